@@ -40,8 +40,8 @@ drill:
 	@scripts/bootstrap.sh demo
 	@$(CARGO) run --locked --release -p walrelay -- demo --drill
 
-# Most tests wait for servers, so that more of them run at a time than there are processors.
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
+# Tests wait for servers, so one more of them runs at a time than there are processors.
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 test:
 	@scripts/bootstrap.sh test
 	$(CARGO) test --locked --workspace

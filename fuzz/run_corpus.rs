@@ -1,9 +1,9 @@
-//! Runs the committed corpus of a fuzz target through the function that the target runs. Shared by the
-//! tests of the crates that are fuzzed, each of which includes this file.
+//! Runs the committed corpus of a fuzz target through the target's function. Included by the tests
+//! of each fuzzed crate.
 
 use std::path::Path;
 
-/// Gives each file of `fuzz/corpus/<target>` to `check`, which panics where a promise is broken.
+/// Passes each file of `fuzz/corpus/<target>` to `check`, which panics on a violation.
 pub(crate) fn run(target: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
@@ -14,9 +14,9 @@ pub(crate) fn run(target: &str, check: fn(&[u8])) {
     for entry in entries {
         let path = entry.unwrap().path();
         let body = std::fs::read(&path).unwrap();
-        // The name of a file that breaks a promise is otherwise lost with the panic.
+        // The panic message of `check` does not contain the file's name.
         std::panic::catch_unwind(|| check(&body))
-            .unwrap_or_else(|_| panic!("{} breaks a promise", path.display()));
+            .unwrap_or_else(|_| panic!("{} violates an invariant", path.display()));
         files += 1;
     }
     assert!(files >= 10, "{files} files in {}", folder.display());

@@ -1,14 +1,16 @@
 #!/bin/sh
-# Checks what this tree needs from the machine, and installs what is missing where it can:
+# Checks which programs this tree needs from the machine, and installs the missing ones where it
+# can:
 #
 #     scripts/bootstrap.sh build     a C and C++ compiler, make, pkg-config, OpenSSL and zlib to build librdkafka with
 #     scripts/bootstrap.sh demo      and a PostgreSQL server
 #     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh; Chromium
-#     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the suite of faults does without
+#     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the fault suite works without it
 #     scripts/bootstrap.sh ci        and Python's venv, for the linters
 #
-# It installs with apt-get, as root or with a sudo that asks nothing. Elsewhere it says what to install and ends
-# with status 1. It starts no server and leaves none behind; what is there already is left alone.
+# It installs with apt-get, as root or with a sudo that needs no password. Elsewhere it prints what
+# to install and ends with status 1. It starts no server, leaves none running, and does not touch
+# what is installed already.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -29,10 +31,10 @@ esac
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Rust is the one thing it does not install: how is the user's choice.
+# Rust is not installed: the user chooses how.
 check_rust() {
     have cargo || die "cargo is not in PATH; install Rust with rustup (in ~/.cargo/bin when it is installed already)"
-    # With rustup this fetches the toolchain that rust-toolchain.toml names, if need be.
+    # With rustup this fetches the toolchain of rust-toolchain.toml if it is missing.
     found=$(cargo --version) || die "cargo does not run"
     wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
     found=${found#cargo }
@@ -41,7 +43,7 @@ check_rust() {
     [ "$newest" = "${found%%-*}" ] || die "Rust $wanted or newer is needed; this is $found"
 }
 
-# Where walrelay-lab looks for one.
+# The places in which walrelay-lab looks for a server.
 have_postgres() {
     if have postgres; then return 0; fi
     cache=${WALRELAY_CACHE:-}
@@ -68,18 +70,18 @@ have_java() {
     [ "${java:-0}" -ge 17 ]
 }
 
-# As tests/e2e/page/browser.rs looks for one.
+# The names for which tests/e2e/page/browser.rs looks.
 have_chromium() {
     [ -n "${WALRELAY_TEST_CHROMIUM:-}" ] || have chromium || have chromium-browser || have google-chrome
 }
 
-# Running servers that the environment names spare their download.
+# Servers that the environment names need no download.
 servers_are_named() { [ -n "${WALRELAY_TEST_POSTGRES:-}" ] && [ -n "${WALRELAY_TEST_KAFKA:-}" ]; }
 
-# Sets $missing to Debian's names of what is missing.
+# Sets $missing to the Debian packages of the missing programs.
 look() {
     missing=
-    # librdkafka's configure is written for bash and asks for a C++ compiler too.
+    # librdkafka's configure script needs bash and a C++ compiler too.
     have bash || missing="$missing bash"
     have cc || missing="$missing gcc libc6-dev"
     have c++ || missing="$missing g++"
@@ -118,7 +120,7 @@ explain() {
     fi
 }
 
-# The package that is a Java of 17 or newer, in this release of the distribution.
+# The package of a Java of at least 17, in this release of the distribution.
 java_package() {
     for version in 17 21 25; do
         if apt-cache show "openjdk-$version-jre-headless" >/dev/null 2>&1; then
@@ -142,7 +144,8 @@ install_missing() {
         case $name in
             java) name=$(java_package) ;;
             postgresql)
-                # Only the programs are wanted. Debian's package would make a cluster and start it.
+                # Only the programs are needed. Debian's package would create a cluster and start
+                # it.
                 trap tidy EXIT
                 trap 'exit 130' INT
                 trap 'exit 143' TERM HUP
@@ -179,7 +182,7 @@ fi
 if [ "$level" -ge 3 ] && ! servers_are_named; then
     scripts/fetch-servers.sh
 fi
-# Shifts the clock of one process. One fault needs it, and says so where it is missing.
+# Shifts the clock of one process. One fault needs it, and reports if it is missing.
 if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1" ] && have apt-get; then
     if [ "$(id -u)" = 0 ]; then
         sudo=

@@ -1,17 +1,17 @@
 #!/bin/sh
-# Fetches the real servers that the tests, the demo and the benchmarks run against, once:
+# Fetches the real servers that the tests, the demo and the benchmarks use, once:
 #
 #     scripts/fetch-servers.sh                     Kafka, axe-core, Postgres 15, 17 and 18
 #     scripts/fetch-servers.sh 14.20.0 16.11.0     Kafka, axe-core, and these versions of Postgres
 #     scripts/fetch-servers.sh --list              where they are or would be; fetches nothing
 #
-# axe-core is no server: with it the test of the status page looks for barriers (accessibility).
+# axe-core is no server: the test of the status page checks accessibility with it.
 #
-# They go to $WALRELAY_CACHE, else to /var/cache/walrelay for root (servers are run by an unprivileged
+# They go to $WALRELAY_CACHE, else to /var/cache/walrelay for root (servers run as an unprivileged
 # account, which must be able to read them), else to ${XDG_CACHE_HOME:-~/.cache}/walrelay. The crate
-# walrelay-lab looks by the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is
-# there already is left alone; two runs at once wait for one another; a broken-off run leaves nothing
-# that could pass for a whole one.
+# walrelay-lab has the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is there
+# already is not touched; concurrent runs wait for one another; an interrupted run leaves nothing
+# that could pass for a complete server.
 set -eu
 
 kafka=4.1.0
@@ -53,7 +53,7 @@ case $(uname -m) in
     *) die "there are no server binaries for $(uname -m); name running servers in WALRELAY_TEST_POSTGRES and WALRELAY_TEST_KAFKA" ;;
 esac
 
-# Whole when its mark is there and names the version asked for.
+# Whether the directory is complete: its mark exists and names the requested version.
 have() { [ -f "$cache/$1/.version" ] && [ "$(cat "$cache/$1/.version")" = "$2" ]; }
 
 missing=
@@ -90,7 +90,8 @@ umask 022
 mkdir -p "$cache" 2>/dev/null || die "cannot make $cache; name another directory in WALRELAY_CACHE"
 [ -w "$cache" ] || die "cannot write to $cache; name another directory in WALRELAY_CACHE"
 
-# The lock is a directory, made atomically and holding its owner's pid: flock(1) is not everywhere.
+# The lock is a directory, which is created atomically and contains its owner's pid: flock(1) does
+# not exist everywhere.
 lock=$cache/.lock
 work=
 tidy() {
@@ -104,7 +105,8 @@ told=no unowned=0
 until mkdir "$lock" 2>/dev/null; do
     owner=$(cat "$lock/pid" 2>/dev/null || true)
     if [ -z "$owner" ]; then
-        # Between its mkdir and its pid another run has an instant. After five seconds it is dead.
+        # Another run may be between its mkdir and writing its pid. After five seconds it is taken
+        # for dead.
         unowned=$((unowned + 1))
     elif kill -0 "$owner" 2>/dev/null; then
         unowned=0
@@ -116,7 +118,7 @@ until mkdir "$lock" 2>/dev/null; do
         unowned=99
     fi
     if [ "$unowned" -ge 5 ]; then
-        # Moved aside first: of two that wait, one succeeds, and neither can take away a new lock.
+        # Move it aside first: of two waiting runs one succeeds, and neither can remove a new lock.
         if mv "$lock" "$lock.dead.$$" 2>/dev/null; then rm -rf "$lock.dead.$$"; fi
         unowned=0
         continue
@@ -126,7 +128,7 @@ done
 printf '%s\n' "$$" >"$lock/pid"
 work=$(mktemp -d "$cache/.fetch.XXXXXX")
 
-# Puts a finished directory in its place, in one step.
+# Moves a finished directory to its place, in one step.
 install_dir() { # built name version
     printf '%s\n' "$3" >"$1/.version"
     chmod -R a+rX "$1"
@@ -162,7 +164,7 @@ pom() { # dependencies
 POM
 }
 
-# Of a dependency's own dependencies none is wanted.
+# Excludes all transitive dependencies.
 alone='<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>'
 
 dependency() { # group artifact version
@@ -179,7 +181,7 @@ fi
 
 if ! have axe-core "$axe"; then
     say "fetching axe-core $axe (0.2 MB)"
-    # Its makers publish it for browsers' drivers; the script lies in that archive.
+    # It is published for browser drivers; the script is in that archive.
     named=$(dependency com.deque.html.axe-core selenium "$axe")
     pom "${named%</dependency>}$alone</dependency>"
     maven dependency:unpack-dependencies -Dmdep.unpack.includes=axe.min.js -DoutputDirectory="$work/axe-core"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fuzzes every target of fuzz/, one after another, from its committed corpus on.
+# Fuzzes every target of fuzz/, one after another, starting from its committed corpus.
 #
 #   scripts/fuzz.sh SECONDS [TARGET...]
 #
-# With the compiler's coverage counters and the address sanitizer; fuzz/README.md says how that works on
-# the stable toolchain. FUZZ_BLIND=1 does without both, in the folder of the ordinary build, for which
-# nothing but the targets needs building: that is for CI.
+# It uses the compiler's coverage counters and the address sanitizer; fuzz/README.md says how that
+# works on the stable toolchain. FUZZ_BLIND=1 uses neither, and the folder of the ordinary build, in
+# which only the targets need building: for CI.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,8 +21,8 @@ if [ "${FUZZ_BLIND:-}" ]; then
     binaries=${CARGO_TARGET_DIR:-target}/debug
 else
     host=$(rustc -vV | sed -n 's/^host: //p')
-    # The C libraries are built as ever: their build scripts would take the sanitizer over from RUSTFLAGS
-    # and then try the result by programs that are linked without it.
+    # The C libraries are built without the sanitizer: their build scripts would take it from
+    # RUSTFLAGS and then test the result with programs that are linked without it.
     export "CFLAGS_${host//-/_}=-fno-sanitize=all" "CXXFLAGS_${host//-/_}=-fno-sanitize=all"
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
 -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -38,7 +38,7 @@ for target in "${targets[@]}"; do
     [ -d "$corpus" ] || { echo "$corpus is not there" >&2; exit 1; }
     mkdir -p "fuzz/found/$target" "fuzz/artifacts/$target"
     status=0
-    # 4096 bytes reach everything, and keep a run short. The corpus alone is run in any case.
+    # 4096 bytes reach all code and keep a run short. The corpus itself is run in any case.
     "$binaries/$target" "fuzz/found/$target" "$corpus" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
         -rss_limit_mb=2048 -artifact_prefix="fuzz/artifacts/$target/" >"$log" 2>&1 || status=$?
     if [ "$status" != 0 ]; then

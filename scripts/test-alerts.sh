@@ -1,6 +1,7 @@
 #!/bin/sh
-# Checks deploy/prometheus/alerts.yml by its rule tests, with promtool: the one of PATH, or of Debian's package
-# prometheus, which is unpacked into a temporary directory and not installed. Says so where neither can be had.
+# Checks deploy/prometheus/alerts.yml by its rule tests, with promtool from PATH or from Debian's
+# package prometheus, which is unpacked into a temporary directory and not installed. Prints a
+# message if neither is available.
 set -eu
 cd "$(dirname "$0")/.."
 

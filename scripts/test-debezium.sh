@@ -2,14 +2,14 @@
 # Runs the tests that need a real Debezium Server beside walrelay:
 #
 #     scripts/test-debezium.sh             fetches what is missing, and runs them
-#     scripts/test-debezium.sh NAME        those whose names have NAME in them
+#     scripts/test-debezium.sh NAME        runs those whose names contain NAME
 #     scripts/test-debezium.sh -- COMMAND  runs COMMAND instead, with WALRELAY_TEST_DEBEZIUM and
-#                                          WALRELAY_TEST_JAVA set; fails where that cannot be had
+#                                          WALRELAY_TEST_JAVA set; fails if Debezium is not available
 #
-# Debezium Server is fetched once (780 MB) into the cache that scripts/fetch-servers.sh uses. It needs
-# Java 21 or newer: the one that WALRELAY_TEST_JAVA names, or the first of $JAVA_HOME, `java` and
-# /usr/lib/jvm that is new enough, or one that apt-get can install. Where it cannot be had, this says so
-# and ends with status 0: these tests are extra.
+# Debezium Server is fetched once (780 MB) into the cache that scripts/fetch-servers.sh uses. It
+# needs Java 21 or newer: the one that WALRELAY_TEST_JAVA names, or the first of $JAVA_HOME, `java`
+# and /usr/lib/jvm that is new enough, or one that apt-get can install. If it is not available, the
+# script prints that and ends with status 0: these tests are optional.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -76,7 +76,8 @@ if [ "$(cat "$home/.version" 2>/dev/null)" != "$version" ]; then
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
     say "fetching Debezium Server $version (780 MB)"
-    # Versions from 3 on want the POM's parent first, which not every repository has and nobody needs.
+    # Versions from 3 on need the POM's parent first, which not every repository has and nobody
+    # needs.
     mvn -B -q -ntp org.apache.maven.plugins:maven-dependency-plugin:2.10:copy -DoutputDirectory="$work" \
         -Dartifact="io.debezium:debezium-server-dist:$version:tar.gz" >"$work/mvn.log" 2>&1 || {
         cat "$work/mvn.log" >&2

@@ -5,12 +5,13 @@
 #     scripts/test-minimal.sh make test          this command, as root
 #     scripts/test-minimal.sh --user make test   this command, as a user without privileges
 #
-# It shows that scripts/bootstrap.sh installs every program that the commands call. The Debian is made by
-# debootstrap from $DEBIAN_MIRROR, or from where this system's apt has Debian 12. It sees the checkout, Rust and
-# the fetched servers at their own paths, so that nothing is built or fetched twice; what it writes there goes to
-# an overlay and is thrown away.
+# It shows that scripts/bootstrap.sh installs every program that the commands call. debootstrap
+# creates the Debian from $DEBIAN_MIRROR, or from the source of this system's apt that has Debian
+# 12. The checkout, Rust and the fetched servers appear at their own paths, so that nothing is built
+# or fetched twice. Writes to them go to an overlay and are discarded.
 #
-# Needed: Linux, root, and the right to mount. Where one of them is missing it says so and ends with status 0.
+# Needed: Linux, root, and the permission to mount. Without one of them the script prints that and
+# ends with status 0.
 #
 # All mounts are made in a mount namespace of their own, and all processes run in a PID namespace. The kernel
 # removes both when the script ends, also when it is interrupted. The files are removed from outside, where
@@ -39,7 +40,7 @@ servers=${WALRELAY_CACHE:-/var/cache/walrelay}
 
 # --- Inside the namespaces: mounts, then the commands in the minimal root.
 
-# Shows directory $2 at the same path under $1; writes go elsewhere.
+# Shows directory $2 at the same path under $1. Writes go to a layer in $1.
 overlay() { # work path
     local work=$1 path=$2 layer
     layer=$(mktemp -d "$work/layer.XXXXXX")
@@ -49,7 +50,8 @@ overlay() { # work path
         -o "lowerdir=$path,upperdir=$layer/upper,workdir=$layer/work,metacopy=on" "$work/root$path"
 }
 
-# A command in the minimal root, with none of this environment but what says where Rust and the cache are.
+# Runs a command in the minimal root. Of this environment it gets only the places of Rust and of the
+# cache, and how cargo compiles: with another CARGO_INCREMENTAL it would compile everything again.
 inside() { # work account command...
     local work=$1 account=$2 as=() home=/root
     shift 2
@@ -61,12 +63,14 @@ inside() { # work account command...
         PATH="$cargo_home/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         RUSTUP_HOME="$rustup_home" CARGO_HOME="$cargo_home" CARGO_TARGET_DIR="$target" \
         CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" WALRELAY_CACHE="$servers" DEMO_SECONDS=10 RUST_TEST_THREADS=4 \
+        ${CARGO_INCREMENTAL:+CARGO_INCREMENTAL="$CARGO_INCREMENTAL"} \
         ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
         "${as[@]}" "$@"
 }
 
-# Signals, servers, TLS, a panic, the README's steps: what needs programs or libraries of the system. As a user
-# only: root has all that a user has, and CI runs the whole of make test as root.
+# Signals, servers, TLS, a panic, the README's steps: the tests that need programs or libraries of
+# the system. They run as a user only: root has all that a user has, and CI runs the whole of make
+# test as root.
 some_tests() { # work account
     inside "$1" "$2" cargo test --quiet --locked --workspace --test server --test testkit
     inside "$1" "$2" cargo test --quiet --locked --workspace --test e2e -- \
@@ -88,7 +92,7 @@ in_namespaces() { # work account command...
     chmod a+x "$work/root/root"
 
     if [ $# = 0 ] || [ "$account" = newcomer ]; then
-        # A user cannot install packages: the administrator has.
+        # A user cannot install packages, so the administrator has done that.
         inside "$work" root scripts/bootstrap.sh test
     fi
     if [ $# = 0 ]; then
@@ -121,7 +125,7 @@ if [ "${1:-}" = --user ]; then
 fi
 [ "$(uname -s)" = Linux ] || skip "a minimal Debian needs Linux"
 [ "$(id -u)" = 0 ] || skip "chroot and mount need root"
-# A program that is built here may not run there if the C library there is older.
+# If the C library there is older, a program that is built here may not run there.
 grep -qs "^VERSION_CODENAME=$release\$" /etc/os-release || target=$checkout/target/minimal
 export CARGO_TARGET_DIR=$target
 
@@ -139,7 +143,7 @@ finish() {
     if grep -q " $work/" /proc/self/mountinfo; then
         say "mounts are left below $work: it is not removed" >&2
     else
-        # A process that was killed with its namespace may still end.
+        # A process that was killed with its namespace may not have ended yet.
         rm -rf --one-file-system "$work" 2>/dev/null || { sleep 1 && rm -rf --one-file-system "$work"; }
     fi
     exit "$status"
@@ -148,9 +152,9 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# When `unshare` is killed, everything in its namespaces is: --kill-child.
+# --kill-child: when `unshare` is killed, everything in its namespaces is killed.
 namespaces=(unshare --mount --propagation private --pid --fork --kill-child=KILL)
-# Runs a command in them, in the background: a signal to this shell is answered at once.
+# Runs a command in new namespaces, in the background, so that this shell handles a signal at once.
 in_new_namespaces() {
     local status=0
     "${namespaces[@]}" "$@" &

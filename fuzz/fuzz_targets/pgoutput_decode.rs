@@ -1,4 +1,4 @@
-//! Any bytes through the decoder, then through everything that can be walked.
+//! Decodes any bytes, then reads every value, column and relation.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|body: &[u8]| walrelay_pgoutput::fuzzing::decodes_without_panic(body));

@@ -1,4 +1,4 @@
-//! What the decoder understood must encode to the same bytes again.
+//! A decoded message must encode to the same bytes again.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

@@ -1,5 +1,5 @@
-//! Debezium Server and walrelay on one table, each with its slot and its broker: the records are the
-//! same, byte by byte.
+//! Debezium Server and walrelay read one table, each with a slot and a broker of its own: their
+//! records are the same, byte by byte.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +11,11 @@ use crate::hand_over::{import, relay};
 use crate::rig::{PATIENCE, Rig};
 use crate::server::{Debezium, properties};
 
-/// How many rows, in transactions of twenty.
+/// Number of rows, in transactions of twenty.
 const ROWS: usize = 10_000;
 
-/// Rows of many types, with text beyond ASCII and beyond the first plane, nulls and empty texts.
-/// `payload` is the expression of that column, over the number `n`.
+/// An outbox with columns of many types: text beyond ASCII and beyond the basic multilingual plane,
+/// nulls and empty texts.
 fn table(db: &Db, payload_type: &str) {
     db.batch(&format!(
         "CREATE TYPE mood AS ENUM ('calm', 'un calm'); \
@@ -28,7 +28,8 @@ fn table(db: &Db, payload_type: &str) {
     ));
 }
 
-/// All rows. Run by itself, for it commits.
+/// Writes all rows. Each block of twenty commits, so this must not run inside a transaction.
+/// `payload` is the expression of that column over the number `n`.
 fn insert(db: &Db, kind: &str, payload: &str) {
     db.batch(&format!(
         "DO $do$ BEGIN FOR t IN 0..{} LOOP \
@@ -57,7 +58,7 @@ fn insert(db: &Db, kind: &str, payload: &str) {
     ));
 }
 
-/// JSON of every shape that the router can take apart.
+/// JSON of every shape that the router can expand.
 const JSON: &str = "jsonb_build_object('n', n, 'text', 'ü😀\"' || n, 'half', n / 2.0, 'big', n::int8 * 5000000000, \
     'none', NULL, 'yes', n % 2 = 0, 'list', jsonb_build_array(n, n + 1), 'empty', '[]'::jsonb, \
     'deep', jsonb_build_object('a', jsonb_build_object('b', 'c' || n)))";
@@ -93,7 +94,7 @@ fn same(case: &Case<'_>) {
     );
     let debezium = Debezium::start(&rig, &lines);
 
-    // The same settings, but for a slot and a broker of its own.
+    // The same settings with another slot and another broker.
     db.batch("SELECT pg_create_logical_replication_slot('beside', 'pgoutput')");
     let broker = Kafka::start();
     let beside = lines
@@ -161,7 +162,7 @@ fn same(case: &Case<'_>) {
     relay.ends_well();
 }
 
-/// By topic and partition, in their order there.
+/// Groups the records by topic and partition, in the order of their offsets.
 fn places(records: &[Delivered]) -> BTreeMap<(String, i32), Vec<Delivered>> {
     let mut places: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for record in records {
@@ -174,7 +175,7 @@ fn places(records: &[Delivered]) -> BTreeMap<(String, i32), Vec<Delivered>> {
     places
 }
 
-/// Debezium Server as it comes: JSON with schemas, for keys, values and headers.
+/// Debezium Server's defaults: JSON with schemas, for keys, values and headers.
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
 fn with_debezium_servers_defaults() {
@@ -203,12 +204,12 @@ fn as_text_with_tombstones() {
     });
 }
 
-/// Envelopes around payloads that are taken apart.
+/// Envelopes around expanded JSON payloads.
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
 fn as_envelopes_of_expanded_json() {
     same(&Case {
-        // Debezium names the schema of an envelope after the first record it sees of that shape.
+        // Debezium names the schema of an envelope after the first record of that shape.
         kind: "'order'",
         payload_type: "jsonb",
         payload: JSON,
@@ -220,7 +221,7 @@ fn as_envelopes_of_expanded_json() {
     });
 }
 
-/// Bytes as they are.
+/// Payloads of bytes, unchanged.
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
 fn as_bytes() {

@@ -1,4 +1,4 @@
-//! walrelay takes over the slot and the position of a Debezium Server that was stopped under load.
+//! walrelay takes over the slot and the position of a Debezium Server that is stopped under load.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use walrelay_lab::servers::Signal;
 use walrelay_testkit::{CommitLog, SlotWatch, eventually};
 
-use crate::rig::{PATIENCE, Relay, Rig, walrelay};
+use crate::rig::{PATIENCE, Relay, Rig, run_command, walrelay};
 use crate::server::{Debezium, SLOT, properties};
 
-/// The records that walrelay's tests expect: plain text, and topics of the test's own.
+/// Properties for the records that walrelay's tests expect: plain text, and topics of the test's
+/// own.
 fn plain(rig: &Rig) -> String {
     format!(
         "{}debezium.transforms=outbox\n\
@@ -23,7 +24,7 @@ fn plain(rig: &Rig) -> String {
     )
 }
 
-/// `walrelay import-debezium`, as somebody would run it.
+/// Runs `walrelay import-debezium` as a user would.
 pub(crate) fn import(rig: &Rig, properties: &Path) -> PathBuf {
     let config = rig.path("walrelay.toml");
     let output = walrelay(&["import-debezium"])
@@ -38,9 +39,9 @@ pub(crate) fn import(rig: &Rig, properties: &Path) -> PathBuf {
     config
 }
 
-/// The relay with the password that the configuration wants.
+/// Starts the relay with the password that the configuration expects.
 pub(crate) fn relay(rig: &Rig, config: &Path, log: &str) -> Relay {
-    let mut command = Relay::command(config);
+    let mut command = run_command(config);
     command
         .args(["--set", "log.format=json"])
         .env("PGPASSWORD", rig.postgres.superuser_password());
@@ -50,13 +51,8 @@ pub(crate) fn relay(rig: &Rig, config: &Path, log: &str) -> Relay {
 fn hand_over(signal: Signal) {
     let rig = Rig::new(18);
     rig.workload().create_tables();
-    let debezium = Debezium::start(&rig, &plain(&rig));
-    let log = CommitLog::start(
-        &rig.postgres.url(),
-        "judge",
-        &["public.outbox".to_owned()],
-        false,
-    );
+    let mut debezium = Debezium::start(&rig, &plain(&rig));
+    let log = CommitLog::start(&rig.postgres.url(), "judge", &["public.outbox"], false);
     let load = rig.workload().rate(400.0).seed(11).start();
     let slot = SlotWatch::new(&rig.postgres.url(), SLOT);
     let begun = slot.read().expect("a slot").confirmed_flush;
@@ -65,7 +61,7 @@ fn hand_over(signal: Signal) {
         moved && load.written().rows >= 3_000
     });
     debezium.stop(signal);
-    // Nobody reads the slot: the walsender may take a moment to notice.
+    // Nobody reads the slot any more, but the walsender may notice that later.
     eventually(PATIENCE, || {
         slot.read().expect("a slot").active_pid.is_none()
     });
@@ -107,13 +103,13 @@ fn hand_over(signal: Signal) {
     );
     verdict.assert_clean_but_for_ragged();
     assert!(verdict.duplicates <= open);
-    // Debezium never confirms its last transaction, however it ends: the test is about something.
+    // Debezium never confirms its last transaction, however it ends. So repeats must occur.
     assert!(verdict.duplicates > 0, "nothing was repeated");
     relay.ends_well();
     back(&rig, verdict.duplicates);
 }
 
-/// The way back, without stored offsets: Debezium goes on where walrelay has stopped.
+/// Goes back to Debezium without stored offsets: it continues where walrelay stopped.
 fn back(rig: &Rig, repeated: usize) {
     let slot = SlotWatch::new(&rig.postgres.url(), SLOT);
     eventually(PATIENCE, || {

@@ -1,9 +1,11 @@
-//! Each alert of `deploy/prometheus/alerts.yml`: its fault is injected, its expression becomes true over the metrics that
-//! the relay serves, its remedy is carried out, and the expression is false again.
+//! Tests each alert of `deploy/prometheus/alerts.yml`: its fault is injected, its expression
+//! becomes true over the metrics that the relay serves, its remedy is carried out, and the
+//! expression is false again.
 //!
 //! Expressions are evaluated here, by the rules of
-//! <https://prometheus.io/docs/prometheus/latest/querying/basics/>, for the few functions and operators that they use.
-//! Ranges are 40 times as short as they stand there, so that a quarter of an hour fits a test; `for` does not count.
+//! <https://prometheus.io/docs/prometheus/latest/querying/basics/>, for the few functions and
+//! operators that they use. Ranges are divided by 40, so that a quarter of an hour fits a test;
+//! `for` is ignored.
 
 mod expression;
 
@@ -12,15 +14,16 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{Db, Kafka, eventually, servers};
+use walrelay_testkit::{Kafka, eventually, free_address, servers};
 
-use crate::endpoint::{config, free_address, get};
-use crate::rig::{PATIENCE, Rig, insert};
+use crate::endpoint::{config, get};
+use crate::rig::{PATIENCE, Rig, done, insert, output_with};
 use expression::{Expression, Scrape};
 
+/// Time between two scrapes.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Alerts by name, and what the endpoint has served so far.
+/// The alerts by name, and what the endpoint has served so far.
 struct Watch {
     address: SocketAddr,
     rules: BTreeMap<String, String>,
@@ -57,20 +60,19 @@ impl Watch {
     }
 
     fn fires(&self, alert: &str, replaced: &[(&str, &str)]) -> bool {
-        let text = self
-            .rules
-            .get(alert)
-            .unwrap_or_else(|| panic!("no alert {alert}"));
+        let text = self.rules.get(alert);
+        let text = text.unwrap_or_else(|| panic!("no alert {alert}"));
         let text = replaced.iter().fold(text.clone(), |text, (old, new)| {
             assert!(text.contains(old), "{alert}: {text}");
             text.replace(old, new)
         });
-        let expression =
-            Expression::parse(&text).unwrap_or_else(|error| panic!("{alert}: {error}"));
+        let expression = Expression::parse(&text);
+        let expression = expression.unwrap_or_else(|error| panic!("{alert}: {error}"));
         !expression.evaluate(&self.scrapes).is_empty()
     }
 
-    /// Scrapes until each of these alerts fires, or none does. `replaced`: a threshold that is too large for a test.
+    /// Scrapes until each of these alerts fires, or none does. `replaced` exchanges a threshold
+    /// that is too large for a test.
     #[track_caller]
     fn wait(&mut self, alerts: &[&str], fires: bool, replaced: &[(&str, &str)]) {
         let begun = Instant::now();
@@ -88,6 +90,7 @@ impl Watch {
                 "{others:?} should be {fires}; the last scrape: {:#?}",
                 self.scrapes.last()
             );
+            // The expressions are about ranges of scrapes, which Prometheus takes at an interval.
             thread::sleep(INTERVAL);
         }
     }
@@ -96,15 +99,11 @@ impl Watch {
 #[test]
 fn of_kafka_and_the_slot_come_and_go() {
     let kafka = Kafka::builder().start();
-    let builder = servers::builder(18).setting("max_slot_wal_keep_size", "64MB");
-    let rig = Rig::with(
-        builder.start().expect("Postgres"),
-        kafka.bootstrap_servers(),
-    );
-    rig.workload().create_tables();
-    let db = Db::connect(&rig.postgres.url());
+    let postgres = servers::postgres_with(18, &[("max_slot_wal_keep_size", "64MB")]);
+    let rig = Rig::with(postgres, kafka.bootstrap_servers()).outbox();
+    let db = rig.db();
     let address = free_address();
-    // A relay that has lost its connection waits long enough to be seen.
+    // A relay that has lost its connection waits long enough for the alert.
     let more = "[delivery]\nbackoff_initial = \"8s\"\n";
     let relay = rig.streaming(&config(&rig, &rig.postgres.url(), address, more));
     let mut watch = Watch::new(address);
@@ -121,7 +120,7 @@ fn of_kafka_and_the_slot_come_and_go() {
     watch.wait(&of_wal, false, &[]);
     watch.wait(&retained, false, smaller);
 
-    // Kafka is gone, and 56 MB of WAL are written.
+    // Kafka goes away, and 56 MB of WAL are written.
     kafka.kill();
     insert(&db, 1);
     for _ in 0..56 {
@@ -130,7 +129,7 @@ fn of_kafka_and_the_slot_come_and_go() {
     watch.wait(&of_wal, true, &[]);
     watch.wait(&retained, true, smaller);
     watch.wait(&["WalrelayBrokersDown"], true, &[]);
-    // WAL goes on being written, as on a busy server.
+    // WAL is written continuously for 8 s, as on a busy server: the alert looks at a range of time.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(8) {
         db.batch("SELECT pg_logical_emit_message(false, 'other', 'x')");
@@ -139,25 +138,22 @@ fn of_kafka_and_the_slot_come_and_go() {
     }
     watch.wait(&["WalrelayNothingConfirmed"], true, &[]);
     watch.wait(&["WalrelayLag", "WalrelayNotReady"], true, &[]);
-    // The remedy for the limit, then the one for Kafka.
+    // First the remedy for the limit, then the one for Kafka.
     rig.postgres
         .change_setting("max_slot_wal_keep_size", "1GB")
         .expect("it is changed");
     db.batch("SELECT pg_reload_conf()");
     watch.wait(&of_wal, false, &[]);
     kafka.start_again();
-    watch.wait(
-        &["WalrelayBrokersDown", "WalrelayLag", "WalrelayNotReady"],
-        false,
-        &[],
-    );
+    let with_kafka = ["WalrelayBrokersDown", "WalrelayLag", "WalrelayNotReady"];
+    watch.wait(&with_kafka, false, &[]);
     db.batch("SELECT pg_logical_emit_message(false, 'other', 'x'); CHECKPOINT");
     watch.wait(&["WalrelayNothingConfirmed"], false, &[]);
     watch.wait(&retained, false, smaller);
 
-    // The walsender is gone, and the relay waits before it connects again: nobody reads the slot.
+    // The walsender is terminated and the relay waits before it reconnects: nobody reads the slot.
     watch.wait(&["WalrelaySlotInactive"], false, &[]);
-    // The wait has jitter, so one walsender is not enough.
+    // The wait is random, so terminate walsenders until one wait is long enough.
     let begun = Instant::now();
     while !watch.fires("WalrelaySlotInactive", &[]) {
         assert!(
@@ -169,9 +165,7 @@ fn of_kafka_and_the_slot_come_and_go() {
         thread::sleep(INTERVAL);
     }
     watch.wait(&["WalrelaySlotInactive"], false, &[]);
-    rig.caught_up();
-    rig.verdict().assert_clean();
-    relay.ends_well();
+    rig.finish(relay).assert_clean();
 }
 
 #[test]
@@ -190,15 +184,13 @@ fn of_the_process_and_dead_letters_come_and_go() {
         "WalrelayNotReady",
     ];
     watch.wait(&alerts, false, &[]);
-    let db = Db::connect(&rig.postgres.url());
-    // A topic cannot have this name.
+    let db = rig.db();
+    // No topic can have this name.
     db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'no topic!', 'key', 'T', '{}')");
     watch.wait(&["WalrelayDeadLetters"], true, &[]);
     // The dead letter is in Kafka when its event is confirmed.
     rig.caught_up();
-    let config_name = config.to_str().expect("text");
-    let dropped = crate::rig::output(&["dlq", "drop", "--all", "--yes", "--config", config_name]);
-    assert!(dropped.status.success(), "{dropped:?}");
+    done(&output_with("dlq drop --all --yes", &config, &[]));
     // The rate is 0 again when the window has passed.
     watch.wait(&["WalrelayDeadLetters"], false, &[]);
 
@@ -216,12 +208,11 @@ fn of_the_process_and_dead_letters_come_and_go() {
 #[test]
 fn of_the_rolling_bookmark_come_and_go() {
     let rig = Rig::with_outbox(18);
-    let url = rig.postgres.url();
     let address = free_address();
     let more = "[retention]\nkeep = \"4s\"\nmax_wal = \"32MiB\"\n";
-    let relay = rig.streaming(&config(&rig, &url, address, more));
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), address, more));
     let mut watch = Watch::new(address);
-    let db = Db::connect(&url);
+    let db = rig.db();
     let short = ["WalrelayBookmarkShort"];
     let is_kept = |watch: &Watch| {
         let text = get(watch.address, "/metrics").map_or_else(String::new, |(_, text)| text);
@@ -230,7 +221,7 @@ fn of_the_rolling_bookmark_come_and_go() {
     eventually(PATIENCE, || is_kept(&watch));
     watch.wait(&short, false, &[]);
 
-    // 48 MB of WAL within the four seconds: the limit wins.
+    // 48 MB of WAL within the four seconds: the size limit wins.
     for _ in 0..48 {
         db.batch("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000))");
     }
@@ -244,7 +235,7 @@ fn of_the_rolling_bookmark_come_and_go() {
     relay.ends_well();
 }
 
-/// Every alert has a heading of its name on the page that it names.
+/// Every alert has a heading with its name on the page that it refers to.
 #[test]
 fn are_explained() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/OPERATIONS.md");

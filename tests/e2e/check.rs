@@ -1,8 +1,8 @@
-//! `walrelay check` names each thing that is broken, with its remedy; where that is SQL, it is run, and the
-//! item passes.
+//! `walrelay check` names each thing that is broken, with its remedy. If the remedy is SQL, the
+//! test runs it, and the item passes.
 //!
-//! - [`configuration`], [`postgres`], [`publication`], [`slot`], [`failover`], [`kafka`]: one test or more for
-//!   each group. The registry's items are in `registry.rs`.
+//! - [`configuration`], [`postgres`], [`publication`], [`slot`], [`failover`], [`kafka`]: one test
+//!   or more for each group. The items of the schema registry are in `registry.rs`.
 
 mod configuration;
 mod failover;
@@ -12,13 +12,14 @@ mod publication;
 mod slot;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use walrelay_testkit::{Db, eventually};
+use serde_json::Value;
+use walrelay_testkit::{Db, eventually_some};
 
-use crate::rig::{Checked, PATIENCE, Rig};
+use crate::rig::{PATIENCE, Rig, assert_has, output_with};
 
-/// Items that a test of another kind breaks, and which.
+/// Items that another kind of test breaks, and which test.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("postgres/clock", "a unit test: clocks"),
     (
@@ -27,7 +28,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Prints in place of Kafka, and confirms: for checks of the database alone.
+/// A sink that prints and confirms, for checks of the database alone.
 const WITHOUT_KAFKA: [&str; 4] = [
     "--set",
     "sink.kind=stdout",
@@ -35,7 +36,111 @@ const WITHOUT_KAFKA: [&str; 4] = [
     "sink.stdout.confirm=true",
 ];
 
-/// A database of which a check finds nothing wrong that fails.
+/// The result of `walrelay check`.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) code: Option<i32>,
+    checks: Vec<Value>,
+}
+
+impl Checked {
+    /// Runs `check` with this configuration.
+    #[track_caller]
+    pub(crate) fn of(config: &Path, more: &[&str]) -> Self {
+        let arguments = [&["--output", "json"], more].concat();
+        let output = output_with("check", config, &arguments);
+        let document: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let checks = document["checks"].as_array().expect("checks").clone();
+        Self {
+            code: output.status.code(),
+            checks,
+        }
+    }
+
+    /// The lines of an item, which is written as group/item.
+    pub(crate) fn all(&self, item: &str) -> Vec<&Value> {
+        let (group, item) = item.split_once('/').expect("group/item");
+        let found = self.checks.iter();
+        found
+            .filter(|check| check["group"] == group && check["item"] == item)
+            .collect()
+    }
+
+    /// The worst line of an item.
+    #[track_caller]
+    pub(crate) fn worst(&self, item: &str) -> &Value {
+        let rank = |check: &&&Value| {
+            ["pass", "warn", "fail"]
+                .iter()
+                .position(|verdict| check["verdict"] == *verdict)
+        };
+        let all = self.all(item);
+        let worst = all.iter().max_by_key(rank);
+        worst.unwrap_or_else(|| panic!("no {item} in {self:#?}"))
+    }
+
+    #[track_caller]
+    pub(crate) fn passes(&self, item: &str, words: &[&str]) -> &Value {
+        self.is(item, "pass", words)
+    }
+
+    #[track_caller]
+    pub(crate) fn warns(&self, item: &str, words: &[&str]) -> &Value {
+        self.is(item, "warn", words)
+    }
+
+    #[track_caller]
+    pub(crate) fn fails(&self, item: &str, words: &[&str]) -> &Value {
+        self.is(item, "fail", words)
+    }
+
+    /// Repeats a check until the worst line of an item has this verdict.
+    #[track_caller]
+    fn until(check: impl Fn() -> Self, item: &str, verdict: &str) -> Self {
+        let is_so = |checked: &Self| checked.worst(item)["verdict"] == verdict;
+        eventually_some(PATIENCE, || Some(check()).filter(is_so))
+    }
+
+    /// Asserts the exit code.
+    #[track_caller]
+    pub(crate) fn ends(&self, code: i32) {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+    }
+
+    /// Asserts that an item has this verdict and these words in its line.
+    #[track_caller]
+    pub(crate) fn is(&self, item: &str, verdict: &str, words: &[&str]) -> &Value {
+        let found = self.worst(item);
+        assert_eq!(found["verdict"], verdict, "{item}: {found:#}");
+        assert_eq!(found["remedy"].is_null(), verdict == "pass", "{found:#}");
+        let text = |member: &str| found[member].as_str().unwrap_or_default();
+        let said = format!("{} {} [{}]", text("finding"), text("remedy"), text("id"));
+        assert_has(&said, words);
+        found
+    }
+
+    /// Asserts that no item of the group fails.
+    #[track_caller]
+    pub(crate) fn nothing_fails(&self, group: &str) {
+        let of_group = self.checks.iter().filter(|check| check["group"] == group);
+        let of_group: Vec<&Value> = of_group.collect();
+        assert!(!of_group.is_empty(), "nothing of {group} in {self:#?}");
+        for check in of_group {
+            assert_ne!(check["verdict"], "fail", "{check:#}");
+        }
+    }
+}
+
+/// Checks with these arguments and overrides, which are separated by blanks.
+#[track_caller]
+fn checked(config: &Path, arguments: &[&str], set: &str) -> Checked {
+    let set = set.split_whitespace().flat_map(|set| ["--set", set]);
+    let more: Vec<&str> = arguments.iter().copied().chain(set).collect();
+    Checked::of(config, &more)
+}
+
+/// A database in which a check fails nowhere.
 struct Case {
     rig: Rig,
     db: Db,
@@ -43,62 +148,57 @@ struct Case {
 }
 
 impl Case {
-    /// With the outbox, its publication and its slot.
+    /// Creates the outbox, its publication and its slot.
     fn of(rig: Rig) -> Self {
-        rig.workload().create_tables();
-        let db = Db::connect(&rig.postgres.url());
-        db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");
-        db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
-        let config = rig.config();
+        let rig = rig.outbox();
+        rig.create_slot();
+        let (db, config) = (rig.db(), rig.config());
         Self { rig, db, config }
     }
 
     #[track_caller]
     fn check(&self) -> Checked {
-        self.check_with(&[])
+        self.check_with("")
     }
 
-    /// With more overrides.
+    /// Checks with these overrides.
     #[track_caller]
-    fn check_with(&self, set: &[&str]) -> Checked {
-        let set = set.iter().flat_map(|set| ["--set", set]);
-        let more: Vec<&str> = WITHOUT_KAFKA.into_iter().chain(set).collect();
-        Checked::of(&self.config, &more)
+    fn check_with(&self, set: &str) -> Checked {
+        checked(&self.config, &WITHOUT_KAFKA, set)
     }
 
-    /// Breaks something by SQL; `check` names it, its remedy is run, and the item passes.
+    /// Breaks something by SQL: `check` names it, its remedy is run, and the item passes.
     #[track_caller]
     fn breaks(&self, sql: &str, item: &str, verdict: &str, words: &[&str]) {
-        self.breaks_with(&[], sql, item, verdict, words);
+        self.breaks_with("", sql, item, verdict, words);
     }
 
     #[track_caller]
-    fn breaks_with(&self, set: &[&str], sql: &str, item: &str, verdict: &str, words: &[&str]) {
+    fn breaks_with(&self, set: &str, sql: &str, item: &str, verdict: &str, words: &[&str]) {
         statements(&self.db, sql);
-        // Settings are reloaded when the server comes to it, and transactions grow older.
-        eventually(PATIENCE, || {
-            self.check_with(set).worst(item)["verdict"] == verdict
-        });
-        let checked = self.check_with(set);
-        let found = checked.is(item, verdict, words);
-        let remedy = found["remedy"].as_str().expect("a remedy");
-        for statement in sql_of(remedy) {
-            self.db.batch(&statement);
-        }
-        eventually(PATIENCE, || {
-            self.check_with(set).worst(item)["verdict"] == "pass"
-        });
+        // Settings are reloaded asynchronously, and transactions must grow old.
+        let checked = Checked::until(|| self.check_with(set), item, verdict);
+        run_remedy(&self.db, checked.is(item, verdict, words));
+        Checked::until(|| self.check_with(set), item, "pass");
     }
 }
 
-/// One by one: some statements want no transaction around them.
+/// Runs statements one by one: some may not run in a transaction.
 fn statements(db: &Db, sql: &str) {
     for statement in sql.split(';').filter(|sql| !sql.trim().is_empty()) {
         db.batch(statement);
     }
 }
 
-/// The statements of a remedy: from the first word of SQL on, each up to its semicolon or the end.
+/// Runs the SQL of an item's remedy.
+#[track_caller]
+fn run_remedy(db: &Db, item: &Value) {
+    for statement in sql_of(item["remedy"].as_str().expect("a remedy")) {
+        db.batch(&statement);
+    }
+}
+
+/// SQL statements of a remedy: from the first keyword on, each up to its semicolon or the end.
 fn sql_of(remedy: &str) -> Vec<String> {
     const WORDS: [&str; 4] = ["ALTER ", "SELECT ", "GRANT ", "ROLLBACK "];
     let mut found = Vec::new();
@@ -112,7 +212,7 @@ fn sql_of(remedy: &str) -> Vec<String> {
     found
 }
 
-/// Each item of the page is broken by a test, which names it.
+/// Each item of the page is broken by a test that names it.
 #[test]
 fn every_item_is_broken_by_a_test() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

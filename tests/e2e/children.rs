@@ -1,4 +1,4 @@
-//! The programs that a test starts end with the test: when it panics, and when the test process is
+//! Programs that a test starts end with the test: when it panics, and when the test process is
 //! killed.
 
 use std::env;
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use walrelay_lab::servers::ChildGuard;
 
-use crate::rig::{PATIENCE, Relay, output};
+use crate::rig::{PATIENCE, Relay, output, run_command};
 
-/// Names the directory of [`owner_of_a_relay`].
+/// Variable with the directory of [`owner_of_a_relay`].
 const DIRECTORY: &str = "WALRELAY_E2E_OWNER";
-/// How it ends, and how it starts its relay.
+/// Variable that says how the owner ends, and how it starts its relay.
 const MANNER: &str = "WALRELAY_E2E_OWNER_MANNER";
 
-/// The owner of the tests below: starts a relay, and panics or waits to be killed.
+/// The owner process of the tests below: starts a relay, and panics or waits to be killed.
 #[test]
 fn owner_of_a_relay() {
     let Some(directory) = env::var_os(DIRECTORY) else {
-        return; // not a test by itself; see below
+        return; // runs only as a child of the tests below
     };
     let directory = std::path::Path::new(&directory);
     let config = directory.join("walrelay.toml");
@@ -29,15 +29,16 @@ fn owner_of_a_relay() {
     if manner == "runs to its end" {
         output(&["run", "--config", config.to_str().expect("text")]);
     }
-    let mut command = Relay::command(&config);
+    let mut command = run_command(&config);
     let _relay = Relay::spawn(&mut command, &directory.join("log"));
     let connected = directory.join("connected");
     walrelay_testkit::eventually(PATIENCE, || connected.exists());
     assert_ne!(manner, "panics", "as it must");
+    // Ends by SIGKILL from the test; the limit ends it if the test fails.
     std::thread::sleep(PATIENCE);
 }
 
-/// Starts the owner above, gives the connection of its relay, and the owner.
+/// Starts the owner process; returns it with the connection of its relay.
 fn owner(directory: &std::path::Path, manner: &str) -> (ChildGuard, TcpStream) {
     // A server that accepts and never answers.
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -60,7 +61,7 @@ fn owner(directory: &std::path::Path, manner: &str) -> (ChildGuard, TcpStream) {
     (owner, connection)
 }
 
-/// Waits until the relay's connection is closed; the relay itself never closes it before its time.
+/// Waits until the relay's connection is closed. The relay itself would not close it so soon.
 #[track_caller]
 fn closed(mut connection: TcpStream) {
     connection

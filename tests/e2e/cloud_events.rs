@@ -1,9 +1,9 @@
-//! CloudEvents in both modes, as a consumer has them.
+//! CloudEvents in both modes, as a consumer gets them.
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Db, Delivered, History};
+use walrelay_testkit::Delivered;
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::Rig;
 
 const IDS: [&str; 3] = [
     "018f5a3e-7c1d-7b1a-9c55-000000000001",
@@ -11,7 +11,8 @@ const IDS: [&str; 3] = [
     "018f5a3e-7c1d-7b1a-9c55-000000000003",
 ];
 
-/// Three rows, one of them without a value, and a message; the last row's type is in no table.
+/// Delivers three rows, one of them without a value, and a message. The type of the last row is in
+/// no lookup table.
 fn delivered(mode: &str) -> Vec<Delivered> {
     let rig = Rig::with_outbox(18);
     let more = format!(
@@ -20,9 +21,9 @@ fn delivered(mode: &str) -> Vec<Delivered> {
          [router.lookup.types]\nT1 = \"com.example.created\"\nT2 = \"com.example.deleted\"\n\n\
          [source.messages]\nprefix = \"outbox\"\n"
     );
-    let config = rig.config_with(&rig.postgres.url(), &more);
+    let config = rig.config_and(&more);
     let relay = rig.streaming(&config);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     let [first, second, third] = IDS;
     db.batch(&format!(
         "INSERT INTO outbox VALUES ('{first}', 'Order', 'k1', 'T1', '{{\"a\": 1.50}}'), \
@@ -35,18 +36,13 @@ fn delivered(mode: &str) -> Vec<Delivered> {
     ));
     rig.caught_up();
     relay.ends_well();
-    let mut records = History::records(&rig.bootstrap, &rig.prefix, 4, PATIENCE);
+    let mut records = rig.records(4);
     records.sort_by_key(|record| record.id.clone());
     assert_eq!(records.len(), 4);
     records
 }
 
-fn header<'r>(record: &'r Delivered, name: &str) -> Option<&'r str> {
-    let (_, value) = record.headers.iter().find(|(known, _)| known == name)?;
-    Some(str::from_utf8(value.as_deref()?).expect("text"))
-}
-
-/// RFC 3339, of the commit.
+/// Whether the text is a time of RFC 3339 in UTC.
 fn is_a_time(text: &str) -> bool {
     text.len() >= 20 && text.as_bytes()[10] == b'T' && text.ends_with('Z')
 }
@@ -71,13 +67,13 @@ fn in_binary_mode_are_headers_beside_the_value() {
             ("ce_subject", subject),
             ("content-type", "application/json"),
         ] {
-            assert_eq!(header(record, name), Some(value), "{name} of {id}");
+            assert_eq!(record.header(name), Some(value), "{name} of {id}");
         }
         assert!(
-            header(record, "ce_time").is_some_and(is_a_time),
+            record.header("ce_time").is_some_and(is_a_time),
             "{record:?}"
         );
-        assert_eq!(record.key.as_deref(), Some(subject.as_bytes()));
+        assert_eq!(record.key_text(), subject);
     }
     let values: Vec<Option<&[u8]>> = records.iter().map(|r| r.payload.as_deref()).collect();
     let expected = [Some("{\"a\": 1.50}"), None, Some("[\"é\"]"), Some("7")];
@@ -95,13 +91,10 @@ fn in_structured_mode_are_one_object() {
     ];
     for ((record, (id, kind, subject)), data) in records.iter().zip(EXPECTED).zip(data) {
         let media = "application/cloudevents+json; charset=UTF-8";
-        assert_eq!(header(record, "content-type"), Some(media));
-        assert_eq!(header(record, "ce_id"), None);
-        let value = record
-            .payload
-            .as_deref()
-            .expect("an object, also without data");
-        let mut event: Value = serde_json::from_slice(value).expect("JSON");
+        assert_eq!(record.header("content-type"), Some(media));
+        assert_eq!(record.header("ce_id"), None);
+        // There is an object also without data.
+        let mut event: Value = serde_json::from_str(record.value_text()).expect("JSON");
         let event = event.as_object_mut().expect("an object");
         let time = event.remove("time").expect("a time");
         assert!(time.as_str().is_some_and(is_a_time), "{time}");

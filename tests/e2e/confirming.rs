@@ -3,52 +3,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Db, History, Kafka, eventually, servers};
+use walrelay_testkit::{Db, Kafka, eventually, servers};
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{PATIENCE, Rig, assert_has, insert_of, wait_rows};
 
-/// Ids that were committed before the log reached a position.
+/// Ids of rows that were committed before the WAL reached a position.
 struct Sample {
     ids: BTreeSet<String>,
     upto: Lsn,
 }
 
-/// First the snapshot, then the position: each id's commit lies before it.
+/// Reads the rows first and the position then, so that each commit is before the position.
 fn sample(db: &Db) -> Sample {
-    let rows = db.query("SELECT id::text FROM outbox", &[]);
-    let ids = rows.iter().map(|row| row.get(0)).collect();
-    let upto = db
-        .text("SELECT pg_current_wal_insert_lsn()::text")
-        .expect("a position");
+    let ids = db.column("SELECT id::text FROM outbox", &[]);
     Sample {
-        ids,
-        upto: upto.parse().expect("an LSN"),
+        ids: ids.into_iter().collect(),
+        upto: db.insert_lsn(),
     }
 }
 
-/// The broker dies under load. From then on nothing may be confirmed; what was confirmed must be in
-/// the broker's log, read while no relay runs that could mend it; feedback goes on for longer than
-/// `wal_sender_timeout`; and when the broker is back, everything arrives.
+/// The broker dies under load. From then on nothing may be confirmed; confirmed events must be in
+/// the Kafka log, which is read while no relay runs that could repair it; feedback continues for
+/// longer than `wal_sender_timeout`; and when the broker is back, everything arrives.
 #[test]
 fn never_runs_ahead_of_the_broker() {
     let kafka = Kafka::builder().start();
-    let postgres = servers::builder(15)
-        .setting("wal_sender_timeout", "3s")
-        .start()
-        .expect("Postgres starts");
-    let rig = Rig::with(postgres, kafka.bootstrap_servers());
-    rig.workload().create_tables();
-    // A small window, so that the relay is soon back-pressured.
-    let config = rig.config_with(
-        &rig.postgres.url(),
-        "\n[delivery]\nmax_in_flight_records = 1024\n",
-    );
+    let postgres = servers::postgres_with(15, &[("wal_sender_timeout", "3s")]);
+    let rig = Rig::with(postgres, kafka.bootstrap_servers()).outbox();
+    // A small window, so that back-pressure begins soon.
+    let config = rig.config_and("\n[delivery]\nmax_in_flight_records = 1024\n");
     let relay = rig.streaming(&config);
     let slot = rig.slot();
     let walsender = slot.wait_active(PATIENCE);
 
     let load = rig.workload().rate(3_000.0).start();
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     let mut samples = Vec::new();
     let stop = AtomicBool::new(false);
     let frozen = std::thread::scope(|scope| {
@@ -59,19 +48,19 @@ fn never_runs_ahead_of_the_broker() {
         });
         eventually(PATIENCE, || load.written().rows > 3_000);
         let some = slot.wal_end();
-        // Something is to have been confirmed, however slow the broker was to start.
+        // Something must have been confirmed, however slowly the broker started.
         eventually(PATIENCE, || {
-            let now = slot.read().expect("the slot").confirmed_flush;
+            let now = slot.confirmed();
             now >= some && load.written().rows > 6_000
         });
         kafka.kill();
-        // Reports that were under way when the broker died may still be confirmed, at the latest
-        // with the next status update, a second later.
+        // Reports in flight at the broker's death may still be confirmed, with the next status
+        // update within a second.
         let dead_since = Instant::now();
         eventually(PATIENCE, || {
             dead_since.elapsed() > Duration::from_millis(1500)
         });
-        let frozen = slot.read().expect("the slot").confirmed_flush;
+        let frozen = slot.confirmed();
         let rows = load.written().rows;
         eventually(PATIENCE, || {
             let now = slot.read().expect("the slot");
@@ -80,30 +69,19 @@ fn never_runs_ahead_of_the_broker() {
                 "confirmed while the broker was down"
             );
             assert_eq!(now.active_pid, Some(walsender), "feedback stopped");
-            // Beyond the server's timeout, and with more work waiting.
+            // Longer than the server's timeout, and with further rows written.
             dead_since.elapsed() > Duration::from_secs(8) && load.written().rows > rows + 3_000
         });
         stop.store(true, Ordering::Relaxed);
         frozen
     });
-    assert!(
-        relay.log().contains("the sink takes nothing more"),
-        "{}",
-        relay.log()
-    );
+    assert_has(&relay.log(), &["the sink takes nothing more"]);
     relay.kill();
     load.stop();
 
     kafka.start_again();
-    let delivered: BTreeSet<String> = History::records(
-        &rig.bootstrap,
-        &rig.prefix,
-        usize::MAX,
-        Duration::from_secs(5),
-    )
-    .into_iter()
-    .filter_map(|record| record.id)
-    .collect();
+    let records = rig.records_after(&rig.prefix, 5);
+    let delivered: BTreeSet<String> = records.into_iter().filter_map(|it| it.id).collect();
     let confirmed = samples.iter().rev().find(|sample| sample.upto <= frozen);
     let confirmed = confirmed.expect("something was confirmed before the broker died");
     assert!(
@@ -116,72 +94,55 @@ fn never_runs_ahead_of_the_broker() {
         "confirmed and not in the broker's log: {early:?}"
     );
 
-    let relay = rig.relay();
-    rig.caught_up();
-    let verdict = rig.verdict();
+    let verdict = rig.finish(rig.relay());
     eprintln!("broker killed under load: {verdict}");
     verdict.assert_clean_but_for_ragged();
-    relay.ends_well();
 }
 
-/// The same relay sees the broker through: stopped in order and started again, nothing is repeated,
-/// as the producer is idempotent and goes on with what it holds.
+/// The relay survives a restart of the broker and repeats nothing: the producer is idempotent and
+/// continues with the records that it holds.
 #[test]
 fn goes_on_when_the_broker_is_back() {
     let kafka = Kafka::builder().start();
-    let rig = Rig::with(servers::postgres(18), kafka.bootstrap_servers());
-    rig.workload().create_tables();
+    let rig = Rig::with_kafka(18, &kafka);
     let relay = rig.relay();
     let load = rig.workload().rate(2_000.0).start();
     eventually(PATIENCE, || load.written().rows > 2_000);
     kafka.stop();
-    let rows = load.written().rows;
-    eventually(PATIENCE, || load.written().rows > rows + 4_000);
+    wait_rows(&load, 4_000);
     kafka.start_again();
-    let rows = load.written().rows;
-    eventually(PATIENCE, || load.written().rows > rows + 2_000);
+    wait_rows(&load, 2_000);
     load.stop();
-    rig.caught_up();
-    let verdict = rig.verdict();
+    let verdict = rig.finish(relay);
     eprintln!("broker restarted under load: {verdict}");
-    verdict.assert_clean();
-    assert_eq!(verdict.duplicates, 0);
-    relay.ends_well();
+    verdict.assert_nothing_repeated();
 }
 
-/// The commit record of a transaction may start exactly where the confirmed one ends. A relay that asked for
-/// the log after the confirmed position, instead of from it on, would lose that transaction.
+/// A commit record may begin exactly where the confirmed one ends. A relay that asked for the WAL
+/// after the confirmed position, instead of from it on, would lose that transaction.
 #[test]
 fn a_commit_at_the_confirmed_position_is_sent() {
     let rig = Rig::with_outbox(18);
-    let config = rig.config();
-    let [first, second] = [(); 2].map(|()| Db::connect(&rig.postgres.url()));
+    let [first, second] = [(); 2].map(|()| rig.db());
     let slot = rig.slot();
     let begin = |db: &Db, key: &str, number: u32| {
-        db.batch(&format!(
-            "BEGIN; INSERT INTO outbox VALUES (gen_random_uuid(), 'order', '{key}', 'T', '{{\"number\": {number}}}')"
-        ));
+        db.batch("BEGIN");
+        insert_of(db, "order", key, number);
     };
-    // A record of the server's own may come between the two commits, so it is tried again.
+    // The server may write a record of its own between the two commits, so repeat until it does
+    // not.
     let adjacent = (1..=20).any(|number| {
-        let relay = rig.streaming(&config);
+        let relay = rig.relay();
         begin(&first, "first", number);
         begin(&second, "second", number);
         first.batch("COMMIT");
         slot.wait_until(slot.wal_end(), PATIENCE);
         relay.ends_well();
-        let confirmed = slot.read().expect("the slot").confirmed_flush;
-        let end = first.text("SELECT pg_current_wal_insert_lsn()::text");
-        let adjacent = end == Some(confirmed.to_string());
+        let adjacent = first.insert_lsn() == slot.confirmed();
         second.batch("COMMIT");
         adjacent
     });
     assert!(adjacent, "no commit started at the confirmed position");
 
-    let relay = rig.streaming(&config);
-    rig.caught_up();
-    let verdict = rig.verdict();
-    verdict.assert_clean();
-    assert_eq!(verdict.duplicates, 0);
-    relay.ends_well();
+    rig.finish(rig.relay()).assert_nothing_repeated();
 }

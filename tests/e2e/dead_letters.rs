@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_sink::dlq_headers;
-use walrelay_testkit::{Db, Delivered, History, Kafka, eventually, servers};
+use walrelay_sink::{EventPosition, dlq_headers};
+use walrelay_testkit::{Db, Delivered, History, Kafka, eventually};
 
-use crate::rig::{PATIENCE, Rig, ends};
+use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, ends};
 
-/// A rig whose dead letters go to a topic that the history checker does not read.
+/// Servers and a relay whose dead letters go to a topic that the history checker does not read.
 struct DeadLetters {
     rig: Rig,
     topic: String,
@@ -16,26 +17,26 @@ struct DeadLetters {
 impl DeadLetters {
     fn new(rig: Rig) -> Self {
         rig.workload().create_tables();
-        Db::connect(&rig.postgres.url())
+        rig.db()
             .batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
         let topic = format!("dead.{}letters", rig.prefix);
         Self { rig, topic }
     }
 
-    fn config(&self, kafka: &str, action: &str, more: &str) -> std::path::PathBuf {
+    fn config(&self, kafka: &str, action: &str, more: &str) -> PathBuf {
         let poison = format!(
             "{kafka}\n[poison]\nunroutable = \"{action}\"\noversize = \"{action}\"\n\
              rejected = \"{action}\"\nundecodable = \"{action}\"\ntopic = \"{}\"\n{more}",
             self.topic
         );
-        self.rig.config_with(&self.rig.postgres.url(), &poison)
+        self.rig.config_and(&poison)
     }
 
     fn db(&self) -> Db {
-        Db::connect(&self.rig.postgres.url())
+        self.rig.db()
     }
 
-    /// One row; its number counts within its key.
+    /// Inserts a row; `number` counts within the key.
     fn insert(&self, kind: &str, key: &str, number: u32) -> String {
         let payload = format!("'{{\"number\": {number}}}'");
         self.insert_payload(kind, key, &payload)
@@ -46,60 +47,57 @@ impl DeadLetters {
             "INSERT INTO outbox VALUES (gen_random_uuid(), {kind}, '{key}', 'T', {payload}) \
              RETURNING id::text"
         );
-        self.db().text(&sql).expect("an id")
+        self.db().value(&sql)
     }
 
-    /// With dead letters of what has no topic, keys that are parked, and another action for what Kafka
-    /// refuses.
-    fn parking_config(&self, kafka: &str, refused: &str, more: &str) -> std::path::PathBuf {
+    /// A configuration with dead letters for events without a topic, parked keys, and the action
+    /// `refused` for events that Kafka refuses.
+    fn parking_config(&self, kafka: &str, refused: &str, more: &str) -> PathBuf {
         let poison = format!(
             "{kafka}\n[poison]\nunroutable = \"dead-letter\"\noversize = \"{refused}\"\n\
              rejected = \"{refused}\"\npark_key = true\ntopic = \"{}\"\n{more}",
             self.topic
         );
-        self.rig.config_with(&self.rig.postgres.url(), &poison)
+        self.rig.config_and(&poison)
     }
 
-    /// A good event of a key, and where its transaction ends at the latest.
+    /// Inserts a good event. Returns its id and a position at or after the end of its transaction.
     fn insert_good(&self, key: &str, number: u32) -> (String, Lsn) {
         let id = self.insert("'order'", key, number);
-        let end = self.db().text("SELECT pg_current_wal_insert_lsn()::text");
-        (id, end.expect("a position").parse().expect("a position"))
+        (id, self.db().insert_lsn())
     }
 
-    /// The ids of this key in a topic, of at least `count` records.
+    /// Ids of the records with this key in a topic, of at least `count` records.
     fn ids(&self, topic: &str, key: &str, count: usize, limit: Duration) -> Vec<String> {
         History::records(&self.rig.bootstrap, topic, count, limit)
             .into_iter()
-            .filter(|record| record.key.as_deref() == Some(key.as_bytes()))
+            .filter(|record| record.key_text() == key)
             .filter_map(|record| record.id)
             .collect()
     }
 
-    /// A parked event that ends at `end` was neither confirmed nor given up.
+    /// Asserts that a parked event whose transaction ends at `end` was neither confirmed nor given
+    /// up.
     #[track_caller]
     fn assert_nothing_given_up(&self, log: &str, end: Lsn) {
-        assert!(log.contains("a dead letter was not delivered"), "{log}");
         let named = format!("topic \"{}\"", self.topic);
-        assert!(log.contains(&named), "the topic is not named: {log}");
-        for words in ["skipped an event", "gave the topic up"] {
-            assert!(!log.contains(words), "{words}: {log}");
-        }
-        let confirmed = self.rig.slot().read().expect("the slot").confirmed_flush;
+        assert_has(log, &["a dead letter was not delivered", &named]);
+        assert_lacks(log, &["skipped an event", "gave the topic up"]);
+        let confirmed = self.rig.slot().confirmed();
         assert!(
             confirmed < end,
             "an event was confirmed that is in no topic: {confirmed} >= {end}"
         );
     }
 
-    /// The dead letters, as they lie in the topic: at least `count`.
+    /// The records in the topic of dead letters, at least `count`.
     fn dead_letters(&self, count: usize) -> Vec<Delivered> {
-        History::records(&self.rig.bootstrap, &self.topic, count, PATIENCE)
+        self.rig.records_in(&self.topic, count)
     }
 
-    /// What arrived where it was bound for, but for the rows of these ids.
+    /// Asserts that all rows but these arrived in their own topics.
     fn assert_others_arrived(&self, diverted: &[&str]) {
-        // They have served: the checker wants a topic and a number of each row.
+        // The checker wants a topic and a number for each row, so remove those rows first.
         for id in diverted {
             self.db()
                 .batch(&format!("DELETE FROM outbox WHERE id = '{id}'"));
@@ -109,22 +107,15 @@ impl DeadLetters {
     }
 }
 
-fn headers(dead_letter: &Delivered) -> BTreeMap<&str, Option<&str>> {
-    dead_letter
-        .headers
-        .iter()
-        .map(|(name, value)| {
-            let value = value.as_deref().map(std::str::from_utf8);
-            (name.as_str(), value.map(|value| value.expect("text")))
-        })
-        .collect()
+fn class(dead_letter: &Delivered) -> Option<&str> {
+    dead_letter.header(dlq_headers::CLASS)
 }
 
-/// Larger than `message.max.bytes` of the client.
+/// A payload larger than the client's `message.max.bytes`.
 const LARGE: &str = "jsonb_build_object('number', 1, 'text', repeat('secret-value', 200000))";
 
-/// Each kind of poison, among good events of the same keys. All is carried, each to where it belongs,
-/// and the slot moves on.
+/// Each kind of poison among good events of the same keys. All events are delivered, each to its
+/// topic, and the slot advances.
 #[test]
 fn are_written_for_each_kind_of_poison() {
     let dead_letters = DeadLetters::new(Rig::new(15));
@@ -137,22 +128,21 @@ fn are_written_for_each_kind_of_poison() {
     dead_letters.insert("'order'", "k1", 1);
     let no_topic = dead_letters.insert_payload("NULL", "k1", "'\"secret-value\"'");
     let bad_name = dead_letters.insert_payload("'we ird'", "k2", "'\"secret-value\"'");
-    // What is still on its way when a record is refused is sent again, dead letters too.
+    // Records in flight at a refusal are sent again, dead letters too, so wait for them first.
     rig.caught_up();
     let large = dead_letters.insert_payload("'order'", "k1", LARGE);
     dead_letters.insert("'order'", "k1", 2);
     rig.caught_up();
-    // In one transaction, so in one request: the broker refuses the request, and only one is meant.
+    // In one transaction, so in one request: the broker refuses the request because of one record.
     dead_letters.db().batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'narrow', 'key', 'T', \
          jsonb_build_object('number', n, 'text', CASE WHEN n = 50 THEN \
          (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 2000)) ELSE 'x' END) \
          FROM generate_series(1, 100) n",
     );
-    let refused = dead_letters
-        .db()
-        .text("SELECT id::text FROM outbox WHERE aggregatetype = 'narrow' AND length(payload::text) > 20000")
-        .expect("an id");
+    let refused: String = dead_letters.db().value(
+        "SELECT id::text FROM outbox WHERE aggregatetype = 'narrow' AND length(payload::text) > 20000",
+    );
     dead_letters.insert("'order'", "k1", 3);
     rig.caught_up();
 
@@ -160,51 +150,41 @@ fn are_written_for_each_kind_of_poison() {
     dead_letters.assert_others_arrived(&diverted);
     let found = dead_letters.dead_letters(4);
     assert_eq!(found.len(), 4, "{found:?}");
-    let by_id: BTreeMap<&str, &Delivered> = found
-        .iter()
-        .map(|dead_letter| {
-            (
-                dead_letter.id.as_deref().expect("the header id"),
-                dead_letter,
-            )
-        })
-        .collect();
-    for (id, class, topic, key, omitted) in [
+    let of = |id: &str| {
+        let found = found.iter().find(|found| found.id.as_deref() == Some(id));
+        found.expect("the header id")
+    };
+    for (id, kind, topic, key, omitted) in [
         (&no_topic, "unroutable", None, "k1", false),
         (&bad_name, "unroutable", Some("we ird"), "k2", false),
         (&large, "oversize", Some("order"), "k1", true),
         (&refused, "oversize", Some("narrow"), "key", true),
     ] {
-        let found = by_id[id.as_str()];
-        let headers = headers(found);
-        assert_eq!(headers[dlq_headers::CLASS], Some(class), "{headers:?}");
-        assert_eq!(headers[dlq_headers::SLOT], Some("walrelay"));
-        assert_eq!(headers[dlq_headers::TABLE], Some("public.outbox"));
-        assert_eq!(headers[dlq_headers::EVENT_ID], Some(id.as_str()));
-        let intended = headers.get(dlq_headers::TOPIC).copied().flatten();
+        let found = of(id);
+        let header = |name| found.header(name).unwrap_or_default();
+        assert_eq!(class(found), Some(kind), "{found:?}");
+        assert_eq!(header(dlq_headers::SLOT), "walrelay");
+        assert_eq!(header(dlq_headers::TABLE), "public.outbox");
+        assert_eq!(header(dlq_headers::EVENT_ID), id);
         let bound_for = topic.map(|topic| format!("{}{topic}", rig.prefix));
-        assert_eq!(intended, bound_for.as_deref());
-        assert_eq!(found.key.as_deref(), Some(key.as_bytes()));
-        assert_eq!(found.payload.is_none(), omitted, "{headers:?}");
-        assert_eq!(headers.contains_key(dlq_headers::VALUE_BYTES), omitted);
-        assert!(!headers[dlq_headers::CAUSE].unwrap_or_default().is_empty());
-        let place = format!(
-            "{} {}",
-            headers[dlq_headers::LSN].unwrap_or_default(),
-            headers[dlq_headers::ROW].unwrap_or_default()
-        );
-        place
-            .parse::<walrelay_sink::EventPosition>()
-            .expect("a letter's identity");
-        let time = headers[dlq_headers::COMMIT_TIME].unwrap_or_default();
+        assert_eq!(found.header(dlq_headers::TOPIC), bound_for.as_deref());
+        assert_eq!(found.key_text(), key);
+        assert_eq!(found.payload.is_none(), omitted, "{found:?}");
+        assert_eq!(found.header(dlq_headers::VALUE_BYTES).is_some(), omitted);
+        assert!(!header(dlq_headers::CAUSE).is_empty());
+        let place = format!("{} {}", header(dlq_headers::LSN), header(dlq_headers::ROW));
+        place.parse::<EventPosition>().expect("an identity");
+        let time = header(dlq_headers::COMMIT_TIME);
         assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
     }
     let log = relay.ends_well();
-    assert!(log.contains("\"dead_letters\":4"), "{log}");
-    assert!(!log.contains("secret-value"), "a row's value was logged");
+    assert_has(&log, &["\"dead_letters\":4"]);
+    // The value of a row.
+    assert_lacks(&log, &["secret-value"]);
 }
 
-/// A column of the routing that is dropped under the relay: dead letters are written of what is left.
+/// A routing column is dropped under the relay: dead letters are written from the remaining
+/// columns.
 #[test]
 fn are_written_when_the_routing_column_is_gone() {
     let dead_letters = DeadLetters::new(Rig::new(18));
@@ -219,16 +199,13 @@ fn are_written_when_the_routing_column_is_gone() {
     rig.caught_up();
     let found = dead_letters.dead_letters(1);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(headers(&found[0])[dlq_headers::CLASS], Some("unroutable"));
-    assert_eq!(found[0].key.as_deref(), Some(b"k1".as_slice()));
-    assert_eq!(
-        found[0].payload.as_deref(),
-        Some(b"{\"number\": 1}".as_slice())
-    );
+    assert_eq!(class(&found[0]), Some("unroutable"));
+    let event = (found[0].key_text(), found[0].value_text());
+    assert_eq!(event, ("k1", "{\"number\": 1}"));
     relay.ends_well();
 }
 
-/// Skipped ones are counted and named, and leave nothing behind.
+/// Skipped events are counted and logged, and no dead letter is written.
 #[test]
 fn are_not_written_where_events_are_skipped() {
     let dead_letters = DeadLetters::new(Rig::new(15));
@@ -241,19 +218,14 @@ fn are_not_written_where_events_are_skipped() {
     rig.caught_up();
     dead_letters.assert_others_arrived(&[&no_topic, &large]);
     let log = relay.ends_well();
-    assert!(log.contains("\"skipped\":2"), "{log}");
+    assert_has(&log, &["\"skipped\":2"]);
     assert_eq!(log.matches("skipped an event").count(), 2, "{log}");
-    let found = History::records(
-        &rig.bootstrap,
-        &dead_letters.topic,
-        1,
-        Duration::from_secs(1),
-    );
+    let found = rig.records_after(&dead_letters.topic, 1);
     assert!(found.is_empty(), "{found:?}");
 }
 
-/// With `park_key`, what follows a dead letter's key follows it into the topic, also after a SIGKILL;
-/// other keys, and the same key in other topics, go on.
+/// With `park_key`, later events of a dead letter's key follow it into the topic, also after a
+/// SIGKILL. Other keys, and the same key in other topics, continue.
 #[test]
 fn park_what_follows_of_their_key() {
     let dead_letters = DeadLetters::new(Rig::new(15));
@@ -273,15 +245,8 @@ fn park_what_follows_of_their_key() {
     rig.caught_up();
     dead_letters.assert_others_arrived(&[&large, &second, &third]);
     let found = dead_letters.dead_letters(3);
-    let classes: Vec<_> = found
-        .iter()
-        .map(|dead_letter| {
-            (
-                dead_letter.id.as_deref(),
-                headers(dead_letter)[dlq_headers::CLASS],
-            )
-        })
-        .collect();
+    let classes = found.iter().map(|it| (it.id.as_deref(), class(it)));
+    let classes: Vec<_> = classes.collect();
     assert_eq!(
         classes,
         [
@@ -294,13 +259,12 @@ fn park_what_follows_of_their_key() {
     relay.ends_well();
 }
 
-/// A topic that does not appear: waited for, then its events become dead letters, one after the other
-/// without waiting again, while everything else was sent once.
+/// A topic that does not appear: the relay waits for it, then its events become dead letters, one
+/// after the other without further waits, while all other events were sent once.
 #[test]
 fn are_written_for_a_topic_that_does_not_appear() {
-    let kafka = Kafka::builder().auto_create(false).start();
-    let dead_letters =
-        DeadLetters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let kafka = Kafka::builder().without_auto_create().start();
+    let dead_letters = DeadLetters::new(Rig::with_kafka(15, &kafka));
     let rig = &dead_letters.rig;
     kafka.create_topic(&format!("{}order", rig.prefix), 3, &[]);
     kafka.create_topic(&dead_letters.topic, 1, &[]);
@@ -321,25 +285,17 @@ fn are_written_for_a_topic_that_does_not_appear() {
     let diverted: Vec<&str> = missing.iter().map(String::as_str).collect();
     dead_letters.assert_others_arrived(&diverted);
     let found = dead_letters.dead_letters(20);
-    let ids: Vec<_> = found
-        .iter()
-        .filter_map(|dead_letter| dead_letter.id.as_deref())
-        .collect();
-    assert_eq!(ids, diverted, "each once, in order");
-    assert!(
-        found
-            .iter()
-            .all(|dead_letter| headers(dead_letter)[dlq_headers::CLASS] == Some("rejected"))
-    );
+    let ids = found.iter().map(|it| (it.id.as_deref(), class(it)));
+    let expected = diverted.iter().map(|id| (Some(*id), Some("rejected")));
+    assert!(ids.eq(expected), "each once, in order: {found:?}");
     relay.ends_well();
 }
 
-/// By default the relay stops after as long a wait, and says which event it is.
+/// By default the relay stops after the same wait, and names the event.
 #[test]
 fn are_not_written_unless_asked_for() {
-    let kafka = Kafka::builder().auto_create(false).start();
-    let dead_letters =
-        DeadLetters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let kafka = Kafka::builder().without_auto_create().start();
+    let dead_letters = DeadLetters::new(Rig::with_kafka(15, &kafka));
     let rig = &dead_letters.rig;
     let config = dead_letters.config(
         "\"topic.metadata.propagation.max.ms\" = 500\n",
@@ -349,59 +305,41 @@ fn are_not_written_unless_asked_for() {
     let mut relay = rig.streaming(&config);
     dead_letters.insert("'missing'", "k1", 1);
     let after = rig.slot().wal_end();
-    ends(&mut relay, 78, "delivery");
-    assert!(
-        relay.log().contains("row 0 of the transaction"),
-        "{}",
-        relay.log()
-    );
-    let confirmed = rig.slot().read().expect("the slot").confirmed_flush;
+    let log = ends(&mut relay, 78, "delivery");
+    assert_has(&log, &["row 0 of the transaction"]);
+    let confirmed = rig.slot().confirmed();
     assert!(
         confirmed < after,
         "confirmed past an event that went nowhere"
     );
-    // It appears: nothing was lost.
+    // The topic appears: nothing was lost.
     kafka.create_topic(&format!("{}missing", rig.prefix), 1, &[]);
-    let relay = rig.streaming(&config);
-    rig.caught_up();
-    rig.verdict().assert_clean();
-    drop(relay);
+    rig.finish(rig.streaming(&config)).assert_clean();
 }
 
-/// A relay that dies with the dead letter on its way writes it again: the same event, the same identity.
+/// A relay that dies with a dead letter in flight writes it again: the same event, the same
+/// identity.
 #[test]
 fn keep_their_identity_through_a_crash() {
     let dead_letters = DeadLetters::new(Rig::new(18));
     let rig = &dead_letters.rig;
     let config = dead_letters.config("", "dead-letter", "");
     let relay = rig.streaming(&config);
-    // Many in one transaction, so that the kill falls amid them.
+    // Many in one transaction, so that the kill comes in between.
     dead_letters.db().batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), \
          CASE WHEN n % 3 = 0 THEN NULL ELSE 'order' END, 'k' || n % 7, 'T', \
          jsonb_build_object('number', n) FROM generate_series(1, 30000) n",
     );
-    eventually(PATIENCE, || {
-        !History::records(
-            &rig.bootstrap,
-            &dead_letters.topic,
-            1,
-            Duration::from_secs(1),
-        )
-        .is_empty()
-    });
+    assert!(!dead_letters.dead_letters(1).is_empty());
     relay.kill();
     let relay = rig.streaming(&config);
     rig.caught_up();
     let found = dead_letters.dead_letters(10_000);
     let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for dead_letter in &found {
-        let headers = headers(dead_letter);
-        let place = format!(
-            "{:?} {:?}",
-            headers[dlq_headers::LSN],
-            headers[dlq_headers::ROW]
-        );
+        let [lsn, row] = [dlq_headers::LSN, dlq_headers::ROW].map(|name| dead_letter.header(name));
+        let place = format!("{lsn:?} {row:?}");
         let id = dead_letter.id.as_deref().expect("the header id");
         places.entry(place).or_default().push(id);
     }
@@ -410,25 +348,16 @@ fn keep_their_identity_through_a_crash() {
     for (place, ids) in &places {
         assert!(ids.iter().all(|id| id == &ids[0]), "{place}: {ids:?}");
     }
-    let nulls: Vec<String> = dead_letters
-        .db()
-        .query(
-            "SELECT id::text FROM outbox WHERE aggregatetype IS NULL",
-            &[],
-        )
-        .iter()
-        .map(|row| row.get(0))
-        .collect();
-    dead_letters
-        .db()
-        .batch("DELETE FROM outbox WHERE aggregatetype IS NULL");
-    assert_eq!(nulls.len(), 10_000);
+    let db = dead_letters.db();
+    let nulls: i64 = db.value("SELECT count(*) FROM outbox WHERE aggregatetype IS NULL");
+    assert_eq!(nulls, 10_000);
+    db.batch("DELETE FROM outbox WHERE aggregatetype IS NULL");
     dead_letters.assert_others_arrived(&[]);
     relay.ends_well();
 }
 
-/// Good events that are parked, and a topic that takes no dead letter any more: they are neither skipped
-/// nor confirmed, and are written once the topic takes them.
+/// Good events are parked while the topic of dead letters accepts no record: they are neither
+/// skipped nor confirmed, and are written once the topic accepts them.
 #[test]
 fn that_their_topic_refuses_stop_the_relay() {
     let dead_letters = DeadLetters::new(Rig::new(15));
@@ -445,7 +374,7 @@ fn that_their_topic_refuses_stop_the_relay() {
         let poison = dead_letters.insert("NULL", action, 1);
         rig.caught_up();
         limit("10");
-        // A broker takes a moment to heed the limit.
+        // A broker applies the limit after a moment.
         let mut parked = Vec::new();
         eventually(PATIENCE, || {
             for _ in 0..2 {
@@ -455,12 +384,8 @@ fn that_their_topic_refuses_stop_the_relay() {
             relay.log().contains("[dlq-write]")
         });
         let log = ends(&mut relay, 65, "dlq-write");
-        let written = dead_letters.ids(
-            &dead_letters.topic,
-            action,
-            before + 1,
-            Duration::from_secs(2),
-        );
+        let limit_of_reading = Duration::from_secs(2);
+        let written = dead_letters.ids(&dead_letters.topic, action, before + 1, limit_of_reading);
         let (_, end) = parked[written.len() - 1];
         dead_letters.assert_nothing_given_up(&log, end);
 
@@ -476,12 +401,11 @@ fn that_their_topic_refuses_stop_the_relay() {
     }
 }
 
-/// The same with the topic of dead letters deleted: it is waited for, then the relay stops.
+/// The same with the topic of dead letters deleted: the relay waits for it, then stops.
 #[test]
 fn without_their_topic_are_waited_for() {
-    let kafka = Kafka::builder().auto_create(false).start();
-    let dead_letters =
-        DeadLetters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let kafka = Kafka::builder().without_auto_create().start();
+    let dead_letters = DeadLetters::new(Rig::with_kafka(15, &kafka));
     let rig = &dead_letters.rig;
     let topic = format!("{}order", rig.prefix);
     kafka.create_topic(&topic, 1, &[]);
@@ -496,7 +420,7 @@ fn without_their_topic_are_waited_for() {
         dead_letters.insert("NULL", action, 1);
         rig.caught_up();
         kafka.delete_topics(&[&dead_letters.topic]);
-        // The broker has deleted it.
+        // Now the broker has deleted the topic.
         relay.says("dead letters: it cannot be read");
         let (first, end) = dead_letters.insert_good(action, 2);
         let (second, _) = dead_letters.insert_good(action, 3);
@@ -504,7 +428,7 @@ fn without_their_topic_are_waited_for() {
         let log = ends(&mut relay, 78, "dlq-write");
         dead_letters.assert_nothing_given_up(&log, end);
 
-        // The dead letter went with its topic, and so nothing is parked any more.
+        // The dead letter is gone with its topic, so nothing is parked any more.
         kafka.create_topic(&dead_letters.topic, 1, &[]);
         let relay = rig.streaming(&config);
         rig.caught_up();

@@ -1,20 +1,20 @@
-//! What Debezium was recorded to make of a table with columns of many types, made by the relay of the
-//! same table: bytes, partition and timestamp as Kafka has them.
+//! The relay makes of a table with columns of many types what Debezium was recorded to make of it:
+//! bytes, partition and timestamp in Kafka.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::Value;
-use walrelay_testkit::{Db, Delivered, History, SlotWatch};
+use walrelay_testkit::Delivered;
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{Rig, SLOT, create_slot};
 
 const SETUP: &str = include_str!("../../crates/event-router/tests/golden/setup.sql");
 const ROWS: &str = include_str!("../../crates/event-router/tests/golden/rows.sql");
 const CONFIGS: &str = include_str!("../../crates/event-router/tests/golden/configs.json");
 const RECORDED: &str = include_str!("../../crates/event-router/tests/golden/recorded.jsonl");
 
-/// The lines of one configuration that are records, by row.
+/// The recorded lines of one configuration that are records, by row.
 fn recorded(config: &str) -> BTreeMap<String, Value> {
     RECORDED
         .lines()
@@ -40,15 +40,14 @@ fn text(bytes: Option<&Vec<u8>>) -> String {
 #[test]
 fn a_row_of_all_types_arrives_as_debezium_writes_it() {
     let rig = Rig::new(15);
-    let url = rig.postgres.url();
-    let db = Db::connect(&url);
+    let db = rig.db();
     db.batch(SETUP);
-    // A publication that carries all that happens, not only insertions.
+    // A publication of all operations, not only insertions.
     db.batch("CREATE PUBLICATION walrelay FOR TABLE public.outbox");
-    db.text("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')::text");
+    create_slot(&db, SLOT);
     let config = rig.path("debezium.toml");
     let written = format!(
-        "[source]\nurl = \"{url}\"\ntables = [\"public.outbox\"]\n\n\
+        "[source]\nurl = \"{}\"\ntables = [\"public.outbox\"]\n\n\
          [router.debezium]\n\"topic.prefix\" = \"srv\"\n\
          \"route.topic.replacement\" = \"{}${{routedByValue}}\"\n\
          \"table.field.event.timestamp\" = \"tsn3\"\n\
@@ -58,6 +57,7 @@ fn a_row_of_all_types_arrives_as_debezium_writes_it() {
          \"header.converter\" = \"json\"\n\n\
          [log]\nformat = \"json\"\n\n[sink.topics]\ncreate = true\npartitions = 4\n\n\
          [sink.kafka]\n\"bootstrap.servers\" = \"{}\"\n",
+        rig.postgres.url(),
         rig.prefix,
         placement("envelope"),
         placement("headers"),
@@ -66,48 +66,32 @@ fn a_row_of_all_types_arrives_as_debezium_writes_it() {
     fs::write(&config, written).expect("the configuration is written");
 
     let relay = rig.streaming(&config);
-    // The one whose topic no broker takes stays out; the rest ends in an UPDATE and a DELETE.
-    let rows: Vec<&str> = ROWS
-        .lines()
-        .filter(|row| !row.contains("odd topic"))
-        .collect();
-    let rows = rows
-        .join("\n")
-        .replace("\"nullkey\": true}'),", "\"nullkey\": true}');");
-    db.batch(&rows);
-    let slot = SlotWatch::new(&url, "walrelay");
-    slot.wait_until(slot.wal_end(), PATIENCE);
+    // Leave out the row whose topic no broker accepts. The rows end with an UPDATE and a DELETE.
+    let rows = ROWS.lines().filter(|row| !row.contains("odd topic"));
+    let rows = rows.collect::<Vec<&str>>().join("\n");
+    db.batch(&rows.replace("\"nullkey\": true}'),", "\"nullkey\": true}');"));
+    rig.caught_up();
     relay.ends_well();
 
-    let delivered = History::records(&rig.bootstrap, &rig.prefix, 0, PATIENCE);
+    let delivered = rig.records(0);
     let by_row: BTreeMap<String, &Delivered> = delivered
         .iter()
         .map(|record| {
             let (_, id) = record.headers.first().expect("a header");
             let id = text(id.as_ref());
-            let id = id
-                .trim_end_matches("\"}")
-                .rsplit('-')
-                .next()
-                .expect("an id");
-            (id.trim_start_matches('0').to_owned(), record)
+            let id = id.trim_end_matches("\"}").rsplit('-').next();
+            let id = id.expect("an id").trim_start_matches('0');
+            (id.to_owned(), record)
         })
         .collect();
-    // Thirteen rows: neither the UPDATE nor the DELETE made a record, nor took one away.
+    // Thirteen rows: neither the UPDATE nor the DELETE added or removed a record.
     assert_eq!((delivered.len(), by_row.len()), (13, 13));
     let (envelopes, headers) = (recorded("envelope"), recorded("headers"));
     for (row, record) in &by_row {
         let was = &envelopes[row];
-        assert_eq!(
-            text(record.key.as_ref()),
-            was["key"]["json+schema"],
-            "{row}"
-        );
-        assert_eq!(
-            text(record.payload.as_ref()),
-            was["value"]["json+schema"],
-            "{row}"
-        );
+        for (is, was) in [(&record.key, &was["key"]), (&record.payload, &was["value"])] {
+            assert_eq!(text(is.as_ref()), was["json+schema"], "{row}");
+        }
         let was = headers[row]["headers"].as_array().expect("headers");
         assert_eq!(record.headers.len(), was.len(), "{row}");
         for ((name, value), was) in record.headers.iter().zip(was) {
@@ -125,18 +109,18 @@ fn a_row_of_all_types_arrives_as_debezium_writes_it() {
     );
 }
 
-/// `table.op.invalid.behavior`: nothing is ever sent for an UPDATE, and what was inserted is.
+/// `table.op.invalid.behavior`: nothing is ever sent for an UPDATE, and inserted rows are.
 #[test]
 fn an_update_stops_the_relay_only_where_that_is_asked_for() {
     for (behavior, stops) in [("warn", false), ("error", false), ("fatal", true)] {
         let rig = Rig::new(18);
-        let db = Db::connect(&rig.postgres.url());
+        let db = rig.db();
         db.batch(
             "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text, \
              aggregateid text, type text, payload jsonb); \
              CREATE PUBLICATION walrelay FOR TABLE outbox",
         );
-        db.text("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')::text");
+        create_slot(&db, SLOT);
         let set = format!("router.debezium.table.op.invalid.behavior={behavior}");
         let mut relay = rig.start_with(&rig.config(), &["--set", &set]);
         relay.streaming();
@@ -154,7 +138,7 @@ fn an_update_stops_the_relay_only_where_that_is_asked_for() {
         };
         assert_eq!(code, Some(if stops { 65 } else { 0 }), "{behavior}: {log}");
         assert_eq!(log.contains("outbox-updated"), stops, "{behavior}: {log}");
-        let sent = History::records(&rig.bootstrap, &rig.prefix, 0, PATIENCE);
+        let sent = rig.records(0);
         assert_eq!(sent.len(), if stops { 1 } else { 2 }, "{behavior}");
     }
 }

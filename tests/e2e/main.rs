@@ -1,38 +1,42 @@
-//! `walrelay`, the binary, between a real Postgres and a real Kafka. The history checker of
-//! `walrelay-testkit` is the judge.
+//! Tests of the binary `walrelay` between a real Postgres and a real Kafka. They use the history
+//! checker of `walrelay-testkit`.
 //!
-//! - [`history`]: what was committed arrives, in order per key, from Postgres 15 and 18.
-//! - [`confirming`]: no position is confirmed before the broker has what lies before it.
+//! - [`history`]: committed rows arrive, in order per key, from Postgres 15 and 18.
+//! - [`confirming`]: no position is confirmed before the broker has all records before it.
 //! - [`crashes`]: SIGKILL, SIGTERM, servers that go away, connections that are cut.
 //! - [`cutover`]: from a polling relay to walrelay, and back.
-//! - [`slots`]: slots that are lost, dropped, moved or another cluster's stop the relay with the range.
-//! - [`modes`]: one producer for latency and one for throughput, and the order of records between them.
-//! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
-//! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost; [`dead_letters`]: or
-//!   goes elsewhere, as the policy says.
-//! - [`presets`]: tables that others than Debezium's users have, and routes of one's own; `route` shows
-//!   what `run` sends, `check` compares with the table.
-//! - [`position`]: the header that carries an event's position.
+//! - [`slots`]: a slot that is lost, dropped, moved or another cluster's stops the relay with the
+//!   range.
+//! - [`modes`]: one producer for latency and one for throughput, and the order of records between
+//!   them.
+//! - [`idle`], [`large`]: no harm to the primary: idle slots move, memory is bounded.
+//! - [`poison`]: an event that cannot be delivered stops the relay, and nothing is lost;
+//!   [`dead_letters`]: or it goes elsewhere, by the policy.
+//! - [`presets`]: tables of other designs than Debezium's, and own routes; `route` shows what `run`
+//!   sends, `check` compares with the table.
+//! - [`position`]: the header with an event's position.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
 //!   [`cloud_events`]: records as CloudEvents.
-//! - [`topics`]: they are created where configured, and waited for where not.
-//! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its remedy.
+//! - [`topics`]: topics are created where configured, and waited for otherwise.
+//! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its
+//!   remedy.
 //! - [`otel`]: metrics and spans for a collector.
-//! - [`errors`]: each mistake has its own word and exit code.
+//! - [`errors`]: each error has its own id and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
-//! - [`check`]: the doctor names each thing that is broken. [`slot_commands`]: `slots list` and the others.
-//! - [`replay`]: bookmarks, and what is sent again from them.
+//! - [`check`]: `walrelay check` names each thing that is broken. [`slot_commands`]: `slots list`
+//!   and the others.
+//! - [`replay`]: bookmarks, and replays from them.
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
-//! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
+//! - [`secure`]: TLS, logins, access control; least privileges; no secret in any output.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
-//! - [`prune`]: confirmed rows are deleted, no other.
+//! - [`prune`]: confirmed rows are deleted, no others.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
-//! - [`import_debezium`]: a configuration of Debezium's becomes one of walrelay's, which takes its slot over.
+//! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
 //! - [`page`]: the status page in a browser.
-//! - [`snapshot`]: rows from before the slot are relayed once, before the log.
-//! - [`children`]: what a test has started ends with the test.
-//! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
+//! - [`snapshot`]: rows from before the slot are relayed once, before the stream.
+//! - [`children`]: programs that a test started end with the test.
+//! - [`docs`]: the statements of README, OPERATIONS and other documents are true.
 //!
 //! One Kafka serves all tests that do not stop it; each has topics of its own.
 
@@ -42,6 +46,13 @@
     clippy::print_stderr,
     reason = "a test fails by panicking with the reason, and says what it measured"
 )]
+
+/// Tests of one call each, a line per test.
+macro_rules! tests {
+    ($($(#[$meta:meta])* fn $name:ident() { $call:expr })*) => {
+        $($(#[$meta])* #[test] fn $name() { $call; })*
+    };
+}
 
 mod alerts;
 mod bench;

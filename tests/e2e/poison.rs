@@ -1,14 +1,13 @@
-use walrelay_testkit::Db;
+use crate::rig::{Rig, SLOT, assert_has, assert_lacks, create_slot, ends, insert};
 
-use crate::rig::{PATIENCE, Rig, ends, insert};
-
-/// Ten good rows, one that cannot be delivered, ten good ones. The relay stops with a word and exit
-/// code 65; the first ten are confirmed and not repeated by the next start, the others wait.
+/// Writes ten good rows, one that cannot be delivered, and ten good ones. The relay stops with an
+/// error and exit code 65. The first ten rows are confirmed and not repeated by the next start, the
+/// others wait.
 fn stops(poison: &str, more: &str, id: &str, words: &str) {
     let rig = Rig::with_outbox(15);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     db.batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
-    let config = rig.config_with(&rig.postgres.url(), more);
+    let config = rig.config_and(more);
     let mut relay = rig.streaming(&config);
     let good = |numbers: std::ops::Range<u32>| {
         for number in numbers {
@@ -20,16 +19,11 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
     db.batch(poison);
     let after = rig.slot().wal_end();
     good(11..21);
-    let code = relay.ended().code();
-    assert_eq!(code, Some(65), "{}", relay.log());
-    assert!(relay.log().contains(&format!("[{id}]")), "{}", relay.log());
-    assert!(relay.log().contains(words), "{}", relay.log());
-    assert!(
-        !relay.log().contains("secret-value"),
-        "a row's value was logged: {}",
-        relay.log()
-    );
-    let confirmed = rig.slot().read().expect("the slot").confirmed_flush;
+    let log = ends(&mut relay, 65, id);
+    assert_has(&log, &[words]);
+    // The value of a row.
+    assert_lacks(&log, &["secret-value"]);
+    let confirmed = rig.slot().confirmed();
     assert!(
         confirmed >= before,
         "what came before was not confirmed: {confirmed} < {before}"
@@ -39,10 +33,9 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
         "the poisoned event was confirmed: {confirmed} >= {after}"
     );
 
-    // Again: the same word, and nothing is repeated.
-    let mut relay = rig.start(&config);
-    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
-    // As the error's remedy says: past the transaction, once somebody has taken care of it.
+    // The next start stops with the same error, and repeats nothing.
+    ends(&mut rig.start(&config), 65, id);
+    // Follow the remedy: skip the transaction once it has been taken care of.
     db.batch(&format!(
         "SELECT pg_replication_slot_advance('walrelay', '{after}')"
     ));
@@ -50,13 +43,7 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
         "DELETE FROM outbox WHERE aggregatetype IS NULL OR aggregatetype <> 'order' \
               OR aggregateid <> 'key'",
     );
-    let relay = rig.streaming(&config);
-    let slot = rig.slot();
-    slot.wait_until(slot.wal_end(), PATIENCE);
-    let verdict = rig.verdict();
-    verdict.assert_clean();
-    assert_eq!((verdict.committed, verdict.duplicates), (20, 0));
-    relay.ends_well();
+    rig.finish(rig.streaming(&config)).assert_counts(20, 0);
 }
 
 #[test]
@@ -91,17 +78,17 @@ fn with_a_name_no_topic_can_have() {
     );
 }
 
-/// The broker itself refuses a record in the midst of its key's. Nothing behind it may get through:
-/// it would overtake.
+/// The broker itself refuses a record in the middle of its key's records. No later record may get
+/// through: it would overtake the refused one.
 #[test]
 fn refused_by_the_broker_is_not_overtaken() {
     let rig = Rig::with_outbox(15);
     let topic = format!("{}order", rig.prefix);
     rig.kafka()
         .create_topic(&topic, 1, &[("max.message.bytes", "20000")]);
-    let config = rig.config_with(&rig.postgres.url(), "\"batch.size\" = 10000\n");
+    let config = rig.config_and("\"batch.size\" = 10000\n");
     let mut relay = rig.streaming(&config);
-    Db::connect(&rig.postgres.url()).batch(
+    rig.db().batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key', 'T', \
          jsonb_build_object('number', n, 'text', \
                             CASE WHEN n = 2000 THEN (SELECT string_agg(md5(random()::text), '') \
@@ -116,19 +103,20 @@ fn refused_by_the_broker_is_not_overtaken() {
         history.records.len()
     );
     assert!(verdict.reordered.is_empty(), "overtaken: {verdict}");
-    // Twice: the second time one by one, to find the one that is meant.
+    // Records before the refused one are sent twice: the second time one by one, to find the record
+    // at fault.
     let distinct = history.records.len() - verdict.duplicates;
     assert!(distinct < 2_000, "{verdict}");
 }
 
-/// UPDATE, DELETE and TRUNCATE are no events: ignored, counted, survived. A publication of all
-/// operations brings them.
+/// UPDATE, DELETE and TRUNCATE are no events: they are ignored, and counted. A publication of all
+/// operations sends them.
 #[test]
 fn updates_deletes_and_truncates_are_none() {
     let rig = Rig::with_outbox(15);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox");
-    db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
+    create_slot(&db, SLOT);
     let relay = rig.relay();
     insert(&db, 1);
     db.batch("UPDATE outbox SET type = 'U'");
@@ -143,11 +131,10 @@ fn updates_deletes_and_truncates_are_none() {
     let records = rig.history().records;
     assert_eq!(records.len(), 3, "{records:?}");
     let log = relay.ends_well();
-    for counted in [
+    let parts = [
         "\"ignored_updates\":2",
         "\"ignored_deletes\":1",
         "\"ignored_truncates\":1",
-    ] {
-        assert!(log.contains(counted), "{counted}: {log}");
-    }
+    ];
+    assert_has(&log, &parts);
 }

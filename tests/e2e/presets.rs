@@ -1,20 +1,20 @@
 use std::fs;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Db, Delivered, History, SlotWatch};
+use walrelay_testkit::{Db, Delivered};
 
-use crate::rig::{PATIENCE, Rig, output, said, walrelay};
+use crate::rig::{Rig, assert_has, assert_lacks, command_with, output_with, said, stdout};
 
 const ID: &str = "018f5a3e-7c1d-7b1a-9c55-0123456789ab";
 
-/// A table, its preset, and what `walrelay` is told of it.
+/// A table, its preset, and the configuration.
 struct Case {
     rig: Rig,
     table: &'static str,
-    /// Topics of this test begin so; no dots, for presets take types apart at dots.
+    /// Prefix of the topics of this test. It has no dots, because presets split types at dots.
     prefix: String,
     config: PathBuf,
 }
@@ -22,7 +22,7 @@ struct Case {
 impl Case {
     fn new(major: u32, table: &'static str, columns: &str, router: &str) -> Self {
         let rig = Rig::new(major);
-        let db = Db::connect(&rig.postgres.url());
+        let db = rig.db();
         db.batch(&format!("CREATE TABLE {table} ({columns})"));
         let prefix = rig.prefix.trim_end_matches('.').to_owned();
         let config = rig.path("preset.toml");
@@ -43,36 +43,31 @@ impl Case {
     }
 
     fn db(&self) -> Db {
-        Db::connect(&self.rig.postgres.url())
+        self.rig.db()
     }
 
-    fn config(&self) -> &str {
-        self.config.to_str().expect("text")
-    }
-
-    /// What `sql` inserts, with `PREFIX` put in, goes through the relay; the records, in the order
-    /// of their values. Whatever the table's poller does afterwards, `after`, is nobody's event.
+    /// Runs `check`, inserts by `sql` while a relay runs, and returns the records in the order of
+    /// their values. `PREFIX` is replaced in both statements. `after` is what the table's poller
+    /// does later, which must cause no event.
     fn delivered(&self, sql: &str, after: &str) -> Vec<Delivered> {
-        let check = output(&["check", "--config", self.config()]);
-        let said = String::from_utf8_lossy(&check.stdout);
+        let check = output_with("check", &self.config, &[]);
         let fine = format!("the rows of public.{} can be routed", self.table);
-        assert!(check.status.success() && said.contains(&fine), "{check:?}");
+        assert_has(&stdout(&check), &[&fine]);
 
         let relay = self.rig.streaming(&self.config);
         let db = self.db();
         for statement in [sql, after] {
             db.batch(&statement.replace("PREFIX", &self.prefix));
         }
-        let slot = SlotWatch::new(&self.rig.postgres.url(), "walrelay");
-        slot.wait_until(slot.wal_end(), PATIENCE);
+        self.rig.caught_up();
         relay.ends_well();
-        // Everything is confirmed: what is there by now is all that there will be.
-        let mut records = History::records(&self.rig.bootstrap, &self.prefix, 0, PATIENCE);
+        // Everything is confirmed, so no further records will come.
+        let mut records = self.rig.records_in(&self.prefix, 0);
         records.sort_by(|a, b| a.payload.cmp(&b.payload));
         records
     }
 
-    /// The row of an id as a file for `walrelay route`, with the types that the table has.
+    /// The row with this id as a file for `walrelay route`, with the types of the table.
     fn row_file(&self, id: &str) -> PathBuf {
         let db = self.db();
         let columns = db.query(
@@ -94,7 +89,7 @@ impl Case {
         path
     }
 
-    /// `walrelay route` shows what arrived.
+    /// Asserts that `walrelay route` shows the record that arrived.
     fn assert_shown(&self, id: &str, record: &Delivered) {
         let file = self.row_file(id);
         let shown = routed(&self.config, &file);
@@ -117,12 +112,9 @@ fn text(bytes: Option<&Vec<u8>>) -> Value {
 }
 
 fn routed(config: &Path, row: &Path) -> Value {
-    let [config, row] = [config, row].map(|path| path.to_str().expect("text"));
-    let output = output(&[
-        "route", "--config", config, "--row", row, "--output", "json",
-    ]);
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("a line of JSON")
+    let row = row.to_str().expect("text");
+    let output = output_with("route --output json", config, &["--row", row]);
+    serde_json::from_str(&stdout(&output)).expect("a line of JSON")
 }
 
 fn header(name: &str, value: &str) -> (String, Option<Vec<u8>>) {
@@ -147,21 +139,18 @@ fn events_outbox() {
         "UPDATE events_outbox SET dispatched_at = now(); DELETE FROM events_outbox WHERE id = 2",
     );
     assert_eq!(records.len(), 2, "{records:?}");
-    let topics = [
-        format!("{}order", case.prefix),
-        format!("{}payment", case.prefix),
-    ];
+    let topics = ["order", "payment"].map(|name| format!("{}{name}", case.prefix));
     for ((record, number), topic) in records.iter().zip(1..).zip(topics) {
         assert_eq!(record.topic, topic);
-        assert_eq!(text(record.key.as_ref()), ID);
+        assert_eq!(record.key_text(), ID);
         assert_eq!(record.headers, [header("event_id", &number.to_string())]);
     }
-    assert_eq!(text(records[0].payload.as_ref()), "{\"a\": 1}");
-    assert_eq!(text(records[1].payload.as_ref()), "{\"b\": 2}");
+    assert_eq!(records[0].value_text(), "{\"a\": 1}");
+    assert_eq!(records[1].value_text(), "{\"b\": 2}");
     case.assert_shown("1", &records[0]);
 }
 
-/// In the shape with a status that pollers turn.
+/// A table with a status that pollers update.
 #[test]
 fn outbox_events() {
     let case = Case::new(
@@ -185,8 +174,8 @@ fn outbox_events() {
         panic!("{records:?}")
     };
     assert_eq!(record.topic, format!("{}order", case.prefix));
-    assert_eq!(text(record.key.as_ref()), "order-1");
-    assert_eq!(text(record.payload.as_ref()), "{\"a\": 1}");
+    assert_eq!(record.key_text(), "order-1");
+    assert_eq!(record.value_text(), "{\"a\": 1}");
     assert_eq!(record.headers, [header("x-outbox-event-id", ID)]);
     case.assert_shown(ID, record);
 }
@@ -213,29 +202,23 @@ fn outbox() {
         panic!("{records:?}")
     };
     assert_eq!(record.topic, format!("{}order.events", case.prefix));
-    assert_eq!(text(record.key.as_ref()), "o \"1\"");
+    assert_eq!(record.key_text(), "o \"1\"");
     let headers = [
         header("event-type", "OrderPlaced"),
         header("aggregate-id", "o \"1\""),
     ];
     assert_eq!(record.headers, headers);
-    let payload = record.payload.as_deref().expect("a value");
     let expected = format!(
         "{{\"event_id\":\"{ID}\",\"event_type\":\"OrderPlaced\",\"aggregate_type\":\"{}Order\",\
          \"aggregate_id\":\"o \\\"1\\\"\",\"payload\":{{\"total\": 12.50}},\"metadata\":null,\
          \"timestamp\":",
         case.prefix
     );
-    let payload = std::str::from_utf8(payload).expect("text");
-    let timestamp = payload
-        .strip_prefix(&expected)
-        .unwrap_or_else(|| panic!("{payload}"));
-    // In the offset of the server's TimeZone.
+    let timestamp = record.value_text().strip_prefix(&expected);
+    let timestamp = timestamp.unwrap_or_else(|| panic!("{record:?}"));
+    // In the time zone of the server.
     assert!(timestamp.starts_with("\"2026-01-0"), "{timestamp}");
-    assert!(
-        timestamp.contains('T') && timestamp.contains(".678"),
-        "{timestamp}"
-    );
+    assert_has(timestamp, &["T", ".678"]);
     case.assert_shown(ID, record);
 }
 
@@ -270,7 +253,7 @@ fn one_of_ones_own() {
         (&*first.topic, first.partition),
         (&*format!("{}.orders", case.prefix), 2)
     );
-    assert_eq!(text(first.key.as_ref()), "c-7");
+    assert_eq!(first.key_text(), "c-7");
     assert_eq!(first.created, Some(1_767_323_045_678));
     assert_eq!(
         first.headers,
@@ -280,7 +263,7 @@ fn one_of_ones_own() {
         ]
     );
     assert_eq!(
-        text(first.payload.as_ref()),
+        first.value_text(),
         "{\"id\":1,\"name\":\"É\",\"body\":{\"who\": {\"name\": \"é\"}},\"version\":2,\
              \"meta\":{\"tenant\":\"acme\"}}"
     );
@@ -288,15 +271,15 @@ fn one_of_ones_own() {
         (&*second.topic, second.partition),
         (&*format!("{}rest", case.prefix), 1)
     );
-    assert_eq!(text(second.key.as_ref()), "c-none");
+    assert_eq!(second.key_text(), "c-none");
     assert_eq!(second.headers, [("raw".to_owned(), None)]);
     assert_eq!(
-        text(second.payload.as_ref()),
+        second.value_text(),
         "{\"id\":2,\"name\":null,\"body\":null,\"version\":2,\"meta\":{\"tenant\":null}}"
     );
 }
 
-/// Names alone do not tell: the type of a column can be wrong too.
+/// Names of columns are not enough: the type of a column can be wrong too.
 #[test]
 fn check_compiles_the_routes_for_the_table() {
     let case = Case::new(
@@ -306,49 +289,41 @@ fn check_compiles_the_routes_for_the_table() {
         "[router]\npreset = \"custom\"\n[router.route]\ntopic = \"{kind}\"\n\
          [router.route.value]\nn = \"{n | default('none')}\"",
     );
-    let offline = output(&["check", "--offline", "--config", case.config()]);
-    assert!(offline.status.success(), "{offline:?}");
-    let check = |set: &str| {
-        let output = output(&["check", "--config", case.config(), "--set", set]);
-        (output.status.code(), said(&output))
+    stdout(&output_with("check --offline", &case.config, &[]));
+    let check = |set: &str, code: i32| {
+        let output = output_with("check", &case.config, &["--set", set]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        said(&output)
     };
-    let (code, said) = check("log.level=info");
-    assert_eq!(code, Some(78), "{said}");
-    assert!(said.contains("[column-missing]"), "{said}");
-    assert!(
-        said.contains("the default of column \"n\" of table public.events"),
-        "{said}"
-    );
-    // The server never sends it.
-    let (code, said) = check("router.route.value={twice}");
-    assert_eq!(code, Some(78), "{said}");
-    assert!(
-        said.contains("has no column \"twice\" for the value"),
-        "{said}"
-    );
-    let (code, said) = check("router.route.value={n}");
-    assert_eq!(code, Some(0), "{said}");
+    let said = check("log.level=info", 78);
+    assert_has(&said, &["[column-missing]"]);
+    let parts = ["the default of column \"n\" of table public.events"];
+    assert_has(&said, &parts);
+    // The server never sends generated columns.
+    let said = check("router.route.value={twice}", 78);
+    assert_has(&said, &["has no column \"twice\" for the value"]);
+    check("router.route.value={n}", 0);
 }
 
-/// Without any server.
+/// Runs without any server.
 #[test]
 fn route_shows_what_a_row_would_become() {
     let rig = Rig::without_broker(15);
     let config = rig.config_with("postgres://nobody@127.0.0.1:9/nowhere", "");
-    let config = config.to_str().expect("text");
     let row = rig.path("row.json");
-    let run = |args: &[&str], text: &str| {
+    let run = |more: &str, text: &str, code: i32| {
         fs::write(&row, text).expect("written");
-        let row = row.to_str().expect("text");
-        let output = output(&[&["route", "--config", config, "--row", row], args].concat());
-        let [out, error] =
-            [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
-        (output.status.code(), out, error)
+        let line = format!("route --row {} {more}", row.display());
+        let output = output_with(&line, &config, &[]);
+        let streams = [output.stdout, output.stderr];
+        let [out, error] = streams.map(|bytes| String::from_utf8(bytes).expect("text"));
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        (out, error)
     };
     let good = r#"{"id": "7", "aggregatetype": "Order", "aggregateid": "o-1", "type": "T",
                    "payload": {"a":  1.50}}"#;
-    let (code, out, error) = run(&[], good);
-    assert_eq!((code, &*error), (Some(0), ""));
+    let (out, error) = run("", good, 0);
+    assert_eq!(error, "");
     let expected = format!(
         "topic:     {}Order\npartition: (by the key)\ntimestamp: (time of production)\n\
          key:       o-1\nheader:    id: 7\nvalue:     {{\"a\":  1.50}}\n",
@@ -356,27 +331,22 @@ fn route_shows_what_a_row_would_become() {
     );
     assert_eq!(out, expected);
 
-    // From standard input, by another preset.
-    let args = [
-        "route", "--row", "-", "--config", config, "--output", "json",
-    ];
-    let set = ["--set", "router.preset=events_outbox"];
-    let text = fs::read_to_string(config).expect("the configuration");
+    // A row from standard input, with another preset.
+    let text = fs::read_to_string(&config).expect("the configuration");
     let (before, rest) = text.split_once("[router.debezium]").expect("a section");
     let (_, after) = rest.split_once("[log]").expect("a section");
-    fs::write(config, format!("{before}[log]{after}")).expect("written");
-    let mut child = walrelay(&[&args[..], &set].concat())
+    fs::write(&config, format!("{before}[log]{after}")).expect("written");
+    let line = "route --row - --output json --set router.preset=events_outbox";
+    let mut child = command_with(line, &config, &[])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("walrelay runs");
-    let stdin = child.stdin.take();
     let row_of_events =
         br#"{"id": 17, "aggregate_id": null, "type": "order.placed", "payload": []}"#;
-    stdin
-        .expect("a pipe")
-        .write_all(row_of_events)
-        .expect("written");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(row_of_events).expect("written");
+    drop(stdin);
     let done = child.wait_with_output().expect("an end");
     assert_eq!(
         serde_json::from_slice::<Value>(&done.stdout).expect("a line"),
@@ -384,37 +354,26 @@ fn route_shows_what_a_row_would_become() {
                "value": "[]", "headers": [["event_id", "17"]]})
     );
 
-    // A row that cannot be routed: its class, and what would become of it. No value is told.
+    // For a row that cannot be routed, the command prints its class and what the policy would do,
+    // but no value.
     let bad = r#"{"id": "s3cret", "aggregatetype": null, "aggregateid": "s3cret", "type": "T", "payload": "s3cret"}"#;
-    let (code, out, error) = run(&[], bad);
-    assert_eq!((code, &*out), (Some(65), ""), "{error}");
-    assert!(
-        error.contains("[unroutable]") && error.contains("\"aggregatetype\""),
-        "{error}"
-    );
-    assert!(error.contains("unroutable = \"halt\""), "{error}");
-    assert!(!error.contains("s3cret"), "{error}");
-    let skip = ["--output", "json", "--set", "poison.unroutable=dead-letter"];
-    let (code, out, error) = run(&skip, bad);
-    assert_eq!(code, Some(65), "{error}");
+    let (out, error) = run("", bad, 65);
+    assert_eq!(out, "");
+    let parts = ["[unroutable]", "\"aggregatetype\"", "unroutable = \"halt\""];
+    assert_has(&error, &parts);
+    assert_lacks(&error, &["s3cret"]);
+    let skip = "--output json --set poison.unroutable=dead-letter";
+    let (out, _) = run(skip, bad, 65);
     let told: Value = serde_json::from_str(&out).expect("a line");
-    assert_eq!(
-        (&told["class"], &told["policy"]),
-        (&json!("unroutable"), &json!("dead-letter"))
-    );
+    assert_eq!(told["class"], "unroutable");
+    assert_eq!(told["policy"], "dead-letter");
 
-    // Files that are no rows, and rows that are not the table's.
-    let (code, _, error) = run(&[], "{\"id\": s3cret}");
-    assert_eq!(code, Some(64), "{error}");
-    assert!(
-        error.contains("[row-file]") && error.contains("line 1, column 8"),
-        "{error}"
-    );
-    assert!(!error.contains("s3cret"), "{error}");
-    let (code, _, error) = run(&["--type", "id=uuidd"], good);
-    assert_eq!(code, Some(64), "{error}");
-    assert!(error.contains("did you mean \"uuid\"?"), "{error}");
-    let (code, _, error) = run(&[], "{\"id\": \"7\"}");
-    assert_eq!(code, Some(78), "{error}");
-    assert!(error.contains("[column-missing]"), "{error}");
+    // Files that are no rows, and rows that do not fit the table.
+    let (_, error) = run("", "{\"id\": s3cret}", 64);
+    assert_has(&error, &["[row-file]", "line 1, column 8"]);
+    assert_lacks(&error, &["s3cret"]);
+    let (_, error) = run("--type id=uuidd", good, 64);
+    assert_has(&error, &["did you mean \"uuid\"?"]);
+    let (_, error) = run("", "{\"id\": \"7\"}", 78);
+    assert_has(&error, &["[column-missing]"]);
 }

@@ -1,21 +1,21 @@
-//! `walrelay prune` and `[prune]`: confirmed rows go, no other.
+//! `walrelay prune` and `[prune]`: confirmed rows are deleted, no others.
 
 mod million;
 mod partitions;
 
 use std::collections::BTreeSet;
 
-use walrelay_testkit::{Db, History, eventually};
+use walrelay_testkit::{Db, eventually, free_address};
 
-use crate::endpoint::{free_address, status};
-use crate::rig::{PATIENCE, Rig, ends, output_with, said};
+use crate::endpoint::status;
+use crate::rig::{PATIENCE, Rig, assert_has, done, ends, output_with, refused, said};
 
 const MAY: &str = "--set=prune.before_slot=true";
 
 fn rig(major: u32) -> Rig {
     let rig = Rig::with_outbox(major);
-    // What the workload writes is two days old.
-    Db::connect(&rig.postgres.url()).batch(
+    // Rows of the workload are two days old.
+    rig.db().batch(
         "ALTER TABLE outbox ADD created_at timestamptz DEFAULT now() - interval '2 days'; \
          CREATE INDEX ON outbox (created_at)",
     );
@@ -23,17 +23,17 @@ fn rig(major: u32) -> Rig {
 }
 
 fn rows(db: &Db) -> i64 {
-    db.query("SELECT count(*) FROM outbox", &[])[0].get(0)
+    db.value("SELECT count(*) FROM outbox")
 }
 
-/// Rows that are confirmed and old go; those that are young stay, and so do all while one is not confirmed.
+/// Old confirmed rows are deleted. Young rows stay, and so do all rows while one of them is not
+/// confirmed.
 #[test]
 fn confirmed_rows_go_and_no_other() {
     let rig = rig(15);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     let config = rig.config();
-    let prune =
-        |more: &[&str]| output_with("prune", &config, &[&[MAY, "--keep=24h"], more].concat());
+    let prune = |more: &[&str]| output_with("prune --keep=24h", &config, more);
     let relay = rig.relay();
     rig.workload().rows(200).seed(1).run();
     rig.caught_up();
@@ -41,57 +41,38 @@ fn confirmed_rows_go_and_no_other() {
     // The relay is down: these rows are not confirmed.
     rig.workload().rows(100).seed(2).run();
     let written = rows(&db);
-    let dry = prune(&["--dry-run"]);
-    assert!(
-        said(&dry).contains(&format!("{written} rows are old enough")),
-        "{dry:?}"
-    );
-    let asked = prune(&[]);
-    assert!(
-        asked.status.code() == Some(64) && said(&asked).contains("[prune-not-agreed]"),
-        "{asked:?}"
-    );
-    let refused = output_with("prune", &config, &["--keep=24h", "--yes"]);
-    assert!(
-        said(&refused).contains("[prune-before-slot]"),
-        "{refused:?}"
-    );
-    let early = prune(&["--yes"]);
-    assert!(
-        early.status.code() == Some(75) && said(&early).contains("[prune-not-confirmed]"),
-        "{early:?}"
-    );
+    let dry = said(&prune(&[MAY, "--dry-run"]));
+    assert_has(&dry, &[&format!("{written} rows are old enough")]);
+    refused(&prune(&[MAY]), 64, &["[prune-not-agreed]"]);
+    assert_has(&said(&prune(&["--yes"])), &["[prune-before-slot]"]);
+    refused(&prune(&[MAY, "--yes"]), 75, &["[prune-not-confirmed]"]);
     assert_eq!(rows(&db), written);
 
     let relay = rig.relay();
     db.batch("INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'young-' || id, type, payload, now() FROM outbox LIMIT 5");
-    let locker = Db::connect(&rig.postgres.url());
+    let locker = rig.db();
     locker.batch(
         "BEGIN; SELECT FROM outbox WHERE created_at < now() - interval '1 day' LIMIT 3 FOR UPDATE",
     );
-    let done = prune(&["--yes", "--set=prune.batch=100"]);
-    assert!(done.status.success(), "{done:?}");
-    assert!(
-        said(&done).contains(&format!("deleted {} rows", written - 3)),
-        "{done:?}"
-    );
+    let pruned = done(&prune(&[MAY, "--yes", "--set=prune.batch=100"]));
+    assert_has(&pruned, &[&format!("deleted {} rows", written - 3)]);
     assert_eq!(rows(&db), 8);
     locker.batch("COMMIT");
     assert!(rig.verdict().lost.is_empty());
     relay.ends_well();
 }
 
-/// The relay itself prunes while rows are written; a relay on standby does not.
+/// The running relay prunes while rows are written.
 #[test]
 fn a_relay_deletes_what_it_has_confirmed() {
     let rig = rig(18);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     let address = free_address();
     let lines = format!(
         "\n[prune]\nkeep = \"1s\"\nbefore_slot = true\npause = \"0ms\"\n[http]\nlisten = \"{address}\"\n"
     );
-    let config = rig.config_with(&rig.postgres.url(), &lines);
-    // What was committed, as the outbox does not hold it.
+    let config = rig.config_and(&lines);
+    // A copy of what was committed: the outbox does not keep it.
     db.batch(
         "CREATE TABLE kept (id text); CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS \
          $$BEGIN INSERT INTO kept VALUES (NEW.id::text); RETURN NULL; END$$; \
@@ -104,17 +85,13 @@ fn a_relay_deletes_what_it_has_confirmed() {
     eventually(PATIENCE, || {
         status(address)["delivery"]["pruned_rows"] == written.rows
     });
-    let committed = db.query("SELECT id FROM kept", &[]);
-    let committed: BTreeSet<String> = committed.iter().map(|row| row.get(0)).collect();
-    let records = History::records(&rig.bootstrap, &rig.prefix, committed.len(), PATIENCE);
+    let committed = db.column("SELECT id FROM kept", &[]);
+    let committed: BTreeSet<String> = committed.into_iter().collect();
+    let records = rig.records(committed.len());
     let arrived: BTreeSet<String> = records.into_iter().filter_map(|record| record.id).collect();
     assert_eq!(committed.len() as u64, written.rows);
-    assert!(
-        arrived == committed,
-        "{} of {} arrived",
-        arrived.len(),
-        committed.len()
-    );
+    let difference = arrived.symmetric_difference(&committed);
+    assert_eq!(difference.count(), 0, "{} arrived", arrived.len());
     relay.ends_well();
 }
 
@@ -122,7 +99,7 @@ fn a_relay_deletes_what_it_has_confirmed() {
 fn rows_from_before_the_slot_are_not_deleted_unasked() {
     let rig = rig(15);
     let lines = "\n[prune]\nkeep = \"1s\"\n";
-    let config = rig.config_with(&rig.postgres.url(), lines);
-    let refused = ends(&mut rig.start(&config), 78, "config-conflict");
-    assert!(refused.contains("prune.before_slot"), "{refused}");
+    let config = rig.config_and(lines);
+    let log = ends(&mut rig.start(&config), 78, "config-conflict");
+    assert_has(&log, &["prune.before_slot"]);
 }

@@ -1,10 +1,10 @@
-//! TLS, logins and access control, against servers that insist on them.
+//! TLS, logins and access control, with servers that require them.
 //!
-//! - [`kafka`]: every way to log in, certificates that are wrong, access that is granted late.
-//! - [`tokens`]: OAUTHBEARER from a file and a command, renewed and mended while the relay runs.
-//! - [`postgres`]: TLS, SCRAM, client certificates, and certificates that are wrong.
-//! - [`role`]: the role that `init` makes can relay, and nothing else.
-//! - [`secrets`]: no secret is in any output.
+//! - [`kafka`]: every way to log in, wrong certificates, access that is granted late.
+//! - [`tokens`]: OAUTHBEARER from a file and a command, renewed and repaired while the relay runs.
+//! - [`postgres`]: TLS, SCRAM, client certificates, and wrong certificates.
+//! - [`role`]: the role that `init` creates can relay, and nothing else.
+//! - [`secrets`]: no output contains a secret.
 
 mod kafka;
 mod postgres;
@@ -17,28 +17,23 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Output;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use walrelay_testkit::{Db, SecureKafka, millis_now, servers};
+use walrelay_testkit::{Db, SecureKafka, lock, millis_now};
 
-use crate::rig::{Rig, said};
+use crate::rig::{self, Rig, edit, insert_of, shared};
 
-/// The broker that the tests of this module share. It goes when the last of them does.
+/// The broker that the tests of this module share. It ends with the last test that uses it.
 fn secure_kafka() -> Arc<SecureKafka> {
     static KAFKA: Mutex<Weak<SecureKafka>> = Mutex::new(Weak::new());
-    let mut shared = KAFKA.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.upgrade().unwrap_or_else(|| {
-        let kafka = Arc::new(SecureKafka::start());
-        *shared = Arc::downgrade(&kafka);
-        kafka
-    })
+    shared(&KAFKA, SecureKafka::start)
 }
 
-/// Postgres 15 with an outbox, and a configuration for the secure broker. What is read back comes by
-/// the broker's plain listener.
+/// Postgres 15 with an outbox, and the secure broker. The tests read records through the broker's
+/// plain listener.
 struct Secured {
     broker: Arc<SecureKafka>,
     rig: Rig,
@@ -48,30 +43,22 @@ struct Secured {
 impl Secured {
     fn new() -> Self {
         let broker = secure_kafka();
-        let rig = Rig::with(servers::postgres(15), broker.kafka.bootstrap_servers());
-        rig.workload().create_tables();
+        let rig = Rig::with_kafka(15, &broker.kafka);
         fs::write(rig.path("ca.pem"), broker.authority.pem()).expect("written");
-        let db = Db::connect(&rig.postgres.url());
+        let db = rig.db();
         Self { broker, rig, db }
     }
 
-    /// A configuration for the broker at `address`, with these lines in `[sink.kafka]` and after.
+    /// A configuration for the broker at `address`, with these lines in and after `[sink.kafka]`.
     fn config(&self, address: &str, lines: &str) -> PathBuf {
-        self.config_for(&self.rig.postgres.url(), address, lines)
-    }
-
-    fn config_for(&self, url: &str, address: &str, lines: &str) -> PathBuf {
         let ca = self.rig.path("ca.pem");
         let lines = format!(
             "\"broker.address.family\" = \"v4\"\n\"ssl.ca.location\" = \"{}\"\n{lines}",
             ca.display()
         );
-        let path = self.rig.config_with(url, &lines);
-        let text = fs::read_to_string(&path).expect("the configuration");
-        let plain = format!("\"bootstrap.servers\" = \"{}\"", self.rig.bootstrap);
-        assert!(text.contains(&plain), "{text}");
-        let text = text.replace(&plain, &format!("\"bootstrap.servers\" = \"{address}\""));
-        fs::write(&path, text).expect("written");
+        let path = self.rig.config_and(&lines);
+        let bootstrap = |address: &str| format!("\"bootstrap.servers\" = \"{address}\"");
+        edit(&path, &bootstrap(&self.rig.bootstrap), &bootstrap(address));
         path
     }
 
@@ -84,14 +71,11 @@ impl Secured {
     }
 
     fn insert_of(&self, kind: &str, number: u32) {
-        self.db.batch(&format!(
-            "INSERT INTO outbox VALUES \
-             (gen_random_uuid(), '{kind}', 'key', 'T', '{{\"number\": {number}}}')"
-        ));
+        insert_of(&self.db, kind, "key", number);
     }
 }
 
-/// Lines for `[sink.kafka]`.
+/// Lines of `[sink.kafka]` for a login with a password.
 fn login(mechanism: &str, user: &str, password: &str) -> String {
     format!(
         "\"security.protocol\" = \"SASL_SSL\"\n\"sasl.mechanism\" = \"{mechanism}\"\n\
@@ -99,7 +83,7 @@ fn login(mechanism: &str, user: &str, password: &str) -> String {
     )
 }
 
-/// The same, and the section after.
+/// Lines of `[sink.kafka]` for OAUTHBEARER, and the section after it.
 fn bearer(section: &str) -> String {
     format!(
         "\"security.protocol\" = \"SASL_SSL\"\n\"sasl.mechanism\" = \"OAUTHBEARER\"\n\n\
@@ -107,40 +91,29 @@ fn bearer(section: &str) -> String {
     )
 }
 
-/// An unsecured JWT, which the tests' broker takes, that ends in `seconds`.
+/// An unsecured JWT that expires in `seconds`. The tests' broker accepts it.
 fn jwt(subject: &str, seconds: i64) -> String {
     let now = millis_now() / 1000;
     let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
-    let claims = format!(
-        r#"{{"sub":"{subject}","iat":{},"exp":{}}}"#,
-        now - 1,
-        now + seconds
-    );
+    let (from, to) = (now - 1, now + seconds);
+    let claims = format!(r#"{{"sub":"{subject}","iat":{from},"exp":{to}}}"#);
     format!("{}.{}.", encode(r#"{"alg":"none"}"#), encode(&claims))
 }
 
 #[track_caller]
-fn refused(output: &Output, id: &str, code: i32, words: &[&str]) {
-    let error = said(output);
-    assert!(error.contains(&format!("[{id}]")), "not {id}: {error}");
-    assert_eq!(output.status.code(), Some(code), "{error}");
-    assert!(
-        error.contains(" help: ") || error.contains("\nhelp: "),
-        "no remedy: {error}"
-    );
-    for word in words {
-        assert!(error.contains(word), "{word:?} is missing: {error}");
-    }
+fn refused(output: &Output, id: &str, code: i32, words: &[&str]) -> String {
+    let id = format!("[{id}]");
+    rig::refused(output, code, &[&[&*id], words].concat())
 }
 
-/// Passes connections on to a server, and keeps what clients send.
+/// Forwards connections to a server, and records what clients send.
 struct Recorder {
     port: u16,
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Recorder {
-    /// Its threads end with the connections; the one that listens ends with the tests.
+    /// Its threads end with the connections, the listening thread ends with the tests.
     fn before(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("its address").port();
@@ -153,7 +126,7 @@ impl Recorder {
                     continue;
                 };
                 let index = {
-                    let mut heard = record.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut heard = lock(&record);
                     heard.push(Vec::new());
                     heard.len() - 1
                 };
@@ -161,8 +134,7 @@ impl Recorder {
                 let (from, to) = (client.try_clone(), server.try_clone());
                 thread::spawn(move || {
                     pass(client, server, |bytes| {
-                        let mut heard = record.lock().unwrap_or_else(PoisonError::into_inner);
-                        heard[index].extend_from_slice(bytes);
+                        lock(&record)[index].extend_from_slice(bytes);
                     });
                 });
                 if let (Ok(client), Ok(server)) = (from, to) {
@@ -173,10 +145,9 @@ impl Recorder {
         Self { port, heard }
     }
 
-    /// What each connection has sent so far.
+    /// The bytes that each connection has sent so far.
     fn heard(&self) -> Vec<Vec<u8>> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.clone()
+        lock(&self.heard).clone()
     }
 }
 
@@ -195,7 +166,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut look: impl FnMut(&[u8])) {
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
-    bytes
-        .windows(text.len())
-        .any(|part| part == text.as_bytes())
+    let mut windows = bytes.windows(text.len());
+    windows.any(|part| part == text.as_bytes())
 }

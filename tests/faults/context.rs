@@ -1,91 +1,89 @@
-//! What a scenario works with.
+//! The context of a scenario: servers, load, relays, marks of faults, and the final check.
+
+mod config;
+mod evidence;
+
+pub(crate) use config::Config;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use serde_json::json;
-use walrelay_lab::servers::{Builder, Postgres};
+use walrelay_lab::servers::Postgres;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
-    CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaCluster, LoggedRow,
-    Running, Sighting, SlotWatch, Workload, check, confirmed_early, eventually, millis_now,
-    servers,
+    ChaosProxy, CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaBuilder,
+    KafkaCluster, LoggedRow, Running, Sighting, SlotWatch, Workload, check, confirmed_early,
+    eventually, first_appended, lock, millis_now, servers,
 };
 
 use crate::outcome::Outcome;
-use crate::rig::{PATIENCE, Relay};
+use crate::rig::{PATIENCE, Relay, run_command, unique};
 
-static CONTEXTS: AtomicU32 = AtomicU32::new(0);
-
-/// What lets the judge tell when a record was appended.
-const APPEND_TIME: (&str, &str) = ("log.message.timestamp.type", "LogAppendTime");
-
-/// The broker of a lane: it stamps what it appends, which the judge needs.
+/// Starts the broker of a lane, which stamps the records that it appends.
 pub(crate) fn broker() -> Kafka {
     stamping(Kafka::builder().proxied()).start()
 }
 
-/// A broker by whose records the judge can tell when they were appended.
-pub(crate) fn stamping(builder: walrelay_testkit::KafkaBuilder) -> walrelay_testkit::KafkaBuilder {
-    builder.setting(APPEND_TIME.0, APPEND_TIME.1)
+/// Makes the broker stamp records with the time when it appended them. The check of early
+/// confirmation needs that.
+pub(crate) fn stamping(builder: KafkaBuilder) -> KafkaBuilder {
+    builder.setting("log.message.timestamp.type", "LogAppendTime")
 }
 
 /// Whether repeats may leave rows out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ragged {
     No,
-    /// A broker may still work off requests of a producer that is gone: after SIGKILL of the relay,
-    /// or when a fresh producer replaced one whose connections were cut.
+    /// After SIGKILL of the relay, or when a new producer replaced one whose connections were cut:
+    /// the broker may still process requests of the old producer.
     Allowed,
 }
 
-/// A fault as it was, for the time that recovery took.
+/// Begin and end of a fault, to measure the time of recovery.
 #[derive(Debug, Clone, Copy)]
 struct Fault {
-    /// The log's end when it had struck: what is committed from here on is new.
-    struck: Lsn,
-    /// When it was over, in milliseconds since 1970.
-    over: i64,
-    /// The log's end then.
-    backlog: Option<Lsn>,
+    /// End of the WAL when the fault began. Rows that are committed from here on are new.
+    begin: Lsn,
+    /// When the fault ended, in milliseconds since 1970.
+    end: i64,
+    /// End of the WAL when the fault ended; `None` if Postgres could not be asked.
+    wal_end: Option<Lsn>,
 }
 
-/// Servers of the lane, or of the scenario's own, and a database, slot, publication and topics of the
-/// scenario's own in them.
+/// Servers of the lane or of the scenario, with a database, slot, publication and topics of the
+/// scenario's own.
 ///
-/// First [`own_postgres`](Self::own_postgres) and the like, then [`outbox`](Self::outbox), then a
-/// relay and a load, the faults with [`struck`](Self::struck) and [`over`](Self::over), at last
+/// A scenario calls [`own_postgres`](Self::own_postgres) and the like first, then
+/// [`outbox`](Self::outbox), starts a relay and a load, marks faults with
+/// [`fault_begins`](Self::fault_begins) and [`fault_ends`](Self::fault_ends), and finally calls
 /// [`judge`](Self::judge).
 pub(crate) struct Context {
     pub(crate) major: u32,
-    /// Of the seed, the scenario and the version.
+    /// Seeded by the run's seed, the scenario and the version.
     pub(crate) rng: Rng,
     pub(crate) postgres: Arc<Postgres>,
     pub(crate) kafka: Arc<Kafka>,
-    /// Three brokers instead of that one: [`own_cluster`](Self::own_cluster).
+    /// Three brokers instead of one: [`own_cluster`](Self::own_cluster).
     cluster: Option<Arc<KafkaCluster>>,
-    /// Logs and configuration. It is kept if the scenario fails.
+    /// Directory of logs and configuration. It is kept if the scenario fails.
     pub(crate) dir: PathBuf,
-    /// Of the database, the slot and the publication.
+    /// Name of the database, the slot and the publication.
     pub(crate) name: String,
-    /// Topics begin so.
+    /// Prefix of the topics.
     pub(crate) prefix: String,
-    /// For what is awaited of the judge.
+    /// Limit of each wait of the final check.
     pub(crate) patience: Duration,
     database: bool,
     commits: Option<CommitLog>,
     watch: Option<EarlyWatch>,
-    /// Of servers that had the slot before.
+    /// Positions of the slot on servers that had it before.
     seen: Vec<Sighting>,
-    relays: AtomicU32,
-    struck: Mutex<Option<Lsn>>,
+    fault_begin: Mutex<Option<Lsn>>,
     faults: Mutex<Vec<Fault>>,
 }
 
@@ -98,15 +96,13 @@ impl Context {
         postgres: Arc<Postgres>,
         kafka: Arc<Kafka>,
     ) -> Self {
-        let number = CONTEXTS.fetch_add(1, Ordering::Relaxed);
+        let number = unique();
         fs::create_dir_all(&dir).expect("a directory for the scenario");
-        // FNV-1a: what a scenario does must not depend on which others run.
-        let mixed = scenario
-            .bytes()
-            .chain([major as u8])
-            .fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-            });
+        // FNV-1a: the random numbers of a scenario must not depend on which others run.
+        let bytes = scenario.bytes().chain([major as u8]);
+        let mixed = bytes.fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
         Self {
             major,
             rng: Rng::with_seed(mixed),
@@ -121,26 +117,23 @@ impl Context {
             commits: None,
             watch: None,
             seen: Vec::new(),
-            relays: AtomicU32::new(0),
-            struck: Mutex::new(None),
+            fault_begin: Mutex::new(None),
             faults: Mutex::new(Vec::new()),
         }
     }
 
-    /// A server of the scenario's own instead of the lane's.
-    pub(crate) fn own_postgres(&mut self, build: impl FnOnce(Builder) -> Builder) {
-        let server = build(servers::builder(self.major)).start();
-        self.postgres = Arc::new(server.expect("Postgres starts"));
+    /// Starts a Postgres of the scenario's own with these settings, instead of the lane's.
+    pub(crate) fn own_postgres(&mut self, settings: &[(&str, &str)]) {
+        self.postgres = Arc::new(servers::postgres_with(self.major, settings));
     }
 
-    /// Three brokers of the scenario's own instead of the lane's one.
+    /// Starts three brokers of the scenario's own, instead of the lane's single one.
     pub(crate) fn own_cluster(&mut self) -> Arc<KafkaCluster> {
-        let (name, value) = APPEND_TIME;
-        let cluster = Kafka::builder().setting(name, value).start_cluster();
+        let cluster = stamping(Kafka::builder()).start_cluster();
         Arc::clone(self.cluster.insert(Arc::new(cluster)))
     }
 
-    /// For `bootstrap.servers`.
+    /// Address for `bootstrap.servers`.
     fn bootstrap(&self) -> String {
         match &self.cluster {
             Some(cluster) => cluster.bootstrap_servers(),
@@ -148,54 +141,58 @@ impl Context {
         }
     }
 
-    /// Makes the database with the outbox of [`Workload`], and begins to watch.
+    /// Creates the database with the outbox of [`Workload`], and begins to watch it.
     pub(crate) fn outbox(&mut self) {
         self.database();
         self.workload().create_tables();
         self.watch(&["outbox"], false);
     }
 
-    /// Makes an empty database.
+    /// Creates an empty database.
     pub(crate) fn database(&mut self) {
         Db::connect(&self.postgres.url()).batch(&format!("CREATE DATABASE {}", self.name));
         self.database = true;
     }
 
-    /// Begins to watch these tables, and the slot. `root`: partitions are known by their root.
+    /// Begins to watch commits to these tables, and the slot. With `root`, rows of partitions count
+    /// for their root.
     pub(crate) fn watch(&mut self, tables: &[&str], root: bool) {
         let name = format!("judge_{}", self.name);
-        let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
-        self.commits = Some(CommitLog::start(&self.url(), &name, &tables, root));
+        self.commits = Some(CommitLog::start(&self.url(), &name, tables, root));
         self.watch = Some(EarlyWatch::start(&self.url(), &self.name));
     }
 
-    /// The same as [`outbox`](Self::outbox) with slots of which standbys keep copies (Postgres 17 and
-    /// newer), that of the relay among them, and its publication.
+    /// The same as [`outbox`](Self::outbox) with failover slots, of which standbys have copies
+    /// (Postgres 17 and newer). Also creates the relay's slot and publication.
     pub(crate) fn outbox_for_failover(&mut self) {
         self.database();
         self.workload().create_tables();
-        let (url, name) = (self.url(), self.name.clone());
-        let db = self.db();
-        db.batch(&format!(
-            "CREATE PUBLICATION {name} FOR TABLE outbox WITH (publish = 'insert')"
-        ));
-        // Nothing is written between the slots and the moment in which the standby copies them: it
-        // can copy a slot that does not advance only as long as no transaction followed.
-        let judge = format!("judge_{name}");
-        let tables = ["outbox".to_owned()];
-        self.commits = Some(CommitLog::start_for_failover(&url, &judge, &tables));
-        db.query(
+        self.create_publication();
+        // Write nothing between the creation of the slots and their copy: a standby can copy a slot
+        // that does not advance only as long as no transaction followed.
+        let url = self.url();
+        let judge = format!("judge_{}", self.name);
+        self.commits = Some(CommitLog::start_for_failover(&url, &judge, &["outbox"]));
+        self.db().query(
             "SELECT FROM pg_create_logical_replication_slot($1, 'pgoutput', failover => true)",
-            &[&name],
+            &[&self.name],
         );
-        self.watch = Some(EarlyWatch::start(&url, &name));
+        self.watch = Some(EarlyWatch::start(&url, &self.name));
     }
 
-    /// Everything moved to this server, a standby that was promoted; here its log and the one before
-    /// part.
+    /// Creates the relay's publication.
+    pub(crate) fn create_publication(&self) {
+        self.db().batch(&format!(
+            "CREATE PUBLICATION {} FOR TABLE outbox WITH (publish = 'insert')",
+            self.name
+        ));
+    }
+
+    /// Moves the scenario to this server, a standby that was promoted. At `parted` its WAL departs
+    /// from the former primary's.
     pub(crate) fn move_to(&mut self, server: Postgres, parted: Lsn) {
         self.seen = self.sightings();
-        // What lies beyond means something else now.
+        // Positions beyond have another meaning on the new timeline.
         self.seen.retain(|seen| seen.confirmed <= parted);
         self.postgres = Arc::new(server);
         let url = self.url();
@@ -205,35 +202,35 @@ impl Context {
         self.watch = Some(EarlyWatch::start(&url, &self.name));
     }
 
-    /// Where the slot was seen. That a copy of it steps back is no news.
+    /// Advances of the slot. A copy of the slot that goes back is no advance.
     pub(crate) fn sightings(&self) -> Vec<Sighting> {
         let mut all = self.seen.clone();
         for seen in self.watch.iter().flat_map(EarlyWatch::sightings) {
-            if all
-                .last()
-                .is_none_or(|last| last.confirmed < seen.confirmed)
-            {
+            let last = all.last();
+            if last.is_none_or(|last| last.confirmed < seen.confirmed) {
                 all.push(seen);
             }
         }
         all
     }
 
-    /// The superuser at the scenario's database, by the Unix socket.
+    /// URL of the superuser at the scenario's database, by the Unix socket.
     pub(crate) fn url(&self) -> String {
         let password = self.postgres.superuser_password();
         self.postgres
             .url_for("postgres", Some(password), &self.name)
     }
 
-    /// The same by TCP at another port, that of a proxy for one.
-    pub(crate) fn url_at(&self, port: u16) -> String {
+    /// A proxy before Postgres, and the URL through it.
+    pub(crate) fn proxy(&self) -> (ChaosProxy, String) {
+        let port = self.postgres.port();
+        let proxy = ChaosProxy::start(("127.0.0.1", port));
         let password = self.postgres.superuser_password();
         let url = self
             .postgres
             .url_tcp_for("postgres", Some(password), &self.name);
-        let url = url.expect("it listens at a TCP port");
-        url.replace(&format!(":{}/", self.postgres.port()), &format!(":{port}/"))
+        let url = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+        (proxy, url)
     }
 
     pub(crate) fn db(&self) -> Db {
@@ -244,24 +241,25 @@ impl Context {
         SlotWatch::new(&self.url(), &self.name)
     }
 
-    /// Six writers, three aggregate types, a hundred keys of each; some transactions are rolled back,
-    /// some to a savepoint.
+    /// Six writers, three aggregate types, a hundred keys of each; some transactions are rolled
+    /// back, some to a savepoint.
     pub(crate) fn workload(&self) -> Workload {
         Workload::new(&self.url()).writers(6)
     }
 
-    /// A load of 1,500 rows a second at most, until it is stopped.
+    /// Starts a load of at most 1,500 rows per second, until it is stopped.
     pub(crate) fn load(&mut self) -> Running {
         let seed = self.rng.u64(..);
         self.workload().rate(1_500.0).seed(seed).start()
     }
 
-    /// Waits until so many more rows are written: the moment of a fault. What a fault before left
-    /// undone is waited for first, so that its recovery is measured and not that of two at once.
-    pub(crate) fn more(&mut self, load: &Running, rows: std::ops::Range<u64>) {
+    /// Waits until a random number of further rows is written: the moment of a fault. It first
+    /// waits until the relay has caught up after the previous fault, so that the recovery of one
+    /// fault is measured and not of two.
+    pub(crate) fn wait_rows(&mut self, load: &Running, rows: std::ops::Range<u64>) {
         let last = lock(&self.faults).last().copied();
-        if lock(&self.struck).is_none()
-            && let Some(backlog) = last.and_then(|fault| fault.backlog)
+        if lock(&self.fault_begin).is_none()
+            && let Some(backlog) = last.and_then(|fault| fault.wal_end)
         {
             self.slot().wait_until(backlog, self.patience);
         }
@@ -270,81 +268,112 @@ impl Context {
     }
 
     pub(crate) fn config(&self) -> Config {
-        Config {
-            url: self.url(),
-            bootstrap: self.bootstrap(),
-            tables: vec!["public.outbox".to_owned()],
-            name: self.name.clone(),
-            prefix: self.prefix.clone(),
-            path: self.dir.join("walrelay.toml"),
-            source: String::new(),
-            kafka: String::new(),
-            more: String::new(),
-        }
+        let Self { name, prefix, .. } = self;
+        let (url, bootstrap) = (self.url(), self.bootstrap());
+        let text = format!(
+            "[source]\nurl = \"{url}\"\nslot = \"{name}\"\npublication = \"{name}\"\n\
+             tables = [\"public.outbox\"]\n\n\
+             [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
+             [log]\nformat = \"json\"\n\n\
+             [sink.kafka]\n\"bootstrap.servers\" = \"{bootstrap}\"\n"
+        );
+        Config::new(self.dir.join("walrelay.toml"), &text)
     }
 
-    /// A relay with the usual configuration that streams.
+    /// Starts a relay with the usual configuration; returns when it streams.
     pub(crate) fn relay(&self) -> Relay {
-        let relay = self.start(&self.config());
+        self.streaming(&self.config())
+    }
+
+    /// Starts a relay with this configuration; returns when it streams.
+    pub(crate) fn streaming(&self, config: &Config) -> Relay {
+        let relay = self.start(config);
         relay.streaming();
         relay
     }
 
-    /// A relay that is starting.
+    /// Starts a relay, without waiting for it.
     pub(crate) fn start(&self, config: &Config) -> Relay {
         self.start_with(config, |_| {})
     }
 
-    /// The same in other surroundings.
+    /// Starts a relay after changes to its command.
     pub(crate) fn start_with(&self, config: &Config, change: impl FnOnce(&mut Command)) -> Relay {
-        let number = self.relays.fetch_add(1, Ordering::Relaxed);
-        let mut command = Relay::command(&config.write());
+        let mut command = run_command(config.write());
         change(&mut command);
-        Relay::spawn(&mut command, &self.dir.join(format!("relay-{number}.log")))
+        let log = self.dir.join(format!("relay-{}.log", unique()));
+        Relay::spawn(&mut command, &log)
     }
 
-    /// A fault has struck, just now: what is committed from here on cannot have been delivered before
-    /// it. For a fault of Postgres itself: it is about to.
-    pub(crate) fn struck(&self) {
-        *lock(&self.struck) = Some(log_end(&self.db()));
+    /// Marks the begin of a fault. Rows that are committed from here on cannot have been delivered
+    /// before the fault. For a fault of Postgres itself, call it just before.
+    pub(crate) fn fault_begins(&self) {
+        *lock(&self.fault_begin) = Some(self.db().insert_lsn());
     }
 
-    /// It is over.
-    pub(crate) fn over(&self) {
-        let over = millis_now();
-        let struck = lock(&self.struck).take().expect("a fault that has struck");
+    /// Marks the end of a fault.
+    pub(crate) fn fault_ends(&self) {
+        let end = millis_now();
+        let begin = lock(&self.fault_begin).take().expect("a fault that began");
         let db = Db::try_connect(&self.url()).ok();
-        let backlog = db.as_ref().map(log_end);
+        let wal_end = db.as_ref().map(Db::insert_lsn);
         lock(&self.faults).push(Fault {
-            struck,
-            over,
-            backlog,
+            begin,
+            end,
+            wal_end,
         });
     }
 
-    /// Waits until the slot has reached the end of the log as of now.
+    /// Marks a fault that takes no time.
+    pub(crate) fn fault_now(&self) {
+        self.fault_begins();
+        self.fault_ends();
+    }
+
+    /// Terminates the walsender of the relay's slot; returns its process id.
+    pub(crate) fn terminate_walsender(&self) -> i32 {
+        let walsender = self.slot().wait_active(PATIENCE);
+        let terminate = format!("SELECT pg_terminate_backend({walsender})");
+        self.db().batch(&terminate);
+        walsender
+    }
+
+    /// Waits until the slot has reached the current end of the WAL.
     pub(crate) fn caught_up(&self) {
         let slot = self.slot();
         slot.wait_until(slot.wal_end(), self.patience);
     }
 
-    /// Waits until everything is confirmed, and judges what was committed to `public.outbox` against
-    /// what is in the topics. The load must have been stopped, the relay must run.
-    pub(crate) fn judge(&self, ragged: Ragged) -> Outcome {
+    /// Waits until the first rows are confirmed, so that the broker has created the topics: a drain
+    /// ends with exit code 75 while a topic is missing.
+    pub(crate) fn wait_topics(&mut self, load: &Running) {
+        self.wait_rows(load, 100..200);
         self.caught_up();
-        let committed = History::committed(&self.url(), "public.outbox", &self.prefix);
-        self.judge_rows(&committed, ragged)
     }
 
-    /// The end of most scenarios: no more load, the judgement, and a relay that drains.
-    pub(crate) fn finish(&self, load: Running, relay: Relay, ragged: Ragged) -> Outcome {
+    /// Waits until everything is confirmed, then compares the rows of `public.outbox` with the
+    /// records in the topics. The load must have been stopped, the relay must run.
+    pub(crate) fn judge(&self, ragged: Ragged) -> Outcome {
+        self.caught_up();
+        self.judge_rows(&self.committed("outbox"), ragged)
+    }
+
+    /// The rows of a table.
+    pub(crate) fn committed(&self, table: &str) -> Vec<Committed> {
+        History::committed(&self.url(), &format!("public.{table}"), &self.prefix)
+    }
+
+    /// The end of most scenarios: lets the load go on for a while, checks, and lets the relay
+    /// drain.
+    pub(crate) fn finish(&mut self, load: Running, relay: Relay, ragged: Ragged) -> Outcome {
+        self.wait_rows(&load, 200..300);
         load.stop();
         let outcome = self.judge(ragged);
         relay.ends_well();
         outcome
     }
 
-    /// The same against these rows.
+    /// Like [`judge`](Self::judge), with these rows.
     pub(crate) fn judge_rows(&self, committed: &[Committed], ragged: Ragged) -> Outcome {
         let commits = self.commit_log().ids();
         let logged: BTreeSet<&str> = commits.iter().map(|row| &*row.id).collect();
@@ -357,7 +386,7 @@ impl Context {
         self.judge_records(committed, &commits, &records, ragged)
     }
 
-    /// Judges these rows, whose commits lie here, against these records.
+    /// Compares these rows, whose commits are known, with these records.
     pub(crate) fn judge_records(
         &self,
         committed: &[Committed],
@@ -376,19 +405,24 @@ impl Context {
         outcome
     }
 
-    /// The records of the scenario's topics: until so many ids were seen, or patience is at its end.
+    /// Records of the scenario's topics, read until `distinct` ids were seen or `patience` has
+    /// passed.
     pub(crate) fn records(&self, distinct: usize) -> Vec<Delivered> {
-        let bootstrap = self.bootstrap();
-        History::records(&bootstrap, &self.prefix, distinct, self.patience)
+        self.records_within(distinct, self.patience)
     }
 
-    /// Where each row was committed.
+    /// The same with another limit.
+    pub(crate) fn records_within(&self, distinct: usize, limit: Duration) -> Vec<Delivered> {
+        History::records(&self.bootstrap(), &self.prefix, distinct, limit)
+    }
+
+    /// The log of the commits to the watched tables.
     pub(crate) fn commit_log(&self) -> &CommitLog {
         self.commits.as_ref().expect("a scenario that watches")
     }
 
-    /// What the log says was inserted, numbered per key in the order of the commits; of tables with
-    /// the columns of the outbox.
+    /// All rows that were inserted according to the WAL, numbered per key in commit order. The
+    /// tables must have the columns of the outbox.
     pub(crate) fn committed_by_the_log(&self) -> Vec<Committed> {
         let mut numbers: HashMap<(String, Option<Vec<u8>>), i64> = HashMap::new();
         let rows = self.commit_log().rows();
@@ -412,53 +446,6 @@ impl Context {
             .collect()
     }
 
-    fn leave_history(&self, committed: &[Committed], records: &[Delivered], commits: &[LoggedRow]) {
-        let text = |bytes: &Option<Vec<u8>>| {
-            bytes
-                .as_deref()
-                .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-        };
-        let at: HashMap<&str, String> = commits
-            .iter()
-            .map(|row| (&*row.id, row.commit.to_string()))
-            .collect();
-        let mut lines = String::new();
-        for row in committed {
-            let line = json!({"row": row.id, "commit": at.get(&*row.id), "topic": row.topic,
-                "key": text(&row.key), "number": row.number, "payload": text(&row.payload)});
-            let _ = writeln!(lines, "{line}");
-        }
-        for record in records {
-            let line = json!({"record": record.id, "topic": record.topic,
-                "partition": record.partition, "offset": record.offset, "key": text(&record.key),
-                "appended": record.appended, "payload": text(&record.payload)});
-            let _ = writeln!(lines, "{line}");
-        }
-        fs::write(self.dir.join("history.jsonl"), lines).expect("the history is written");
-    }
-
-    /// What can still be had of a scenario that broke off.
-    pub(crate) fn leave_evidence(&self) {
-        let server = fs::read(self.postgres.log_path()).unwrap_or_default();
-        let _ = fs::write(self.dir.join("postgres.log"), server);
-        let _ = fs::write(self.dir.join("kafka.log"), self.kafka.log());
-        if let Some(cluster) = &self.cluster {
-            for broker in KafkaCluster::BROKERS {
-                let path = self.dir.join(format!("broker-{broker}.log"));
-                let _ = fs::write(path, cluster.log(broker));
-            }
-        }
-        if self.dir.join("history.jsonl").exists() || self.commits.is_none() {
-            return;
-        }
-        let committed = self.committed_by_the_log();
-        let commits = self.commit_log().ids();
-        let limit = Duration::from_secs(5);
-        let bootstrap = self.bootstrap();
-        let records = History::records(&bootstrap, &self.prefix, committed.len(), limit);
-        self.leave_history(&committed, &records, &commits);
-    }
-
     /// Leaves the servers as they were found.
     pub(crate) fn clean_up(&mut self) {
         self.watch = None;
@@ -466,7 +453,7 @@ impl Context {
         if self.database {
             let db = Db::connect(&self.postgres.url());
             let name = &self.name;
-            // Its relay is gone, its walsender may be about to notice.
+            // The relay has gone, but its walsender may notice that later.
             eventually(PATIENCE, || {
                 db.try_batch(&format!(
                     "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
@@ -484,39 +471,24 @@ impl Context {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn log_end(db: &Db) -> Lsn {
-    let text = db.text("SELECT pg_current_wal_insert_lsn()::text");
-    text.expect("a position").parse().expect("an LSN")
-}
-
-/// For each fault: from its end to the first record of a row committed after it had struck, and until
-/// all that was committed when it ended was there.
+/// For each fault: the time from its end to the first record of a row that was committed after its
+/// begin, and the time until all rows committed at its end were in Kafka.
 fn recoveries(
     faults: &[Fault],
     commits: &[LoggedRow],
     records: &[Delivered],
 ) -> (Vec<Duration>, Vec<Duration>) {
-    let mut appended: HashMap<&str, i64> = HashMap::new();
-    for record in records {
-        if let (Some(id), Some(at)) = (record.id.as_deref(), record.appended) {
-            let first = appended.entry(id).or_insert(at);
-            *first = at.min(*first);
-        }
-    }
-    let since = |fault: &Fault, at: i64| Duration::from_millis((at - fault.over).max(0) as u64);
+    let appended = first_appended(records);
+    let since = |fault: &Fault, at: i64| Duration::from_millis((at - fault.end).max(0) as u64);
     let mut firsts = Vec::new();
     let mut all = Vec::new();
     for fault in faults {
-        let new = commits.iter().filter(|row| row.commit >= fault.struck);
+        let new = commits.iter().filter(|row| row.commit >= fault.begin);
         let at = new.filter_map(|row| appended.get(&*row.id));
-        if let Some(first) = at.filter(|at| **at >= fault.over).min() {
+        if let Some(first) = at.filter(|at| **at >= fault.end).min() {
             firsts.push(since(fault, *first));
         }
-        let Some(backlog) = fault.backlog else {
+        let Some(backlog) = fault.wal_end else {
             continue;
         };
         let old = commits.iter().filter(|row| row.commit < backlog);
@@ -525,80 +497,4 @@ fn recoveries(
         }
     }
     (firsts, all)
-}
-
-/// A relay's configuration.
-#[derive(Debug, Clone)]
-pub(crate) struct Config {
-    pub(crate) url: String,
-    pub(crate) bootstrap: String,
-    pub(crate) tables: Vec<String>,
-    /// Of slot and publication.
-    pub(crate) name: String,
-    pub(crate) prefix: String,
-    pub(crate) path: PathBuf,
-    /// Lines of `[source]`.
-    pub(crate) source: String,
-    /// Lines of `[sink.kafka]`.
-    pub(crate) kafka: String,
-    /// Sections at the end.
-    pub(crate) more: String,
-}
-
-impl Config {
-    /// With a line more in `[source]`.
-    pub(crate) fn source(mut self, line: &str) -> Self {
-        self.source.push_str(line);
-        self.source.push('\n');
-        self
-    }
-
-    /// With a line more in `[sink.kafka]`.
-    pub(crate) fn kafka(mut self, line: &str) -> Self {
-        self.kafka.push_str(line);
-        self.kafka.push('\n');
-        self
-    }
-
-    /// With sections at the end.
-    pub(crate) fn more(mut self, text: &str) -> Self {
-        self.more.push_str(text);
-        self.more.push('\n');
-        self
-    }
-
-    /// Reaches Postgres by this URL.
-    pub(crate) fn url(mut self, url: String) -> Self {
-        self.url = url;
-        self
-    }
-
-    /// Reaches the broker here.
-    pub(crate) fn bootstrap(mut self, servers: String) -> Self {
-        self.bootstrap = servers;
-        self
-    }
-
-    fn write(&self) -> PathBuf {
-        let Self {
-            url,
-            bootstrap,
-            tables,
-            name,
-            prefix,
-            path,
-            source,
-            kafka,
-            more,
-        } = self;
-        let text = format!(
-            "[source]\nurl = \"{url}\"\nslot = \"{name}\"\npublication = \"{name}\"\n\
-             tables = {tables:?}\n{source}\n\
-             [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
-             [log]\nformat = \"json\"\n\n\
-             [sink.kafka]\n\"bootstrap.servers\" = \"{bootstrap}\"\n{kafka}\n{more}"
-        );
-        fs::write(path, text).expect("the configuration is written");
-        path.clone()
-    }
 }

@@ -1,4 +1,4 @@
-//! Data that relays stumble over.
+//! Unusual data and changes of the outbox table.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,9 @@ use walrelay_testkit::{Committed, Db, eventually};
 
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
-use crate::rig::PATIENCE;
+use crate::rig::{PATIENCE, create_slot};
 
-/// One transaction of so many rows, with a key's numbers in their order.
+/// A transaction of `rows` rows over a hundred keys, with the numbers of each key in order.
 fn bulk(rows: u32, aggregate: &str) -> String {
     let each = rows / 100;
     format!(
@@ -18,42 +18,22 @@ fn bulk(rows: u32, aggregate: &str) -> String {
     )
 }
 
-/// A large transaction amid the others.
-pub(crate) fn large_transaction(ctx: &mut Context, rows: u32) -> Outcome {
+/// One large transaction for each of these aggregate types, concurrently and amid a load.
+pub(crate) fn large_transactions(ctx: &mut Context, aggregates: &[&str], rows: u32) -> Outcome {
     ctx.patience = 5 * PATIENCE;
     ctx.outbox();
     let relay = ctx.relay();
     let load = ctx.load();
-    ctx.more(&load, 200..400);
-    ctx.db().batch(&bulk(rows, "bulk"));
-    ctx.struck();
-    ctx.over();
-    ctx.more(&load, 500..1_000);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let memory = relay.peak_memory();
-    outcome
-        .expect(memory < 128, || format!("{memory} MiB resident"))
-        .nothing_repeated()
-}
-
-/// Two of them at once.
-pub(crate) fn two_large_transactions(ctx: &mut Context, rows: u32) -> Outcome {
-    ctx.patience = 5 * PATIENCE;
-    ctx.outbox();
-    let relay = ctx.relay();
-    let load = ctx.load();
-    ctx.more(&load, 200..400);
+    ctx.wait_rows(&load, 200..400);
     std::thread::scope(|scope| {
-        for aggregate in ["bulk", "other"] {
+        for aggregate in aggregates {
             let db = ctx.db();
             let sql = bulk(rows, aggregate);
             scope.spawn(move || db.batch(&sql));
         }
     });
-    ctx.struck();
-    ctx.over();
-    ctx.more(&load, 500..1_000);
+    ctx.fault_now();
+    ctx.wait_rows(&load, 500..1_000);
     load.stop();
     let outcome = ctx.judge(Ragged::No);
     let memory = relay.peak_memory();
@@ -62,8 +42,8 @@ pub(crate) fn two_large_transactions(ctx: &mut Context, rows: u32) -> Outcome {
         .nothing_repeated()
 }
 
-/// UPDATE, DELETE and TRUNCATE of the outbox, with a publication that carries them all: no events, and
-/// what was inserted arrives though it is gone from the table.
+/// UPDATE, DELETE and TRUNCATE of the outbox, with a publication that contains them all: they are
+/// no events, and inserted rows arrive though they are gone from the table.
 pub(crate) fn changed_and_truncated(ctx: &mut Context) -> Outcome {
     ctx.outbox();
     let relay = ctx.relay();
@@ -74,15 +54,14 @@ pub(crate) fn changed_and_truncated(ctx: &mut Context) -> Outcome {
     ));
     let load = ctx.load();
     for _ in 0..3 {
-        ctx.more(&load, 100..500);
+        ctx.wait_rows(&load, 100..500);
         db.batch("UPDATE outbox SET aggregateid = 'another', payload = NULL WHERE id::text < '4'");
         db.batch("DELETE FROM outbox WHERE id::text > 'a'");
-        ctx.more(&load, 100..200);
+        ctx.wait_rows(&load, 100..200);
         db.batch("TRUNCATE outbox");
-        ctx.struck();
-        ctx.over();
+        ctx.fault_now();
     }
-    ctx.more(&load, 200..300);
+    ctx.wait_rows(&load, 200..300);
     load.stop();
     ctx.caught_up();
     let committed = ctx.committed_by_the_log();
@@ -91,8 +70,8 @@ pub(crate) fn changed_and_truncated(ctx: &mut Context) -> Outcome {
     outcome.nothing_repeated()
 }
 
-/// Columns come, go, change names and types under load. A column that the relay needs and that is
-/// renamed stops it with a word.
+/// Columns are added, dropped, renamed and retyped under load. When a column that the relay needs
+/// is renamed, the relay stops with an error.
 pub(crate) fn columns_changed(ctx: &mut Context) -> Outcome {
     ctx.outbox();
     let mut relay = ctx.relay();
@@ -107,12 +86,11 @@ pub(crate) fn columns_changed(ctx: &mut Context) -> Outcome {
         "ALTER COLUMN payload TYPE json USING payload::json",
         "DROP COLUMN renamed",
     ] {
-        ctx.more(&load, 100..300);
+        ctx.wait_rows(&load, 100..300);
         db.batch(&format!("ALTER TABLE outbox {change}"));
-        ctx.struck();
-        ctx.over();
+        ctx.fault_now();
     }
-    ctx.more(&load, 200..300);
+    ctx.wait_rows(&load, 200..300);
     load.stop();
     let outcome = ctx.judge(Ragged::No);
     db.batch("ALTER TABLE outbox RENAME aggregatetype TO kind");
@@ -120,7 +98,7 @@ pub(crate) fn columns_changed(ctx: &mut Context) -> Outcome {
     let after = ctx.slot().wal_end();
     let code = relay.ended().code();
     let log = relay.log();
-    let confirmed = ctx.slot().read().expect("the slot").confirmed_flush;
+    let confirmed = ctx.slot().confirmed();
     outcome
         .nothing_repeated()
         .expect(code == Some(78), || format!("exit code {code:?}: {log}"))
@@ -128,30 +106,26 @@ pub(crate) fn columns_changed(ctx: &mut Context) -> Outcome {
         .expect(confirmed < after, || "the row was confirmed".to_owned())
 }
 
-/// An outbox in which all may be NULL but the id and the topic.
+/// An outbox in which only id and topic are NOT NULL.
 const LOOSE: &str = "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, \
      aggregateid text, type text, payload text)";
 
-/// What the table holds must be what the log has: the judge's own reading is checked too.
+/// Compares the rows from the WAL with those of the table, which checks the test's own decoding.
 fn same_as_table(ctx: &Context, committed: &[Committed], table: &str) {
-    let rows = ctx
-        .db()
-        .query(&format!("SELECT id::text, payload FROM {table}"), &[]);
+    let sql = format!("SELECT id::text, payload FROM {table}");
+    let rows = ctx.db().query(&sql, &[]);
     let payloads: HashMap<String, Option<&str>> =
         rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(payloads.len(), committed.len());
     for row in committed {
-        let payload = row
-            .payload
-            .as_deref()
-            .map(|bytes| std::str::from_utf8(bytes).expect("text"));
-        assert_eq!(payloads[&row.id], payload, "row {}", row.id);
+        let expected = payloads[&row.id].map(str::as_bytes);
+        assert_eq!(expected, row.payload.as_deref(), "row {}", row.id);
     }
 }
 
-/// NULL keys and payloads, payloads that are compressed or stored out of line, empty ones, logical
+/// NULL keys and payloads, payloads that are compressed or out of line, empty payloads, logical
 /// messages inside and outside of transactions, prepared transactions, and savepoints, from four
-/// writers at once.
+/// concurrent writers.
 pub(crate) fn odd_rows(ctx: &mut Context) -> Outcome {
     ctx.database();
     let db = ctx.db();
@@ -174,9 +148,9 @@ pub(crate) fn odd_rows(ctx: &mut Context) -> Outcome {
                         0 => format!("{insert} {topic}, NULL, 'T', 'no key'"),
                         1 => format!("{insert} {topic}, {key}, NULL, NULL"),
                         2 => format!("{insert} {topic}, {key}, 'T', ''"),
-                        // Compressed in line, or out of line.
+                        // Compressed, in line or out of line.
                         3 => format!("{insert} {topic}, {key}, 'T', repeat('compressible ', {size} / 13)"),
-                        // Random: out of line as it is.
+                        // Random: out of line, not compressed.
                         4 => format!(
                             "{insert} {topic}, {key}, 'T', string_agg(md5(n::text || random()), '') \
                              FROM generate_series(1, {size} / 32) n"
@@ -205,7 +179,7 @@ pub(crate) fn odd_rows(ctx: &mut Context) -> Outcome {
                         ),
                         _ => "SELECT pg_logical_emit_message(false, 'walrelay', 'alone')".to_owned(),
                     };
-                    // PREPARE and its like may not stand in one message with others.
+                    // PREPARE TRANSACTION and the like must be sent as single statements.
                     for statement in sql.split("; ") {
                         db.batch(statement);
                     }
@@ -224,8 +198,9 @@ pub(crate) fn odd_rows(ctx: &mut Context) -> Outcome {
         .expect(rows > 150, || format!("{rows} rows only"))
 }
 
-/// Payloads that are no text arrive in base64, which consumers can turn back. (Debezium's `StringConverter` writes the
-/// address of an object: docs/MIGRATING-FROM-DEBEZIUM.md, `bytes-as-text`.)
+/// Payloads that are not text arrive in base64, which consumers can decode. (Debezium's
+/// `StringConverter` writes the address of an object: docs/MIGRATING-FROM-DEBEZIUM.md,
+/// `bytes-as-text`.)
 pub(crate) fn bytea_payload(ctx: &mut Context) -> Outcome {
     const ROWS: usize = 40;
     ctx.database();
@@ -240,7 +215,7 @@ pub(crate) fn bytea_payload(ctx: &mut Context) -> Outcome {
     ));
     ctx.caught_up();
     let mut committed = ctx.committed_by_the_log();
-    // By Postgres' own words, which breaks the lines of what is long.
+    // Expected values from Postgres' own `encode`, which wraps long lines.
     let rows = db.query(
         "SELECT id::text, replace(encode(payload, 'base64'), E'\\n', '') FROM outbox",
         &[],
@@ -266,7 +241,7 @@ const PARTITIONED: &str = "CREATE TABLE outbox (id uuid, aggregatetype varchar(2
      CREATE TABLE outbox_0 PARTITION OF outbox FOR VALUES WITH (MODULUS 2, REMAINDER 0); \
      CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES WITH (MODULUS 2, REMAINDER 1)";
 
-/// A partitioned outbox: under its root's name, and under the names of its partitions.
+/// A partitioned outbox, under the name of its root or under those of its partitions.
 pub(crate) fn partitioned(ctx: &mut Context, via_root: bool) -> Outcome {
     ctx.database();
     let db = ctx.db();
@@ -275,63 +250,44 @@ pub(crate) fn partitioned(ctx: &mut Context, via_root: bool) -> Outcome {
     ctx.watch(&["outbox"], via_root);
     let mut config = ctx.config();
     if !via_root {
-        db.batch(&format!(
-            "CREATE PUBLICATION {} FOR TABLE outbox WITH (publish = 'insert')",
-            ctx.name
-        ));
-        db.batch(&format!(
-            "SELECT pg_create_logical_replication_slot('{}', 'pgoutput')",
-            ctx.name
-        ));
-        config.tables = vec!["public.outbox_0".to_owned(), "public.outbox_1".to_owned()];
+        ctx.create_publication();
+        create_slot(&db, &ctx.name);
+        config = config.set("source.tables = [\"public.outbox_0\", \"public.outbox_1\"]");
     }
-    let relay = ctx.start(&config);
-    relay.streaming();
+    let relay = ctx.streaming(&config);
     let load = ctx.load();
-    ctx.more(&load, 2_000..2_500);
+    ctx.wait_rows(&load, 2_000..2_500);
     load.stop();
     let outcome = ctx.judge(Ragged::No);
     relay.ends_well();
     outcome.nothing_repeated()
 }
 
-/// Two outbox tables in one publication, written to at once.
+/// Two outbox tables in one publication, written concurrently.
 pub(crate) fn two_tables(ctx: &mut Context) -> Outcome {
     ctx.database();
-    let (first, second) = (
-        ctx.workload(),
-        ctx.workload()
-            .table("public.outbox2")
-            .aggregate_types(&["invoice", "shipment"])
-            .rate(700.0)
-            .seed(ctx.rng.u64(..)),
-    );
-    first.create_tables();
+    let seed = ctx.rng.u64(..);
+    let second = ctx.workload().table("public.outbox2");
+    let second = second.aggregate_types(&["invoice", "shipment"]);
+    let second = second.rate(700.0).seed(seed);
+    ctx.workload().create_tables();
     second.create_tables();
     ctx.watch(&["outbox", "outbox2"], false);
-    let mut config = ctx.config();
-    config.tables.push("public.outbox2".to_owned());
-    let relay = ctx.start(&config);
-    relay.streaming();
+    let tables = "source.tables = [\"public.outbox\", \"public.outbox2\"]";
+    let relay = ctx.streaming(&ctx.config().set(tables));
     let (load, other) = (ctx.load(), second.start());
-    ctx.more(&load, 2_000..2_500);
+    ctx.wait_rows(&load, 2_000..2_500);
     eventually(PATIENCE, || other.written().rows > 500);
     load.stop();
     other.stop();
     ctx.caught_up();
-    let mut committed =
-        walrelay_testkit::History::committed(&ctx.url(), "public.outbox", &ctx.prefix);
-    committed.extend(walrelay_testkit::History::committed(
-        &ctx.url(),
-        "public.outbox2",
-        &ctx.prefix,
-    ));
+    let committed = [ctx.committed("outbox"), ctx.committed("outbox2")].concat();
     let outcome = ctx.judge_rows(&committed, Ragged::No);
     relay.ends_well();
     outcome.nothing_repeated()
 }
 
-/// A row of 64 MB between small ones, through a topic and a relay that allow it.
+/// A row of 64 MB between small rows, with a topic and a relay that allow it.
 pub(crate) fn row_of_64_mb(ctx: &mut Context) -> Outcome {
     ctx.database();
     let db = ctx.db();
@@ -340,9 +296,10 @@ pub(crate) fn row_of_64_mb(ctx: &mut Context) -> Outcome {
     let topic = format!("{}order", ctx.prefix);
     ctx.kafka
         .create_topic(&topic, 1, &[("max.message.bytes", "80000000")]);
-    let config = ctx.config().kafka("\"message.max.bytes\" = 80000000");
-    let relay = ctx.start(&config);
-    relay.streaming();
+    let config = ctx
+        .config()
+        .set("sink.kafka.\"message.max.bytes\" = 80000000");
+    let relay = ctx.streaming(&config);
     let small = |db: &Db, n: u32| {
         db.batch(&format!(
             "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', 'T', 'small {n}')"

@@ -4,28 +4,28 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{ChaosProxy, Db, Direction, millis_now};
+use walrelay_testkit::{Db, Direction, millis_now};
 
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
 
-/// Rows are written until so long after the stream began: two looks and what follows them.
+/// Rows are written until this long after the stream began, which includes two looks and what
+/// follows them.
 const WRITING: Duration = Duration::from_secs(21);
-/// Until so long after the stream began no look is made.
+/// Before this time after the stream began there is no look.
 const WITHOUT_LOOKS: Duration = Duration::from_secs(8);
-/// How long the documents say that it takes to notice a change of the publication, and the end of the
-/// process.
+/// Documented limit for noticing a change of the publication, plus the end of the process.
 const PROMISE: Duration = Duration::from_secs(11);
-/// What a busy machine may add to the distance. A look that the stream waits for adds 500 ms.
+/// What a busy machine may add to the distance. A look for which the stream waited would add 500
+/// ms.
 const NOISE: Duration = Duration::from_millis(350);
 
-/// Postgres is `delay` away, each way.
+/// Postgres is `delay` away in each direction.
 pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
     ctx.outbox();
-    let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
-    let config = ctx.config().url(ctx.url_at(proxy.port()));
-    let mut relay = ctx.start(&config.source("retained_wal_warning = \"1MiB\""));
-    relay.streaming();
+    let (proxy, url) = ctx.proxy();
+    let warns = "source.retained_wal_warning = \"1MiB\"";
+    let mut relay = ctx.streaming(&ctx.config().url(&url).set(warns));
     let begun = Instant::now();
     for direction in [Direction::ToClient, Direction::ToServer] {
         proxy.delay(direction, delay);
@@ -46,14 +46,11 @@ pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
     let [before, during] = [before, during].map(|rows| Latency::of(&rows, &appended));
 
     println!("{delay:?} each way, commit to Kafka: without looks {before}; with looks {during}");
-    let warned = relay
-        .log()
-        .contains("the server keeps much WAL for the slot");
+    let warning = "the server keeps much WAL for the slot";
+    let warned = relay.log().contains(warning);
 
-    db.batch(&format!(
-        "ALTER PUBLICATION {0} DROP TABLE outbox",
-        ctx.name
-    ));
+    let name = &ctx.name;
+    db.batch(&format!("ALTER PUBLICATION {name} DROP TABLE outbox"));
     let dropped = Instant::now();
     let code = relay.ended().code();
     let noticed = dropped.elapsed();
@@ -70,7 +67,7 @@ pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
         .expect(noticed <= PROMISE, || format!("noticed after {noticed:?}"))
 }
 
-/// A transaction that stays open, and 2 MiB of log behind it: the slot needs that log.
+/// Opens a transaction and writes 2 MiB of WAL after it, which the slot must retain.
 fn hold_wal_back(ctx: &Context) -> Db {
     let holder = ctx.db();
     holder.batch("CREATE TABLE held (text text); BEGIN; INSERT INTO held VALUES ('first')");
@@ -80,10 +77,10 @@ fn hold_wal_back(ctx: &Context) -> Db {
     holder
 }
 
-/// Ids of rows, and when each was committed.
+/// Ids of rows with their commit times in milliseconds since 1970.
 type Rows = Vec<(String, i64)>;
 
-/// Some 45 rows a second: those before the first look, and those beside looks.
+/// Writes some 45 rows per second. Returns the rows before the first look, and the rows since then.
 fn write(db: &Db, begun: Instant) -> (Rows, Rows) {
     let mut before = Vec::new();
     let mut during = Vec::new();
@@ -92,11 +89,11 @@ fn write(db: &Db, begun: Instant) -> (Rows, Rows) {
         if at > WRITING {
             break;
         }
-        let id = db.text(&format!(
+        let id: String = db.value(&format!(
             "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', 'T', \
              '{{\"number\": {number}}}') RETURNING id::text"
         ));
-        let row = (id.expect("an id"), millis_now());
+        let row = (id, millis_now());
         if at < WITHOUT_LOOKS {
             before.push(row);
         } else {
@@ -107,7 +104,7 @@ fn write(db: &Db, begun: Instant) -> (Rows, Rows) {
     (before, during)
 }
 
-/// From commit to Kafka.
+/// Time from commit to Kafka.
 struct Latency {
     rows: usize,
     median: Duration,

@@ -6,25 +6,24 @@ use std::time::Duration;
 
 use walrelay_lab::servers::Postgres;
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{
-    ChaosProxy, Cut, Db, History, Running, Standby, Workload, check, eventually,
-};
+use walrelay_testkit::{Cut, Db, History, Running, Standby, Workload, check, eventually};
 
-use crate::context::{Config, Context, Ragged};
+use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
-use crate::rig::{PATIENCE, Relay};
+use crate::rig::{PATIENCE, ends};
 
-/// Whether the primary's walsenders hold back what the standby does not have yet.
+/// Whether the primary's walsenders hold back WAL that the standby does not have yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Guard {
-    /// `synchronized_standby_slots`: what is relayed survives the primary.
+    /// `synchronized_standby_slots`: what was relayed survives the primary.
     On,
     Off,
 }
 
-/// A primary with failover slots, the relay's and the judge's, and a standby that keeps copies.
+/// A primary with the failover slots of the relay and of the test, and a standby with copies of
+/// them.
 fn pair(ctx: &mut Context, guard: Guard) -> Standby {
-    ctx.own_postgres(|builder| builder);
+    ctx.own_postgres(&[]);
     ctx.outbox_for_failover();
     if guard == Guard::On {
         let set = ctx
@@ -36,11 +35,11 @@ fn pair(ctx: &mut Context, guard: Guard) -> Standby {
         &ctx.postgres,
         &[
             ("sync_replication_slots", "on"),
-            // It has no standby of its own, and would wait for one once it is promoted.
+            // The standby has no standby of its own, and would wait for one after its promotion.
             ("synchronized_standby_slots", ""),
         ],
     );
-    // Before anything is written: a slot that is copied as it was made need not advance first.
+    // Wait before anything is written: a new slot that is copied at once need not advance first.
     standby.wait_slot_synced(&format!("judge_{}", ctx.name));
     standby
 }
@@ -51,33 +50,41 @@ fn load(ctx: &mut Context, url: &str) -> Running {
     load.start()
 }
 
-fn relay(ctx: &Context, config: &Config) -> Relay {
-    let relay = ctx.start(config);
-    relay.streaming();
-    relay
+/// Kills the primary under load, once the standby has a copy of the relay's slot.
+fn lose_primary(ctx: &mut Context, standby: &Standby, load: &Running) {
+    ctx.wait_rows(load, 300..600);
+    standby.wait_slot_synced(&ctx.name);
+    ctx.wait_rows(load, 300..1_000);
+    ctx.fault_begins();
+    ctx.postgres.kill().expect("the primary is killed");
 }
 
-/// Ends the load and judges. Requests of the producer that was thrown away may fall in between.
+/// Promotes the standby, which becomes the scenario's Postgres. Returns the position at which its
+/// timeline begins.
+fn promote(ctx: &mut Context, standby: Standby) -> Lsn {
+    let parted = standby.promote();
+    ctx.move_to(standby.server, parted);
+    ctx.fault_ends();
+    parted
+}
+
+/// Ends the load and checks. Requests of the producer that was discarded may be processed between
+/// others.
 fn judge(ctx: &mut Context, load: Running) -> Outcome {
-    ctx.more(&load, 500..800);
+    ctx.wait_rows(&load, 500..800);
     load.stop();
     ctx.judge(Ragged::Allowed)
 }
 
-/// The relay finds the promoted standby in its list of hosts and goes on from the copy of its slot.
+/// The relay finds the promoted standby in its list of hosts and continues with the copy of its
+/// slot.
 pub(crate) fn synced(ctx: &mut Context) -> Outcome {
     let standby = pair(ctx, Guard::On);
     let url = standby.url_of_both(&ctx.postgres, &ctx.name);
-    let relay = relay(ctx, &ctx.config().url(url.clone()).source("create = false"));
+    let relay = ctx.streaming(&ctx.config().url(&url).set("source.create = false"));
     let load = load(ctx, &url);
-    ctx.more(&load, 300..600);
-    standby.wait_slot_synced(&ctx.name);
-    ctx.more(&load, 300..1_000);
-    ctx.struck();
-    ctx.postgres.kill().expect("the primary is killed");
-    let parted = standby.promote();
-    ctx.move_to(standby.into_server(), parted);
-    ctx.over();
+    lose_primary(ctx, &standby, &load);
+    promote(ctx, standby);
     let outcome = judge(ctx, load);
     let streams = relay.streams();
     let (code, log) = relay.terminate();
@@ -86,77 +93,62 @@ pub(crate) fn synced(ctx: &mut Context) -> Outcome {
         .expect(code == Some(0), || log)
 }
 
-/// The relay dies with the primary, and starts when the standby was promoted.
+/// The relay dies with the primary, and starts after the promotion of the standby.
 pub(crate) fn relay_too(ctx: &mut Context) -> Outcome {
     let standby = pair(ctx, Guard::On);
     let url = standby.url_of_both(&ctx.postgres, &ctx.name);
-    let config = ctx.config().url(url.clone()).source("create = false");
-    let first = relay(ctx, &config);
+    let config = ctx.config().url(&url).set("source.create = false");
+    let first = ctx.streaming(&config);
     let load = load(ctx, &url);
-    ctx.more(&load, 300..600);
-    standby.wait_slot_synced(&ctx.name);
-    ctx.more(&load, 300..1_000);
-    ctx.struck();
-    ctx.postgres.kill().expect("the primary is killed");
+    lose_primary(ctx, &standby, &load);
     first.kill();
-    let parted = standby.promote();
-    ctx.move_to(standby.into_server(), parted);
-    ctx.over();
-    let _second = relay(ctx, &config);
+    promote(ctx, standby);
+    let _second = ctx.streaming(&config);
     judge(ctx, load)
 }
 
-/// The relay knows one address, and that moves: first to the standby as such, then the standby is
-/// promoted.
+/// The relay knows one address, which moves: first to the standby, which is promoted later.
 pub(crate) fn moved_address(ctx: &mut Context) -> Outcome {
     let standby = pair(ctx, Guard::On);
-    let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
-    let url = ctx.url_at(proxy.port());
-    let relay = relay(ctx, &ctx.config().url(url.clone()).source("create = false"));
+    let (proxy, url) = ctx.proxy();
+    let relay = ctx.streaming(&ctx.config().url(&url).set("source.create = false"));
     let load = load(ctx, &standby.url_of_both(&ctx.postgres, &ctx.name));
-    ctx.more(&load, 300..600);
-    standby.wait_slot_synced(&ctx.name);
-    ctx.more(&load, 300..1_000);
-    ctx.struck();
-    ctx.postgres.kill().expect("the primary is killed");
-    proxy.lead_to(("127.0.0.1", standby.server().port()));
-    // A standby that has the slot, and gives it to nobody: not a reason to stop.
+    lose_primary(ctx, &standby, &load);
+    proxy.lead_to(("127.0.0.1", standby.server.port()));
+    // A standby has the slot, but nobody can read it there. The relay must not stop for that.
     relay.says("trying again");
     let met = proxy.accepted();
     eventually(PATIENCE, || proxy.accepted() >= met + 4);
-    let parted = standby.promote();
-    ctx.move_to(standby.into_server(), parted);
-    ctx.over();
+    promote(ctx, standby);
     let outcome = judge(ctx, load);
     let (code, log) = relay.terminate();
     outcome.expect(code == Some(0), || log)
 }
 
-/// The standby lags, and nothing guards it: the relay has delivered and confirmed what the promoted
-/// standby never had. The new primary writes other transactions at the same positions, and all of
-/// them must be delivered: what was handed over on the old timeline says nothing of the new one.
+/// The standby lags and nothing holds WAL back: the relay has delivered and confirmed rows that the
+/// promoted standby never had. The new primary writes other transactions at the same positions, and
+/// all of them must be delivered: what was enqueued on the old timeline says nothing about the new
+/// one.
 pub(crate) fn diverged(ctx: &mut Context) -> Outcome {
     let standby = pair(ctx, Guard::Off);
     let url = standby.url_of_both(&ctx.postgres, &ctx.name);
-    let _relay = relay(ctx, &ctx.config().url(url.clone()).source("create = false"));
+    let _relay = ctx.streaming(&ctx.config().url(&url).set("source.create = false"));
     let load = load(ctx, &url);
-    ctx.more(&load, 300..600);
+    ctx.wait_rows(&load, 300..600);
     standby.wait_slot_synced(&ctx.name);
     let relayed = lag(ctx, &standby, &load);
-    ctx.struck();
+    ctx.fault_begins();
     ctx.postgres.kill().expect("the primary is killed");
-    standby.link().cut(Cut::Reset);
-    let parted = standby.promote();
+    standby.link.cut(Cut::Reset);
+    let parted = promote(ctx, standby);
     assert!(parted < relayed, "the standby did not lag");
-    ctx.move_to(standby.into_server(), parted);
-    ctx.over();
     let slot = ctx.slot();
     eventually(PATIENCE, || slot.wal_end() > relayed);
-    ctx.more(&load, 300..600);
+    ctx.wait_rows(&load, 300..600);
     load.stop();
     ctx.caught_up();
 
-    let committed = History::committed(&ctx.url(), "public.outbox", &ctx.prefix);
+    let committed = ctx.committed("outbox");
     let ids: BTreeSet<&str> = committed.iter().map(|row| &*row.id).collect();
     let commits = ctx.commit_log().ids();
     let again = commits
@@ -176,68 +168,66 @@ pub(crate) fn diverged(ctx: &mut Context) -> Outcome {
         })
 }
 
-/// Cuts the standby off until the relay has confirmed what the standby does not have, and gives the
-/// position.
+/// Cuts the standby off until the relay has confirmed WAL that the standby does not have. Returns
+/// the confirmed position.
 fn lag(ctx: &mut Context, standby: &Standby, load: &Running) -> Lsn {
     let slot = ctx.slot();
-    standby.link().stall();
-    ctx.more(load, 100..200);
+    standby.link.stall();
+    ctx.wait_rows(load, 100..200);
     let lacking = slot.wal_end();
-    ctx.more(load, 800..1_200);
+    ctx.wait_rows(load, 800..1_200);
     slot.wait_until(lacking, PATIENCE);
-    slot.read().expect("the slot").confirmed_flush
+    slot.confirmed()
 }
 
-/// The relay reads a slot of the standby itself, which is promoted under the stream: nothing is missing, and
-/// nothing that is known of the old timeline may stop the relay when it connects again, or starts again.
+/// The relay reads a slot of the standby itself, which is promoted while it streams. No row is
+/// missing, and the relay's knowledge of the old timeline must not stop it when it reconnects or
+/// restarts.
 pub(crate) fn promoted_under_the_stream(ctx: &mut Context) -> Outcome {
-    ctx.own_postgres(|builder| builder);
+    ctx.own_postgres(&[]);
     ctx.database();
     ctx.workload().create_tables();
-    let name = ctx.name.clone();
-    ctx.db().batch(&format!(
-        "CREATE PUBLICATION {name} FOR TABLE outbox WITH (publish = 'insert')"
-    ));
+    ctx.create_publication();
     let standby = Standby::of(&ctx.postgres, &[("hot_standby_feedback", "on")]);
-    let server = standby.server();
-    let url = server.url_for("postgres", Some(server.superuser_password()), &name);
+    let server = &standby.server;
+    let url = server.url_for("postgres", Some(server.superuser_password()), &ctx.name);
     create_slot_of_standby(ctx, &url);
     let state_file = ctx.dir.join("state");
-    let config = ctx.config().url(url).source("create = false");
-    let config = config.source(&format!("state_file = \"{}\"", state_file.display()));
-    let first = relay(ctx, &config);
-    let both = standby.url_of_both(&ctx.postgres, &name);
+    let config = ctx.config().url(&url).set(&format!(
+        "source.create = false\nsource.state_file = \"{}\"",
+        state_file.display()
+    ));
+    let first = ctx.streaming(&config);
+    let both = standby.url_of_both(&ctx.postgres, &ctx.name);
     let load = load(ctx, &both);
-    ctx.more(&load, 300..600);
+    ctx.wait_rows(&load, 300..600);
     ctx.postgres.kill().expect("the primary is killed");
     let parted = standby.promote();
-    ctx.postgres = Arc::new(standby.into_server());
+    ctx.postgres = Arc::new(standby.server);
     let slot = ctx.slot();
     eventually(PATIENCE, || slot.wal_end() > parted);
-    ctx.more(&load, 300..600);
+    ctx.wait_rows(&load, 300..600);
     ctx.caught_up();
     assert_eq!(first.streams(), 1, "the stream lived on: {}", first.log());
-    let walsender = slot.wait_active(PATIENCE);
-    ctx.struck();
-    ctx.db()
-        .batch(&format!("SELECT pg_terminate_backend({walsender})"));
-    ctx.over();
+    ctx.fault_begins();
+    ctx.terminate_walsender();
+    ctx.fault_ends();
     eventually(PATIENCE, || first.streams() == 2);
-    ctx.more(&load, 300..600);
+    ctx.wait_rows(&load, 300..600);
     ctx.caught_up();
     first.ends_well();
-    let second = relay(ctx, &config);
-    ctx.more(&load, 300..600);
+    let second = ctx.streaming(&config);
+    ctx.wait_rows(&load, 300..600);
     load.stop();
     ctx.caught_up();
     second.ends_well();
-    let committed = History::committed(&ctx.url(), "public.outbox", &ctx.prefix);
+    let committed = ctx.committed("outbox");
     let verdict = check(&committed, &ctx.records(committed.len()));
     Outcome::of(&verdict, None, false).nothing_repeated()
 }
 
-/// A standby makes a slot when it has replayed a snapshot of running transactions, which the primary writes now
-/// and then, or when it is asked to.
+/// Creates a slot on a standby. That needs a snapshot of running transactions in the WAL, which the
+/// primary writes now and then, or on request.
 fn create_slot_of_standby(ctx: &Context, url: &str) {
     let (url, name) = (url.to_owned(), ctx.name.clone());
     let made = std::thread::spawn(move || {
@@ -254,69 +244,58 @@ fn create_slot_of_standby(ctx: &Context, url: &str) {
     made.join().expect("the slot is made");
 }
 
-/// The promoted standby has no copy of the slot. The relay stops and names the range that is gone; it
-/// makes no slot of its own accord, nor does one that is started.
+/// The promoted standby has no copy of the slot. The relay stops and names the lost range. It
+/// creates no slot by itself, nor does a relay that is started then.
 pub(crate) fn without_slot(ctx: &mut Context) -> Outcome {
-    ctx.own_postgres(|builder| builder);
+    ctx.own_postgres(&[]);
     ctx.outbox();
     let standby = Standby::of(&ctx.postgres, &[]);
     let url = standby.url_of_both(&ctx.postgres, &ctx.name);
-    // With `create = true`, which is the default.
-    let config = ctx.config().url(url.clone());
-    let mut relay = relay(ctx, &config);
+    // `create = true` is the default.
+    let config = ctx.config().url(&url);
+    let mut relay = ctx.streaming(&config);
     let load = load(ctx, &url);
-    ctx.more(&load, 500..1_000);
+    ctx.wait_rows(&load, 500..1_000);
     let relayed = lag(ctx, &standby, &load);
-    ctx.struck();
+    ctx.fault_begins();
     let primary: Arc<Postgres> = Arc::clone(&ctx.postgres);
     primary.kill().expect("the primary is killed");
-    standby.link().cut(Cut::Reset);
+    standby.link.cut(Cut::Reset);
     let parted = standby.promote();
     assert!(parted < relayed, "the standby did not lag");
-    let code = relay.ended().code();
-    let log = relay.log();
-    assert_eq!(code, Some(65), "{log}");
-    assert!(log.contains("[slot-gone]"), "{log}");
-    ctx.more(&load, 300..600);
+    let log = ends(&mut relay, 65, "slot-gone");
+    ctx.wait_rows(&load, 300..600);
     load.stop();
-    let mut again = ctx.start(&config);
-    let code = again.ended().code();
-    let words = again.log();
-    assert_eq!(code, Some(78), "{words}");
-    assert!(words.contains("[slot-missing]"), "{words}");
-    let promoted = Db::connect(&standby.server().url());
+    ends(&mut ctx.start(&config), 78, "slot-missing");
+    let promoted = Db::connect(&standby.server.url());
     let slots = promoted.text("SELECT string_agg(slot_name, ' ') FROM pg_replication_slots");
     assert_eq!(slots, None, "a slot was made");
 
     let (from, to) = range(&log);
-    // The former primary, whom nobody reaches any more, still knows where each row was committed.
+    // The former primary, which no client reaches any more, still knows where each row was
+    // committed.
     primary.start_again().expect("the former primary starts");
     let commits = ctx.commit_log().ids();
     let at: BTreeMap<&str, Lsn> = commits.iter().map(|row| (&*row.id, row.commit)).collect();
-    let server = standby.server();
+    let server = standby.server;
     let url = server.url_for("postgres", Some(server.superuser_password()), &ctx.name);
     let mut survived = History::committed(&url, "public.outbox", &ctx.prefix);
     let ids: BTreeSet<String> = survived.iter().map(|row| row.id.clone()).collect();
-    let bootstrap = ctx.kafka.bootstrap_servers();
-    let limit = Duration::from_secs(3);
-    let mut records = History::records(&bootstrap, &ctx.prefix, usize::MAX, limit);
+    let mut records = ctx.records_within(usize::MAX, Duration::from_secs(3));
     records.retain(|record| record.id.as_ref().is_some_and(|id| ids.contains(id)));
     let delivered: BTreeSet<&str> = records.iter().filter_map(|r| r.id.as_deref()).collect();
-    // What is in the range may be missing. It begins no later than the logs part, as every position
-    // beyond is another's now.
+    // Rows in the range may be missing. The range begins no later than the position at which the
+    // timelines part: later positions have another meaning now.
     let all = survived.len();
     survived.retain(|row| {
         let old = at.get(&*row.id).is_some_and(|commit| *commit < from);
         old || delivered.contains(&*row.id)
     });
     let gone = all - survived.len();
-    // Of rows that did not survive, and of those in the range, nothing is claimed.
+    // Nothing is claimed about rows that did not survive, and rows in the range.
     let judged: BTreeSet<&str> = survived.iter().map(|row| &*row.id).collect();
-    let commits: Vec<_> = commits
-        .iter()
-        .filter(|row| judged.contains(&*row.id))
-        .cloned()
-        .collect();
+    let mut commits = commits.clone();
+    commits.retain(|row| judged.contains(&*row.id));
     ctx.judge_records(&survived, &commits, &records, Ragged::No)
         .expect(from <= parted, || {
             format!("the range begins at {from}, and the logs part at {parted}")
@@ -329,7 +308,7 @@ pub(crate) fn without_slot(ctx: &mut Context) -> Outcome {
         })
 }
 
-/// The range of an error: "… from 0/1 to 0/2 …".
+/// The range that the error names: "… from 0/1 to 0/2 …".
 fn range(log: &str) -> (Lsn, Lsn) {
     let words: Vec<&str> = log
         .lines()

@@ -1,30 +1,28 @@
-//! Two relays on one slot that change places again and again.
+//! Two relays lose one slot to each other again and again.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{
-    ChaosProxy, Committed, Cut, Delivered, History, SlotWatch, check, eventually, eventually_some,
-};
+use walrelay_lab::servers::Signal;
+use walrelay_testkit::{Background, ChaosProxy, Committed, Cut, Delivered, SlotWatch, check};
 
 use crate::context::{Config, Context, Ragged};
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay};
 
-/// One of the two: a relay, the proxy by which it reaches Postgres, and its configuration.
-struct Seat {
+/// One of two relays, with its configuration and the proxy through which it reaches Postgres.
+struct ProxiedRelay {
     proxy: ChaosProxy,
     config: Config,
     relay: Relay,
 }
 
-impl Seat {
+impl ProxiedRelay {
     fn new(ctx: &Context, name: &str, change: &impl Fn(Config) -> Config) -> Self {
-        let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
-        let mut config = change(ctx.config().url(ctx.url_at(proxy.port())));
+        let (proxy, url) = ctx.proxy();
+        let mut config = change(ctx.config().url(&url));
         config.path = ctx.dir.join(format!("{name}.toml"));
         let relay = ctx.start(&config);
         Self {
@@ -38,8 +36,8 @@ impl Seat {
         self.relay = ctx.start(&self.config);
     }
 
-    /// Waits until it has found this process at the slot.
-    fn waits_for(&self, walsender: i64) {
+    /// Waits until the relay has found this walsender at the slot.
+    fn waits_for(&self, walsender: i32) {
         self.relay
             .says(&format!("is being read by server process {walsender}"));
     }
@@ -48,13 +46,14 @@ impl Seat {
 /// How a relay loses the slot.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
-    /// Its connections to Postgres are reset, and new ones are refused until the other one has the slot.
+    /// Its connections to Postgres are reset, and new ones are refused until the other relay has
+    /// the slot.
     Cut,
-    /// They fall silent, and speak again when the other one has the slot.
+    /// Its connections to Postgres stall until the other relay has the slot.
     Stall,
     Sigterm,
     Sigkill,
-    /// It is stopped by SIGSTOP, and goes on when the other one has the slot.
+    /// It is stopped by SIGSTOP until the other relay has the slot.
     Sigstop,
 }
 
@@ -66,120 +65,87 @@ const LOSSES: [Loss; 5] = [
     Loss::Sigstop,
 ];
 
-/// Looks all the time who reads the slot: for how long nobody did, each time that it changed hands.
-struct Gaps {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<Duration>>>,
-}
-
-impl Gaps {
-    fn watch(slot: SlotWatch) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = thread::spawn({
-            let stop = Arc::clone(&stop);
-            move || {
-                let mut gaps = Vec::new();
-                let mut free_since = None;
-                while !stop.load(Ordering::SeqCst) {
-                    let active = slot.read().and_then(|slot| slot.active_pid).is_some();
-                    match (active, free_since) {
-                        (false, None) => free_since = Some(Instant::now()),
-                        (true, Some(since)) => {
-                            gaps.push(since.elapsed());
-                            free_since = None;
-                        }
-                        _ => {}
-                    }
-                    thread::sleep(Duration::from_millis(5));
-                }
-                gaps
-            }
-        });
-        Self {
-            stop,
-            thread: Some(thread),
+/// Polls who reads the slot, and collects for how long nobody did at each change.
+fn gaps(slot: &SlotWatch, stop: &AtomicBool) -> Vec<Duration> {
+    let mut gaps = Vec::new();
+    let mut free_since = None;
+    while !stop.load(Ordering::SeqCst) {
+        if slot.reader().is_none() {
+            free_since.get_or_insert_with(Instant::now);
+        } else if let Some(since) = free_since.take() {
+            gaps.push(since.elapsed());
         }
+        thread::sleep(Duration::from_millis(5));
     }
-
-    fn end(mut self) -> Vec<Duration> {
-        self.stop.store(true, Ordering::SeqCst);
-        let thread = self.thread.take().expect("it runs");
-        thread.join().expect("the watch of the slot")
-    }
+    gaps
 }
 
-impl Drop for Gaps {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-    }
-}
-
-/// So many times the relay that streams loses the slot to the other one, in a random order of ways, under
-/// load. Nobody ends but who is asked to; who comes back goes on.
+/// The streaming relay loses the slot to the other one `rounds` times, in random ways and under
+/// load. No relay ends unless it is asked to, and a relay that comes back continues.
 pub(crate) fn in_turns(ctx: &mut Context, rounds: usize, shared_file: bool) -> Outcome {
     ctx.outbox();
     let state_file = ctx.dir.join("state");
     let change = |config: Config| {
-        let config = config
-            .source("receive_timeout = \"1s\"")
-            .source("wal_sender_timeout = \"1s\"")
-            .more("[delivery]\nbackoff_max = \"500ms\"");
+        let config = config.set(
+            "source.receive_timeout = \"1s\"\nsource.wal_sender_timeout = \"1s\"\n\
+             delivery.backoff_max = \"500ms\"",
+        );
         if shared_file {
-            config.source(&format!("state_file = \"{}\"", state_file.display()))
+            config.set(&format!("source.state_file = \"{}\"", state_file.display()))
         } else {
             config
         }
     };
-    let mut seats = [Seat::new(ctx, "first", &change), {
+    let mut sides = [ProxiedRelay::new(ctx, "first", &change), {
         let slot = ctx.slot();
         slot.wait_active(PATIENCE);
-        Seat::new(ctx, "second", &change)
+        ProxiedRelay::new(ctx, "second", &change)
     }];
     let load = ctx.load();
     let slot = ctx.slot();
-    let watch = Gaps::watch(ctx.slot());
-    let reader = || slot.read().and_then(|slot| slot.active_pid);
+    let watched = ctx.slot();
+    let watch = Background::start("gaps", move |stop| gaps(&watched, stop));
     let mut order: Vec<Loss> = LOSSES.iter().copied().cycle().take(rounds).collect();
     ctx.rng.shuffle(&mut order);
     let mut active = 0;
     for loss in order {
-        let walsender = eventually_some(PATIENCE, reader);
-        seats[1 - active].waits_for(i64::from(walsender));
-        ctx.more(&load, 50..300);
-        let seat = &mut seats[active];
+        let walsender = slot.wait_active(PATIENCE);
+        sides[1 - active].waits_for(walsender);
+        ctx.wait_rows(&load, 50..300);
+        let side = &mut sides[active];
         match loss {
             Loss::Cut => {
-                seat.proxy.refuse(true);
-                seat.proxy.cut(Cut::Reset);
+                side.proxy.refuse(true);
+                side.proxy.cut(Cut::Reset);
             }
-            Loss::Stall => seat.proxy.stall(),
+            Loss::Stall => side.proxy.stall(),
             Loss::Sigterm => {
-                seat.relay.signal("-TERM");
-                let status = seat.relay.ended();
-                assert_eq!(status.code(), Some(0), "{}", seat.relay.log());
+                side.relay.signal(Signal::Term);
+                let status = side.relay.ended();
+                assert_eq!(status.code(), Some(0), "{}", side.relay.log());
             }
             Loss::Sigkill => {
-                seat.relay.signal("-KILL");
-                seat.relay.ended();
+                side.relay.signal(Signal::Kill);
+                side.relay.ended();
             }
-            Loss::Sigstop => seat.relay.signal("-STOP"),
+            Loss::Sigstop => side.relay.signal(Signal::Stop),
         }
-        eventually(PATIENCE, || reader().is_some_and(|pid| pid != walsender));
-        ctx.more(&load, 50..300);
+        slot.wait_other_reader(walsender, PATIENCE);
+        ctx.wait_rows(&load, 50..300);
         match loss {
-            Loss::Cut => seat.proxy.refuse(false),
-            Loss::Stall => seat.proxy.resume(),
-            Loss::Sigterm | Loss::Sigkill => seat.start_again(ctx),
-            Loss::Sigstop => seat.relay.signal("-CONT"),
+            Loss::Cut => side.proxy.refuse(false),
+            Loss::Stall => side.proxy.resume(),
+            Loss::Sigterm | Loss::Sigkill => side.start_again(ctx),
+            Loss::Sigstop => side.relay.signal(Signal::Cont),
         }
         active = 1 - active;
     }
-    ctx.more(&load, 200..400);
+    ctx.wait_rows(&load, 200..400);
     load.stop();
     let mut gaps = watch.end();
     let outcome = ctx.judge(Ragged::Allowed);
-    for seat in seats {
-        seat.relay.ends_well();
+    for side in sides {
+        side.relay.ends_well();
     }
     gaps.sort();
     let median = gaps.get(gaps.len().saturating_sub(1) / 2).copied();
@@ -196,12 +162,12 @@ pub(crate) fn in_turns(ctx: &mut Context, rounds: usize, shared_file: bool) -> O
 /// A key in its topic.
 type Place<'a> = (&'a str, Option<&'a [u8]>);
 
-/// What a displaced relay delivered after the relay that took over had delivered later events.
+/// What a displaced relay delivered after the other relay had delivered later events.
 #[derive(Debug, Default)]
 struct Late {
     /// Keys whose last record is not their latest event.
     stale_keys: usize,
-    /// Repeats that leave events out: each is a stretch of late records, or its end.
+    /// Repeats that leave events out: each is a run of late records, or its end.
     ragged: usize,
 }
 
@@ -231,48 +197,45 @@ impl Late {
     }
 }
 
-/// What befalls the relay that streams, until the other one has delivered for a while.
+/// What happens to the streaming relay until the other one has delivered for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Displaced {
-    /// Its connections to Postgres and to Kafka fall silent; then they speak again.
+    /// Its connections to Postgres and to Kafka stall.
     BothLinks,
-    /// Those to Postgres do.
+    /// Its connections to Postgres stall.
     PostgresLink,
-    /// The process is stopped by SIGSTOP, and goes on.
+    /// The process is stopped by SIGSTOP.
     Stopped,
 }
 
-/// The relay that streams is cut off while it has much to do, the other one takes over, and the first comes back
-/// with what it had in its buffers and sockets. None of that may be delivered behind what the other one has
-/// delivered; but for what was in flight to the broker already, which is counted.
+/// The streaming relay is cut off under high load, the other relay takes over, and the first one
+/// comes back with events in its buffers and sockets. It must not deliver them behind those of the
+/// other relay, except for records that were in flight to the broker already, which are counted.
 pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     ctx.outbox();
-    let timeout = |config: Config| config.source("wal_sender_timeout = \"2s\"");
-    let first = Seat::new(ctx, "first", &|config| {
-        let broker = ctx.kafka.proxy().address().to_string();
-        timeout(config.bootstrap(broker))
+    let timeout = |config: Config| config.set("source.wal_sender_timeout = \"2s\"");
+    let first = ProxiedRelay::new(ctx, "first", &|config| {
+        timeout(config.bootstrap(ctx.kafka.proxy().address()))
     });
     let slot = ctx.slot();
-    slot.wait_active(PATIENCE);
-    let second = Seat::new(ctx, "second", &timeout);
-    let reader = || slot.read().and_then(|slot| slot.active_pid);
-    let walsender = eventually_some(PATIENCE, reader);
-    second.waits_for(i64::from(walsender));
+    let walsender = slot.wait_active(PATIENCE);
+    let second = ProxiedRelay::new(ctx, "second", &timeout);
+    second.waits_for(walsender);
     let seed = ctx.rng.u64(..);
     let load = ctx.workload().rate(6_000.0).seed(seed).start();
-    ctx.more(&load, 8_000..12_000);
-    ctx.struck();
+    ctx.wait_rows(&load, 8_000..12_000);
+    ctx.fault_begins();
     match how {
         Displaced::BothLinks => {
             ctx.kafka.proxy().stall();
             first.proxy.stall();
         }
         Displaced::PostgresLink => first.proxy.stall(),
-        Displaced::Stopped => first.relay.signal("-STOP"),
+        Displaced::Stopped => first.relay.signal(Signal::Stop),
     }
-    eventually(PATIENCE, || reader().is_some_and(|pid| pid != walsender));
-    ctx.over();
-    ctx.more(&load, 8_000..12_000);
+    slot.wait_other_reader(walsender, PATIENCE);
+    ctx.fault_ends();
+    ctx.wait_rows(&load, 8_000..12_000);
     ctx.caught_up();
     match how {
         Displaced::BothLinks => {
@@ -280,26 +243,23 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
             first.proxy.resume();
         }
         Displaced::PostgresLink => first.proxy.resume(),
-        Displaced::Stopped => first.relay.signal("-CONT"),
+        Displaced::Stopped => first.relay.signal(Signal::Cont),
     }
-    let now = eventually_some(PATIENCE, reader);
-    first.waits_for(i64::from(now));
+    first.waits_for(slot.wait_active(PATIENCE));
     load.stop();
     let outcome = ctx.judge(Ragged::Allowed);
-    // Whatever the first one was about to deliver is delivered before it ends.
+    // What the first relay still delivers is delivered before it ends.
     let first_log = first.relay.ends_well();
-    let committed = History::committed(&ctx.url(), "public.outbox", &ctx.prefix);
-    let limit = Duration::from_secs(3);
-    let bootstrap = ctx.kafka.bootstrap_servers();
-    let records = History::records(&bootstrap, &ctx.prefix, usize::MAX, limit);
+    let committed = ctx.committed("outbox");
+    let records = ctx.records_within(usize::MAX, Duration::from_secs(3));
     second.relay.ends_well();
-    let late = Late::of(&committed, &records);
-    let Late { stale_keys, ragged } = late;
+    let Late { stale_keys, ragged } = Late::of(&committed, &records);
     let purged = purged(&first_log);
     println!(
         "  {how:?}: {stale_keys} keys end on an old event, {ragged} repeats leave events out, {purged} were in flight"
     );
-    // What was in flight to the broker when the relay noticed. Of the stream nothing may come late.
+    // Records that were in flight to the broker when the relay noticed. None of the stream may come
+    // late.
     let limit = match how {
         Displaced::PostgresLink => 0,
         Displaced::BothLinks | Displaced::Stopped => 2 * purged,
@@ -309,7 +269,7 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     })
 }
 
-/// How many records the relay has given up because another process read the slot, or might have.
+/// Number of records that the relay gave up because another process read the slot, or might have.
 fn purged(log: &str) -> usize {
     let lines = log
         .lines()

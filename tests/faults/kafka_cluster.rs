@@ -1,4 +1,4 @@
-//! Faults of three brokers: three replicas of everything, of which two must have a record.
+//! Faults of three brokers, with three replicas of each partition, of which two must have a record.
 
 use std::collections::HashMap;
 use std::thread;
@@ -10,17 +10,42 @@ use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay};
 
+/// How a broker is lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// SIGKILL.
+    Killed,
+    /// SIGSTOP.
+    Hangs,
+}
+
+impl Loss {
+    fn lose(self, cluster: &KafkaCluster, broker: i32) {
+        match self {
+            Self::Killed => cluster.kill(broker),
+            Self::Hangs => cluster.pause(broker),
+        }
+    }
+
+    fn bring_back(self, cluster: &KafkaCluster, broker: i32) {
+        match self {
+            Self::Killed => cluster.start_again(broker),
+            Self::Hangs => cluster.resume(broker),
+        }
+    }
+}
+
 /// A cluster, an outbox, a relay and a load that has reached every topic.
-struct Scene {
+struct Setup {
     cluster: std::sync::Arc<KafkaCluster>,
     relay: Relay,
     load: Running,
-    /// A topic whose leaders are struck.
+    /// The topic whose leaders fail.
     topic: String,
 }
 
-impl Scene {
-    fn set(ctx: &mut Context) -> Self {
+impl Setup {
+    fn new(ctx: &mut Context) -> Self {
         let cluster = ctx.own_cluster();
         ctx.outbox();
         Self::on(ctx, cluster)
@@ -29,7 +54,7 @@ impl Scene {
     fn on(ctx: &mut Context, cluster: std::sync::Arc<KafkaCluster>) -> Self {
         let relay = ctx.relay();
         let load = ctx.load();
-        ctx.more(&load, 300..1_000);
+        ctx.wait_rows(&load, 300..1_000);
         let topic = format!("{}order", ctx.prefix);
         cluster.leader_of(&topic, 0);
         cluster.wait_in_sync();
@@ -41,10 +66,10 @@ impl Scene {
         }
     }
 
-    /// The relay sees the brokers through: it is never started again, and repeats nothing, because the
-    /// producer is idempotent and goes on with what it holds.
+    /// The relay survives the faults without a restart and repeats nothing: the producer is
+    /// idempotent and continues with the records that it holds.
     fn judge(self, ctx: &mut Context) -> Outcome {
-        ctx.more(&self.load, 200..400);
+        ctx.wait_rows(&self.load, 200..400);
         self.load.stop();
         let outcome = ctx.judge(Ragged::No);
         let streams = self.relay.streams();
@@ -55,59 +80,50 @@ impl Scene {
     }
 }
 
-/// Leader after leader, each as soon as the one before is back.
+/// Leader after leader is killed, each as soon as the one before is back.
 pub(crate) fn leader_killed(ctx: &mut Context, times: u32) -> Outcome {
-    let scene = Scene::set(ctx);
-    let Scene {
+    leader_lost(ctx, Loss::Killed, times)
+}
+
+/// A leader that hangs is replaced. When it resumes, it believes for a moment that it still leads,
+/// and has requests from that time to process.
+pub(crate) fn leader_hangs(ctx: &mut Context) -> Outcome {
+    leader_lost(ctx, Loss::Hangs, 2)
+}
+
+fn leader_lost(ctx: &mut Context, loss: Loss, times: u32) -> Outcome {
+    let setup = Setup::new(ctx);
+    let Setup {
         cluster,
         load,
         topic,
         ..
-    } = &scene;
+    } = &setup;
     for _ in 0..times {
         let leader = cluster.leader_of(topic, 0);
-        cluster.kill(leader);
-        ctx.struck();
+        loss.lose(cluster, leader);
+        ctx.fault_begins();
         cluster.wait_other_leader(topic, 0, leader);
-        ctx.over();
-        ctx.more(load, 200..600);
-        cluster.start_again(leader);
+        ctx.fault_ends();
+        ctx.wait_rows(load, 200..600);
+        loss.bring_back(cluster, leader);
+        if loss == Loss::Hangs {
+            ctx.wait_rows(load, 200..600);
+        }
         cluster.wait_in_sync();
-        ctx.more(load, 100..300);
+        if loss == Loss::Killed {
+            ctx.wait_rows(load, 100..300);
+        }
     }
-    scene.judge(ctx)
+    setup.judge(ctx)
 }
 
-/// A leader that hangs is replaced; resumed, it believes for a moment that it leads, and has requests
-/// to work off from when it did.
-pub(crate) fn leader_hangs(ctx: &mut Context) -> Outcome {
-    let scene = Scene::set(ctx);
-    let Scene {
-        cluster,
-        load,
-        topic,
-        ..
-    } = &scene;
-    for _ in 0..2 {
-        let leader = cluster.leader_of(topic, 0);
-        cluster.pause(leader);
-        ctx.struck();
-        cluster.wait_other_leader(topic, 0, leader);
-        ctx.over();
-        ctx.more(load, 200..600);
-        cluster.resume(leader);
-        ctx.more(load, 200..600);
-        cluster.wait_in_sync();
-    }
-    scene.judge(ctx)
-}
-
-/// With one broker of three nothing may be confirmed, and feedback goes on for longer than
+/// With one broker of three nothing may be confirmed, and feedback continues for longer than
 /// `wal_sender_timeout`.
 pub(crate) fn two_killed(ctx: &mut Context) -> Outcome {
-    ctx.own_postgres(|builder| builder.setting("wal_sender_timeout", "3s"));
-    let scene = Scene::set(ctx);
-    let Scene { cluster, load, .. } = &scene;
+    ctx.own_postgres(&[("wal_sender_timeout", "3s")]);
+    let setup = Setup::new(ctx);
+    let Setup { cluster, load, .. } = &setup;
     let slot = ctx.slot();
     let walsender = slot.wait_active(PATIENCE);
     let mut victims = KafkaCluster::BROKERS;
@@ -116,13 +132,13 @@ pub(crate) fn two_killed(ctx: &mut Context) -> Outcome {
     cluster.kill(first);
     cluster.kill(second);
     let dead_since = Instant::now();
-    ctx.struck();
-    // Reports that were under way may still be confirmed, at the latest with the next status update,
-    // a second later.
+    ctx.fault_begins();
+    // Reports that were in flight may still be confirmed, with the next status update within a
+    // second.
     eventually(PATIENCE, || {
         dead_since.elapsed() > Duration::from_millis(1_500)
     });
-    let frozen = slot.read().expect("the slot").confirmed_flush;
+    let frozen = slot.confirmed();
     let hold = |still: &dyn Fn() -> bool| {
         eventually(PATIENCE, || {
             let now = slot.read().expect("the slot");
@@ -131,35 +147,34 @@ pub(crate) fn two_killed(ctx: &mut Context) -> Outcome {
             still()
         });
     };
-    // First while the cluster has not noticed, then when one replica is all that is in sync.
+    // First the cluster has not noticed, later only one replica is in sync.
     cluster.wait_in_sync_at_most(1);
     let rows = load.written().rows;
     hold(&|| dead_since.elapsed() > Duration::from_secs(12) && load.written().rows > rows + 2_000);
     cluster.start_again(first);
-    ctx.over();
+    ctx.fault_ends();
     cluster.start_again(second);
     cluster.wait_in_sync();
-    scene.judge(ctx)
+    setup.judge(ctx)
 }
 
-/// Each broker is stopped in order and started again, as for a new version.
+/// Each broker is stopped in order and started again, as for an upgrade.
 pub(crate) fn rolling_restart(ctx: &mut Context) -> Outcome {
-    let scene = Scene::set(ctx);
-    let Scene { cluster, load, .. } = &scene;
+    let setup = Setup::new(ctx);
+    let Setup { cluster, load, .. } = &setup;
     for broker in KafkaCluster::BROKERS {
         cluster.stop(broker);
-        ctx.struck();
-        ctx.over();
-        ctx.more(load, 100..300);
+        ctx.fault_now();
+        ctx.wait_rows(load, 100..300);
         cluster.start_again(broker);
         cluster.wait_in_sync();
     }
-    scene.judge(ctx)
+    setup.judge(ctx)
 }
 
-/// One partition of a batch fails: a topic has a partition without replicas on each broker, and one of
-/// the brokers dies. What belongs to the others is delivered, nothing behind what does not arrive is
-/// confirmed, and no key is overtaken.
+/// One partition of a batch fails: a topic has one partition without further replicas on each
+/// broker, and one broker dies. Records of the other partitions are delivered, nothing behind an
+/// undelivered record is confirmed, and the order of each key is kept.
 pub(crate) fn partition_down(ctx: &mut Context) -> Outcome {
     let cluster = ctx.own_cluster();
     ctx.outbox();
@@ -169,38 +184,29 @@ pub(crate) fn partition_down(ctx: &mut Context) -> Outcome {
         &single,
         &[("min.insync.replicas", "1")],
     );
-    let scene = Scene::on(ctx, cluster);
-    let Scene { cluster, load, .. } = &scene;
+    let setup = Setup::on(ctx, cluster);
+    let Setup { cluster, load, .. } = &setup;
     let victim = ctx.rng.i32(1..=3);
     cluster.kill(victim);
-    ctx.struck();
+    ctx.fault_begins();
     let slot = ctx.slot();
     let dead_since = Instant::now();
     eventually(PATIENCE, || {
         dead_since.elapsed() > Duration::from_millis(1_500)
     });
-    // By now some row was bound for the partition that is down. Up to it the position may still move:
-    // what lies before waits for the dead broker to be taken out of the other partitions' replicas.
+    // By now some row was sent to the partition that is down. Up to it the position may still move:
+    // earlier rows wait until the dead broker is removed from the replicas of the other partitions.
     let limit = slot.wal_end();
     let rows = load.written().rows;
     eventually(PATIENCE, || {
-        let now = slot.read().expect("the slot").confirmed_flush;
+        let now = slot.confirmed();
         assert!(now < limit, "confirmed beyond what one partition lacks");
         dead_since.elapsed() > Duration::from_secs(8) && load.written().rows > rows + 1_500
     });
     cluster.start_again(victim);
-    ctx.over();
+    ctx.fault_ends();
     cluster.wait_in_sync();
-    scene.judge(ctx)
-}
-
-/// How a broker is lost.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loss {
-    /// SIGKILL.
-    Killed,
-    /// SIGSTOP.
-    Hangs,
+    setup.judge(ctx)
 }
 
 /// When a broker is lost.
@@ -208,22 +214,23 @@ pub(crate) enum Loss {
 pub(crate) enum Mode {
     /// While a backlog is drained in throughput mode.
     Throughput,
-    /// In latency mode; then comes a backlog.
+    /// In latency mode, before a backlog.
     Latency,
 }
 
-/// Rows of a backlog, which is one transaction: fewer than the 65,536 that may follow an unacknowledged record, and so
-/// many that the relay is late by more than a tenth of a second.
+/// Rows of a backlog, which is one transaction: fewer than the 65,536 that may follow an
+/// unacknowledged record, and enough to make the relay late by more than 100 ms.
 const BACKLOG: i64 = 60_000;
-/// One row in so many of a backlog is for the partition that is lost.
+/// One row in this many of a backlog goes to the partition that is lost.
 const LOST_SHARE: i64 = 50;
-/// Rows of the trickle, and the time between two.
+/// Rows that are written slowly afterwards, and the time between two of them.
 const TRICKLE: i64 = 20;
 const PACE: Duration = Duration::from_millis(100);
-/// How late a row of the trickle may be in Kafka.
+/// How late one of these rows may be in Kafka, in milliseconds.
 const LATE_MS: i64 = 2_000;
 
-/// Rows are written to a key of `healthy`, and one in [`LOST_SHARE`] to a key of `lost` if there are such.
+/// Writes a backlog to the keys of `healthy`, and one row in [`LOST_SHARE`] to a key of `lost` if
+/// there are any.
 fn write_backlog(db: &Db, healthy: &[String], lost: &[String]) {
     db.query(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'order', \
@@ -236,46 +243,58 @@ fn write_backlog(db: &Db, healthy: &[String], lost: &[String]) {
     );
 }
 
-/// A broker that leads one partition of three alone is lost with records in flight, and the relay's producer mode
-/// changes while it is away. Rows for the other partitions must be in Kafka at once all the same.
+/// Sends a row of each of 30 keys. Returns the partition of each key.
+fn partitions_of_keys(ctx: &Context, db: &Db) -> HashMap<String, i32> {
+    db.batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key-' || n, 'T', \
+         jsonb_build_object('number', 0) FROM generate_series(1, 30) n",
+    );
+    ctx.caught_up();
+    ctx.records(30)
+        .into_iter()
+        .filter_map(|record| Some((String::from_utf8(record.key?).ok()?, record.partition)))
+        .collect()
+}
+
+/// Writes one row after another to the keys of healthy partitions. Returns the time of each row in
+/// milliseconds, by its id.
+fn write_trickle(db: &Db, healthy: &[String]) -> HashMap<String, i64> {
+    let mut written = HashMap::new();
+    for n in 0..TRICKLE {
+        let key = &healthy[n as usize % healthy.len()];
+        let row = db.query(
+            "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', $1, 'T', \
+             jsonb_build_object('number', 1000000 + $2::int8)) RETURNING id::text",
+            &[key, &n],
+        );
+        written.insert(row[0].get(0), millis_now());
+        thread::sleep(PACE);
+    }
+    written
+}
+
+/// One broker, the only one with its partition, is lost with records in flight, and the relay's
+/// producer mode changes while the broker is away. Rows for the other partitions must nevertheless
+/// be in Kafka at once.
 pub(crate) fn partition_down_in_bulk(ctx: &mut Context, loss: Loss, mode: Mode) -> Outcome {
     let cluster = ctx.own_cluster();
     ctx.outbox();
     let single: [&[i32]; 3] = [&[1], &[2], &[3]];
     let settings = [("min.insync.replicas", "1")];
     cluster.create_topic_on(&format!("{}order", ctx.prefix), &single, &settings);
-    let config = ctx.config();
-    let start = |ctx: &Context| {
-        let relay = ctx.start_with(&config, |command| {
-            command.args(["--set", "log.level=debug"]);
-        });
-        relay.streaming();
-        relay
-    };
+    let config = ctx.config().set("log.level = \"debug\"");
+    let start = |ctx: &Context| ctx.streaming(&config);
     let mut relay = start(ctx);
     let db = ctx.db();
 
-    // Which key goes to which partition.
-    db.batch(
-        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key-' || n, 'T', \
-         jsonb_build_object('number', 0) FROM generate_series(1, 30) n",
-    );
-    ctx.caught_up();
-    let partitions: HashMap<String, i32> = ctx
-        .records(30)
-        .into_iter()
-        .filter_map(|record| Some((String::from_utf8(record.key?).ok()?, record.partition)))
-        .collect();
+    let partitions = partitions_of_keys(ctx, &db);
     let victim = ctx.rng.i32(1..=3);
     let (lost, healthy): (Vec<String>, Vec<String>) = (1..=30)
         .map(|n| format!("key-{n}"))
         .partition(|key| partitions[key] == victim - 1);
-    let strike = |ctx: &Context| {
-        match loss {
-            Loss::Killed => cluster.kill(victim),
-            Loss::Hangs => cluster.pause(victim),
-        }
-        ctx.struck();
+    let lose_victim = |ctx: &Context| {
+        loss.lose(&cluster, victim);
+        ctx.fault_begins();
     };
 
     let in_throughput = "\"mode\":\"Throughput\"";
@@ -285,10 +304,10 @@ pub(crate) fn partition_down_in_bulk(ctx: &mut Context, loss: Loss, mode: Mode) 
             write_backlog(&db, &healthy, &lost);
             relay = start(ctx);
             relay.says(in_throughput);
-            strike(ctx);
+            lose_victim(ctx);
         }
         Mode::Latency => {
-            strike(ctx);
+            lose_victim(ctx);
             db.query(
                 "INSERT INTO outbox SELECT gen_random_uuid(), 'order', key, 'T', \
                  jsonb_build_object('number', 1) FROM unnest($1::text[]) key",
@@ -298,39 +317,27 @@ pub(crate) fn partition_down_in_bulk(ctx: &mut Context, loss: Loss, mode: Mode) 
             relay.says(in_throughput);
         }
     }
-    // All is read, and for so long nothing comes that the relay is in latency mode.
+    // Wait until the relay has read everything, then so long without new rows that it is in latency
+    // mode.
     eventually(PATIENCE, || {
-        let sent = "SELECT (sent_lsn >= pg_current_wal_lsn())::text FROM pg_stat_replication \
-                    JOIN pg_replication_slots ON active_pid = pid WHERE slot_name = ";
-        db.text(&format!("{sent}'{}'", ctx.name)).as_deref() == Some("true")
+        let sent = "SELECT sent_lsn >= pg_current_wal_lsn() FROM pg_stat_replication \
+                    JOIN pg_replication_slots ON active_pid = pid WHERE slot_name = $1";
+        db.column::<bool>(sent, &[&ctx.name]) == [true]
     });
     let read = Instant::now();
     eventually(PATIENCE, || read.elapsed() > Duration::from_millis(1_500));
 
-    let mut trickle: HashMap<String, i64> = HashMap::new();
-    for n in 0..TRICKLE {
-        let key = &healthy[n as usize % healthy.len()];
-        let row = db.query(
-            "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', $1, 'T', \
-             jsonb_build_object('number', 1000000 + $2::int8)) RETURNING id::text",
-            &[key, &n],
-        );
-        trickle.insert(row[0].get(0), millis_now());
-        thread::sleep(PACE);
-    }
+    let trickle = write_trickle(&db, &healthy);
     let limit = ctx.slot().wal_end();
     let written = Instant::now();
     eventually(PATIENCE, || {
-        let now = ctx.slot().read().expect("the slot").confirmed_flush;
+        let now = ctx.slot().confirmed();
         assert!(now < limit, "nothing was in flight to the lost partition");
         written.elapsed() > Duration::from_millis(LATE_MS as u64 + 1_000)
     });
 
-    match loss {
-        Loss::Killed => cluster.start_again(victim),
-        Loss::Hangs => cluster.resume(victim),
-    }
-    ctx.over();
+    loss.bring_back(&cluster, victim);
+    ctx.fault_ends();
     let outcome = ctx.judge(Ragged::No);
     let mut late: Vec<i64> = ctx
         .records(outcome.committed)
@@ -340,7 +347,7 @@ pub(crate) fn partition_down_in_bulk(ctx: &mut Context, loss: Loss, mode: Mode) 
     late.sort_unstable();
     let (slowest, median) = (late[late.len() - 1], late[late.len() / 2]);
     println!("rows of the trickle were in Kafka after {median} ms (median), {slowest} ms at most");
-    // At this level the log names the state "streaming" too.
+    // At this log level the state "streaming" is logged too, so match the message.
     let streams = relay.log().matches("\"message\":\"streaming\"").count();
     relay.ends_well();
     outcome

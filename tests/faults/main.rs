@@ -1,24 +1,27 @@
-//! The fault suite: every line of the catalogue of faults under load, before a real Postgres and a
-//! real Kafka, with the history checker of `walrelay-testkit` as the judge.
+//! The fault suite: every line of the catalogue of faults, under load, with a real Postgres and a
+//! real Kafka, checked by the history checker of `walrelay-testkit`.
 //!
 //! - [`table`]: the scenarios, what each covers, and which run in `make test`.
-//! - [`context`]: what a scenario works with: servers, load, relays, marks of faults, the judge.
-//! - [`outcome`]: what a scenario shows. [`report`]: the table of docs/PROOF.md.
-//! - [`run`]: lanes, each with servers of its own; evidence of what failed.
-//! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`], [`postgres`],
-//!   [`failover`], [`network`], [`distance`], [`data`].
+//! - [`context`]: the context of a scenario: servers, load, relays, marks of faults, the final
+//!   check.
+//! - [`outcome`]: the figures of a scenario. [`report`]: the table of docs/PROOF.md.
+//! - [`run`]: lanes, each with servers of its own; evidence of failures.
+//! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`],
+//!   [`postgres`], [`failover`], [`network`], [`distance`], [`data`].
 //!
-//! A scenario is a function from a [`context::Context`] to an [`outcome::Outcome`]; it is entered in
-//! [`table::SCENARIOS`], and fails by panicking or by an outcome that is not clean.
+//! A scenario is a function from a [`context::Context`] to an [`outcome::Outcome`]. It is listed in
+//! [`table::SCENARIOS`], and fails by a panic or by an outcome that is not clean.
 //!
 //! | variable | |
 //! |---|---|
-//! | `FAULTS_ALL=1` | every scenario on Postgres 14 to 18, as `make test-faults`; else the subset on 15 and 18 |
-//! | `FAULTS_SEED` | drives the load and the moments of the faults, which are counted in rows. Default: 1, or random with `FAULTS_ALL` |
-//! | `FAULTS_ONLY` | names of scenarios, with commas in between |
-//! | `FAULTS_POSTGRES` | versions of Postgres, with commas in between |
-//! | `FAULTS_KEEP=1` | the logs of what passed are kept too |
-//! | `FAULTS_LANES` | scenarios at once, default 2 |
+//! | `FAULTS_ALL=1` | every scenario on Postgres 14 to 18, as `make test-faults`; else the subset
+//! on 15 and 18 |
+//! | `FAULTS_SEED` | decides the load and the moments of the faults, which are counted in rows.
+//! Default: 1, or random with `FAULTS_ALL` |
+//! | `FAULTS_ONLY` | names of scenarios, separated by commas |
+//! | `FAULTS_POSTGRES` | versions of Postgres, separated by commas |
+//! | `FAULTS_KEEP=1` | keeps the logs of passed scenarios too |
+//! | `FAULTS_LANES` | number of concurrent scenarios, 2 by default; a scenario whose outcome is a time runs alone |
 
 #![allow(
     clippy::expect_used,
@@ -40,8 +43,12 @@ mod outcome;
 mod postgres;
 mod process;
 mod report;
-#[allow(dead_code, reason = "shared with tests/e2e, which uses all of it")]
-#[path = "../e2e/rig.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "shared with tests/e2e, which uses all of it"
+)]
+#[path = "../e2e/rig/mod.rs"]
 mod rig;
 mod run;
 mod table;

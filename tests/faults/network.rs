@@ -1,73 +1,66 @@
-//! Faults of the network, on either side, by a proxy that misbehaves.
+//! Faults of the network to Postgres and to Kafka, by a proxy that misbehaves.
 
 use std::time::{Duration, Instant};
 
 use walrelay_testkit::{ChaosProxy, Cut, Direction, Running, eventually};
 
-use crate::context::{Config, Context, Ragged};
+use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay};
 
-/// The server's side gives up a silent client after this, the relay a silent server too.
-const SILENCE: Duration = Duration::from_secs(2);
+/// After this time the server gives up a silent client, and the relay a silent server.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-fn impatient(config: Config) -> Config {
-    config
-        .source("receive_timeout = \"2s\"")
-        .source("wal_sender_timeout = \"2s\"")
-}
+/// Settings for that.
+const SHORT_TIMEOUTS: &str = "source.receive_timeout = \"2s\"\nsource.wal_sender_timeout = \"2s\"";
 
-/// A relay that reaches Postgres by a proxy.
-struct Wire {
+/// A relay that reaches Postgres through a proxy, under load.
+struct ProxiedRelay {
     proxy: ChaosProxy,
     relay: Relay,
     load: Running,
 }
 
-fn to_postgres(ctx: &mut Context) -> Wire {
-    ctx.outbox();
-    let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
-    let config = impatient(ctx.config().url(ctx.url_at(proxy.port())));
-    let relay = ctx.start(&config);
-    relay.streaming();
-    let load = ctx.load();
-    Wire { proxy, relay, load }
+fn to_postgres(ctx: &mut Context) -> ProxiedRelay {
+    to_postgres_with(ctx, SHORT_TIMEOUTS)
 }
 
-/// Makes what is behind the proxy so far away, each way.
-fn put_away(proxy: &ChaosProxy, delay: Duration) {
+fn to_postgres_with(ctx: &mut Context, settings: &str) -> ProxiedRelay {
+    ctx.outbox();
+    let (proxy, url) = ctx.proxy();
+    let relay = ctx.streaming(&ctx.config().url(&url).set(settings));
+    let load = ctx.load();
+    ProxiedRelay { proxy, relay, load }
+}
+
+/// Delays both directions of a proxy.
+fn set_distance(proxy: &ChaosProxy, delay: Duration) {
     for direction in [Direction::ToClient, Direction::ToServer] {
         proxy.delay(direction, delay);
     }
 }
 
-fn finished(ctx: &mut Context, wire: Wire, ragged: Ragged) -> Outcome {
-    ctx.more(&wire.load, 200..300);
-    ctx.finish(wire.load, wire.relay, ragged)
-}
-
-/// A blow after which the relay streams anew.
-fn strike(ctx: &mut Context, wire: &Wire, blow: impl FnOnce(&ChaosProxy)) {
-    ctx.more(&wire.load, 100..600);
-    let streams = wire.relay.streams();
-    ctx.struck();
-    blow(&wire.proxy);
-    ctx.over();
-    eventually(PATIENCE, || wire.relay.streams() > streams);
+/// Applies a fault after which the relay reconnects and streams again.
+fn apply_fault(ctx: &mut Context, link: &ProxiedRelay, fault: impl FnOnce(&ChaosProxy)) {
+    ctx.wait_rows(&link.load, 100..600);
+    let streams = link.relay.streams();
+    ctx.fault_begins();
+    fault(&link.proxy);
+    ctx.fault_ends();
+    eventually(PATIENCE, || link.relay.streams() > streams);
 }
 
 pub(crate) fn postgres_cut(ctx: &mut Context) -> Outcome {
-    let wire = to_postgres(ctx);
+    let link = to_postgres(ctx);
     for how in [Cut::Fin, Cut::Reset, Cut::Fin, Cut::Reset] {
-        strike(ctx, &wire, |proxy| proxy.cut(how));
+        apply_fault(ctx, &link, |proxy| proxy.cut(how));
     }
-    finished(ctx, wire, Ragged::No)
+    ctx.finish(link.load, link.relay, Ragged::No)
 }
 
-/// Reset after a number of bytes that the seed decides: in the midst of a frame, and of a
-/// transaction.
+/// Resets the connection after a random number of bytes: inside a frame and a transaction.
 pub(crate) fn postgres_reset_in_frame(ctx: &mut Context) -> Outcome {
-    let wire = to_postgres(ctx);
+    let link = to_postgres(ctx);
     for round in 0..6 {
         let direction = if round % 3 == 2 {
             Direction::ToServer
@@ -78,72 +71,67 @@ pub(crate) fn postgres_reset_in_frame(ctx: &mut Context) -> Outcome {
             Direction::ToClient => ctx.rng.u64(1..60_000),
             Direction::ToServer => ctx.rng.u64(1..100),
         };
-        ctx.more(&wire.load, 50..300);
-        // Now and then it hits the control connection, which the stream does not need: again.
+        ctx.wait_rows(&link.load, 50..300);
+        // The reset may hit the control connection, which the stream does not need. Then repeat it.
         loop {
-            let streams = wire.relay.streams();
-            wire.proxy.reset_after(direction, bytes);
-            eventually(PATIENCE, || !wire.proxy.reset_pending(direction));
-            ctx.struck();
-            ctx.over();
+            let streams = link.relay.streams();
+            link.proxy.reset_after(direction, bytes);
+            eventually(PATIENCE, || !link.proxy.reset_pending(direction));
+            ctx.fault_now();
             let enough = Instant::now() + Duration::from_secs(3);
             eventually(PATIENCE, || {
-                wire.relay.streams() > streams || Instant::now() > enough
+                link.relay.streams() > streams || Instant::now() > enough
             });
-            if wire.relay.streams() > streams {
+            if link.relay.streams() > streams {
                 break;
             }
         }
     }
-    finished(ctx, wire, Ragged::No)
+    ctx.finish(link.load, link.relay, Ragged::No)
 }
 
-/// Silent both ways for longer than either side waits, and then alive again as if nothing had been.
+/// Both directions are silent for longer than either side waits, then they continue.
 pub(crate) fn postgres_stalled(ctx: &mut Context) -> Outcome {
-    let wire = to_postgres(ctx);
+    let link = to_postgres(ctx);
     for _ in 0..2 {
-        strike(ctx, &wire, |proxy| {
+        apply_fault(ctx, &link, |proxy| {
             proxy.stall();
-            wire.relay.says("nothing was received from Postgres");
-            // Beyond the server's patience too, whatever the relay has done meanwhile.
+            link.relay.says("nothing was received from Postgres");
+            // Longer than the server waits, too, whatever the relay has done meanwhile.
             let begun = Instant::now();
-            eventually(PATIENCE, || begun.elapsed() > SILENCE);
+            eventually(PATIENCE, || begun.elapsed() > SERVER_TIMEOUT);
             proxy.resume();
         });
     }
-    finished(ctx, wire, Ragged::No)
+    ctx.finish(link.load, link.relay, Ragged::No)
 }
 
-/// One direction is dead, the other lives; then one direction is closed, the other not.
+/// One direction is dead while the other works; then one direction is closed and the other is not.
 pub(crate) fn postgres_half_open(ctx: &mut Context) -> Outcome {
-    let wire = to_postgres(ctx);
+    let link = to_postgres(ctx);
     for direction in [Direction::ToClient, Direction::ToServer] {
-        strike(ctx, &wire, |proxy| {
+        apply_fault(ctx, &link, |proxy| {
             let open = proxy.accepted();
             proxy.stall_direction(direction);
-            // The relay, or the server, gives it up, and the relay tries again.
+            // The relay or the server gives the connection up, and the relay reconnects.
             eventually(PATIENCE, || proxy.accepted() > open);
             proxy.resume();
         });
-        strike(ctx, &wire, |proxy| proxy.half_close(direction));
+        apply_fault(ctx, &link, |proxy| proxy.half_close(direction));
     }
-    finished(ctx, wire, Ragged::No)
+    ctx.finish(link.load, link.relay, Ragged::No)
 }
 
-/// The old connections are silent for ever, and new ones work. Both sides have to find out by their
-/// clocks, with the default timeouts: `wal_sender_timeout` is 5 s, and `receive_timeout` follows it.
+/// The old connections are silent for ever, new ones work. Both sides must notice by their
+/// timeouts, here the defaults: `wal_sender_timeout` is 5 s, and `receive_timeout` follows it.
 pub(crate) fn postgres_forgotten(ctx: &mut Context) -> Outcome {
-    ctx.outbox();
-    let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
-    let relay = ctx.start(&ctx.config().url(ctx.url_at(proxy.port())));
-    relay.streaming();
-    let load = ctx.load();
-    let wire = Wire { proxy, relay, load };
-    strike(ctx, &wire, ChaosProxy::forget);
-    // By the relay's own clock: a busy machine changes this less than the time until the first record.
-    let log = wire.relay.log();
+    let link = to_postgres_with(ctx, "");
+    apply_fault(ctx, &link, ChaosProxy::forget);
+    // Check the relay's own clock: a busy machine changes it less than the time until the first
+    // record.
+    let log = link.relay.log();
     let in_time = log.contains("nothing was received from Postgres for 5.");
-    let outcome = finished(ctx, wire, Ragged::Allowed);
+    let outcome = ctx.finish(link.load, link.relay, Ragged::Allowed);
     let slowest = outcome.first.iter().max().copied();
     let limit = Duration::from_secs(10);
     outcome
@@ -153,73 +141,70 @@ pub(crate) fn postgres_forgotten(ctx: &mut Context) -> Outcome {
         })
 }
 
-/// 200 ms in each direction, between two stretches without.
+/// 200 ms in each direction, before and after a time without delay.
 pub(crate) fn postgres_delayed(ctx: &mut Context) -> Outcome {
-    let wire = to_postgres(ctx);
-    ctx.more(&wire.load, 100..400);
-    let streams = wire.relay.streams();
+    let link = to_postgres(ctx);
+    ctx.wait_rows(&link.load, 100..400);
+    let streams = link.relay.streams();
     let delay = Duration::from_millis(200);
-    put_away(&wire.proxy, delay);
-    ctx.struck();
-    ctx.more(&wire.load, 3_000..4_000);
-    put_away(&wire.proxy, Duration::ZERO);
-    ctx.over();
-    let now = wire.relay.streams();
-    let outcome = finished(ctx, wire, Ragged::No);
+    set_distance(&link.proxy, delay);
+    ctx.fault_begins();
+    ctx.wait_rows(&link.load, 3_000..4_000);
+    set_distance(&link.proxy, Duration::ZERO);
+    ctx.fault_ends();
+    let now = link.relay.streams();
+    let outcome = ctx.finish(link.load, link.relay, Ragged::No);
     outcome
         .expect(now == streams, || "it gave a slow network up".to_owned())
         .nothing_repeated()
 }
 
-/// Every hundredth chunk either way is late by a retransmission's time, which is what the loss of one
-/// packet in a hundred looks like from above TCP.
+/// One chunk in a hundred is late by the time of a retransmission. Above TCP, the loss of one
+/// packet in a hundred looks like that.
 pub(crate) fn postgres_lossy(ctx: &mut Context) -> Outcome {
-    let wire = to_postgres(ctx);
-    ctx.more(&wire.load, 100..400);
+    let link = to_postgres(ctx);
+    ctx.wait_rows(&link.load, 100..400);
     let seed = ctx.rng.u64(..);
-    wire.proxy.lose(0.01, Duration::from_millis(200), seed);
-    ctx.struck();
-    ctx.more(&wire.load, 3_000..4_000);
-    wire.proxy.lose(0.0, Duration::ZERO, seed);
-    ctx.over();
-    finished(ctx, wire, Ragged::No)
+    link.proxy.lose(0.01, Duration::from_millis(200), seed);
+    ctx.fault_begins();
+    ctx.wait_rows(&link.load, 3_000..4_000);
+    link.proxy.lose(0.0, Duration::ZERO, seed);
+    ctx.fault_ends();
+    ctx.finish(link.load, link.relay, Ragged::No)
 }
 
-/// A relay that reaches Kafka by the broker's proxy.
+/// A relay that reaches Kafka through the broker's proxy, under load.
 fn to_kafka(ctx: &mut Context) -> (Relay, Running) {
+    to_kafka_with(ctx, "")
+}
+
+fn to_kafka_with(ctx: &mut Context, settings: &str) -> (Relay, Running) {
     ctx.outbox();
-    let at = ctx.kafka.proxy().address().to_string();
-    let config = ctx.config().bootstrap(at);
-    let relay = ctx.start(&config);
-    relay.streaming();
+    let config = ctx.config().bootstrap(ctx.kafka.proxy().address());
+    let relay = ctx.streaming(&config.set(settings));
     (relay, ctx.load())
 }
 
-fn through(ctx: &mut Context, relay: Relay, load: Running) -> Outcome {
-    ctx.more(&load, 200..300);
-    ctx.finish(load, relay, Ragged::Allowed)
-}
-
-/// Cut in order and by a reset, and refused for a while.
+/// Connections are closed and reset, and refused for a while.
 pub(crate) fn kafka_cut(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);
     for how in [Cut::Fin, Cut::Reset, Cut::Fin, Cut::Reset] {
-        ctx.more(&load, 100..600);
-        ctx.struck();
+        ctx.wait_rows(&load, 100..600);
+        ctx.fault_begins();
         ctx.kafka.proxy().cut(how);
-        ctx.over();
+        ctx.fault_ends();
     }
-    ctx.more(&load, 100..600);
-    ctx.struck();
+    ctx.wait_rows(&load, 100..600);
+    ctx.fault_begins();
     ctx.kafka.proxy().refuse(true);
     ctx.kafka.proxy().cut(Cut::Reset);
-    ctx.more(&load, 2_000..3_000);
+    ctx.wait_rows(&load, 2_000..3_000);
     ctx.kafka.proxy().refuse(false);
-    ctx.over();
-    through(ctx, relay, load)
+    ctx.fault_ends();
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
-/// Reset in the midst of a request, and of an answer.
+/// Resets inside a request, and inside a response.
 pub(crate) fn kafka_reset_in_frame(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);
     for round in 0..6 {
@@ -228,77 +213,72 @@ pub(crate) fn kafka_reset_in_frame(ctx: &mut Context) -> Outcome {
         } else {
             (Direction::ToClient, ctx.rng.u64(1..500))
         };
-        ctx.more(&load, 50..400);
-        ctx.struck();
+        ctx.wait_rows(&load, 50..400);
+        ctx.fault_begins();
         ctx.kafka.proxy().reset_after(direction, bytes);
         eventually(PATIENCE, || !ctx.kafka.proxy().reset_pending(direction));
-        ctx.over();
+        ctx.fault_ends();
     }
-    through(ctx, relay, load)
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
-/// Nothing passes for longer than a request may take: answers are lost for requests that the broker
-/// may have carried out.
+/// Nothing passes for longer than a request may take: responses are lost for requests that the
+/// broker may have processed.
 pub(crate) fn kafka_stalled(ctx: &mut Context) -> Outcome {
-    ctx.outbox();
-    let at = ctx.kafka.proxy().address().to_string();
-    let config = ctx
-        .config()
-        .bootstrap(at)
-        .kafka("\"socket.timeout.ms\" = 2000")
-        .kafka("\"request.timeout.ms\" = 1500");
-    let relay = ctx.start(&config);
-    relay.streaming();
-    let load = ctx.load();
-    ctx.more(&load, 300..600);
-    ctx.struck();
+    let (relay, load) = to_kafka_with(
+        ctx,
+        "sink.kafka.\"socket.timeout.ms\" = 2000\nsink.kafka.\"request.timeout.ms\" = 1500",
+    );
+    ctx.wait_rows(&load, 300..600);
+    ctx.fault_begins();
     ctx.kafka.proxy().stall();
-    ctx.more(&load, 4_500..5_000);
+    ctx.wait_rows(&load, 4_500..5_000);
     ctx.kafka.proxy().resume();
-    ctx.over();
+    ctx.fault_ends();
     for direction in [Direction::ToServer, Direction::ToClient] {
-        ctx.more(&load, 300..600);
-        ctx.struck();
+        ctx.wait_rows(&load, 300..600);
+        ctx.fault_begins();
         let open = ctx.kafka.proxy().accepted();
         ctx.kafka.proxy().stall_direction(direction);
         eventually(PATIENCE, || ctx.kafka.proxy().accepted() > open);
         ctx.kafka.proxy().resume();
-        ctx.over();
-        ctx.more(&load, 100..200);
-        ctx.struck();
+        ctx.fault_ends();
+        ctx.wait_rows(&load, 100..200);
+        ctx.fault_begins();
         ctx.kafka.proxy().half_close(direction);
-        ctx.over();
+        ctx.fault_ends();
     }
-    through(ctx, relay, load)
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// 200 ms in each direction.
 pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);
-    ctx.more(&load, 100..400);
+    ctx.wait_rows(&load, 100..400);
     let delay = Duration::from_millis(200);
-    ctx.struck();
-    put_away(ctx.kafka.proxy(), delay);
-    ctx.more(&load, 3_000..4_000);
-    put_away(ctx.kafka.proxy(), Duration::ZERO);
-    ctx.over();
-    let outcome = through(ctx, relay, load);
+    ctx.fault_begins();
+    set_distance(ctx.kafka.proxy(), delay);
+    ctx.wait_rows(&load, 3_000..4_000);
+    set_distance(ctx.kafka.proxy(), Duration::ZERO);
+    ctx.fault_ends();
+    let outcome = ctx.finish(load, relay, Ragged::Allowed);
     outcome.nothing_repeated()
 }
 
-/// So far away that several requests are in flight at any time, and cut again and again: the broker puts
-/// what comes twice, and what comes out of turn, in order by its numbers.
+/// Kafka is so far away that several requests are always in flight, and connections are cut again
+/// and again. The broker restores the order by sequence numbers, and drops repeated requests.
 pub(crate) fn kafka_distant(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);
-    put_away(ctx.kafka.proxy(), Duration::from_millis(15));
+    set_distance(ctx.kafka.proxy(), Duration::from_millis(15));
     for round in 0..12 {
-        ctx.more(&load, 100..400);
-        ctx.struck();
+        ctx.wait_rows(&load, 100..400);
+        ctx.fault_begins();
         match round % 3 {
             0 => ctx.kafka.proxy().cut(Cut::Fin),
             1 => ctx.kafka.proxy().cut(Cut::Reset),
             _ => {
-                // In an answer: requests behind it were carried out, and nobody hears of them.
+                // A reset inside a response: later requests were processed, and nobody learns of
+                // them.
                 let bytes = ctx.rng.u64(1..500);
                 ctx.kafka.proxy().reset_after(Direction::ToClient, bytes);
                 eventually(PATIENCE, || {
@@ -306,51 +286,51 @@ pub(crate) fn kafka_distant(ctx: &mut Context) -> Outcome {
                 });
             }
         }
-        ctx.over();
+        ctx.fault_ends();
     }
-    put_away(ctx.kafka.proxy(), Duration::ZERO);
-    through(ctx, relay, load)
+    set_distance(ctx.kafka.proxy(), Duration::ZERO);
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
-/// As towards Postgres.
+/// One chunk in a hundred is late, as in [`postgres_lossy`].
 pub(crate) fn kafka_lossy(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);
-    ctx.more(&load, 100..400);
+    ctx.wait_rows(&load, 100..400);
     let seed = ctx.rng.u64(..);
-    ctx.struck();
+    ctx.fault_begins();
     let rto = Duration::from_millis(200);
     ctx.kafka.proxy().lose(0.01, rto, seed);
-    ctx.more(&load, 3_000..4_000);
+    ctx.wait_rows(&load, 3_000..4_000);
     ctx.kafka.proxy().lose(0.0, Duration::ZERO, seed);
-    ctx.over();
-    through(ctx, relay, load)
+    ctx.fault_ends();
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
-/// The relay's side takes little at a time: the server waits, and is fed back to.
+/// The relay receives slowly: the server has to wait, and still gets feedback.
 pub(crate) fn postgres_slow_reader(ctx: &mut Context) -> Outcome {
-    let wire = to_postgres(ctx);
-    ctx.more(&wire.load, 100..400);
-    let streams = wire.relay.streams();
-    ctx.struck();
-    wire.proxy.throttle(Direction::ToClient, Some(100_000));
-    ctx.more(&wire.load, 4_000..5_000);
-    wire.proxy.throttle(Direction::ToClient, None);
-    ctx.over();
-    let now = wire.relay.streams();
-    let outcome = finished(ctx, wire, Ragged::No);
+    let link = to_postgres(ctx);
+    ctx.wait_rows(&link.load, 100..400);
+    let streams = link.relay.streams();
+    ctx.fault_begins();
+    link.proxy.throttle(Direction::ToClient, Some(100_000));
+    ctx.wait_rows(&link.load, 4_000..5_000);
+    link.proxy.throttle(Direction::ToClient, None);
+    ctx.fault_ends();
+    let now = link.relay.streams();
+    let outcome = ctx.finish(link.load, link.relay, Ragged::No);
     outcome.expect(now == streams, || "it gave a slow network up".to_owned())
 }
 
-/// The broker's side takes little at a time: the relay is back-pressured.
+/// The broker receives slowly: the relay is under back-pressure.
 pub(crate) fn kafka_slow_reader(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);
-    ctx.more(&load, 100..400);
-    ctx.struck();
+    ctx.wait_rows(&load, 100..400);
+    ctx.fault_begins();
     ctx.kafka
         .proxy()
         .throttle(Direction::ToServer, Some(100_000));
-    ctx.more(&load, 4_000..5_000);
+    ctx.wait_rows(&load, 4_000..5_000);
     ctx.kafka.proxy().throttle(Direction::ToServer, None);
-    ctx.over();
-    through(ctx, relay, load)
+    ctx.fault_ends();
+    ctx.finish(load, relay, Ragged::Allowed)
 }

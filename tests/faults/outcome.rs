@@ -1,4 +1,4 @@
-//! What a scenario shows.
+//! The figures that a scenario yields.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -11,21 +11,21 @@ pub(crate) struct Outcome {
     pub(crate) committed: usize,
     pub(crate) lost: usize,
     pub(crate) reordered: usize,
-    /// `None` where nobody could watch.
+    /// Rows that were confirmed too early; `None` if nothing watched the slot.
     pub(crate) early: Option<usize>,
     pub(crate) duplicates: usize,
-    /// From each fault's end to the first new record in the broker.
+    /// From the end of each fault to the first new record in the broker.
     pub(crate) first: Vec<Duration>,
-    /// From each fault's end until all that was committed before it was in the broker.
+    /// From the end of each fault until all rows committed before were in the broker.
     pub(crate) caught_up: Vec<Duration>,
-    /// What is wrong, in the checker's words.
+    /// Failed expectations, and the report of the checker.
     pub(crate) wrong: Vec<String>,
-    /// A word for the report: why it did not run here.
+    /// Why the scenario did not run, for the report.
     pub(crate) skipped: Option<String>,
 }
 
 impl Outcome {
-    /// This machine cannot do it, for a reason that the report tells.
+    /// The outcome of a scenario that this machine cannot run, with the reason for the report.
     pub(crate) fn skipped(why: impl Into<String>) -> Self {
         Self {
             skipped: Some(why.into()),
@@ -33,8 +33,8 @@ impl Outcome {
         }
     }
 
-    /// `ragged`: whether repeats may leave rows out, as they may when the broker still works off
-    /// requests of a relay that was killed.
+    /// `ragged`: whether repeats may leave rows out, because the broker may still process requests
+    /// of a relay that was killed.
     pub(crate) fn of(verdict: &Verdict, early: Option<&[TooEarly]>, ragged: bool) -> Self {
         let mut wrong = Vec::new();
         let clean = if ragged {
@@ -65,7 +65,7 @@ impl Outcome {
         }
     }
 
-    /// Another thing that must hold.
+    /// Adds an expectation.
     pub(crate) fn expect(mut self, holds: bool, words: impl FnOnce() -> String) -> Self {
         if !holds {
             self.wrong.push(words());
@@ -73,7 +73,7 @@ impl Outcome {
         self
     }
 
-    /// For faults after which the relay has all it needs to go on where it was.
+    /// Expects no repeats: for faults after which the relay can continue exactly where it was.
     pub(crate) fn nothing_repeated(self) -> Self {
         let repeated = self.duplicates;
         self.expect(repeated == 0, || format!("{repeated} repeated"))
@@ -109,7 +109,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Of several durations.
+/// Median and maximum of several durations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MedianMax {
     median: Duration,

@@ -13,7 +13,7 @@ const DOCUMENT: &str = "docs/PROOF.md";
 const BEGIN: &str = "<!-- faults -->\n";
 const END: &str = "<!-- end of faults -->";
 
-/// The versions that the page presumes; a line names others.
+/// The versions that the page presumes; a line names its versions if they differ.
 const ALL_MAJORS: &[u32] = &[14, 15, 16, 17, 18];
 
 /// Faults that other tests cover.
@@ -96,7 +96,7 @@ fn table(done: &[Done], seed: u64) -> String {
     text
 }
 
-/// The line of a scenario; none if it was not run.
+/// The line of a scenario; `None` if it did not run.
 fn row(scenario: &Scenario, done: &[Done]) -> Option<String> {
     let mut text = String::new();
     let mut of: Vec<&Done> = done
@@ -162,7 +162,7 @@ fn command(seed: u64) -> String {
 
 /// Replaces the lines of scenarios that were run again on all their versions.
 ///
-/// Lines of another seed are left alone: one command must generate the whole table.
+/// Lines of another seed stay unchanged: one command must generate the whole table.
 pub(crate) fn update(done: &[Done], seed: u64) {
     let path = root().join(DOCUMENT);
     let mut document = fs::read_to_string(&path).expect(DOCUMENT);

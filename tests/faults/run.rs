@@ -1,32 +1,32 @@
-//! Lanes, arguments, and evidence of what failed.
+//! Lanes, arguments, and evidence of failures.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::env;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_lab::servers::Postgres;
-use walrelay_testkit::{Kafka, servers};
+use walrelay_testkit::{Kafka, lock, servers};
 
 use crate::context::{Context, broker};
 use crate::outcome::Outcome;
 use crate::report;
 use crate::table::{ALL, SCENARIOS, Scenario};
 
-/// The versions of the subset: those that `make test` has fetched.
+/// Versions of the subset, which `make test` has fetched.
 const SUBSET: &[u32] = &[15, 18];
 
-/// What a scenario came to on one version.
+/// Result of a scenario on one version.
 pub(crate) struct Done {
     pub(crate) scenario: &'static Scenario,
     pub(crate) major: u32,
-    /// What panicked, where something did.
+    /// The outcome, or the message of the panic.
     pub(crate) outcome: Result<Outcome, String>,
     took: Duration,
 }
@@ -37,7 +37,7 @@ impl Done {
     }
 }
 
-/// What is asked for.
+/// Options of the run, from environment and arguments.
 struct Asked {
     all: bool,
     seed: u64,
@@ -53,14 +53,12 @@ impl Asked {
         let list = |name: &str| -> Vec<String> {
             let value = variable(name).unwrap_or_default();
             let items = value.split(',').map(str::trim);
-            items
-                .filter(|item| !item.is_empty())
-                .map(str::to_owned)
-                .collect()
+            let items = items.filter(|item| !item.is_empty());
+            items.map(str::to_owned).collect()
         };
         let number = |name: &str, text: &str| -> u64 {
-            text.parse()
-                .unwrap_or_else(|_| panic!("{name}: {text:?} is no number"))
+            let number = text.parse();
+            number.unwrap_or_else(|_| panic!("{name}: {text:?} is no number"))
         };
         let all = variable("FAULTS_ALL").is_some_and(|value| value != "0");
         let seed = match variable("FAULTS_SEED") {
@@ -92,7 +90,8 @@ impl Asked {
         asked
     }
 
-    /// Those of `cargo test`: a filter selects among what would run; the rest is of no concern here.
+    /// Reads the arguments of `cargo test`: a filter selects among the scenarios that would run;
+    /// other options are ignored.
     fn read_arguments(&mut self) {
         let mut arguments = env::args().skip(1);
         let mut filters = Vec::new();
@@ -107,9 +106,8 @@ impl Asked {
         }
         if !filters.is_empty() {
             let matching = |scenario: &&Scenario| {
-                filters
-                    .iter()
-                    .any(|filter| scenario.name.contains(filter.as_str()))
+                let mut filters = filters.iter();
+                filters.any(|filter| scenario.name.contains(filter.as_str()))
             };
             let (all, only) = (self.all, self.only.clone());
             self.only = SCENARIOS
@@ -164,9 +162,10 @@ pub(crate) fn main() -> ExitCode {
     let root = env::temp_dir().join(format!("walrelay-faults-{}", std::process::id()));
     let jobs = Mutex::new(jobs);
     let done = Mutex::new(Vec::new());
+    let turns = RwLock::new(());
     thread::scope(|scope| {
         for number in 0..asked.lanes {
-            let lane = || lane(&jobs, &done, asked.seed, &root);
+            let lane = || lane(&jobs, &done, &turns, asked.seed, &root);
             thread::Builder::new()
                 .name(format!("lane-{number}"))
                 .spawn_scoped(scope, lane)
@@ -174,7 +173,7 @@ pub(crate) fn main() -> ExitCode {
         }
     });
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // Gone if nothing is left in it.
+    // Fails unless the directory is empty, which is what is intended.
     let _ = fs::remove_dir(&root);
     if whole {
         report::write(&done, asked.seed);
@@ -211,7 +210,7 @@ fn again(seed: u64, scenario: &Scenario, major: u32) -> String {
     )
 }
 
-fn evidence(root: &std::path::Path, scenario: &Scenario, major: u32) -> PathBuf {
+fn evidence(root: &Path, scenario: &Scenario, major: u32) -> PathBuf {
     root.join(format!("{}-{major}", scenario.name))
 }
 
@@ -235,32 +234,31 @@ impl Servers {
     }
 }
 
-/// With prepared transactions, which are off by default.
+/// Starts a Postgres that allows prepared transactions, which are off by default.
 fn postgres(major: u32) -> Postgres {
-    let builder = servers::builder(major)
-        .setting("max_prepared_transactions", "10")
-        .setting("log_replication_commands", "on");
-    match builder.start() {
-        Ok(server) => server,
-        Err(error) => panic!("Postgres {major} does not start: {error}"),
-    }
+    let settings = [
+        ("max_prepared_transactions", "10"),
+        ("log_replication_commands", "on"),
+    ];
+    servers::postgres_with(major, &settings)
 }
 
 fn lane(
     jobs: &Mutex<VecDeque<(u32, &'static Scenario)>>,
     done: &Mutex<Vec<Done>>,
+    turns: &RwLock<()>,
     seed: u64,
-    root: &std::path::Path,
+    root: &Path,
 ) {
     let mut servers = Servers::default();
     loop {
-        let job = jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front();
+        let job = lock(jobs).pop_front();
         let Some((major, scenario)) = job else {
             return;
         };
+        // A scenario that runs alone waits for those of the other lanes, and holds them up.
+        let _alone = scenario.alone.then(|| turns.write());
+        let _beside = (!scenario.alone).then(|| turns.read());
         let begun = Instant::now();
         let outcome = attempt(&mut servers, scenario, major, seed, root);
         let one = Done {
@@ -271,12 +269,10 @@ fn lane(
         };
         say(&one, seed, root);
         if !one.is_clean() {
-            // Whatever state they are in: the next scenario is not to suffer from it.
+            // The servers may be in any state, so start new ones for the next scenario.
             servers = Servers::default();
         }
-        done.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(one);
+        lock(done).push(one);
     }
 }
 
@@ -285,7 +281,7 @@ fn attempt(
     scenario: &'static Scenario,
     major: u32,
     seed: u64,
-    root: &std::path::Path,
+    root: &Path,
 ) -> Result<Outcome, String> {
     let dir = evidence(root, scenario, major);
     catch_unwind(AssertUnwindSafe(|| {
@@ -309,7 +305,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("it panicked").to_owned()
 }
 
-fn say(done: &Done, seed: u64, root: &std::path::Path) {
+fn say(done: &Done, seed: u64, root: &Path) {
     let (name, major) = (done.scenario.name, done.major);
     let took = done.took.as_secs_f64();
     match &done.outcome {

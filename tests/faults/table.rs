@@ -5,6 +5,7 @@ use std::time::Duration;
 use walrelay_lab::servers::Shutdown;
 
 use crate::context::Context;
+use crate::handover::Displaced;
 use crate::kafka_cluster::{Loss, Mode};
 use crate::outcome::Outcome;
 use crate::{
@@ -14,431 +15,206 @@ use crate::{
 /// One fault, or several of a kind.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// The line of the catalogue, in the words of the report.
+    /// Line of the catalogue of faults, in the words of the report.
     pub(crate) covers: &'static str,
     /// Whether `make test` runs it too.
     pub(crate) subset: bool,
-    /// The versions of Postgres it concerns.
+    /// Whether no other scenario may run meanwhile, because its outcome is a time.
+    pub(crate) alone: bool,
+    /// Versions of Postgres that it runs on.
     pub(crate) versions: &'static [u32],
     pub(crate) run: fn(&mut Context) -> Outcome,
 }
 
-/// Every version that is supported.
+/// All supported versions.
 pub(crate) const ALL: &[u32] = &[14, 15, 16, 17, 18];
 
-/// For what concerns Kafka, and Postgres only in so far as it feeds the relay.
+/// For scenarios about Kafka, in which Postgres only feeds the relay.
 const OLDEST_AND_NEWEST: &[u32] = &[14, 18];
 const NEWEST: &[u32] = &[18];
-/// Those whose standbys decode.
+/// Versions whose standbys decode.
 const STANDBY_SLOTS: &[u32] = &[16, 17, 18];
-/// Those whose standbys keep copies of slots.
+/// Versions whose standbys have copies of slots.
 const FAILOVER_SLOTS: &[u32] = &[17, 18];
 
-const fn in_all(
-    name: &'static str,
-    covers: &'static str,
-    run: fn(&mut Context) -> Outcome,
-) -> Scenario {
-    Scenario {
-        name,
-        covers,
-        subset: false,
-        versions: ALL,
-        run,
+impl Scenario {
+    /// A scenario for all versions, which `make test` leaves out.
+    const fn new(
+        name: &'static str,
+        covers: &'static str,
+        run: fn(&mut Context) -> Outcome,
+    ) -> Self {
+        Self {
+            name,
+            covers,
+            subset: false,
+            alone: false,
+            versions: ALL,
+            run,
+        }
+    }
+
+    const fn on(mut self, versions: &'static [u32]) -> Self {
+        self.versions = versions;
+        self
+    }
+
+    const fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    const fn subset(mut self) -> Self {
+        self.subset = true;
+        self
     }
 }
 
-const fn in_subset(
-    name: &'static str,
-    covers: &'static str,
-    run: fn(&mut Context) -> Outcome,
-) -> Scenario {
-    Scenario {
-        subset: true,
-        ..in_all(name, covers, run)
-    }
+/// Makes the list of rows: name, marks if there are any, function, and what it covers.
+macro_rules! scenarios {
+    ($($name:literal $([$($mark:ident $(($versions:ident))?),*])? => $run:expr, $covers:literal;)*) => {
+        &[$(Scenario::new($name, $covers, $run)$($(.$mark($($versions)?))*)?),*]
+    };
 }
 
 /// In the order of the report. Names are lower case with hyphens.
-pub(crate) const SCENARIOS: &[Scenario] = &[
-    in_subset(
-        "sigkill-few",
-        "relay: SIGKILL at random moments, 8 times",
-        |ctx| process::sigkill(ctx, 8),
-    ),
-    in_all(
-        "sigkill",
-        "relay: SIGKILL at random moments mid-burst, 100 times in one history",
-        |ctx| process::sigkill(ctx, 100),
-    ),
-    in_subset(
-        "failpoints",
-        "relay: SIGKILL after read, after enqueue, after ack, after confirm, while draining; twice each",
-        |ctx| process::failpoints(ctx, 2),
-    ),
-    in_subset("sigterm", "relay: SIGTERM, 6 times", process::sigterm),
-    in_all(
-        "suspended",
-        "relay: SIGSTOP for less than `wal_sender_timeout` and for more, twice each",
-        process::suspended,
-    ),
-    in_subset(
-        "descriptors",
-        "relay: no file descriptor left when all connections are cut, twice",
-        process::out_of_descriptors,
-    ),
-    in_subset(
-        "log-disk-full",
-        "relay: standard error is a full device",
-        process::log_disk_full,
-    ),
-    in_all(
-        "clock-jumps",
-        "relay: its clock jumps by days, there and back",
-        process::clock_jumps,
-    ),
-    in_subset(
-        "takeover-sigkill",
-        "two relays on one slot: SIGKILL of the one that streams, 3 times",
-        takeover::sigkill,
-    ),
-    in_all(
-        "takeover-sigterm",
-        "two relays on one slot: SIGTERM of the one that streams, 3 times",
-        takeover::sigterm,
-    ),
-    in_all(
-        "takeover-vanished",
-        "two relays on one slot: the first one's machine vanishes without a word",
-        takeover::vanished,
-    ),
-    in_subset(
-        "handover-few",
-        "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 5 times",
-        |ctx| handover::in_turns(ctx, 5, false),
-    ),
-    in_all(
-        "handover",
-        "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 100 times",
-        |ctx| handover::in_turns(ctx, 100, false),
-    ),
-    in_all(
-        "handover-state-file",
-        "two relays on one slot with one state file: the same, 20 times",
-        |ctx| handover::in_turns(ctx, 20, true),
-    ),
-    in_all(
-        "displaced-links",
-        "two relays on one slot: both links of the one that streams fall silent, and speak again behind the other's back",
-        |ctx| handover::displaced(ctx, handover::Displaced::BothLinks),
-    ),
-    in_subset(
-        "displaced-postgres-link",
-        "two relays on one slot: the same with the link to Postgres alone",
-        |ctx| handover::displaced(ctx, handover::Displaced::PostgresLink),
-    ),
-    in_subset(
-        "displaced-stopped",
-        "two relays on one slot: the one that streams is stopped (SIGSTOP), and goes on behind the other's back",
-        |ctx| handover::displaced(ctx, handover::Displaced::Stopped),
-    ),
-    in_all(
-        "kafka-down-at-start",
-        "Kafka: down when the relay starts",
-        kafka::down_at_start,
-    ),
-    in_subset(
-        "kafka-killed",
-        "Kafka: SIGKILL mid-batch, gone for longer than `wal_sender_timeout`, twice",
-        kafka::killed,
-    ),
-    in_all(
-        "kafka-paused",
-        "Kafka: stopped (SIGSTOP) for 3 s, twice",
-        kafka::paused,
-    ),
-    in_all(
-        "kafka-topic-missing",
-        "Kafka: a topic is missing, auto-creation off, and appears",
-        kafka::topic_missing,
-    ),
-    Scenario {
-        versions: OLDEST_AND_NEWEST,
-        ..in_all(
-            "kafka-leader-hangs",
-            "Three brokers: a partition's leader stopped (SIGSTOP) until another leads, then resumed",
-            kafka_cluster::leader_hangs,
-        )
-    },
-    Scenario {
-        versions: NEWEST,
-        ..in_subset(
-            "kafka-leader-killed-once",
-            "Three brokers: SIGKILL of a partition's leader; from the election of another",
-            |ctx| kafka_cluster::leader_killed(ctx, 1),
-        )
-    },
-    in_all(
-        "kafka-leader-killed",
-        "Three brokers: SIGKILL of a partition's leader, then of the next, 3 times; from the election of another",
-        |ctx| kafka_cluster::leader_killed(ctx, 3),
-    ),
-    Scenario {
-        versions: OLDEST_AND_NEWEST,
-        ..in_all(
-            "kafka-two-killed",
-            "Three brokers: SIGKILL of two, below `min.insync.replicas`, so that nothing may be confirmed; until one is back",
-            kafka_cluster::two_killed,
-        )
-    },
-    Scenario {
-        versions: OLDEST_AND_NEWEST,
-        ..in_all(
-            "kafka-rolling-restart",
-            "Three brokers: each restarted in turn",
-            kafka_cluster::rolling_restart,
-        )
-    },
-    Scenario {
-        versions: OLDEST_AND_NEWEST,
-        ..in_all(
-            "kafka-partition-down",
-            "Three brokers: one partition without any, the others with a leader; until it is back",
-            kafka_cluster::partition_down,
-        )
-    },
-    Scenario {
-        versions: NEWEST,
-        ..in_all(
-            "kafka-partition-down-in-bulk",
-            "Three brokers: SIGKILL of one that alone leads a partition, in throughput mode; until it is back",
-            |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Killed, Mode::Throughput),
-        )
-    },
-    Scenario {
-        versions: NEWEST,
-        ..in_all(
-            "kafka-partition-hangs-in-bulk",
-            "Three brokers: one that alone leads a partition stopped (SIGSTOP) in throughput mode; until it is back",
-            |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Hangs, Mode::Throughput),
-        )
-    },
-    Scenario {
-        versions: NEWEST,
-        ..in_all(
-            "kafka-partition-down-before-bulk",
-            "Three brokers: SIGKILL of one that alone leads a partition, then a backlog for the others; until it is back",
-            |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Killed, Mode::Latency),
-        )
-    },
-    in_subset(
-        "kafka-cut",
-        "network to Kafka: cut by FIN and RST, refused for a while",
-        network::kafka_cut,
-    ),
-    in_all(
-        "kafka-reset-in-frame",
-        "network to Kafka: reset in mid-frame, 6 times",
-        network::kafka_reset_in_frame,
-    ),
-    in_all(
-        "kafka-stalled",
-        "network to Kafka: stalled, half-open and half-closed either way",
-        network::kafka_stalled,
-    ),
-    in_all(
-        "kafka-delayed",
-        "network to Kafka: 200 ms each way",
-        network::kafka_delayed,
-    ),
-    in_subset(
-        "kafka-distant",
-        "network to Kafka: 15 ms each way, cut and reset in answers, 12 times",
-        network::kafka_distant,
-    ),
-    in_all(
-        "kafka-slow-reader",
-        "network to Kafka: 100 kB/s",
-        network::kafka_slow_reader,
-    ),
-    in_all(
-        "kafka-lossy",
-        "network to Kafka: 1 % of the chunks late by a retransmission",
-        network::kafka_lossy,
-    ),
-    in_subset(
-        "postgres-fast",
-        "Postgres: restarted `fast`, 3 times",
-        |ctx| postgres::restarted(ctx, Shutdown::Fast),
-    ),
-    in_subset(
-        "postgres-immediate",
-        "Postgres: restarted `immediate`, 3 times",
-        |ctx| postgres::restarted(ctx, Shutdown::Immediate),
-    ),
-    in_all(
-        "walsender-terminated",
-        "Postgres: walsender terminated, 6 times",
-        postgres::walsender_terminated,
-    ),
-    in_all(
-        "no-slot-free",
-        "Postgres: `max_replication_slots` exhausted",
-        postgres::no_slot_free,
-    ),
-    in_all(
-        "publication-dropped",
-        "Postgres: publication dropped mid-stream: stops",
-        postgres::publication_dropped,
-    ),
-    in_subset(
-        "postgres-cut",
-        "network to Postgres: cut by FIN and RST, twice each",
-        network::postgres_cut,
-    ),
-    in_all(
-        "postgres-reset-in-frame",
-        "network to Postgres: reset in mid-frame, 6 times",
-        network::postgres_reset_in_frame,
-    ),
-    in_all(
-        "postgres-stalled",
-        "network to Postgres: silent for longer than `wal_sender_timeout`, twice",
-        network::postgres_stalled,
-    ),
-    in_all(
-        "postgres-half-open",
-        "network to Postgres: half-open and half-closed, each direction",
-        network::postgres_half_open,
-    ),
-    in_all(
-        "postgres-forgotten",
-        "network to Postgres: the old connections silent for ever, new ones work",
-        network::postgres_forgotten,
-    ),
-    in_all(
-        "postgres-delayed",
-        "network to Postgres: 200 ms each way",
-        network::postgres_delayed,
-    ),
-    in_all(
-        "look-at-a-distance-60",
-        "network to Postgres: 60 ms each way, a table out of the publication",
-        |ctx| distance::looks(ctx, Duration::from_millis(60)),
-    ),
-    in_all(
-        "look-at-a-distance-250",
-        "network to Postgres: 250 ms each way, a table out of the publication",
-        |ctx| distance::looks(ctx, Duration::from_millis(250)),
-    ),
-    in_all(
-        "postgres-slow-reader",
-        "network to Postgres: 100 kB/s",
-        network::postgres_slow_reader,
-    ),
-    in_all(
-        "postgres-lossy",
-        "network to Postgres: 1 % of the chunks late by a retransmission",
-        network::postgres_lossy,
-    ),
-    in_all(
-        "large-transaction",
-        "data: a transaction of 1,000,000 rows amid load",
-        |ctx| data::large_transaction(ctx, 1_000_000),
-    ),
-    in_all(
-        "two-large-transactions",
-        "data: two transactions of 100,000 rows at once",
-        |ctx| data::two_large_transactions(ctx, 100_000),
-    ),
-    in_all(
-        "row-of-64-mb",
-        "data: a row of 64 MB between small ones",
-        data::row_of_64_mb,
-    ),
-    in_subset(
-        "changed-and-truncated",
-        "data: UPDATE, DELETE and TRUNCATE of the outbox",
-        data::changed_and_truncated,
-    ),
-    in_all(
-        "columns-changed",
-        "data: columns added, renamed, retyped, dropped mid-stream; a routing column renamed: stops",
-        data::columns_changed,
-    ),
-    in_subset(
-        "odd-rows",
-        "data: NULL keys and payloads, TOAST, logical messages, prepared transactions, savepoints",
-        data::odd_rows,
-    ),
-    in_all(
-        "bytea-payload",
-        "data: bytea payloads with every byte, which arrive in base64",
-        data::bytea_payload,
-    ),
-    in_all(
-        "partitioned-root",
-        "data: a partitioned outbox, `publish_via_partition_root`",
-        |ctx| data::partitioned(ctx, true),
-    ),
-    in_all(
-        "partitioned",
-        "data: a partitioned outbox by its partitions' names",
-        |ctx| data::partitioned(ctx, false),
-    ),
-    in_all(
-        "two-tables",
-        "data: two outbox tables in one publication",
-        data::two_tables,
-    ),
-    in_all(
-        "idle",
-        "idle: other tables take 30 MB, the outbox is silent",
-        postgres::idle,
-    ),
-    Scenario {
-        versions: FAILOVER_SLOTS,
-        ..in_all(
-            "failover-synced",
-            "SIGKILL of the primary, a standby with a copy of the slot promoted; the relay has both in its list of hosts",
-            failover::synced,
-        )
-    },
-    Scenario {
-        versions: FAILOVER_SLOTS,
-        ..in_all(
-            "failover-synced-address-moves",
-            "The same, behind one address that leads to the standby before it is promoted",
-            failover::moved_address,
-        )
-    },
-    Scenario {
-        versions: FAILOVER_SLOTS,
-        ..in_all(
-            "failover-synced-relay-killed",
-            "The same, the relay killed too and started after the promotion",
-            failover::relay_too,
-        )
-    },
-    Scenario {
-        versions: FAILOVER_SLOTS,
-        ..in_all(
-            "failover-synced-lagging",
-            "The same with a standby that lags and without `synchronized_standby_slots`: what the new primary has is judged, not what it lacks",
-            failover::diverged,
-        )
-    },
-    Scenario {
-        versions: STANDBY_SLOTS,
-        ..in_all(
-            "promoted-under-the-stream",
-            "the relay reads a slot of the standby, which is promoted under the stream; then its walsender is terminated, and it is started again",
-            failover::promoted_under_the_stream,
-        )
-    },
-    in_all(
-        "failover-without-slot",
-        "SIGKILL of the primary, a standby without a copy of the slot promoted: the relay stops, names the range and makes no slot, nor does one that is started",
-        failover::without_slot,
-    ),
-];
+pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
+    "sigkill-few" [subset] => |ctx| process::sigkill(ctx, 8),
+        "relay: SIGKILL at random moments, 8 times";
+    "sigkill" => |ctx| process::sigkill(ctx, 100),
+        "relay: SIGKILL at random moments mid-burst, 100 times in one history";
+    "failpoints" [subset] => |ctx| process::failpoints(ctx, 2),
+        "relay: SIGKILL after read, after enqueue, after ack, after confirm, while draining; twice each";
+    "sigterm" [subset] => process::sigterm,
+        "relay: SIGTERM, 6 times";
+    "suspended" => process::suspended,
+        "relay: SIGSTOP for less than `wal_sender_timeout` and for more, twice each";
+    "descriptors" [subset] => process::out_of_descriptors,
+        "relay: no file descriptor left when all connections are cut, twice";
+    "log-disk-full" [subset] => process::log_disk_full,
+        "relay: standard error is a full device";
+    "clock-jumps" => process::clock_jumps,
+        "relay: its clock jumps by days, there and back";
+    "takeover-sigkill" [subset, alone] => takeover::sigkill,
+        "two relays on one slot: SIGKILL of the one that streams, 3 times";
+    "takeover-sigterm" [alone] => takeover::sigterm,
+        "two relays on one slot: SIGTERM of the one that streams, 3 times";
+    "takeover-vanished" [alone] => takeover::vanished,
+        "two relays on one slot: the first one's machine vanishes without a word";
+    "handover-few" [subset] => |ctx| handover::in_turns(ctx, 5, false),
+        "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 5 times";
+    "handover" => |ctx| handover::in_turns(ctx, 100, false),
+        "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 100 times";
+    "handover-state-file" => |ctx| handover::in_turns(ctx, 20, true),
+        "two relays on one slot with one state file: the same, 20 times";
+    "displaced-links" => |ctx| handover::displaced(ctx, Displaced::BothLinks),
+        "two relays on one slot: both links of the one that streams fall silent, and speak again behind the other's back";
+    "displaced-postgres-link" [subset] => |ctx| handover::displaced(ctx, Displaced::PostgresLink),
+        "two relays on one slot: the same with the link to Postgres alone";
+    "displaced-stopped" [subset] => |ctx| handover::displaced(ctx, Displaced::Stopped),
+        "two relays on one slot: the one that streams is stopped (SIGSTOP), and goes on behind the other's back";
+    "kafka-down-at-start" => kafka::down_at_start,
+        "Kafka: down when the relay starts";
+    "kafka-killed" [subset] => kafka::killed,
+        "Kafka: SIGKILL mid-batch, gone for longer than `wal_sender_timeout`, twice";
+    "kafka-paused" => kafka::paused,
+        "Kafka: stopped (SIGSTOP) for 3 s, twice";
+    "kafka-topic-missing" => kafka::topic_missing,
+        "Kafka: a topic is missing, auto-creation off, and appears";
+    "kafka-leader-hangs" [on(OLDEST_AND_NEWEST)] => kafka_cluster::leader_hangs,
+        "Three brokers: a partition's leader stopped (SIGSTOP) until another leads, then resumed";
+    "kafka-leader-killed-once" [subset, on(NEWEST)] => |ctx| kafka_cluster::leader_killed(ctx, 1),
+        "Three brokers: SIGKILL of a partition's leader; from the election of another";
+    "kafka-leader-killed" => |ctx| kafka_cluster::leader_killed(ctx, 3),
+        "Three brokers: SIGKILL of a partition's leader, then of the next, 3 times; from the election of another";
+    "kafka-two-killed" [on(OLDEST_AND_NEWEST)] => kafka_cluster::two_killed,
+        "Three brokers: SIGKILL of two, below `min.insync.replicas`, so that nothing may be confirmed; until one is back";
+    "kafka-rolling-restart" [on(OLDEST_AND_NEWEST)] => kafka_cluster::rolling_restart,
+        "Three brokers: each restarted in turn";
+    "kafka-partition-down" [on(OLDEST_AND_NEWEST)] => kafka_cluster::partition_down,
+        "Three brokers: one partition without any, the others with a leader; until it is back";
+    "kafka-partition-down-in-bulk" [on(NEWEST)] => |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Killed, Mode::Throughput),
+        "Three brokers: SIGKILL of one that alone leads a partition, in throughput mode; until it is back";
+    "kafka-partition-hangs-in-bulk" [on(NEWEST)] => |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Hangs, Mode::Throughput),
+        "Three brokers: one that alone leads a partition stopped (SIGSTOP) in throughput mode; until it is back";
+    "kafka-partition-down-before-bulk" [on(NEWEST)] => |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Killed, Mode::Latency),
+        "Three brokers: SIGKILL of one that alone leads a partition, then a backlog for the others; until it is back";
+    "kafka-cut" [subset] => network::kafka_cut,
+        "network to Kafka: cut by FIN and RST, refused for a while";
+    "kafka-reset-in-frame" => network::kafka_reset_in_frame,
+        "network to Kafka: reset in mid-frame, 6 times";
+    "kafka-stalled" => network::kafka_stalled,
+        "network to Kafka: stalled, half-open and half-closed either way";
+    "kafka-delayed" => network::kafka_delayed,
+        "network to Kafka: 200 ms each way";
+    "kafka-distant" [subset] => network::kafka_distant,
+        "network to Kafka: 15 ms each way, cut and reset in answers, 12 times";
+    "kafka-slow-reader" => network::kafka_slow_reader,
+        "network to Kafka: 100 kB/s";
+    "kafka-lossy" => network::kafka_lossy,
+        "network to Kafka: 1 % of the chunks late by a retransmission";
+    "postgres-fast" [subset] => |ctx| postgres::restarted(ctx, Shutdown::Fast),
+        "Postgres: restarted `fast`, 3 times";
+    "postgres-immediate" [subset] => |ctx| postgres::restarted(ctx, Shutdown::Immediate),
+        "Postgres: restarted `immediate`, 3 times";
+    "walsender-terminated" => postgres::walsender_terminated,
+        "Postgres: walsender terminated, 6 times";
+    "no-slot-free" => postgres::no_slot_free,
+        "Postgres: `max_replication_slots` exhausted";
+    "publication-dropped" => postgres::publication_dropped,
+        "Postgres: publication dropped mid-stream: stops";
+    "postgres-cut" [subset] => network::postgres_cut,
+        "network to Postgres: cut by FIN and RST, twice each";
+    "postgres-reset-in-frame" => network::postgres_reset_in_frame,
+        "network to Postgres: reset in mid-frame, 6 times";
+    "postgres-stalled" => network::postgres_stalled,
+        "network to Postgres: silent for longer than `wal_sender_timeout`, twice";
+    "postgres-half-open" => network::postgres_half_open,
+        "network to Postgres: half-open and half-closed, each direction";
+    "postgres-forgotten" => network::postgres_forgotten,
+        "network to Postgres: the old connections silent for ever, new ones work";
+    "postgres-delayed" => network::postgres_delayed,
+        "network to Postgres: 200 ms each way";
+    "look-at-a-distance-60" => |ctx| distance::looks(ctx, Duration::from_millis(60)),
+        "network to Postgres: 60 ms each way, a table out of the publication";
+    "look-at-a-distance-250" => |ctx| distance::looks(ctx, Duration::from_millis(250)),
+        "network to Postgres: 250 ms each way, a table out of the publication";
+    "postgres-slow-reader" => network::postgres_slow_reader,
+        "network to Postgres: 100 kB/s";
+    "postgres-lossy" => network::postgres_lossy,
+        "network to Postgres: 1 % of the chunks late by a retransmission";
+    "large-transaction" => |ctx| data::large_transactions(ctx, &["bulk"], 1_000_000),
+        "data: a transaction of 1,000,000 rows amid load";
+    "two-large-transactions" => |ctx| data::large_transactions(ctx, &["bulk", "other"], 100_000),
+        "data: two transactions of 100,000 rows at once";
+    "row-of-64-mb" => data::row_of_64_mb,
+        "data: a row of 64 MB between small ones";
+    "changed-and-truncated" [subset] => data::changed_and_truncated,
+        "data: UPDATE, DELETE and TRUNCATE of the outbox";
+    "columns-changed" => data::columns_changed,
+        "data: columns added, renamed, retyped, dropped mid-stream; a routing column renamed: stops";
+    "odd-rows" [subset] => data::odd_rows,
+        "data: NULL keys and payloads, TOAST, logical messages, prepared transactions, savepoints";
+    "bytea-payload" => data::bytea_payload,
+        "data: bytea payloads with every byte, which arrive in base64";
+    "partitioned-root" => |ctx| data::partitioned(ctx, true),
+        "data: a partitioned outbox, `publish_via_partition_root`";
+    "partitioned" => |ctx| data::partitioned(ctx, false),
+        "data: a partitioned outbox by its partitions' names";
+    "two-tables" => data::two_tables,
+        "data: two outbox tables in one publication";
+    "idle" => postgres::idle,
+        "idle: other tables take 30 MB, the outbox is silent";
+    "failover-synced" [on(FAILOVER_SLOTS)] => failover::synced,
+        "SIGKILL of the primary, a standby with a copy of the slot promoted; the relay has both in its list of hosts";
+    "failover-synced-address-moves" [on(FAILOVER_SLOTS)] => failover::moved_address,
+        "The same, behind one address that leads to the standby before it is promoted";
+    "failover-synced-relay-killed" [on(FAILOVER_SLOTS)] => failover::relay_too,
+        "The same, the relay killed too and started after the promotion";
+    "failover-synced-lagging" [on(FAILOVER_SLOTS)] => failover::diverged,
+        "The same with a standby that lags and without `synchronized_standby_slots`: what the new primary has is judged, not what it lacks";
+    "promoted-under-the-stream" [on(STANDBY_SLOTS)] => failover::promoted_under_the_stream,
+        "the relay reads a slot of the standby, which is promoted under the stream; then its walsender is terminated, and it is started again";
+    "failover-without-slot" => failover::without_slot,
+        "SIGKILL of the primary, a standby without a copy of the slot promoted: the relay stops, names the range and makes no slot, nor does one that is started";
+};

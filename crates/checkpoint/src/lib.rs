@@ -1,29 +1,30 @@
-//! Acknowledgements in any order to the one position that may be confirmed.
+//! Checkpoints: turns acknowledgements, in any order, into the position that may be confirmed.
 //!
 //! # Contents
 //! - [`Seq`]: the number of a record, from 0, never used twice.
-//! - [`AckRing`]: what threads share, one bit per record in flight, and the owner's wake-up.
-//! - [`Ledger`]: the owner's side. It knows which records belong to which transaction and turns
+//! - [`AckRing`]: the state shared by threads, one bit per record in flight, and the owner's
+//!   wake-up.
+//! - [`Ledger`]: the owner's side. It records which records belong to which transaction and turns
 //!   the acknowledged prefix into a [`CommitEnd`](walrelay_lsn::CommitEnd).
-//! - [`LedgerError`]: calls that do not fit the stream of transactions.
+//! - [`LedgerError`]: a call that does not fit the stream of transactions.
 //!
 //! # Invariants
-//! - A transaction is confirmed only when **every** record with its number or a lower one is
-//!   acknowledged, those of transactions that were cut off included.
-//! - What is confirmed is the end of a commit as Postgres sent it, or a keepalive's position while
-//!   nothing is open and nothing in flight. It never moves backwards.
-//! - An acknowledgement that comes twice, too late or for a number that was not handed out is
-//!   counted and changes nothing else, however threads interleave.
+//! - A transaction is confirmed only when **every** record of it and every record with a lower
+//!   number is acknowledged, including records of transactions that a lost connection cut off.
+//! - The confirmed position is the end of a commit as Postgres sent it, or a keepalive's position
+//!   while no transaction is open and no record is in flight. It never moves backwards.
+//! - An acknowledgement that is repeated, late or for a number outside the window is counted and
+//!   changes nothing else, however threads interleave.
 //! - No I/O, no clock, no log, no panic on input; no allocation per record.
 //!
 //! # Ordering
-//! [`AckRing`]'s methods for acknowledging may be called from any thread at any time and never
-//! block. [`AckRing::park`], [`AckRing::unpark`] and the ledger belong to one thread or task, the
-//! owner; a ring has one ledger in its life. How an owner waits without missing anything:
+//! [`AckRing::ack`], [`AckRing::nack`] and [`AckRing::wake`] may be called from any thread at any
+//! time and never block. [`AckRing::park`], [`AckRing::unpark`] and the ledger belong to one thread
+//! or task, the owner. A ring has one ledger in its life. This loop misses no wake-up:
 //!
 //! ```text
 //! loop {
-//!     ledger.advance(), then everything else there is to do
+//!     ledger.advance(), then all other work
 //!     ring.park()
 //!     if !ledger.has_news() { wait for the wake-up, or a timer, or the socket }
 //!     ring.unpark()

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// The sequence number of a record: from 0, in the order of handing over, never used twice.
+/// The sequence number of a record: from 0, in the order of sending, never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(u64);
 

@@ -1,4 +1,4 @@
-//! The atomics, or under `cfg(loom)` those of the model checker.
+//! The standard library's atomics, or loom's under `cfg(loom)`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};

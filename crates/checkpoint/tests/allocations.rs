@@ -1,4 +1,4 @@
-//! No allocation per record: a million of them, none allocated for.
+//! A million records in steady state without an allocation.
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test, also in its helper")]
 
@@ -9,8 +9,8 @@ use walrelay_lsn::{CommitEnd, Lsn};
 
 const WINDOW: u64 = 4096;
 
-/// Transactions of 1 to 7 records and some without, acknowledged in reverse within windows of
-/// 4096 records; then everything is confirmed.
+/// Sends transactions of 0 to 7 records, acknowledges them in reverse within windows of 4096
+/// records, and asserts that everything is confirmed. Returns the number of records.
 fn stream(ring: &AckRing, ledger: &mut Ledger, position: &mut u64, records: u64) -> u64 {
     let mut sent = 0;
     let mut window = Vec::<Seq>::new();
@@ -51,7 +51,7 @@ fn a_million_records_in_steady_state_allocate_nothing() {
     let ring = Arc::new(AckRing::new(WINDOW as usize));
     let mut ledger = Ledger::new(Arc::clone(&ring), None);
     let mut position = 1;
-    // Until the deque has the size it needs.
+    // Warm up until the deque has its final size.
     let warm_up = allocation_counter::measure(|| {
         stream(&ring, &mut ledger, &mut position, 50_000);
     });
@@ -61,7 +61,7 @@ fn a_million_records_in_steady_state_allocate_nothing() {
         sent = stream(&ring, &mut ledger, &mut position, 1_000_000);
     });
     assert!(sent >= 1_000_000);
-    // The test's own list of what is in flight, once.
+    // One allocation: the test's own list of records in flight.
     assert_eq!(steady.count_total, 1, "{steady:?}");
     assert_eq!(ring.strays(), 0);
 }

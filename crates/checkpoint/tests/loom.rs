@@ -1,33 +1,33 @@
-//! What threads share, in every interleaving and with every reordering the memory model allows.
+//! The ring's shared state, in the interleavings and reorderings that the memory model allows.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
 //!     cargo test -p walrelay-checkpoint --release --test loom
 //! ```
 //!
-//! Under `cfg(loom)` a word holds two records instead of 32, so a ring for two records is gone
-//! around after four.
+//! Under `cfg(loom)` a word holds two records instead of 32, so a lap of a ring for two records has
+//! four records.
 //!
-//! # That the models bite
+//! # Mutations that the models detect
 //! Each of these mistakes was planted, one at a time, and failed the models named:
 //!
 //! | Planted | Failed |
 //! |---|---|
 //! | no fence in `park`, or none in `after_change` | all four `…slept_through…` |
 //! | no fence in `publish`; no second look after it in `collect` | `…after_advancing_while_parked` |
-//! | a thread looks at `parked` before it sets its bit | both `no_acknowledgement_…` |
+//! | a thread loads `parked` before it sets its bit | both `no_acknowledgement_…` |
 //! | the load of `run_from` relaxed | `no_failure_…` |
 //! | check and `fetch_or` in place of compare-and-swap | `a_repeated_report_…` |
 //! | `turn_over` leaves the lap, or is not called | `a_repeated_report_…`, `a_reused_word_…`, `a_word_is_turned_over_…` |
 //! | `turn_over` only when the next lap's record was sent | `a_reused_word_…`, `a_word_is_turned_over_…` |
 //! | waking by load and store in place of compare-and-swap | `of_all_reports_…` |
-//! | `wake` by a release store in place of a swap; `unpark` taking note relaxed; `has_news` blind to wakes | `no_nudge_…`, `no_failure_…` |
-//! | `nack` relaxed, or nudging before it notes the record; `run_from` looking at the failed record before the bits | `no_failure_…` |
+//! | `wake` by a release store in place of a swap; `unpark` clears `woken` relaxed; `has_news` ignores wakes | `no_wake_…`, `no_failure_…` |
+//! | `nack` relaxed, or waking before it stores the record; `run_from` loads the failed record before the bits | `no_failure_…` |
 //!
-//! What they do not show: with the swap of `mark` relaxed all models still pass, as loom never
-//! switches threads between that swap and the fence after it; that it must be a release rests on the
-//! reasoning in `ring/mod.rs`. And loom knows no total order of a plain store and another thread's swap,
-//! which is why `park` and `unpark` swap where a store would do.
+//! The models do not show that the swap of `mark` must be a release: with a relaxed swap all still
+//! pass, because loom never switches threads between that swap and the fence after it. The
+//! reasoning in `ring/mod.rs` shows it. Loom has no total order of a plain store and another
+//! thread's swap, so `park` and `unpark` swap where a store would do.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
@@ -39,12 +39,12 @@ use loom::thread::{self, JoinHandle};
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_lsn::{CommitEnd, Lsn};
 
-/// All interleavings with up to three preemptions, which keeps the whole to seconds and finds each
-/// of the mistakes above.
-fn model(body: impl Fn() + Send + Sync + 'static) {
+/// Checks all interleavings with up to three preemptions of an owner whose first record is number
+/// `first`: this takes seconds and finds each of the mistakes above.
+fn model(first: u64, body: impl Fn(Owner) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
-    builder.check(body);
+    builder.check(move || body(Owner::starting_at(first)));
 }
 
 fn end(position: u64) -> CommitEnd {
@@ -76,7 +76,7 @@ impl Owner {
         self.ledger.next_seq().unwrap()
     }
 
-    /// The record was sent, and its transaction ends at 10 times its number.
+    /// Enters the record as sent and commits its transaction, which ends at 10 times its number.
     fn commit(&mut self, seq: Seq) {
         self.ledger.sent(seq).unwrap();
         self.ledger.commit(end(10 * seq.get())).unwrap();
@@ -97,7 +97,7 @@ impl Owner {
         }
     }
 
-    /// A thread that wakes the owner if the report asks for it.
+    /// Starts a thread that runs `report` and wakes the owner if `report` returns `true`.
     fn spawn(&mut self, report: impl FnOnce(&AckRing) -> bool + Send + 'static) {
         let (ring, wake) = (Arc::clone(&self.ring), Arc::clone(&self.wake));
         self.threads.push(thread::spawn(move || {
@@ -115,7 +115,7 @@ impl Owner {
         }
     }
 
-    /// The same; a flag for each record says that it was delivered.
+    /// As [`Owner::send_two`]; sets a flag for each record before it is acknowledged.
     fn send_two_flagged(&mut self) -> Flags {
         let delivered = Flags::default();
         for at in 0..2 {
@@ -129,19 +129,19 @@ impl Owner {
         delivered
     }
 
-    /// Waits as an owner does until `seen` everything.
+    /// Runs an owner's wait loop until `seen` returns `true`.
     fn wait_until(&mut self, mut seen: impl FnMut(&mut Ledger) -> bool) {
         while !seen(&mut self.ledger) {
             self.ring.park();
             if !self.ledger.has_news() {
-                // Loom reports a deadlock if nobody ever wakes us.
+                // Loom reports a deadlock if no thread wakes the owner.
                 self.wake.wait();
             }
             self.ring.unpark();
         }
     }
 
-    /// What is confirmed when every thread has ended.
+    /// The confirmed position after every thread has ended.
     fn confirmed_at_the_end(&mut self) -> Option<CommitEnd> {
         for thread in self.threads.drain(..) {
             thread.join().unwrap();
@@ -153,7 +153,7 @@ impl Owner {
 
 type Flags = Arc<[AtomicBool; 2]>;
 
-/// What a sink's queue does: hands the number of a record to the thread that will report it.
+/// Passes the number of a record to the thread that reports it, as a sink's queue does.
 #[derive(Clone)]
 struct Queue {
     offered: Arc<AtomicU64>,
@@ -174,7 +174,7 @@ impl Queue {
     }
 
     fn take(&self) -> Seq {
-        // `Notify` may wake without a cause.
+        // `Notify` may wake spuriously.
         while self.offered.load(Ordering::Acquire) == 0 {
             self.queued.wait();
         }
@@ -184,15 +184,15 @@ impl Queue {
 
 #[test]
 fn nothing_is_confirmed_early_and_nothing_is_lost() {
-    model(|| {
-        // Numbers 1 and 2 lie in different words.
-        let mut owner = Owner::starting_at(1);
+    // Numbers 1 and 2 lie in different words.
+    model(1, |mut owner| {
         let delivered = owner.send_two_flagged();
         for _ in 0..2 {
             owner.ledger.advance();
             let confirmed = owner.ledger.confirmed();
             for at in 0..2 {
-                // Also: what was written before an acknowledgement is seen by who acts on it.
+                // The relaxed load also shows that writes before an acknowledgement are visible to
+                // the owner that collects it.
                 if confirmed >= Some(end(10 * (at as u64 + 1))) {
                     assert!(delivered[at].load(Ordering::Relaxed), "confirmed early");
                 }
@@ -205,8 +205,7 @@ fn nothing_is_confirmed_early_and_nothing_is_lost() {
 
 #[test]
 fn two_threads_on_one_word_hand_over_what_they_wrote() {
-    model(|| {
-        let mut owner = Owner::starting_at(0);
+    model(0, |mut owner| {
         let delivered = owner.send_two_flagged();
         if owner.ledger.advance() == Some(end(10)) {
             assert!(
@@ -220,8 +219,7 @@ fn two_threads_on_one_word_hand_over_what_they_wrote() {
 
 #[test]
 fn no_acknowledgement_is_slept_through() {
-    model(|| {
-        let mut owner = Owner::starting_at(1);
+    model(1, |mut owner| {
         owner.send_two();
         owner.wait_until(|ledger| {
             ledger.advance();
@@ -233,8 +231,7 @@ fn no_acknowledgement_is_slept_through() {
 
 #[test]
 fn no_acknowledgement_is_slept_through_after_advancing_while_parked() {
-    model(|| {
-        let mut owner = Owner::starting_at(1);
+    model(1, |mut owner| {
         owner.send_two();
         // This owner moves the prefix after it has parked and then waits without parking again.
         loop {
@@ -251,8 +248,7 @@ fn no_acknowledgement_is_slept_through_after_advancing_while_parked() {
 
 #[test]
 fn no_failure_is_slept_through_and_it_blocks_also_when_delivered_later() {
-    model(|| {
-        let mut owner = Owner::starting_at(1);
+    model(1, |mut owner| {
         let reason = Arc::new(AtomicU64::new(0));
         let first = owner.send_one();
         let second = owner.send_one();
@@ -281,9 +277,8 @@ fn no_failure_is_slept_through_and_it_blocks_also_when_delivered_later() {
 }
 
 #[test]
-fn no_nudge_is_slept_through_and_one_call_wakes() {
-    model(|| {
-        let mut owner = Owner::starting_at(0);
+fn no_wake_is_slept_through_and_one_call_wakes() {
+    model(0, |mut owner| {
         let room = Flags::default();
         for at in 0..2 {
             let room = Arc::clone(&room);
@@ -299,8 +294,7 @@ fn no_nudge_is_slept_through_and_one_call_wakes() {
 
 #[test]
 fn of_all_reports_after_one_park_at_most_one_wakes() {
-    model(|| {
-        let mut owner = Owner::starting_at(0);
+    model(0, |mut owner| {
         let seq = owner.send_one();
         owner.ring.park();
         let spawn = |report: fn(&AckRing, Seq) -> bool| {
@@ -316,13 +310,12 @@ fn of_all_reports_after_one_park_at_most_one_wakes() {
 
 #[test]
 fn a_repeated_report_cannot_confirm_the_record_one_lap_on() {
-    model(|| {
-        // Four words' worth of records are 0..4; number 4 gets the word and the bit of 0.
-        let mut owner = Owner::starting_at(0);
+    // The first lap is records 0..4; number 4 gets the word and the bit of 0.
+    model(0, |mut owner| {
         let first = owner.send_one();
         owner.spawn(move |ring| ring.ack(first));
         owner.ring.ack(first);
-        // The first lap.
+        // The rest of the first lap.
         owner.send_until(4);
         let reused = owner.send_one();
         assert_eq!(reused.get(), 4);
@@ -338,10 +331,9 @@ fn a_repeated_report_cannot_confirm_the_record_one_lap_on() {
 
 #[test]
 fn a_reused_word_keeps_an_acknowledgement_that_overtakes_sent() {
-    model(|| {
-        // The last record of the first lap is in flight when the thread starts; the record after
-        // it is the first of its word's second lap.
-        let mut owner = Owner::starting_at(0);
+    // The last record of the first lap is in flight when the thread starts; the record after
+    // it is the first of its word's second lap.
+    model(0, |mut owner| {
         owner.send_until(3);
         let last = owner.send_one();
         assert_eq!(last.get(), 3);
@@ -365,10 +357,10 @@ fn a_reused_word_keeps_an_acknowledgement_that_overtakes_sent() {
 
 #[test]
 fn a_word_is_turned_over_while_its_next_lap_is_acknowledged() {
-    model(|| {
-        // Numbers 2 and 3 fill a word. The owner turns it over as soon as both are acknowledged and
-        // offers what the window then allows, up to the word's next lap (6), to a second thread.
-        let mut owner = Owner::starting_at(3);
+    // Numbers 2 and 3 fill a word. The owner turns the word over when both are acknowledged,
+    // and sends records up to number 6, the first of the word's next lap; another thread
+    // acknowledges it.
+    model(3, |mut owner| {
         let first = owner.send_one();
         let queue = Queue::new();
         let reporter = queue.clone();

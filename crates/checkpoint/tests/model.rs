@@ -1,8 +1,8 @@
-//! The ledger against a naive model, over any interleaving of calls.
+//! Property test: the ledger against a naive model, over random sequences of calls.
 //!
-//! Rings are as small as they get and start anywhere, so that most runs go around them several
-//! times. The model keeps sets of numbers and computes what may be confirmed from scratch after
-//! every call.
+//! Rings are as small as possible and start at random numbers, so that most runs go around them
+//! several times. The model keeps sets of numbers and computes what may be confirmed from scratch
+//! after every call.
 #![cfg(not(loom))]
 
 use std::collections::BTreeSet;
@@ -16,19 +16,19 @@ use walrelay_lsn::{CommitEnd, Lsn};
 enum Op {
     Begin,
     Send(u8),
-    /// The acknowledgement comes before `sent`.
+    /// Acknowledges the record before `sent`.
     SendOvertaken,
     Commit(u8),
     /// Many transactions without a record.
     Empties(u8),
     Abandon,
-    /// So many of the lowest outstanding ones.
+    /// Acknowledges this many of the lowest outstanding records.
     AckLowest(u8),
-    /// The one at this place among those outstanding, counted around.
+    /// Acknowledges the outstanding record at this index, modulo their number.
     AckAny(u16),
-    /// All outstanding ones but that.
+    /// Acknowledges all outstanding records except the one at this index.
     AckAllBut(u16),
-    /// Any number, counted from 200 below the tail: mostly repeated or out of the window.
+    /// Acknowledges a number counted from 200 below the tail: mostly repeated or out of the window.
     AckStray(u16),
     NackAny(u16),
     NackStray(u16),
@@ -55,7 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 fn op_or_nack() -> impl Strategy<Value = Op> {
     prop_oneof![
-        // Rare, as little happens after one.
+        // Nacks are rare, because little happens after one.
         200 => op(),
         1 => any::<u16>().prop_map(Op::NackAny),
         1 => (0..400u16).prop_map(Op::NackStray),
@@ -65,13 +65,13 @@ fn op_or_nack() -> impl Strategy<Value = Op> {
 #[derive(Debug)]
 struct Model {
     capacity: u64,
-    /// What `advance` last saw as the end of the prefix.
+    /// The end of the acknowledged prefix at the last `advance`.
     tail: u64,
     next: u64,
     acked: BTreeSet<u64>,
     nacked: BTreeSet<u64>,
     open: bool,
-    /// Every commit there was: the numbers below which all must be acknowledged, and the end.
+    /// Every commit: the number below which all records must be acknowledged, and the end.
     commits: Vec<(u64, Lsn)>,
     idle: Option<Lsn>,
     strays: u64,
@@ -84,13 +84,24 @@ impl Model {
             .collect()
     }
 
+    fn any_outstanding(&self, at: u16) -> Option<u64> {
+        let outstanding = self.outstanding();
+        let at = usize::from(at).checked_rem(outstanding.len())?;
+        Some(outstanding[at])
+    }
+
+    fn stray(&self, offset: u16) -> u64 {
+        (self.tail + u64::from(offset)).saturating_sub(200)
+    }
+
     fn prefix(&self) -> u64 {
         (self.tail..self.next)
             .find(|seq| !self.acked.contains(seq) || self.nacked.contains(seq))
             .unwrap_or(self.next)
     }
 
-    /// The highest position that is safe, were all acknowledgements collected.
+    /// The highest position that is safe to confirm when all records below `prefix` are
+    /// acknowledged.
     fn truth(&self, prefix: u64) -> Option<Lsn> {
         let safe = self
             .commits
@@ -109,7 +120,7 @@ struct Run {
     ring: Arc<AckRing>,
     ledger: Ledger,
     model: Model,
-    /// The end of the last commit; commits of a new connection start again from `confirmed`.
+    /// The end of the last commit; a new connection starts again from `confirmed`.
     position: u64,
 }
 
@@ -199,7 +210,7 @@ impl Run {
             Op::Abandon => {
                 self.ledger.abandon();
                 self.model.open = false;
-                // Postgres goes back to what was confirmed and repeats from there.
+                // Postgres repeats from the confirmed position.
                 self.position = self.confirmed().map_or(self.position, Lsn::get);
             }
             Op::AckLowest(count) => {
@@ -208,9 +219,8 @@ impl Run {
                 }
             }
             Op::AckAny(at) => {
-                let outstanding = self.model.outstanding();
-                if !outstanding.is_empty() {
-                    self.ack(outstanding[usize::from(at) % outstanding.len()]);
+                if let Some(seq) = self.model.any_outstanding(at) {
+                    self.ack(seq);
                 }
             }
             Op::AckAllBut(at) => {
@@ -218,23 +228,18 @@ impl Run {
                 if !outstanding.is_empty() {
                     outstanding.remove(usize::from(at) % outstanding.len());
                 }
-                // From the top, for once.
+                // In reverse order.
                 for seq in outstanding.into_iter().rev() {
                     self.ack(seq);
                 }
             }
-            Op::AckStray(offset) => {
-                self.ack((self.model.tail + u64::from(offset)).saturating_sub(200));
-            }
+            Op::AckStray(offset) => self.ack(self.model.stray(offset)),
             Op::NackAny(at) => {
-                let outstanding = self.model.outstanding();
-                if !outstanding.is_empty() {
-                    self.nack(outstanding[usize::from(at) % outstanding.len()]);
+                if let Some(seq) = self.model.any_outstanding(at) {
+                    self.nack(seq);
                 }
             }
-            Op::NackStray(offset) => {
-                self.nack((self.model.tail + u64::from(offset)).saturating_sub(200));
-            }
+            Op::NackStray(offset) => self.nack(self.model.stray(offset)),
             Op::Idle(distance) => {
                 let before = self.confirmed();
                 let at = Lsn::new(self.position.saturating_add_signed(distance.into()));
@@ -299,8 +304,8 @@ fn run(first: u64, capacity: usize, ops: &[Op]) -> Run {
     run
 }
 
-/// Anywhere in the first laps, about where the lap of a word overflows its 32 bits (capacities 64
-/// and 128: laps of 128 and 256 records), and near the end of all numbers.
+/// First numbers: in the first laps, around the overflow of a word's lap at 32 bits (capacities 64
+/// and 128: laps of 128 and 256 records), and near `u64::MAX`.
 fn first() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
@@ -336,9 +341,9 @@ proptest! {
         run.apply(&Op::AckLowest(u8::MAX));
         run.apply(&Op::Advance);
         prop_assert_eq!(run.ledger.in_flight(), 0);
-        prop_assert_eq!(run.ledger.open_transactions(), 0);
+        prop_assert_eq!((run.ledger.pending(), run.ledger.is_open()), (0, false));
         prop_assert_eq!(run.confirmed(), run.model.commits.iter().map(|(_, end)| *end).chain(run.model.idle).max());
-        // And so it stays: the ring is as good as new.
+        // The ring has room again.
         prop_assert_eq!(run.ledger.next_seq(), Some(Seq::new(run.model.next)));
     }
 }

@@ -1,8 +1,8 @@
-//! walrelay's configuration while it is put together. Each line knows the settings it is made of.
+//! walrelay's configuration while it is written. Each line refers to the settings it comes from.
 
 use std::fmt::Write as _;
 
-/// The sections, in the order in which they are written.
+/// The sections in the order of the output.
 const SECTIONS: &[&str] = &[
     "source",
     "router",
@@ -16,22 +16,22 @@ const SECTIONS: &[&str] = &[
     "log",
 ];
 
-/// One line.
+/// One line of the configuration.
 pub(crate) struct Line {
     pub(crate) section: &'static str,
     pub(crate) key: String,
-    /// As TOML writes it.
+    /// Value in TOML.
     pub(crate) value: String,
     pub(crate) comment: Option<String>,
-    /// The numbers of its settings; empty for Debezium's defaults.
-    pub(crate) from: Vec<usize>,
-    /// Why the line is not needed, if walrelay's own configuration refuses it.
+    /// Numbers of the settings that the line comes from; empty for a default of Debezium.
+    pub(crate) settings: Vec<usize>,
+    /// Why the line can be left out without loss, if walrelay's configuration refuses it.
     pub(crate) redundant: Option<&'static str>,
 }
 
 impl Line {
-    /// Whether it changes records.
-    pub(crate) fn shapes_records(&self) -> bool {
+    /// Whether the line affects the contents of records.
+    pub(crate) fn affects_records(&self) -> bool {
         !["sink.kafka", "sink.topics", "poison", "log"].contains(&self.section)
     }
 }
@@ -48,36 +48,36 @@ impl Draft {
         lines.any(|line| line.section == section && line.key == key)
     }
 
-    /// The configuration, and for each of its lines the number of the entry in it.
+    /// The TOML, and for each of its lines the index in `lines`.
     pub(crate) fn render(&self) -> (String, Vec<Option<usize>>) {
         let mut out = String::new();
-        let mut places = Vec::new();
+        let mut entries = Vec::new();
         for section in SECTIONS {
             let lines = self.lines.iter().enumerate();
             let lines = lines.filter(|(_, line)| line.section == *section);
             for (at, (number, line)) in lines.enumerate() {
                 if at == 0 {
                     let _ = writeln!(out, "\n[{section}]");
-                    places.extend([None, None]);
+                    entries.extend([None, None]);
                 }
                 let _ = write!(out, "{} = {}", key(&line.key), line.value);
                 if let Some(comment) = &line.comment {
                     let _ = write!(out, "  # {}", printable(comment));
                 }
                 out.push('\n');
-                places.push(Some(number));
+                entries.push(Some(number));
             }
         }
-        (out, places)
+        (out, entries)
     }
 }
 
-/// Without control characters, which keys from files may hold and terminals obey.
+/// Replaces control characters, which keys from files may contain and terminals interpret.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Names with dots in quotes, as the documentation writes them.
+/// A key in TOML; names with dots are in quotes, as in the documentation.
 fn key(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if !key.is_empty() && key.chars().all(bare) {
@@ -87,7 +87,7 @@ fn key(key: &str) -> String {
     }
 }
 
-/// TOML's basic string, on one line.
+/// A text as a basic string of TOML, on one line.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -123,24 +123,24 @@ mod tests {
     }
 
     #[test]
-    fn lines_know_their_place() {
+    fn render_maps_lines_to_entries() {
         let line = |section, key: &str| Line {
             section,
             key: key.to_owned(),
             value: "true".to_owned(),
             comment: Some("why\nso".to_owned()),
-            from: Vec::new(),
+            settings: Vec::new(),
             redundant: None,
         };
         let draft = Draft {
             lines: vec![line("log", "b"), line("source", "a.b")],
         };
-        let (text, places) = draft.render();
+        let (text, entries) = draft.render();
         assert_eq!(
             text,
             "\n[source]\n\"a.b\" = true  # why so\n\n[log]\nb = true  # why so\n"
         );
-        assert_eq!(places, [None, None, Some(1), None, None, Some(0)]);
+        assert_eq!(entries, [None, None, Some(1), None, None, Some(0)]);
         assert!(draft.has("log", "b") && !draft.has("source", "b"));
     }
 }

@@ -1,15 +1,15 @@
-//! Debezium's configuration translated into walrelay's. Nothing else in this workspace knows the
-//! names of Debezium's properties.
+//! Translates a configuration of Debezium into one of walrelay. No other crate of this workspace
+//! knows the names of Debezium's properties.
 //!
 //! - [`Input::parse`] reads the JSON of a connector, its properties, or Debezium Server's
 //!   `application.properties`.
-//! - [`translate`] goes through `rules` (`source`, `router`, `converters`, `producer`, and `connector`
-//!   for all that is left), which are tables of property and meaning.
-//! - [`Imported`] is the TOML and the [`Report`].
+//! - [`translate`] applies `rules`, which are tables of properties and their meaning: `source`,
+//!   `router`, `converters` and `producer`, then `connector` for all other properties.
+//! - [`Imported`] has the TOML and the [`Report`].
 //!
 //! Invariants: no I/O, no clock, no environment. Each setting is in the report exactly once. The
-//! report holds no values; the TOML holds secrets only with [`Options::with_secrets`]. Every line of
-//! the TOML was read by walrelay's own configuration, behind [`ConfigCheck`].
+//! report contains no values; the TOML contains secrets only with [`Options::with_secrets`].
+//! walrelay's own configuration, behind [`ConfigCheck`], has read every line of the TOML.
 
 mod draft;
 mod input;
@@ -17,62 +17,63 @@ mod report;
 mod rules;
 mod translation;
 
-pub use input::{ConnectorError, Input, InputError, Kind, PropertiesError};
+pub use input::{Input, InputError};
 pub use report::{Note, Outcome, Report, Row, Variable};
 
+use input::Kind;
 use translation::Translation;
 
-/// What the input does not say.
+/// Options of a translation, which the input does not contain.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// The outbox tables, instead of those in `table.include.list`.
+    /// The outbox tables, in place of those in `table.include.list`.
     pub tables: &'a [String],
-    /// Write passwords, which otherwise come from the environment.
+    /// Write passwords into the TOML. Without this they come from the environment.
     pub with_secrets: bool,
 }
 
-/// walrelay's own configuration, which decides what is valid.
+/// walrelay's own configuration, which validates the translation.
 pub trait ConfigCheck {
-    /// Why `[sink.kafka]` refuses this value of this property, whatever the others are.
+    /// Why `[sink.kafka]` refuses this value of this property, regardless of the other properties.
     fn refused_property(&self, name: &str, value: &str) -> Option<String>;
 
     /// Reads a configuration.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the configuration.
     fn read(&self, toml: &str) -> Result<Vec<Warning>, Vec<Problem>>;
 }
 
-/// Why a configuration is refused.
+/// A reason to refuse a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// From 1; `None` where it is no line's fault.
+    /// Line of the TOML, from 1; `None` if no line is at fault.
     pub line: Option<usize>,
     /// What is wrong, and what to do.
     pub why: String,
 }
 
-/// Something to know about a configuration that can be read.
+/// A warning about a valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// A key of the configuration.
+    /// Key of the configuration.
     pub about: &'static str,
     /// What is wrong, and what to do.
     pub text: String,
 }
 
-/// What came of a translation.
+/// The result of a translation.
 #[derive(Debug, Clone)]
 pub struct Imported {
-    /// walrelay's configuration; of no use where something is `fatal`.
+    /// walrelay's configuration; unusable if `fatal` is not empty.
     pub toml: String,
-    /// What became of each setting.
+    /// The outcome of each setting.
     pub report: Report,
-    /// Why there can be no configuration at all.
+    /// Why no configuration can be written.
     pub fatal: Vec<String>,
 }
 
-/// Translates a configuration of Debezium's.
+/// Translates a configuration of Debezium.
 pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -> Imported {
     let from = match (input.kind, &input.name) {
         (Kind::Connect, Some(name)) => format!("the connector {name} of Kafka Connect"),
@@ -82,16 +83,13 @@ pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -
     let mut translation = Translation::new(input, options.with_secrets, config);
     rules::apply(&mut translation, options.tables);
     translation.check();
-    let (body, report, fatal) = translation.finish();
-    let heading = heading(&from, &report);
-    Imported {
-        toml: format!("{heading}{body}"),
-        report,
-        fatal,
-    }
+    let mut imported = translation.finish();
+    let heading = heading(&from, &imported.report);
+    imported.toml.insert_str(0, &heading);
+    imported
 }
 
-/// Comments at the top of the configuration.
+/// The comments at the top of the configuration.
 fn heading(from: &str, report: &Report) -> String {
     let mut lines = vec![
         format!("# Written by `walrelay import-debezium` from {from}."),

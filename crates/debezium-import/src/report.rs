@@ -1,4 +1,4 @@
-//! What became of each setting, as text for a terminal and as JSON for programs.
+//! The report of a translation, as text for a terminal and as JSON for programs.
 
 use std::fmt::Write as _;
 
@@ -6,28 +6,28 @@ use serde::Serialize;
 
 use crate::draft::printable;
 
-/// What became of a setting.
+/// The outcome of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It is in walrelay's configuration.
+    /// The setting is in walrelay's configuration.
     TakenOver {
-        /// The keys there.
+        /// Keys of the configuration.
         to: Vec<String>,
-        /// Where it is not quite the same.
+        /// How the meaning differs, if it does.
         #[serde(skip_serializing_if = "Option::is_none")]
         remark: Option<String>,
     },
-    /// walrelay has no use for it.
+    /// walrelay does not need the setting.
     NoEffect {
-        /// Why.
+        /// Why the setting is not needed.
         why: String,
     },
-    /// walrelay does not do it.
+    /// walrelay does not support the setting.
     NotSupported {
-        /// What it is, and what to do instead.
+        /// What the setting does, and what to do instead.
         remedy: String,
-        /// Whether records would be others, or events missing, without it.
+        /// Whether records differ, or events are missing, without the setting.
         #[serde(rename = "changes_records")]
         breaks: bool,
     },
@@ -36,63 +36,63 @@ pub enum Outcome {
 /// One setting of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// As the input has it.
+    /// Key in the input.
     pub key: String,
-    /// The other file it is from, if any.
+    /// The other file that the setting is from, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<&'static str>,
-    /// Its line, where there are lines.
+    /// Line in its file, from 1; `None` for JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// What became of it.
+    /// Outcome of the setting.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// Something that belongs to no setting of the input.
+/// A note that concerns no setting of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// A key of walrelay's or of Debezium's.
+    /// Key of walrelay's configuration or of Debezium's.
     pub about: String,
-    /// What to know about it.
+    /// Text of the note.
     pub text: String,
-    /// Whether to look at it before walrelay takes over.
+    /// Whether to read the note before walrelay takes over.
     pub urgent: bool,
 }
 
-/// An environment variable that the configuration wants.
+/// An environment variable that the configuration refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Variable {
-    /// In upper case.
+    /// Name in upper case, as walrelay requires.
     pub name: String,
-    /// What to know about it, beside that it must be set.
+    /// Remark for the person who sets the variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remark: Option<&'static str>,
 }
 
-/// The whole report. It holds no value that may be a secret.
+/// The report of a translation. Contains no value that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// `connect` or `server`.
     #[serde(rename = "from")]
     pub kind: &'static str,
-    /// One for each setting, in the order of the input.
+    /// The settings in the order of the input.
     #[serde(rename = "settings")]
     pub rows: Vec<Row>,
-    /// What belongs to no setting.
+    /// Notes that concern no setting.
     pub notes: Vec<Note>,
-    /// What to set in the environment.
+    /// Environment variables to set.
     #[serde(rename = "environment")]
     pub variables: Vec<Variable>,
 }
 
 impl Report {
-    /// The keys of all settings that are not supported.
+    /// Keys of all settings that are not supported.
     pub(crate) fn unsupported(&self) -> impl Iterator<Item = &str> {
         self.not_supported(false)
     }
 
-    /// The keys of those without which records would be others, or events missing.
+    /// Keys of the unsupported settings without which records differ or events are missing.
     pub fn breaking(&self) -> impl Iterator<Item = &str> {
         self.not_supported(true)
     }
@@ -104,7 +104,7 @@ impl Report {
         })
     }
 
-    /// For a terminal: a line for each setting, in the order of the input.
+    /// The report for a terminal: a line for each setting, in the order of the input.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let (mut taken, mut none, mut not) = (0, 0, 0);
@@ -152,8 +152,8 @@ impl Report {
         out
     }
 
-    /// For programs: one object on one line. Control characters that JSON allows are escaped too, for
-    /// terminals.
+    /// The report for programs: one JSON object on one line. Control characters that JSON allows
+    /// are escaped too, as terminals interpret them.
     pub fn json(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_default();
         let mut out = String::with_capacity(json.len() + 1);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn for_people() {
+    fn text_for_a_terminal() {
         assert_eq!(
             report().text(),
             "taken over     a (line 3) -> source.slot; as it is\n\
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn for_programs() {
+    fn json_for_programs() {
         assert_eq!(
             report().json(),
             "{\"from\":\"server\",\"settings\":[\

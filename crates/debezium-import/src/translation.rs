@@ -1,14 +1,15 @@
-//! The state of one translation. Each setting is settled once: the first outcome counts.
+//! The state of a translation. The first outcome of a setting counts; later ones are ignored.
 
 use std::collections::BTreeMap;
 use std::mem;
 
 use crate::draft::{Draft, Line, quoted};
-use crate::input::{BESIDE, Input, Kind, Setting, Value};
+use crate::input::{Input, Kind, OUTSIDE_CONFIG, Setting, Value};
 use crate::report::{Note, Outcome, Report, Row, Variable};
-use crate::{ConfigCheck, Problem};
+use crate::{ConfigCheck, Imported, Problem};
 
-/// The input, the outcomes and the configuration. A setting is named by its number in the input.
+/// The input, the outcomes and the configuration. A setting is identified by its number in the
+/// input.
 pub(crate) struct Translation<'a> {
     pub(crate) kind: Kind,
     pub(crate) with_secrets: bool,
@@ -18,7 +19,7 @@ pub(crate) struct Translation<'a> {
     outcomes: Vec<Option<Outcome>>,
     notes: Vec<Note>,
     variables: Vec<Variable>,
-    /// Why there can be no configuration at all.
+    /// Why no configuration can be written.
     fatal: Vec<String>,
 }
 
@@ -43,12 +44,12 @@ impl<'a> Translation<'a> {
         translation
     }
 
-    /// Why another setting of the same name counts instead: the last one does, and the connector's
-    /// before the worker's. Null counts as missing.
+    /// Why another setting of the same name overrides this one. The last setting overrides earlier
+    /// ones, and the connector's override the worker's. A null setting is treated as missing.
     fn overridden(&self, number: usize) -> Option<&'static str> {
         let setting = &self.settings[number];
         if setting.value.is_none() {
-            let null = !setting.name.starts_with(BESIDE);
+            let null = !setting.name.starts_with(OUTSIDE_CONFIG);
             return null.then_some("it is null, which is as if it were not there");
         }
         let same = |other: &Setting| other.name == setting.name && other.value.is_some();
@@ -61,7 +62,7 @@ impl<'a> Translation<'a> {
         again.then_some("it is set again further down, and the last one counts")
     }
 
-    /// The setting of this name, unless it is settled.
+    /// The number of the setting of this name, if it has no outcome yet.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.open()
             .find(|number| self.settings[*number].name == name)
@@ -71,7 +72,8 @@ impl<'a> Translation<'a> {
         (0..self.settings.len()).filter(|number| self.outcomes[*number].is_none())
     }
 
-    /// Unsettled settings whose names begin with `prefix`, with the rest of the name.
+    /// The settings without an outcome whose names begin with `prefix`: their numbers, and the rest
+    /// of the names.
     pub(crate) fn below(&self, prefix: &str) -> Vec<(usize, String)> {
         let rest = |number: usize| self.settings[number].name.strip_prefix(prefix);
         let below = self
@@ -80,29 +82,30 @@ impl<'a> Translation<'a> {
         below.collect()
     }
 
-    pub(crate) fn of_worker(&self, number: usize) -> bool {
+    pub(crate) fn is_of_worker(&self, number: usize) -> bool {
         self.settings[number].file.is_some()
     }
 
-    /// The value; null was settled from the beginning.
+    /// The value of a setting. Null settings have an outcome from the start, so the text is not
+    /// used.
     pub(crate) fn value(&self, number: usize) -> Value {
         let value = self.settings[number].value.clone();
         value.unwrap_or_else(|| Value::literal(""))
     }
 
-    /// The value, trimmed, if nothing has to be put in.
+    /// The trimmed value, if it contains no reference.
     pub(crate) fn text(&self, number: usize) -> Option<String> {
         let value = self.settings[number].value.as_ref()?;
         Some(value.text()?.trim().to_owned())
     }
 
-    /// The text of the setting of this name; empty where it is missing.
+    /// The trimmed value of the setting of this name; empty if it is missing.
     pub(crate) fn text_of(&self, name: &str) -> String {
         let text = self.find(name).and_then(|number| self.text(number));
         text.unwrap_or_default()
     }
 
-    /// The value in lower case, for enumerations and truth values.
+    /// The trimmed value in lower case, for enumerations and booleans.
     pub(crate) fn word(&self, number: usize) -> String {
         self.text(number).unwrap_or_default().to_ascii_lowercase()
     }
@@ -117,13 +120,13 @@ impl<'a> Translation<'a> {
         self.outcomes[number].get_or_insert(Outcome::NotSupported { remedy, breaks });
     }
 
-    /// Not supported, and records would be others, or events missing, without it.
+    /// The setting is not supported, and without it records differ or events are missing.
     pub(crate) fn breaks(&mut self, number: usize, remedy: impl Into<String>) {
         let (remedy, breaks) = (remedy.into(), true);
         self.outcomes[number].get_or_insert(Outcome::NotSupported { remedy, breaks });
     }
 
-    /// The setting went into this key, and perhaps into others before.
+    /// The setting is taken over into this key, and perhaps into others.
     pub(crate) fn taken(&mut self, number: usize, key: &str, remark: Option<&str>) {
         let outcome = self.outcomes[number].get_or_insert_with(|| Outcome::TakenOver {
             to: Vec::new(),
@@ -139,39 +142,39 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Writes a line that settings are taken over into; `value` as TOML writes it. The remark is
-    /// the line's comment where no setting asks for it.
+    /// Writes a line for these settings; `value` is TOML. Without settings the remark becomes
+    /// the line's comment.
     pub(crate) fn write(
         &mut self,
         section: &'static str,
         key: &str,
         value: String,
-        from: &[usize],
+        settings: &[usize],
         remark: Option<&str>,
     ) {
         let path = format!("{section}.{key}");
         if self.draft.has(section, key) {
             let why = "is written already, from another setting: see which of them counts";
-            for &number in from {
+            for &number in settings {
                 self.unsupported(number, format!("{path} {why}"));
             }
             return;
         }
-        for &number in from {
+        for &number in settings {
             self.taken(number, &path, remark);
         }
-        let comment = remark.filter(|_| from.is_empty());
+        let comment = remark.filter(|_| settings.is_empty());
         self.draft.lines.push(Line {
             section,
             key: key.to_owned(),
             value,
             comment: comment.map(str::to_owned),
-            from: from.to_vec(),
+            settings: settings.to_vec(),
             redundant: None,
         });
     }
 
-    /// Writes the value as text. A property that librdkafka refuses is not supported.
+    /// Copies the value as text. A property that librdkafka refuses becomes unsupported.
     pub(crate) fn copy(&mut self, number: usize, section: &'static str, key: &str) {
         let value = self.value(number);
         if section == "sink.kafka"
@@ -185,20 +188,20 @@ impl<'a> Translation<'a> {
         self.write(section, key, value, &[number], None);
     }
 
-    /// Writes the secret, see [`Self::secret`].
+    /// Copies a secret, see [`Self::secret`].
     pub(crate) fn copy_secret(&mut self, number: usize, key: &str, fallback: &str) {
         let value = self.secret(number, fallback);
         let value = self.configured(&value);
         self.write("sink.kafka", key, value, &[number], None);
     }
 
-    /// As a string of the configuration; its variables are noted.
+    /// The value as a string of TOML; notes the environment variables in it.
     pub(crate) fn configured(&mut self, value: &Value) -> String {
         self.variables_of(value);
         quoted(&value.configured())
     }
 
-    /// A truth value as such, all else as text.
+    /// A boolean as such, any other value as a string of TOML.
     pub(crate) fn scalar(&mut self, value: &Value) -> String {
         match value.text().map(|text| text.trim().to_ascii_lowercase()) {
             Some(word) if word == "true" || word == "false" => word,
@@ -207,20 +210,17 @@ impl<'a> Translation<'a> {
     }
 
     pub(crate) fn variables_of(&mut self, value: &Value) {
-        for reference in value.references() {
+        for variable in value.references() {
             let mut known = self.variables.iter_mut();
-            match known.find(|known| known.name == reference.variable) {
-                Some(known) => known.remark = known.remark.or(reference.remark),
-                None => self.variables.push(Variable {
-                    name: reference.variable.clone(),
-                    remark: reference.remark,
-                }),
+            match known.find(|known| known.name == variable.name) {
+                Some(known) => known.remark = known.remark.or(variable.remark),
+                None => self.variables.push(variable.clone()),
             }
         }
     }
 
-    /// A secret as the variable that the input names, or else as `fallback`; the secret itself only
-    /// with [`Options::with_secrets`](crate::Options::with_secrets).
+    /// A secret as the variable that the input names, else as the variable `fallback`. With
+    /// [`Options::with_secrets`](crate::Options::with_secrets), the secret itself.
     pub(crate) fn secret(&self, number: usize, fallback: &str) -> Value {
         let value = self.value(number);
         match value.text() {
@@ -238,16 +238,16 @@ impl<'a> Translation<'a> {
         });
     }
 
-    /// There can be no configuration.
+    /// No configuration can be written.
     pub(crate) fn fatal(&mut self, why: impl Into<String>) {
         self.fatal.push(why.into());
     }
 
-    /// Lets walrelay's own configuration read the draft, takes out the lines that it refuses, and
+    /// Validates the draft by walrelay's own configuration. Removes the lines that it refuses, and
     /// reports their settings as not supported.
     pub(crate) fn check(&mut self) {
         loop {
-            let (toml, places) = self.draft.render();
+            let (toml, entries) = self.draft.render();
             let problems = match self.config.read(&toml) {
                 Ok(warnings) => {
                     for warning in warnings {
@@ -258,18 +258,18 @@ impl<'a> Translation<'a> {
                 Err(problems) => problems,
             };
             let mut refused = BTreeMap::new();
-            let mut elsewhere = Vec::new();
+            let mut without_line = Vec::new();
             for Problem { line, why } in problems {
-                let place = line.and_then(|line| *places.get(line.checked_sub(1)?)?);
-                if let Some(number) = place {
+                let entry = line.and_then(|line| *entries.get(line.checked_sub(1)?)?);
+                if let Some(number) = entry {
                     refused.entry(number).or_insert(why);
                 } else {
-                    elsewhere.push(why);
+                    without_line.push(why);
                 }
             }
             if refused.is_empty() {
-                // What is missing was reported already where it was looked for.
-                self.fatal.extend(elsewhere);
+                // The rules have reported what is missing where they looked for it.
+                self.fatal.extend(without_line);
                 return;
             }
             let lines = mem::take(&mut self.draft.lines);
@@ -283,24 +283,24 @@ impl<'a> Translation<'a> {
     }
 
     fn refuse(&mut self, line: &Line, why: &str) {
-        if line.from.is_empty() {
+        if line.settings.is_empty() {
             self.fatal(format!("{}.{}: {why}", line.section, line.key));
         }
-        for &number in &line.from {
+        for &number in &line.settings {
             if matches!(self.outcomes[number], Some(Outcome::TakenOver { .. })) {
                 self.outcomes[number] = Some(match line.redundant {
                     Some(why) => Outcome::NoEffect { why: why.into() },
                     None => Outcome::NotSupported {
                         remedy: why.to_owned(),
-                        breaks: line.shapes_records(),
+                        breaks: line.affects_records(),
                     },
                 });
             }
         }
     }
 
-    /// The configuration, the report, and why there can be no configuration.
-    pub(crate) fn finish(self) -> (String, Report, Vec<String>) {
+    /// The result, with the lines of the draft as its TOML.
+    pub(crate) fn finish(self) -> Imported {
         let unknown = || Outcome::NotSupported {
             remedy: UNKNOWN.to_owned(),
             breaks: false,
@@ -319,10 +319,14 @@ impl<'a> Translation<'a> {
             notes: self.notes,
             variables: self.variables,
         };
-        (self.draft.render().0, report, self.fatal)
+        Imported {
+            toml: self.draft.render().0,
+            report,
+            fatal: self.fatal,
+        }
     }
 }
 
-/// Of a setting that no rule knows.
+/// The remedy of a setting that no rule knows.
 const UNKNOWN: &str = "no option of Debezium, Kafka Connect or the producer that is known here; see what it does, and \
      whether walrelay needs an equivalent";

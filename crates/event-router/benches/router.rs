@@ -1,8 +1,8 @@
-//! What making a record of a row costs, by preset and converter: `make bench-router`.
+//! Benchmark of the router by preset and converter: `make bench-router`.
 //!
-//! All contenders take turns in one process, on rows of the same payload; the least of the rounds
-//! counts, for whatever else runs on the machine only adds. What is measured is the router alone, from
-//! the decoded row to the record: no reading of the socket, no decoding, no broker.
+//! All contenders take turns in one process, on rows of the same payload. The fastest round counts,
+//! as other load on the machine only adds time. Only the router is measured, from the decoded row
+//! to the record: no reading of the socket, no decoding, no broker.
 
 #![allow(
     clippy::expect_used,
@@ -26,10 +26,10 @@ use walrelay_pgoutput::{Message, PgTimestamp, Tuple, decode, encode};
 
 const ROWS: usize = 256;
 const ROUNDS: usize = 40;
-/// Times that a round goes through the rows.
+/// Number of times that a round routes all rows.
 const PASSES: usize = 20;
 
-/// Columns that serve every contender, with the types and values that the tables have.
+/// The columns that all contenders need together, with the OIDs of their types.
 const COLUMNS: &[(&str, u32)] = &[
     ("id", 2950),
     ("aggregatetype", 25),
@@ -44,7 +44,7 @@ const COLUMNS: &[(&str, u32)] = &[
     ("payload_bytes", 17),
 ];
 
-/// The types of the aggregates, in turn.
+/// Types of the aggregates, used in turn.
 const KINDS: [&str; 2] = ["Order", "Customer"];
 
 fn contenders() -> Vec<(&'static str, Router)> {
@@ -72,7 +72,7 @@ fn contenders() -> Vec<(&'static str, Router)> {
     contenders
 }
 
-/// Debezium's defaults, the value in the wire format of a registry whose schemas are known.
+/// Debezium's defaults, with the value in a registry's wire format and known schemas.
 fn by_schema(format: ValueFormat) -> Router {
     let mut router = Router::new(Options::default()).with_wire_format(Some(WireFormat {
         format,
@@ -90,7 +90,7 @@ fn by_schema(format: ValueFormat) -> Router {
     router
 }
 
-/// That of the payloads of [`rows`].
+/// The schema of the payloads of [`rows`].
 const AVRO: &str = r#"{"type": "record", "name": "Order", "fields": [
     {"name": "total", "type": "double"},
     {"name": "customer", "type": {"type": "record", "name": "Customer", "fields": [
@@ -101,8 +101,8 @@ const AVRO: &str = r#"{"type": "record", "name": "Order", "fields": [
         {"name": "qty", "type": "int"},
         {"name": "note", "type": "string"}]}}}]}"#;
 
-/// Debezium's router: each converter in each role beside the defaults of the others, and options
-/// that change the record's shape.
+/// Routes of Debezium's rules: each converter for each part, the other parts with the defaults, and
+/// options that change the record.
 fn debezium() -> Vec<(&'static str, Route)> {
     let json = |schemas| {
         Converter::Json(JsonOptions {
@@ -178,7 +178,7 @@ fn debezium() -> Vec<(&'static str, Route)> {
     ]
 }
 
-/// A bit of everything.
+/// A route of templates that uses most features.
 fn custom() -> Templates {
     let rows = [("order.placed", "orders"), ("order.paid", "payments")];
     let rows = rows.map(|(from, to)| (from.to_owned(), to.to_owned()));
@@ -218,7 +218,7 @@ fn custom() -> Templates {
     }
 }
 
-/// Insert messages with some 300 bytes of payload.
+/// Insert messages with a payload of about 300 bytes.
 fn rows(table: &encode::Table) -> Vec<Vec<u8>> {
     (0..ROWS)
         .map(|number| {
@@ -255,7 +255,7 @@ fn rows(table: &encode::Table) -> Vec<Vec<u8>> {
 struct Contender {
     name: &'static str,
     router: Router,
-    /// Seconds of each round.
+    /// Duration of each round in seconds.
     rounds: Vec<f64>,
 }
 
@@ -303,7 +303,7 @@ fn main() {
         })
         .collect();
     for round in 0..ROUNDS {
-        // Whoever comes first has the cooler processor.
+        // The order rotates, as the first contender of a round has a cooler processor.
         let count = contenders.len();
         for turn in 0..count {
             let contender = &mut contenders[(turn + round) % count];

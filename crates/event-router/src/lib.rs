@@ -1,13 +1,14 @@
-//! Outbox rows to broker records, by the rules of Debezium's outbox event router or by templates.
+//! Turns outbox rows into broker records, by the rules of Debezium's outbox event router or by
+//! templates.
 //!
-//! A [`Router`] compiles a plan for each table that pgoutput announces, then turns rows into [`Routed`]
-//! records. A [`Route`] has the rules: Debezium's [`Options`], or [`Templates`], which a [`Preset`] has
-//! for a common table. [`CloudEvents`] and a [`WireFormat`] change the record further.
-//! [`PlanError`] is about a table, [`RouteError`] about a row.
+//! A [`Router`] compiles a plan for each table that pgoutput announces, then turns rows into
+//! [`Routed`] records. A [`Route`] has the rules: Debezium's [`Options`], or [`Templates`]. A
+//! [`Preset`] has the templates for a common table. [`CloudEvents`] and a [`WireFormat`] change the
+//! record further. A [`PlanError`] concerns a table, a [`RouteError`] one row.
 //!
 //! ```text
 //!  Route ──▶ Plan (one per table): topic, key, value, headers, partition, timestamp
-//!              each a Piece over slots, the columns that are needed
+//!              each a Piece over slots; a slot is a column that the plan needs
 //!  row ──────▶ values by slot ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
 //! ```
 //!
@@ -16,36 +17,37 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `value` | bytes of a part, values of a row, JSON, decimals, dates and times |
+//! | `value` | parts of a record, values of a row, JSON, decimals, dates and times |
 //! | `plan` | the plan of a table: parts, columns, errors |
-//! | `render::connect` | Kafka Connect's data and converters, as Debezium makes it of columns |
+//! | `render::connect` | Kafka Connect's schemas, values and converters, as Debezium uses them |
 //! | `render::debezium` | the rules of Debezium's outbox event router |
 //! | `render::template` | templates over columns, and presets |
 //! | `render::cloudevents`, `render::registry` | CloudEvents; values in a schema registry's wire format |
-//! | `route`, `router` | the choice of rules; rows to records |
+//! | `route`, `router` | the choice of rules; turns rows into records |
 //! | `message` | events of `pg_logical_emit_message`, as rows |
 //!
 //! # Records by Debezium's defaults
 //! | part | made of | Debezium option |
 //! |---|---|---|
-//! | topic | the template with the routing column's text in it | `route.topic.replacement`, `route.by.field` |
+//! | topic | the template, with the routing column's text inserted | `route.topic.replacement`, `route.by.field` |
 //! | key | the key column's text; NULL is a null key, `''` an empty one | `table.field.event.key` |
-//! | header `id` | the id column's text; NULL is a header that is present and null | `table.field.event.id` |
+//! | header `id` | the id column's text; NULL is a null header | `table.field.event.id` |
 //! | value | the payload's text; NULL is a null value, a tombstone | `table.field.event.payload` |
 //!
-//! Without further options the sink chooses partition and timestamp. `tests/golden` compares records with
-//! those of Debezium.
+//! Without further options the sink chooses the partition, and the timestamp is the time of
+//! production. `tests/golden` compares records with Debezium's.
 //!
-//! A column is a Kafka Connect value with Debezium's schema, and a [`Converter`] writes the value.
-//! pgoutput does not send NOT NULL, defaults and types made by users: [`Router::describe`] takes them as
-//! [`TableFacts`]. `docs/MIGRATING-FROM-DEBEZIUM.md` lists the intended differences from Debezium.
+//! A column becomes a value of Kafka Connect with Debezium's schema, and a [`Converter`] writes the
+//! value. pgoutput sends no NOT NULL, no defaults and no definitions of user-defined types:
+//! [`Router::describe`] takes them as [`TableFacts`]. `docs/MIGRATING-FROM-DEBEZIUM.md` lists the
+//! intended differences from Debezium.
 //!
 //! # Invariants
 //! - No I/O, no clock, no log. No relation and no tuple makes the crate panic.
-//! - By Debezium's defaults and by the presets, [`Router::route`] allocates nothing for a row, once its
-//!   buffers have grown. It does not copy unchanged bytes of the row.
+//! - By Debezium's defaults and by the presets, [`Router::route`] allocates nothing for a row once
+//!   its buffers have grown. Unchanged bytes of the row are not copied.
 //! - A value that the row leaves out is an error, not null.
-//! - Errors name tables, columns and types, never values; nor does any `Debug`.
+//! - Errors contain names of tables, columns and types, but no values. Neither does any `Debug`.
 //!
 //! ```
 //! use walrelay_event_router::{Options, TopicTemplate};
@@ -89,8 +91,8 @@ pub use render::debezium::{
 };
 pub use render::registry::{SchemaProblem, SubjectNames, ValueFormat, ValueSchema, WireFormat};
 pub use render::template::{
-    Lookups, Member, Object, Place, Preset, PresetValue, Scalar, Template, TemplateError,
-    TemplateProblem, Templates, ValueTemplate,
+    Lookups, Member, Object, Place, Preset, PresetValue, Template, TemplateError, TemplateProblem,
+    Templates, ValueTemplate,
 };
 pub use route::Route;
 pub use router::{PartialRow, Routed, Router, Row, Selection, SelectionError, TopicChange};

@@ -1,11 +1,11 @@
-//! The choice of rules.
+//! The choice between Debezium's rules and templates.
 
 use crate::plan::{Columns, Plan, PlanError, Role};
 use crate::render::connect::TableFacts;
 use crate::render::debezium::{self, Options};
 use crate::render::template::Templates;
 
-/// The rules, as configured.
+/// The configured rules by which rows become records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
@@ -28,7 +28,7 @@ impl From<Templates> for Route {
 }
 
 impl Route {
-    /// The plan of a table; `facts` are from the catalogs.
+    /// Compiles the plan of a table. `facts` are from the catalogs.
     pub(crate) fn compile(
         &self,
         columns: &mut Columns<'_>,
@@ -40,7 +40,7 @@ impl Route {
         }
     }
 
-    /// The topic of all rows, where the route names one without looking at a row.
+    /// The topic of all rows, if it does not depend on the row.
     pub fn constant_topic(&self) -> Option<String> {
         match self {
             Self::Debezium(options) => options.topic.constant(),
@@ -48,7 +48,7 @@ impl Route {
         }
     }
 
-    /// The slot of the column that has the event's type.
+    /// The slot of the column of the event's type.
     pub(crate) fn kind(&self, columns: &mut Columns<'_>) -> Result<usize, PlanError> {
         let names = match self {
             Self::Debezium(options) => [options.event_type.as_str(), &options.event_type],
@@ -59,7 +59,8 @@ impl Route {
         Ok(slot)
     }
 
-    /// The columns that are the event's id, key and value, or come nearest.
+    /// The columns of the event's id, key and value, or those that come nearest. For dead letters
+    /// of rows that cannot be routed.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         match self {
             Self::Debezium(options) => {
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_topic_without_a_value_in_it_is_known_beforehand() {
+    fn a_template_without_groups_is_a_constant_topic() {
         let of = |text: &str| {
             let options = Options {
                 topic: text.parse().unwrap(),

@@ -1,38 +1,39 @@
-//! How long a record waits where a broker takes its time, and how fast a backlog is sent, with one request
-//! on its way and with several: `make bench-requests`.
+//! Benchmark of one and of several requests in flight to a slow broker: latency of records, and
+//! rate of a backlog. Run by `make bench-requests`.
 //!
-//! Both producers take turns against librdkafka's mock broker, which answers each request so many milliseconds
-//! after it came, as one does that waits for replicas elsewhere.
-//! - Records on a fixed schedule (an open loop), each with a key of its own: each one's time counts from when
-//!   it was due.
-//! - A backlog, as fast as it is taken, with the linger of the producer for throughput.
+//! Both kinds of producer take turns with librdkafka's mock broker, which responds to each request
+//! after a fixed time, as a broker that waits for remote replicas.
+//! - Latency: records on a fixed schedule (an open loop), each with its own key. The time of a
+//!   record counts from its due time.
+//! - Backlog: records as fast as they are accepted, with the linger of the producer for throughput.
 //!
-//! `BENCH_ONLY`: `latency` or `backlogs` alone.
+//! `BENCH_ONLY`: only `latency` or only `backlogs`.
 
 #![allow(
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a program for people, which ends where it cannot measure"
+    reason = "a benchmark, which ends if it cannot measure"
 )]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Record, SendError, Sink, SinkFactory,
 };
 
-/// A load goes on for so long.
+/// The duration of a load.
 const SECONDS: u64 = 5;
 const ROUNDS: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Partitions, milliseconds until a request is answered, records a second.
+/// Partitions, milliseconds until the response to a request, records per second.
 const LOADS: [(i32, u64, u64); 9] = [
     (8, 4, 100),
     (8, 4, 300),
@@ -45,7 +46,7 @@ const LOADS: [(i32, u64, u64); 9] = [
     (24, 8, 1_000),
 ];
 
-/// Partitions, milliseconds until a request is answered, records.
+/// Partitions, milliseconds until the response to a request, records.
 const BACKLOGS: [(i32, u64, u64); 6] = [
     (8, 4, 300_000),
     (64, 4, 300_000),
@@ -54,6 +55,12 @@ const BACKLOGS: [(i32, u64, u64); 6] = [
     (1_000, 1, 200_000),
     (1_000, 4, 100_000),
 ];
+
+type Cluster = MockCluster<'static, DefaultProducerContext>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// When each record was delivered.
 #[derive(Default)]
@@ -65,27 +72,22 @@ struct Reports {
 
 impl Reports {
     fn wakes(&self) -> u64 {
-        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.capacity)
     }
 
-    /// Waits for a wake-up beyond that one.
+    /// Waits for a wake-up after the first `wakes`.
     fn wait_beyond(&self, wakes: u64) {
-        let seen = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
         let (_seen, late) = self
             .changed
-            .wait_timeout_while(seen, PATIENCE, |seen| *seen == wakes)
+            .wait_timeout_while(lock(&self.capacity), TIMEOUT, |seen| *seen == wakes)
             .unwrap_or_else(PoisonError::into_inner);
-        assert!(!late.timed_out(), "nobody woke the sender");
+        assert!(!late.timed_out(), "the sender was not woken");
     }
 }
 
 impl Deliveries for Reports {
     fn delivered(&self, seq: u64) {
-        let mut delivered = self
-            .delivered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        delivered.insert(seq, Instant::now());
+        lock(&self.delivered).insert(seq, Instant::now());
     }
 
     fn failed(&self, seq: u64, error: DeliveryError) {
@@ -93,7 +95,7 @@ impl Deliveries for Reports {
     }
 
     fn capacity(&self) {
-        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *lock(&self.capacity) += 1;
         self.changed.notify_all();
     }
 }
@@ -117,44 +119,41 @@ fn send(sink: &mut impl Sink, reports: &Reports, key: &str, seq: u64) {
     }
 }
 
-/// Milliseconds at p50 and p99.
-fn measure(
-    factory: &mut impl SinkFactory,
-    cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
-    millis: u64,
-    rate: u64,
-) -> [f64; 2] {
+/// A cluster of one broker, and its topic with so many partitions.
+fn cluster(partitions: i32) -> Cluster {
+    let cluster = MockCluster::new(1).expect("a mock broker");
+    cluster.create_topic("t", partitions, 1).expect("a topic");
+    cluster
+}
+
+fn answers_after(cluster: &Cluster, millis: u64) {
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(millis))
+        .expect("the mock broker changes its time");
+}
+
+/// Latency in milliseconds at p50 and p99.
+fn measure(factory: &mut impl SinkFactory, cluster: &Cluster, millis: u64, rate: u64) -> [f64; 2] {
     let reports = Arc::new(Reports::default());
     let mut sink = factory
         .create(Arc::clone(&reports) as Arc<dyn Deliveries>)
         .expect("a producer");
-    // Connections and metadata, and a record for most partitions, do not count.
+    // Warm up: connections, metadata, and a record for most partitions.
     let warm = 200;
     for seq in 0..warm {
         send(&mut sink, &reports, &seq.to_string(), seq);
     }
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(millis))
-        .expect("the mock broker waits");
+    answers_after(cluster, millis);
     let (start, count) = (Instant::now() + Duration::from_millis(50), rate * SECONDS);
     let due = |seq: u64| start + Duration::from_secs(1) * seq as u32 / rate as u32;
     for seq in 0..count {
         thread::sleep(due(seq).saturating_duration_since(Instant::now()));
-        send(
-            &mut sink,
-            &reports,
-            &(seq * 7_919 % 100_003).to_string(),
-            warm + seq,
-        );
+        let key = (seq * 7_919 % 100_003).to_string();
+        send(&mut sink, &reports, &key, warm + seq);
     }
-    sink.close(PATIENCE);
-    cluster
-        .broker_round_trip_time(1, Duration::ZERO)
-        .expect("the mock broker stops waiting");
-    let delivered = reports
-        .delivered
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    sink.close(TIMEOUT);
+    answers_after(cluster, 0);
+    let delivered = lock(&reports.delivered);
     assert_eq!(delivered.len() as u64, warm + count, "all are delivered");
     let mut took: Vec<f64> = (0..count)
         .map(|seq| (delivered[&(warm + seq)] - due(seq)).as_secs_f64() * 1e3)
@@ -163,49 +162,34 @@ fn measure(
     [took.len() / 2, took.len() * 99 / 100].map(|at| took[at])
 }
 
-/// Records a second.
-fn drain(
-    factory: &mut impl SinkFactory,
-    cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
-    millis: u64,
-    count: u64,
-) -> f64 {
+/// The rate of a backlog in records per second.
+fn drain(factory: &mut impl SinkFactory, cluster: &Cluster, millis: u64, count: u64) -> f64 {
     let reports = Arc::new(Reports::default());
     let mut sink = factory
         .create(Arc::clone(&reports) as Arc<dyn Deliveries>)
         .expect("a producer");
     send(&mut sink, &reports, "0", 0);
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(millis))
-        .expect("the mock broker waits");
+    answers_after(cluster, millis);
     let start = Instant::now();
     for seq in 1..=count {
         sink.set_mode(BatchingMode::Throughput);
         send(&mut sink, &reports, &(seq * 7_919).to_string(), seq);
     }
-    sink.close(PATIENCE);
+    sink.close(TIMEOUT);
     let took = start.elapsed().as_secs_f64();
-    cluster
-        .broker_round_trip_time(1, Duration::ZERO)
-        .expect("the mock broker stops waiting");
-    let delivered = reports
-        .delivered
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    answers_after(cluster, 0);
+    let delivered = lock(&reports.delivered);
     assert_eq!(delivered.len() as u64, 1 + count, "all are delivered");
     count as f64 / took
 }
 
-fn config(
-    cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
-    linger: Option<&str>,
-) -> KafkaConfig {
+fn config(cluster: &Cluster, linger: Option<&str>) -> KafkaConfig {
     let properties = [("bootstrap.servers", cluster.bootstrap_servers())]
         .into_iter()
         .chain(linger.map(|linger| ("linger.ms", linger.to_owned())))
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
-    // The window of the relay.
+    // Above the relay's window of 12 MiB, so that only librdkafka bounds what is in flight.
     let options = KafkaOptions {
         max_in_flight_bytes: 16 << 20,
         ..KafkaOptions::default()
@@ -237,8 +221,7 @@ fn backlogs() {
     for (partitions, millis, count) in BACKLOGS {
         let mut rounds: [Vec<f64>; 2] = Default::default();
         for _ in 0..ROUNDS {
-            let cluster = MockCluster::new(1).expect("a mock broker");
-            cluster.create_topic("t", partitions, 1).expect("a topic");
+            let cluster = cluster(partitions);
             let mut one = KafkaSinkFactory::new(config(&cluster, Some("50"))).of_one_producer();
             rounds[0].push(drain(&mut one, &cluster, millis, count));
             let mut several = KafkaSinkFactory::new(config(&cluster, None));
@@ -258,12 +241,11 @@ fn latency() {
     for (partitions, millis, rate) in LOADS {
         let mut rounds: [Vec<[f64; 2]>; 2] = Default::default();
         for _ in 0..ROUNDS {
-            let cluster = MockCluster::new(1).expect("a mock broker");
-            cluster.create_topic("t", partitions, 1).expect("a topic");
+            let cluster = cluster(partitions);
             let config = config(&cluster, None);
             let mut one = KafkaSinkFactory::new(config.clone()).of_one_producer();
             rounds[0].push(measure(&mut one, &cluster, millis, rate));
-            // As `walrelay run` has it while it keeps up.
+            // As in `walrelay run` without a backlog.
             let mut several = KafkaSinkFactory::new(config);
             rounds[1].push(measure(&mut several, &cluster, millis, rate));
         }

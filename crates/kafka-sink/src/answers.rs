@@ -1,4 +1,4 @@
-//! What librdkafka answers to the calls of `ffi`, as data.
+//! Results of the calls of `ffi`, as plain data.
 
 use std::sync::Mutex;
 
@@ -9,34 +9,34 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use crate::sync::lock;
 
-/// The state of a topic, by a broker.
+/// The state of a topic, as a broker reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TopicState {
     pub(crate) name: String,
-    /// Why the broker does not describe it.
+    /// Why the broker does not describe the topic.
     pub(crate) error: Option<RDKafkaErrorCode>,
     /// Partitions without a leader.
     pub(crate) leaderless: Vec<i32>,
 }
 
-/// The rights of the client's principal on a topic, by a broker.
+/// The rights of the client's principal on a topic, as a broker reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TopicRights {
     pub(crate) name: String,
-    /// Why the broker does not describe it.
+    /// Why the broker does not describe the topic.
     pub(crate) error: Option<RDKafkaErrorCode>,
-    /// The principal may write records; `None` where the broker does not say.
+    /// Whether the principal may write records; `None` if the broker does not report it.
     pub(crate) write: Option<bool>,
 }
 
-/// What verification found wrong with a certificate.
+/// A certificate that failed verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// The broker, as librdkafka names it.
+    /// The broker's name in librdkafka.
     pub(crate) broker: String,
     /// OpenSSL's `X509_V_ERR_…`.
     pub(crate) error: i32,
-    /// Zero is the broker's own certificate; above are those that it rests on.
+    /// 0 is the broker's own certificate; greater numbers are its issuers.
     pub(crate) depth: i32,
 }
 
@@ -45,12 +45,11 @@ pub(crate) struct Finding {
 pub(crate) struct Findings(Mutex<Option<Finding>>);
 
 impl Findings {
-    /// The first finding, if there is one yet.
     pub(crate) fn first(&self) -> Option<Finding> {
         lock(&self.0).clone()
     }
 
-    /// Keeps the first one.
+    /// Keeps the finding if it is the first.
     pub(crate) fn add(&self, finding: Finding) {
         lock(&self.0).get_or_insert(finding);
     }

@@ -1,4 +1,4 @@
-//! librdkafka's log, throttled: a broker that is down is one line, not ten a second.
+//! Throttles librdkafka's log: a broker that is down causes ten lines a second.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,33 +8,32 @@ use rdkafka::config::RDKafkaLogLevel;
 
 use crate::sync::lock;
 
-/// The same kind of line is not repeated within this time.
+/// A kind of line is logged at most once within this time.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Lets the first line of a kind through and counts the others.
+/// Passes the first line of a kind and counts the suppressed ones.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle(Mutex<HashMap<String, (Instant, u64)>>);
 
-/// How many lines were held back.
+/// The number of suppressed lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldBack(u64);
 
 impl HeldBack {
-    /// For a log line, which leaves a zero out.
+    /// The value for a log line; `None` for zero, so that the field is left out.
     pub(crate) fn shown(self) -> Option<u64> {
         (self.0 > 0).then_some(self.0)
     }
 }
 
 impl LogThrottle {
-    /// How many lines of this kind were held back since the last one that passed; `None` to hold
-    /// this one back too.
+    /// `None` if this line is to be suppressed. Otherwise the number of lines of this kind that
+    /// were suppressed since the last one that passed.
     pub(crate) fn pass(&self, kind: &str) -> Option<HeldBack> {
         self.pass_at(kind, Instant::now()).map(HeldBack)
     }
 
     fn pass_at(&self, kind: &str, now: Instant) -> Option<u64> {
-        // A panic elsewhere while the lock was held leaves counts, not invariants.
         let mut kinds = lock(&self.0);
         if let Some((since, held_back)) = kinds.get_mut(kind) {
             if now.duration_since(*since) < QUIET {
@@ -48,13 +47,13 @@ impl LogThrottle {
         Some(0)
     }
 
-    /// Lets the next line of every kind through again, after things have changed for the better.
+    /// Passes the next line of every kind again. Called when a failure has passed.
     pub(crate) fn forget(&self) {
         lock(&self.0).clear();
     }
 }
 
-/// Logs that there is no OAUTHBEARER token, and why.
+/// Logs why there is no OAUTHBEARER token.
 pub(crate) fn no_token(throttle: &LogThrottle, reason: &str) {
     if let Some(held_back) = throttle.pass("OAUTHBEARER") {
         tracing::warn!(
@@ -64,18 +63,19 @@ pub(crate) fn no_token(throttle: &LogThrottle, reason: &str) {
     }
 }
 
-/// Whether librdkafka gives the same words to [`ClientContext::error`](rdkafka::ClientContext::error), too:
-/// `rd_kafka_broker_set_error` does so for failed connections.
+/// Whether librdkafka also passes this line to
+/// [`ClientContext::error`](rdkafka::ClientContext::error): `rd_kafka_broker_set_error` does so for
+/// failed connections.
 pub(crate) fn is_also_an_error(level: RDKafkaLogLevel, facility: &str) -> bool {
     use RDKafkaLogLevel as L;
     facility == "FAIL" && matches!(level, L::Emerg | L::Alert | L::Critical | L::Error)
 }
 
-/// A line of librdkafka's log. `facility` is its kind (`FAIL`, `SASL`, …).
+/// Logs a line of librdkafka, throttled. `facility` is its kind (`FAIL`, `SASL`, …).
 pub(crate) fn line(throttle: &LogThrottle, level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel as L;
-    // It says that `enable.gapless.guarantee` is experimental, at each start: nothing to act on. What
-    // rests on it is tested (producer/sink/tests/order.rs).
+    // At each start librdkafka warns that `enable.gapless.guarantee` is experimental. The tests in
+    // producer/sink/tests/order.rs cover what depends on it.
     let known = facility == "CONFWARN" && message.contains("enable.gapless.guarantee");
     if known || matches!(level, L::Debug) {
         tracing::debug!(target: "librdkafka", facility, "{message}");
@@ -89,7 +89,7 @@ pub(crate) fn line(throttle: &LogThrottle, level: RDKafkaLogLevel, facility: &st
         L::Emerg | L::Alert | L::Critical => {
             tracing::error!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
         }
-        // A connection that fails is librdkafka's "error" and an operator's warning: it is retried.
+        // librdkafka logs a failed connection as an error. It is retried, so it is a warning here.
         L::Error | L::Warning => {
             tracing::warn!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
         }
@@ -116,16 +116,16 @@ mod tests {
         assert_eq!(throttle.pass_at("FAIL", start + QUIET), Some(0));
     }
     #[test]
-    fn only_what_librdkafka_reports_as_an_error_is_left_to_it() {
+    fn lines_that_are_also_reported_as_errors_are_recognised() {
         use RDKafkaLogLevel as L;
         assert!(is_also_an_error(L::Error, "FAIL"));
-        // A connection that an idle broker closed.
+        // A broker closed an idle connection.
         assert!(!is_also_an_error(L::Info, "FAIL"));
         assert!(!is_also_an_error(L::Error, "SSL"));
     }
 
     #[test]
-    fn a_line_before_which_none_was_held_back_has_no_count() {
+    fn a_count_of_zero_is_not_shown() {
         let passed = LogThrottle::default().pass("FAIL");
         assert_eq!(passed.map(HeldBack::shown), Some(None));
         assert_eq!(HeldBack(2).shown(), Some(2));

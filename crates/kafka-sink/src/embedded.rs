@@ -1,8 +1,8 @@
 //! A Kafka broker inside this process, for demonstrations and tests without Kafka.
 //!
-//! librdkafka's mock cluster: it speaks the protocol over a TCP port of the loopback interface, keeps
-//! everything in memory, drops what is older than 5 MiB or 100,000 records of a partition, and
-//! forgets all of it when it is dropped. Never a place for events that matter.
+//! librdkafka's mock cluster: it listens on a TCP port of the loopback interface and keeps records
+//! in memory only, of each partition the last 5 MiB or 100,000 records. Never use it for events
+//! that matter.
 
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -17,19 +17,19 @@ use crate::worker::spawn;
 /// The id of the cluster's only broker.
 const BROKER: i32 = 1;
 
-/// A running broker; dropping it takes it down.
+/// A running broker; it ends when this is dropped.
 pub struct EmbeddedBroker {
     bootstrap_servers: String,
-    /// Whether the broker is up; dropped to tell the thread to end.
+    /// Tells the thread to take the broker up or down; dropped to end the thread.
     up: Option<Sender<bool>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl EmbeddedBroker {
-    /// Starts one broker with these topics and their numbers of partitions. Topics that are not
-    /// listed are created with four partitions when they are first asked for.
+    /// Starts a broker with these topics and numbers of partitions. Other topics are created with
+    /// four partitions when a client first requests them.
     ///
-    /// **Blocks** for the milliseconds that it takes.
+    /// **Blocks** for some milliseconds.
     pub fn start(topics: &[(&str, i32)]) -> Result<Self, KafkaError> {
         let topics: Vec<(String, i32)> =
             topics.iter().map(|(t, p)| ((*t).to_owned(), *p)).collect();
@@ -50,15 +50,16 @@ impl EmbeddedBroker {
         })
     }
 
-    /// What clients connect to.
+    /// The `bootstrap.servers` for clients.
     pub fn bootstrap_servers(&self) -> &str {
         &self.bootstrap_servers
     }
 
-    /// Takes the broker down, which closes its connections and refuses new ones, or up again. Its records stay.
+    /// Takes the broker down, which closes its connections and refuses new ones, or up again. It
+    /// keeps its records.
     pub fn set_up(&self, up: bool) {
         if let Some(sender) = &self.up {
-            // The thread lives as long as this.
+            // Cannot fail: the thread lives as long as this.
             let _ = sender.send(up);
         }
     }
@@ -75,25 +76,19 @@ fn serve(
         }
         Ok(cluster)
     });
-    match cluster {
-        Ok(cluster) => {
-            if started.send(Ok(cluster.bootstrap_servers())).is_ok() {
-                // Ends when the other side is dropped.
-                for up in changes {
-                    let changed = if up {
-                        cluster.broker_up(BROKER)
-                    } else {
-                        cluster.broker_down(BROKER)
-                    };
-                    if let Err(error) = changed {
-                        tracing::error!(up, %error, "the embedded broker does not change its state");
-                    }
-                }
-            }
-        }
-        Err(error) => {
-            // Nobody is left to tell when this fails.
-            let _ = started.send(Err(error));
+    let servers = cluster.as_ref().map(MockCluster::bootstrap_servers);
+    // Fails only if `start` has ended.
+    let _ = started.send(servers.map_err(Clone::clone));
+    let Ok(cluster) = cluster else { return };
+    // Ends when the `EmbeddedBroker` is dropped.
+    for up in changes {
+        let changed = if up {
+            cluster.broker_up(BROKER)
+        } else {
+            cluster.broker_down(BROKER)
+        };
+        if let Err(error) = changed {
+            tracing::error!(up, %error, "the embedded broker does not change its state");
         }
     }
 }

@@ -6,25 +6,25 @@ use walrelay_sink::Disposition;
 
 use crate::config::KafkaConfig;
 
-/// Why there is no producer, or no cluster that would talk to it.
+/// Why a Kafka client could not be created, or why the cluster refused it.
 ///
-/// Names servers and the library's words, never a secret.
+/// Contains names of servers and librdkafka's messages, never a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KafkaError {
-    /// librdkafka refused the configuration as a whole: a certificate that cannot be read, a
-    /// combination of properties that makes no sense.
+    /// librdkafka refused the configuration as a whole: an unreadable certificate, an invalid
+    /// combination of properties.
     #[error("the Kafka client could not be made: {reason}")]
     Create {
-        /// librdkafka's words, secrets taken out.
+        /// librdkafka's message without secrets.
         reason: String,
     },
-    /// The system gave no thread.
+    /// The operating system could not start a thread.
     #[error("the thread {name} could not be started")]
     Thread {
         /// The thread's name.
         name: &'static str,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
     /// No broker of `bootstrap.servers` could be reached in the time allowed.
@@ -35,38 +35,38 @@ pub enum KafkaError {
     Unreachable {
         /// `bootstrap.servers`.
         servers: String,
-        /// The last thing the client complained of.
+        /// The last error that the client reported.
         detail: String,
     },
-    /// A broker answered and refused who we are.
+    /// A broker answered and refused the credentials.
     #[error("the broker refused the credentials: {detail}{remedy}")]
     Authentication {
-        /// The client's or the broker's words.
+        /// The client's or the broker's message.
         detail: String,
-        /// What to look at, for the mechanism in use.
+        /// What to check, for the mechanism in use.
         remedy: &'static str,
     },
     /// A broker answered and TLS failed.
     #[error("TLS to the broker failed: {detail}{remedy}")]
     Tls {
-        /// The client's words.
+        /// The client's message.
         detail: String,
-        /// What was found to be wrong with the certificate, and what to do.
+        /// What is wrong with the certificate, and what to do.
         remedy: String,
     },
     /// There is no token for `sasl.mechanism=OAUTHBEARER`.
     #[error("there is no OAUTHBEARER token: {reason}")]
     Token {
-        /// The words of its source.
+        /// The message of the token source.
         reason: String,
     },
-    /// A name in `bootstrap.servers` is not known to the resolver.
+    /// A name in `bootstrap.servers` cannot be resolved.
     #[error("a broker's name could not be resolved: {detail}; check bootstrap.servers")]
     Resolve {
-        /// The client's words.
+        /// The client's message.
         detail: String,
     },
-    /// The in-process broker of [`embedded`](crate::embedded) could not be set up.
+    /// The in-process broker of [`embedded`](crate::embedded) could not be started.
     #[error("the embedded broker failed")]
     Embedded(#[source] ClientError),
     /// A consumer failed, or the brokers did not answer it.
@@ -77,23 +77,23 @@ pub enum KafkaError {
     Change {
         /// "created" or "deleted".
         change: &'static str,
-        /// Its name.
+        /// The topic's name.
         topic: String,
-        /// The broker's reason.
+        /// The broker's error code.
         code: RDKafkaErrorCode,
     },
-    /// A topic that was to be read is not there.
+    /// A topic does not exist or cannot be read.
     #[error("topic {topic:?} cannot be read: {code}")]
     Topic {
-        /// Its name.
+        /// The topic's name.
         topic: String,
-        /// The broker's reason.
+        /// The broker's error code.
         code: RDKafkaErrorCode,
     },
 }
 
 impl KafkaError {
-    /// Why there is no client.
+    /// The error of a client that could not be created.
     pub(crate) fn of_creation(config: &KafkaConfig, error: &ClientError) -> Self {
         Self::Create {
             reason: config.creation_reason(error),
@@ -107,13 +107,13 @@ impl KafkaError {
         }
     }
 
-    /// Whether the topic may not be read by us.
+    /// Whether the principal may not read the topic.
     pub fn is_denied(&self) -> bool {
         let denied = RDKafkaErrorCode::TopicAuthorizationFailed;
         matches!(self, Self::Topic { code, .. } if *code == denied)
     }
 
-    /// What the error asks for.
+    /// How to react to the error.
     pub fn disposition(&self) -> Disposition {
         match self {
             Self::Create { .. } | Self::Authentication { .. } | Self::Tls { .. } => {
@@ -131,7 +131,7 @@ impl KafkaError {
     }
 }
 
-/// Whether a broker refused who we are.
+/// Whether a broker refused the credentials.
 pub(crate) fn is_refusal(code: Option<RDKafkaErrorCode>) -> bool {
     matches!(
         code,
@@ -144,14 +144,14 @@ pub(crate) fn is_refusal(code: Option<RDKafkaErrorCode>) -> bool {
     )
 }
 
-/// Whether the broker refuses the client's certificate, or wants one. In TLS 1.3 that comes after the
-/// handshake, and librdkafka takes it for a lost connection.
+/// Whether the message is a TLS alert: the broker refuses the client's certificate or requires one.
+/// In TLS 1.3 the alert comes after the handshake, and librdkafka reports a lost connection.
 pub(crate) fn is_alert(reason: &str) -> bool {
     reason.contains("SSL routines") && reason.contains("alert")
 }
 
-/// What to do about an error of access or encryption, to be put behind librdkafka's words; empty
-/// for others.
+/// The remedy for an error of authentication or TLS, to be appended to librdkafka's message; empty
+/// for other errors.
 pub(crate) fn remedy(
     code: Option<RDKafkaErrorCode>,
     reason: &str,

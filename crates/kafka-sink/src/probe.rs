@@ -12,52 +12,46 @@ use crate::sync::lock;
 use crate::{KafkaConfig, KafkaError, tls};
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
-const LONGEST_PATIENCE: Duration = Duration::from_secs(8);
-/// It comes with the metadata, or not at all.
-const CLUSTER_ID_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What a cluster said of itself.
+/// A cluster's metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterInfo {
-    /// Its id, where the brokers tell one.
-    pub cluster_id: Option<String>,
     /// `host:port` of each broker that is up, as the cluster advertises them.
     pub brokers: Vec<String>,
-    /// Topics that this principal may see.
+    /// The number of topics that this principal may see.
     pub topics: usize,
 }
 
-/// Asks the cluster for its metadata with the configuration of the producer.
+/// Requests the cluster's metadata with the configuration of the producer.
 ///
-/// **Blocks**, for `timeout` at most and a moment to take the client down. Returns as soon as a
-/// broker refuses the credentials or TLS fails; while nobody can be reached it tries until the
-/// time is over.
+/// **Blocks** for `timeout` at most, and a moment to close the client. Returns as soon as a broker
+/// refuses the credentials or TLS fails; while no broker can be reached, it retries until
+/// `timeout`.
 pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, KafkaError> {
     // The sum must not overflow.
     let deadline = Instant::now() + timeout.min(A_DAY);
-    let producer: BaseProducer<Listener> = config
+    let producer: BaseProducer<ErrorCollector> = config
         .client_config()
-        .create_with_context(Listener {
-            heard: Mutex::default(),
+        .create_with_context(ErrorCollector {
+            reported: Mutex::default(),
             config: config.clone(),
         })
         .map_err(|error| KafkaError::of_creation(config, &error))?;
     config
         .authorise(producer.client())
         .map_err(|reason| KafkaError::Token { reason })?;
-    // Short at first, to look at complaints early; then longer than any round trip.
-    let mut patience = Duration::from_millis(250);
+    // Short at first, to check for errors early; then longer than any round trip.
+    let mut request_timeout = Duration::from_millis(250);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let answer = producer.client().fetch_metadata(None, left.min(patience));
-        patience = (patience * 2).min(LONGEST_PATIENCE);
+        let answer = producer
+            .client()
+            .fetch_metadata(None, left.min(request_timeout));
+        request_timeout = (request_timeout * 2).min(MAX_REQUEST_TIMEOUT);
         match answer {
             Ok(metadata) => {
-                let left = deadline.saturating_duration_since(Instant::now());
                 return Ok(ClusterInfo {
-                    cluster_id: producer
-                        .client()
-                        .fetch_cluster_id(left.min(CLUSTER_ID_TIMEOUT)),
                     brokers: metadata
                         .brokers()
                         .iter()
@@ -67,17 +61,18 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
                 });
             }
             Err(error) => {
-                // Hears the complaints, and waits: with no connection metadata fails at once.
+                // Serves the error callback, and waits: without a connection the metadata request
+                // fails at once.
                 producer.poll(left.min(Duration::from_millis(100)));
-                let heard = producer.context().heard();
-                if let Some(certain) = heard.certain {
+                let reported = producer.context().reported();
+                if let Some(final_error) = reported.final_error {
                     drop(producer);
-                    return Err(certain.into_error(config));
+                    return Err(final_error.into_error(config));
                 }
                 if left.is_zero() {
-                    let detail = heard.last.unwrap_or_else(|| error.to_string());
-                    return Err(match (heard.handshake, heard.resolve) {
-                        (Some(detail), _) => Certain::Tls(detail).into_error(config),
+                    let detail = reported.last.unwrap_or_else(|| error.to_string());
+                    return Err(match (reported.handshake, reported.resolve) {
+                        (Some(detail), _) => FinalError::Tls(detail).into_error(config),
                         (None, Some(detail)) => KafkaError::Resolve {
                             detail: config.scrub(&detail),
                         },
@@ -92,28 +87,28 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
     }
 }
 
-/// Keeps what the client complains of, for the error message.
-struct Listener {
-    heard: Mutex<Heard>,
+/// Collects the errors that the client reports, for the error message.
+struct ErrorCollector {
+    reported: Mutex<ReportedErrors>,
     config: KafkaConfig,
 }
 
 #[derive(Debug, Default, Clone)]
-struct Heard {
-    certain: Option<Certain>,
+struct ReportedErrors {
+    final_error: Option<FinalError>,
     resolve: Option<String>,
     handshake: Option<String>,
     last: Option<String>,
 }
 
-/// Complaints that waiting does not cure.
+/// An error that does not pass by waiting.
 #[derive(Debug, Clone)]
-enum Certain {
+enum FinalError {
     Authentication(String),
     Tls(String),
 }
 
-impl Certain {
+impl FinalError {
     fn into_error(self, config: &KafkaConfig) -> KafkaError {
         match self {
             Self::Authentication(detail) => KafkaError::Authentication {
@@ -121,7 +116,7 @@ impl Certain {
                 remedy: remedy(Some(RDKafkaErrorCode::Authentication), "", config),
             },
             Self::Tls(detail) => {
-                let found = tls::verdict(config).map(|found| format!("; {found}"));
+                let found = tls::diagnose(config).map(|found| format!("; {found}"));
                 let general = || remedy(Some(RDKafkaErrorCode::SSL), "", config).to_owned();
                 KafkaError::Tls {
                     detail: config.scrub(&detail),
@@ -132,14 +127,14 @@ impl Certain {
     }
 }
 
-impl Listener {
-    fn heard(&self) -> Heard {
-        lock(&self.heard).clone()
+impl ErrorCollector {
+    fn reported(&self) -> ReportedErrors {
+        lock(&self.reported).clone()
     }
 }
 
-impl ClientContext for Listener {
-    // The error that `probe` returns says it all.
+impl ClientContext for ErrorCollector {
+    // Debug only: `probe` returns the error.
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
         let message = self.config.scrub(message);
         tracing::debug!(target: "librdkafka", facility, "{message}");
@@ -148,25 +143,26 @@ impl ClientContext for Listener {
     fn stats_raw(&self, _: &[u8]) {}
 
     fn error(&self, error: ClientError, reason: &str) {
-        let mut heard = lock(&self.heard);
+        let mut reported = lock(&self.reported);
         match error.rdkafka_error_code() {
             code if is_refusal(code) => {
-                heard.certain = Some(Certain::Authentication(reason.to_owned()));
+                reported.final_error = Some(FinalError::Authentication(reason.to_owned()));
             }
-            Some(RDKafkaErrorCode::SSL) => heard.certain = Some(Certain::Tls(reason.to_owned())),
-            _ if is_alert(reason) => heard.certain = Some(Certain::Tls(reason.to_owned())),
-            Some(RDKafkaErrorCode::Resolve) => heard.resolve = Some(reason.to_owned()),
-            // The other side hung up or answered with something else: most often a port that does
-            // not speak TLS. May be a restart, so it is believed only at the end.
-            _ if reason.contains("SSL_HANDSHAKE") => heard.handshake = Some(reason.to_owned()),
-            // Says nothing that the one before it did not say better.
+            code if code == Some(RDKafkaErrorCode::SSL) || is_alert(reason) => {
+                reported.final_error = Some(FinalError::Tls(reason.to_owned()));
+            }
+            Some(RDKafkaErrorCode::Resolve) => reported.resolve = Some(reason.to_owned()),
+            // The other side closed the connection or does not speak TLS; most often it is a port
+            // without TLS. It may also be a restart, so it is reported only at the end.
+            _ if reason.contains("SSL_HANDSHAKE") => reported.handshake = Some(reason.to_owned()),
+            // Less specific than the error before it.
             Some(RDKafkaErrorCode::AllBrokersDown) => {}
-            _ => heard.last = Some(reason.to_owned()),
+            _ => reported.last = Some(reason.to_owned()),
         }
     }
 }
 
-impl ProducerContext for Listener {
+impl ProducerContext for ErrorCollector {
     type DeliveryOpaque = ();
 
     fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}

@@ -1,4 +1,4 @@
-//! Why a broker's certificate was refused. librdkafka says only that it was.
+//! Finds out why a broker's certificate was refused. librdkafka reports only that it was.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,21 +7,21 @@ use crate::answers::Finding;
 use crate::config::KafkaConfig;
 use crate::ffi;
 
-/// How long brokers may take to show their certificates.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long brokers may take to send their certificates.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Connects once more, shows no certificate and logs in as nobody, verifies as the configuration
-/// says, and tells what was wrong and what to do. `None`: nothing was, or no broker answered.
+/// Connects once more, without a client certificate and without a login, verifies as configured,
+/// and returns what is wrong and what to do. `None`: nothing is wrong, or no broker answered.
 ///
 /// **Blocks** for three seconds at most.
-pub(crate) fn verdict(config: &KafkaConfig) -> Option<String> {
+pub(crate) fn diagnose(config: &KafkaConfig) -> Option<String> {
     let client = ffi::inspecting_client(&config.without_credentials()).ok()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
-        // Fails, or asks what a stranger may: what matters is the handshake before.
+        // Only the handshake matters; the request itself may fail for lack of a login.
         let asked = client.fetch_metadata(None, Duration::from_millis(200));
         if let Some(finding) = client.context().first() {
-            return Some(words(&finding));
+            return Some(describe(&finding));
         }
         if asked.is_ok() {
             return None;
@@ -30,13 +30,13 @@ pub(crate) fn verdict(config: &KafkaConfig) -> Option<String> {
     None
 }
 
-/// Says the verdict in the log when it is there; returns at once.
-pub(crate) fn explain(config: &KafkaConfig) {
+/// Logs the result of [`diagnose`] from another thread; returns at once.
+pub(crate) fn log_diagnosis(config: &KafkaConfig) {
     let config = config.clone();
     let thread = thread::Builder::new().name("kafka-tls".to_owned());
     let started = thread.spawn(move || {
-        if let Some(verdict) = verdict(&config) {
-            tracing::warn!("Kafka: {verdict}");
+        if let Some(diagnosis) = diagnose(&config) {
+            tracing::warn!("Kafka: {diagnosis}");
         }
     });
     if let Err(error) = started {
@@ -44,8 +44,9 @@ pub(crate) fn explain(config: &KafkaConfig) {
     }
 }
 
-/// The numbers are those of `X509_V_ERR_…` in OpenSSL's x509_vfy.h, which never change.
-fn words(finding: &Finding) -> String {
+/// The message for a finding. The numbers are `X509_V_ERR_…` of OpenSSL's x509_vfy.h, which never
+/// change.
+fn describe(finding: &Finding) -> String {
     let broker = &finding.broker;
     // "ssl://host:port/bootstrap" or "ssl://host:port/1"
     let broker = broker
@@ -78,9 +79,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_verdict_has_its_words() {
-        let say = |error, depth| {
-            words(&Finding {
+    fn each_finding_has_its_message() {
+        let text = |error, depth| {
+            describe(&Finding {
                 broker: "ssl://b.example:9093/bootstrap".to_owned(),
                 error,
                 depth,
@@ -95,8 +96,8 @@ mod tests {
             (18, "no authority that is trusted here"),
             (26, "error 26"),
         ] {
-            assert!(say(error, 0).contains(expected), "{}", say(error, 0));
+            assert!(text(error, 0).contains(expected), "{}", text(error, 0));
         }
-        assert!(say(10, 1).contains("above that of b.example:9093"));
+        assert!(text(10, 1).contains("above that of b.example:9093"));
     }
 }

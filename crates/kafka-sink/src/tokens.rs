@@ -10,28 +10,28 @@ use rdkafka::client::OAuthToken;
 
 use crate::sync::lock;
 
-/// A token that was got this short a time ago is good for the next client too: several are made
-/// at the same moment.
-const SHARED: Duration = Duration::from_secs(1);
-/// How long the thread of the delivery reports waits for a new token while the old one is valid.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A token that expires sooner is not worth holding on to.
-const SPARE: Duration = Duration::from_secs(2);
-/// A source bounds itself; this is for one that does not.
-const LONGEST: Duration = Duration::from_secs(120);
+/// A token this young is returned to the next client, too: several clients are created together.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+/// How long the thread of the delivery reports waits for a new token while the last one is valid.
+const REFRESH_WAIT: Duration = Duration::from_secs(1);
+/// A token that expires sooner counts as expired.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(2);
+/// The longest wait for a source, in case it does not limit itself.
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
-/// A bearer token, and how long it is good.
+/// A bearer token and its expiry.
 ///
 /// Its `Debug` does not show the token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The token itself, as it goes to the broker.
+    /// The token itself, as sent to the broker.
     pub value: String,
-    /// Whom librdkafka names in its messages. The broker takes the principal from the token.
+    /// The principal's name in librdkafka's messages. The broker takes the principal from the
+    /// token.
     pub principal: String,
-    /// Its end, in milliseconds since 1970-01-01 UTC.
+    /// When the token expires, in milliseconds since 1970-01-01 UTC.
     pub expires_at_ms: i64,
-    /// The same, from now on.
+    /// How long the token is valid from now on.
     pub valid_for: Duration,
 }
 
@@ -44,20 +44,19 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why there is no token. Its words name cause and remedy, never the token.
+/// Why there is no token. The message names cause and remedy, never the token.
 pub type TokenError = Arc<dyn Error + Send + Sync>;
 
-/// Where tokens come from.
+/// A source of tokens.
 pub trait TokenSource: fmt::Debug + Send + Sync {
-    /// A token that is valid now. **Blocks**, for a bounded time.
+    /// A token that is valid now. **Blocks** for a bounded time.
     ///
     /// # Errors
-    /// Shown as it is, so it must hold no part of a token.
+    /// Shown unchanged, so an error must not contain any part of a token.
     fn token(&self) -> Result<Token, TokenError>;
 }
 
-/// Asks the source when a client needs a token, without keeping delivery reports waiting for a slow
-/// one.
+/// Fetches tokens for clients, without delaying delivery reports while a slow source answers.
 #[derive(Debug)]
 pub(crate) struct TokenCache {
     source: Arc<dyn TokenSource>,
@@ -67,12 +66,12 @@ pub(crate) struct TokenCache {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last one that was got, and when.
-    kept: Option<(Token, Instant)>,
+    /// The last token, and when it was received.
+    last: Option<(Token, Instant)>,
     /// Why the last attempt failed, if it did.
     failed: Option<TokenError>,
     fetching: bool,
-    /// Attempts that have ended.
+    /// The number of finished attempts.
     attempts: u64,
 }
 
@@ -85,14 +84,14 @@ impl TokenCache {
         })
     }
 
-    /// A token for a client that asks for one: a new one, or the one that is still valid where the
-    /// source takes its time. The client then asks again, before that one ends.
+    /// A token for a client: a new one, or the last one if it is still valid and the source is
+    /// slow. The client then requests another one before that one expires.
     ///
-    /// **Blocks** for a second while there is a valid token, else as long as the source.
+    /// **Blocks** for a second while there is a valid token, else as long as the source does.
     pub(crate) fn token(self: &Arc<Self>) -> Result<Token, TokenError> {
         let mut state = lock(&self.state);
-        if let Some((token, since)) = &state.kept
-            && since.elapsed() < SHARED
+        if let Some((token, since)) = &state.last
+            && since.elapsed() < SHARED_FOR
             && valid(token, *since)
         {
             return Ok(token.clone());
@@ -107,26 +106,30 @@ impl TokenCache {
             }
         }
         let before = state.attempts;
-        let usable = state.kept.clone().filter(|(token, at)| valid(token, *at));
-        let patience = if usable.is_some() { PATIENCE } else { LONGEST };
+        let usable = state.last.clone().filter(|(token, at)| valid(token, *at));
+        let wait = if usable.is_some() {
+            REFRESH_WAIT
+        } else {
+            MAX_WAIT
+        };
         let (state, waited) = self
             .changed
-            .wait_timeout_while(state, patience, |state| state.attempts == before)
+            .wait_timeout_while(state, wait, |state| state.attempts == before)
             .unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
             return match usable {
                 Some((token, _)) => Ok(token),
-                None => Err(Arc::new(Silent)),
+                None => Err(Arc::new(NoAnswer)),
             };
         }
-        match (&state.failed, &state.kept) {
+        match (&state.failed, &state.last) {
             (None, Some((token, _))) => Ok(token.clone()),
             (Some(error), _) => Err(Arc::clone(error)),
-            (None, None) => Err(Arc::new(Silent)),
+            (None, None) => Err(Arc::new(NoAnswer)),
         }
     }
 
-    /// The same, as librdkafka's refresh wants it.
+    /// [`token`](Self::token), in the type of librdkafka's refresh callback.
     pub(crate) fn for_refresh(self: &Arc<Self>) -> Result<OAuthToken, Box<dyn Error>> {
         match self.token() {
             Ok(token) => Ok(OAuthToken {
@@ -134,7 +137,7 @@ impl TokenCache {
                 principal_name: token.principal,
                 lifetime_ms: token.expires_at_ms,
             }),
-            // Its text goes through C.
+            // The text is passed to C.
             Err(error) => Err(chain(&*error).replace('\0', " ").into()),
         }
     }
@@ -150,10 +153,10 @@ impl TokenCache {
                 match self.1.take() {
                     Some(Ok(token)) => {
                         state.failed = None;
-                        state.kept = Some((token, Instant::now()));
+                        state.last = Some((token, Instant::now()));
                     }
                     Some(Err(error)) => state.failed = Some(error),
-                    None => state.failed = Some(Arc::new(Silent)),
+                    None => state.failed = Some(Arc::new(NoAnswer)),
                 }
                 self.0.changed.notify_all();
             }
@@ -162,9 +165,9 @@ impl TokenCache {
         ended.1 = Some(self.source.token());
     }
 
-    /// The text without the token that is in use.
+    /// The text without the current token.
     pub(crate) fn scrub(&self, text: String) -> String {
-        match &lock(&self.state).kept {
+        match &lock(&self.state).last {
             Some((token, _)) if text.contains(&token.value) => {
                 text.replace(&token.value, "[redacted]")
             }
@@ -174,7 +177,7 @@ impl TokenCache {
 }
 
 fn valid(token: &Token, since: Instant) -> bool {
-    since.elapsed() + SPARE < token.valid_for
+    since.elapsed() + EXPIRY_MARGIN < token.valid_for
 }
 
 /// An error with its causes, on one line.
@@ -190,7 +193,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 
 #[derive(Debug, thiserror::Error)]
 #[error("the source of OAUTHBEARER tokens did not answer")]
-struct Silent;
+struct NoAnswer;
 
 #[cfg(test)]
 mod tests {
@@ -198,14 +201,14 @@ mod tests {
 
     use super::*;
 
-    /// Answers when and as it is told.
+    /// A source that returns what the test sends, when it is sent.
     #[derive(Debug)]
     struct Scripted(Mutex<Receiver<Result<Token, TokenError>>>);
 
     impl TokenSource for Scripted {
         fn token(&self) -> Result<Token, TokenError> {
             let answers = self.0.lock().unwrap();
-            answers.recv().expect("the source panics, as asked to")
+            answers.recv().expect("the test dropped the sender")
         }
     }
 
@@ -234,14 +237,15 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_source_keeps_nobody_waiting_while_the_old_token_is_valid() {
+    fn a_slow_source_delays_no_client_while_the_last_token_is_valid() {
         let (cache, source) = scripted();
         source.send(Ok(token("first", 3600))).unwrap();
         cache.token().unwrap();
-        lock(&cache.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
+        lock(&cache.state).last.as_mut().unwrap().1 =
+            Instant::now().checked_sub(SHARED_FOR).unwrap();
         let start = Instant::now();
         assert_eq!(cache.token().unwrap().value, "first");
-        assert!(start.elapsed() >= PATIENCE);
+        assert!(start.elapsed() >= REFRESH_WAIT);
         source.send(Ok(token("second", 3600))).unwrap();
         while lock(&cache.state).fetching {
             thread::yield_now();
@@ -259,17 +263,18 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_although_the_old_token_is_valid_so_that_it_is_tried_again() {
+    fn a_failure_is_returned_although_the_last_token_is_valid_so_that_the_client_retries() {
         let (cache, source) = scripted();
         source.send(Ok(token("first", 3600))).unwrap();
         cache.token().unwrap();
-        lock(&cache.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
+        lock(&cache.state).last.as_mut().unwrap().1 =
+            Instant::now().checked_sub(SHARED_FOR).unwrap();
         source
             .send(Err(Arc::new(std::io::Error::other("no such file"))))
             .unwrap();
         let error = cache.for_refresh().err().unwrap();
         assert_eq!(error.to_string(), "no such file");
-        // And a source that panics is a failure too.
+        // A source that panics is a failure, too.
         drop(source);
         let error = cache.for_refresh().err().unwrap();
         assert!(error.to_string().contains("did not answer"), "{error}");

@@ -1,4 +1,4 @@
-//! Threads of our own, which blocking calls of librdkafka run on.
+//! Threads for blocking calls of librdkafka.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -16,7 +16,7 @@ pub(crate) fn spawn(
     spawned.map_err(|source| KafkaError::Thread { name, source })
 }
 
-/// A thread that works until the flag that it was given is raised.
+/// A thread that runs until its stop flag is set.
 pub(crate) struct Worker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -33,7 +33,7 @@ impl Worker {
         Ok(Self { stop, thread })
     }
 
-    /// Raises the flag, and waits for the thread's end. The error is its panic.
+    /// Sets the flag and joins the thread. The error is the thread's panic.
     pub(crate) fn stop(&mut self) -> thread::Result<()> {
         self.stop.store(true, SeqCst);
         self.thread.take().map_or(Ok(()), JoinHandle::join)

@@ -1,4 +1,4 @@
-//! Percentiles, medians, the machine they were taken on, and how tables show them.
+//! Percentiles and medians, the machine they were measured on, and their formatting.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::thread;
 
 use serde::Serialize;
 
-/// The distribution of a time, in milliseconds.
+/// Percentiles of a duration, in milliseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[expect(missing_docs, reason = "the names of percentiles")]
 pub struct Spread {
@@ -17,7 +17,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of what answers for each share from 0 to 1; `None` if it has no answer.
+    /// Builds the percentiles from a function of the share (0 to 1); `None` if it returns `None`.
     pub fn by(at: impl Fn(f64) -> Option<f64>) -> Option<Self> {
         Some(Self {
             p50: at(0.5)?,
@@ -27,14 +27,14 @@ impl Spread {
         })
     }
 
-    /// Of microseconds, in any order.
+    /// Percentiles of durations in microseconds, which it sorts; `None` if there are none.
     pub fn of(micros: &mut [i64]) -> Option<Self> {
         micros.sort_unstable();
         let last = micros.len().checked_sub(1)?;
         Self::by(|share| Some(micros[(last as f64 * share).round() as usize] as f64 / 1e3))
     }
 
-    /// The median of each figure.
+    /// The median of each percentile.
     pub fn median(spreads: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| median(spreads.iter().map(figure));
         Self {
@@ -46,7 +46,7 @@ impl Spread {
     }
 }
 
-/// Cells of a table, without the bars at its ends.
+/// Cells of a Markdown table, without the bars at its ends.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { p50, p90, p99, max } = self;
@@ -54,7 +54,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// NaN of nothing.
+/// The median; NaN if there are no values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -66,7 +66,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Two places and the unit, or a dash for what was not measured.
+/// Two decimal places and the unit, or a dash for a figure that was not measured.
 pub fn known(figure: impl Into<Option<f64>>, unit: &str) -> String {
     match figure.into().filter(|figure| figure.is_finite()) {
         Some(figure) => format!("{figure:.2}{unit}"),
@@ -74,7 +74,7 @@ pub fn known(figure: impl Into<Option<f64>>, unit: &str) -> String {
     }
 }
 
-/// A whole number with separators.
+/// A whole number with separators of thousands.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -87,23 +87,23 @@ pub fn thousands(number: f64) -> String {
     text
 }
 
-/// Where a measurement ran.
+/// The machine that a measurement ran on.
 #[derive(Debug, Serialize)]
 pub struct Machine {
-    /// How many this process may use.
+    /// Number of processors that this process may use.
     pub processors: usize,
-    /// Their name.
+    /// Model name of the processors.
     pub model: Option<String>,
-    /// Such as `linux`.
+    /// Operating system, such as `linux`.
     pub system: &'static str,
-    /// Its release.
+    /// Release of the kernel.
     pub kernel: Option<String>,
-    /// 10^6 bytes.
+    /// Memory in MB (10^6 bytes).
     pub memory_mb: Option<u64>,
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub fn here() -> Self {
         let field = |file: &str, name: &str| {
             let text = fs::read_to_string(file).ok()?;

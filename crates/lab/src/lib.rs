@@ -1,4 +1,4 @@
-//! What walrelay is shown and measured with.
+//! Throwaway Postgres servers, a load generator and figures, for demonstrations and measurements.
 //!
 //! # Contents
 //! - [`servers`]: throwaway Postgres servers, and the parts of any throwaway server.
@@ -6,12 +6,12 @@
 //! - [`figures`]: percentiles, medians and what the machine is, and how tables show them.
 //! - [`proc`]: CPU and memory of processes.
 //!
-//! `walrelay demo` and `walrelay bench` use it, and so does the program of `make bench`
-//! (`examples/bench`), which measures the binary beside other readers of the same WAL.
+//! `walrelay demo`, `walrelay bench` and the program of `make bench` use it. The last one
+//! (`examples/bench`) measures the binary beside other readers of the same WAL.
 //!
 //! # Invariants
 //! - Nothing here depends on the relay: the callers bring the pipeline and the connections.
-//! - Nothing outlives its owner: see [`servers`].
+//! - No server outlives its owner: see [`servers`].
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! The load generator: a backlog as fast as it goes, and rows on a fixed schedule.
+//! The load generator: a backlog as fast as possible, and rows on a fixed schedule.
 //!
-//! The schedule is an open loop: it does not heed how long a commit takes, nor how fast a row is relayed.
+//! The schedule is an open loop: it depends neither on how long a commit takes nor on how fast a
+//! row is relayed.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -10,17 +11,18 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// Rows that one statement of a backlog writes: a fifth of them in transactions of their own, the rest in
-/// transactions of [`TOGETHER`]. So both halves of a backlog are alike.
-const PORTION: u64 = 10_000;
-const TOGETHER: u64 = 100;
+/// Rows that one statement of a backlog writes: a fifth of them in transactions of one row, the
+/// rest in transactions of [`ROWS_PER_TRANSACTION`] rows. The mix per statement makes both halves
+/// of a backlog alike.
+const BLOCK_ROWS: u64 = 10_000;
+const ROWS_PER_TRANSACTION: u64 = 100;
 
 /// The statements that write a backlog, each with the number of the last row it writes. `insert` is
-/// `INSERT INTO … SELECT …` over a row's number `n`, without its source.
+/// `INSERT INTO … SELECT …` over a row's number `n`, without the FROM clause.
 pub fn backlog(insert: &str, numbers: Range<u64>) -> impl Iterator<Item = (u64, String)> {
     let end = numbers.end;
-    numbers.step_by(PORTION as usize).map(move |from| {
-        let to = end.min(from + PORTION);
+    numbers.step_by(BLOCK_ROWS as usize).map(move |from| {
+        let to = end.min(from + BLOCK_ROWS);
         (to, block(insert, from, to))
     })
 }
@@ -34,20 +36,20 @@ fn block(insert: &str, from: u64, end: u64) -> String {
            {insert} FROM generate_series(at + 1, at + 1) n; COMMIT; at := at + 1; \
          END LOOP; \
          WHILE at < {end} LOOP \
-           {insert} FROM generate_series(at + 1, least(at + {TOGETHER}, {end})) n; \
-           COMMIT; at := at + {TOGETHER}; \
+           {insert} FROM generate_series(at + 1, least(at + {ROWS_PER_TRANSACTION}, {end})) n; \
+           COMMIT; at := at + {ROWS_PER_TRANSACTION}; \
          END LOOP; END $load$"
     )
 }
 
-/// A steady rate.
+/// A rate that is held for some seconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Step {
-    /// Rows a second.
+    /// Rows per second.
     pub rate: u64,
-    /// How long it is held.
+    /// How long the rate is held.
     pub seconds: u64,
-    /// Rows of a transaction.
+    /// Rows per transaction.
     pub together: u64,
 }
 
@@ -56,26 +58,26 @@ impl Step {
         self.rate * self.seconds / self.together
     }
 
-    /// Rows that are written in all.
+    /// Rows that the step writes in all.
     pub fn rows(&self) -> u64 {
         self.transactions() * self.together
     }
 }
 
-/// A transaction to come.
+/// A transaction of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// When, after the beginning.
+    /// When it is due, from the beginning of the schedule.
     pub at: Duration,
-    /// The number of its first row.
+    /// Number of its first row.
     pub first: u64,
-    /// How many rows it has.
+    /// Number of its rows.
     pub rows: u64,
-    /// The step it belongs to.
+    /// Index of its step.
     pub step: usize,
 }
 
-/// The transactions of steps one after another, whose rows are numbered from `first` on.
+/// The transactions of the steps, one step after another. Rows are numbered from `first` on.
 pub fn schedule(mut first: u64, steps: &[Step]) -> Vec<Due> {
     let mut due = Vec::new();
     let mut begin = Duration::ZERO;
@@ -95,46 +97,48 @@ pub fn schedule(mut first: u64, steps: &[Step]) -> Vec<Due> {
     due
 }
 
-/// How the writing of a step went.
+/// How a step was written.
 #[derive(Debug, Clone, Default)]
-pub struct Wrote {
-    /// How late a transaction was begun at the most: above some milliseconds the rate was not kept.
+pub struct StepTimes {
+    /// How late a transaction began at most. Above a few milliseconds the rate was not kept.
     pub behind: Duration,
-    /// How long each transaction took its writer, in microseconds.
+    /// How long each transaction took, in microseconds.
     pub took: Vec<i64>,
 }
 
-/// Writes all schedules at once, each by so many writers, until all is written, one fails or `stop` is set. Each
-/// writer calls `connect` with the number of its schedule, and the function that it returns for each transaction.
-/// Returns how it went, for each schedule and step.
+/// Writes all schedules at once, each with `writers` writers, until everything is written, one
+/// fails or `stop` is set. Each writer calls `connect` with the number of its schedule, and the
+/// returned function for each transaction. Returns the figures of each schedule and step.
 ///
 /// # Errors
-/// The first of a writer.
+/// The first error of a writer.
 ///
 /// # Panics
-/// If a writer does.
+/// If a writer panics.
 pub fn write<P, E: Send>(
     schedules: &[Vec<Due>],
     writers: usize,
     stop: &AtomicBool,
     connect: impl Fn(usize) -> Result<P, E> + Sync,
-) -> Result<Vec<Vec<Wrote>>, E>
+) -> Result<Vec<Vec<StepTimes>>, E>
 where
     P: FnMut(&Due) -> Result<(), E>,
 {
     let steps = |plan: &Vec<Due>| plan.iter().map(|due| due.step + 1).max().unwrap_or(0);
-    let together = Barrier::new(schedules.len() * writers);
-    let (together, connect) = (&together, &connect);
+    let all_connected = Barrier::new(schedules.len() * writers);
+    let (all_connected, connect) = (&all_connected, &connect);
     thread::scope(|scope| {
         let mut running = Vec::new();
         for (number, plan) in schedules.iter().enumerate() {
             for writer in 0..writers {
                 let work = move || {
                     let connected = connect(number);
-                    // Also by one that could not connect: the others wait for it.
-                    together.wait();
+                    // A writer that could not connect waits here too, because the others wait for
+                    // it.
+                    all_connected.wait();
                     let mine = plan.iter().skip(writer).step_by(writers);
-                    let done = connected.and_then(|put| on_time(mine, steps(plan), stop, put));
+                    let done = connected
+                        .and_then(|write| write_on_schedule(mine, steps(plan), stop, write));
                     if done.is_err() {
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -145,27 +149,27 @@ where
         }
         let all = schedules
             .iter()
-            .map(|plan| vec![Wrote::default(); steps(plan)]);
+            .map(|plan| vec![StepTimes::default(); steps(plan)]);
         let mut all: Vec<_> = all.collect();
         for (number, thread) in running {
-            let wrote = thread.join();
-            let wrote = wrote.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            for (all, wrote) in all[number].iter_mut().zip(wrote?) {
-                all.behind = all.behind.max(wrote.behind);
-                all.took.extend(wrote.took);
+            let times = thread.join();
+            let times = times.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            for (all, times) in all[number].iter_mut().zip(times?) {
+                all.behind = all.behind.max(times.behind);
+                all.took.extend(times.took);
             }
         }
         Ok(all)
     })
 }
 
-fn on_time<'a, E>(
+fn write_on_schedule<'a, E>(
     plan: impl Iterator<Item = &'a Due>,
     steps: usize,
     stop: &AtomicBool,
-    mut put: impl FnMut(&Due) -> Result<(), E>,
-) -> Result<Vec<Wrote>, E> {
-    let mut wrote = vec![Wrote::default(); steps];
+    mut write: impl FnMut(&Due) -> Result<(), E>,
+) -> Result<Vec<StepTimes>, E> {
+    let mut times = vec![StepTimes::default(); steps];
     let begun = Instant::now();
     for due in plan {
         thread::sleep(due.at.saturating_sub(begun.elapsed()));
@@ -173,12 +177,12 @@ fn on_time<'a, E>(
             break;
         }
         let at = Instant::now();
-        put(due)?;
-        let step = &mut wrote[due.step];
+        write(due)?;
+        let step = &mut times[due.step];
         step.took.push(at.elapsed().as_micros() as i64);
         step.behind = step.behind.max((at - begun).saturating_sub(due.at));
     }
-    Ok(wrote)
+    Ok(times)
 }
 
 #[cfg(test)]
@@ -223,8 +227,8 @@ mod tests {
                 Ok(())
             })
         };
-        let wrote = write(&[soon], 4, &AtomicBool::new(false), connect).unwrap();
-        let took: Vec<usize> = wrote[0].iter().map(|wrote| wrote.took.len()).collect();
+        let times = write(&[soon], 4, &AtomicBool::new(false), connect).unwrap();
+        let took: Vec<usize> = times[0].iter().map(|times| times.took.len()).collect();
         assert_eq!(took, [10, 2]);
         let mut seen = seen.into_inner().unwrap();
         seen.sort_unstable();

@@ -1,27 +1,27 @@
-//! CPU and memory as proc(5) tells them; nothing where there is no such thing.
+//! CPU and memory of processes from proc(5); `None` on systems without it.
 
 use std::fmt::Display;
 use std::fs;
 
-/// Seconds of CPU that a process has used so far, by its number or as `self`. One that has ended and was
-/// not waited for still has them.
+/// CPU seconds that a process has used so far. `process` is its pid or `self`. The figure stays
+/// readable after the process has ended, until it is reaped.
 pub fn cpu(process: impl Display) -> Option<f64> {
     let fields = fields(process)?;
-    // utime and stime are fields 14 and 15 of the whole; the first two are cut off.
+    // utime and stime are fields 14 and 15 of `stat`; `fields` begins with the third.
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some((ticks(11)? + ticks(12)?) as f64 / ticks_per_second()?)
 }
 
-/// The same of a walsender, if it runs on this machine.
+/// CPU seconds of a walsender; `None` if `pid` is no walsender of this machine.
 pub fn walsender_cpu(pid: i32) -> Option<f64> {
-    // On another machine the number may belong to anything here.
+    // The server may run on another machine; the pid may then be any process here.
     let title = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let title = String::from_utf8_lossy(&title);
     let is_walsender = title.starts_with("postgres") && title.contains("walsender");
     is_walsender.then(|| cpu(pid)).flatten()
 }
 
-/// Seconds of CPU that the machine has spent on work, of all processors.
+/// CPU seconds that all processors of the machine have spent on work.
 pub fn machine_cpu() -> Option<f64> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     // user nice system idle iowait irq softirq
@@ -31,20 +31,21 @@ pub fn machine_cpu() -> Option<f64> {
     Some(busy? as f64 / ticks_per_second()?)
 }
 
-/// Whether a process has ended, waited for or not.
+/// Whether a process has ended, reaped or not.
 pub fn has_ended(pid: u32) -> bool {
     fields(pid).is_none_or(|fields| fields.first().is_none_or(|state| state == "Z"))
 }
 
-/// What follows the name in a `stat`, from the state on. The name in brackets may hold anything.
+/// The fields of `/proc/<process>/stat` after the name, from the state on. The name may contain any
+/// character, also spaces and brackets.
 fn fields(process: impl Display) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let rest = text.rsplit_once(") ")?.1;
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// A line of `/proc/<process>/status` in bytes, such as `VmRSS` or `VmHWM`: the memory that is resident,
-/// and the most that was.
+/// A line of `/proc/<process>/status` in bytes, such as `VmRSS` (resident memory) or `VmHWM` (its
+/// peak).
 pub fn memory(process: impl Display, name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -52,13 +53,14 @@ pub fn memory(process: impl Display, name: &str) -> Option<u64> {
     Some(kib.parse::<u64>().ok()? * 1024)
 }
 
-/// Measures this process's peak of memory anew from here on, where the system can.
+/// Resets the peak memory (`VmHWM`) of this process, where the system can.
 pub fn forget_peak() {
-    // Without it the peak is that of the whole run so far, which is not less.
+    // If this fails, the peak is that of the whole run so far: too high, never too low.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// `AT_CLKTCK` of the auxiliary vector: pairs of numbers as wide as a pointer.
+/// Clock ticks per second: `AT_CLKTCK` of the auxiliary vector, which is pairs of pointer-sized
+/// numbers.
 fn ticks_per_second() -> Option<f64> {
     const AT_CLKTCK: usize = 17;
     const WIDTH: usize = size_of::<usize>();

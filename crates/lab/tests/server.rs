@@ -1,6 +1,7 @@
-//! Against a real server: whatever `PostgresBinaries::find` finds.
+//! Tests with a real server: the one that `PostgresBinaries::find` finds.
 
 #![allow(
+    clippy::expect_used,
     clippy::unwrap_used,
     reason = "a test's helpers may panic as the test itself may"
 )]
@@ -11,32 +12,41 @@ use std::{
     net::TcpStream,
     os::unix::{fs::MetadataExt as _, net::UnixStream},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use walrelay_lab::servers::{
-    Auth, ChildGuard, Postgres, PostgresBinaries, Shutdown, ThrowawayError,
-};
+use walrelay_lab::proc;
+use walrelay_lab::servers::{ChildGuard, Postgres, PostgresBinaries, Shutdown, ThrowawayError};
+use walrelay_testkit::eventually;
 
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(15);
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within 15 s: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Asserts that the server's log ends with these words.
+#[track_caller]
+fn logged(server: &Postgres, words: &str) {
+    let log = server.log_tail();
+    assert!(log.contains(words), "{log}");
 }
 
-/// Whether the kernel still knows this pid as anything but a corpse.
+/// Waits until the output of an owner process has a line that begins with `mark`; returns the words
+/// that follow.
+fn words_of(owner: &mut Child, mark: &str) -> Vec<String> {
+    let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+    let line = lines
+        .map(Result::unwrap)
+        .find(|line| line.starts_with(mark))
+        .expect("the owner says what it started");
+    line.split(' ').skip(1).map(str::to_owned).collect()
+}
+
+/// Whether the process exists and is no zombie.
 fn runs(pid: u32) -> bool {
     if Path::new("/proc/self/stat").exists() {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        return stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']));
+        return !proc::has_ended(pid);
     }
-    // Elsewhere the system reaps orphans.
+    // Without `/proc`: the system reaps orphans, so there are no zombies.
     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
     rustix::process::test_kill_process(pid).is_ok()
 }
@@ -61,16 +71,10 @@ fn starts_stops_and_starts_again_where_it_was() {
     server.stop(Shutdown::Fast).unwrap();
     assert_eq!(server.pid(), None);
     assert!(!runs(first));
-    assert!(
-        server.log_tail().contains("database system is shut down"),
-        "{}",
-        server.log_tail()
-    );
+    logged(&server, "database system is shut down");
     server.stop(Shutdown::Fast).unwrap(); // nothing to do
-    assert!(matches!(
-        server.reload_settings(),
-        Err(ThrowawayError::Stopped)
-    ));
+    let reloaded = server.reload_settings();
+    assert!(matches!(reloaded, Err(ThrowawayError::Stopped)));
 
     server.start_again().unwrap();
     assert_ne!(server.pid(), Some(first));
@@ -78,20 +82,13 @@ fn starts_stops_and_starts_again_where_it_was() {
 
     server.kill().unwrap();
     server.start_again().unwrap();
-    assert!(
-        server.log_tail().contains("automatic recovery"),
-        "{}",
-        server.log_tail()
-    );
+    logged(&server, "automatic recovery");
     UnixStream::connect(&socket).unwrap();
 
     server.change_setting("log_min_messages", "debug1").unwrap();
     server.reload_settings().unwrap();
-    eventually("the new setting is seen", || {
-        server
-            .log_tail()
-            .contains("parameter \"log_min_messages\" changed")
-    });
+    let changed = "parameter \"log_min_messages\" changed";
+    eventually(LIMIT, || server.log_tail().contains(changed));
 
     let (dir, pid) = (dir_of(&server), server.pid().unwrap());
     drop(server);
@@ -115,18 +112,6 @@ fn two_at_once_do_not_meet() {
 }
 
 #[test]
-fn without_tcp_nothing_listens_and_there_is_no_url() {
-    let server = Postgres::builder().tcp(false).start().unwrap();
-    assert_eq!(server.url_tcp(), None);
-    let pid_file = fs::read_to_string(server.data_dir().join("postmaster.pid")).unwrap();
-    assert_eq!(
-        pid_file.lines().nth(5).unwrap(),
-        "",
-        "a TCP address is listened at"
-    );
-}
-
-#[test]
 fn a_server_that_cannot_start_says_why_and_leaves_nothing() {
     let error = Postgres::builder()
         .setting("wal_level", "enormous")
@@ -145,20 +130,15 @@ fn a_server_that_cannot_start_says_why_and_leaves_nothing() {
 fn files_belong_to_the_server_and_settings_reach_it() {
     let server = Postgres::builder()
         .file("server.key", "not a key")
-        .auth(Auth::ScramSha256, Auth::Md5)
-        .superuser_password("p@ss'word/")
         .hba("host all nobody all reject")
         .start()
         .unwrap();
     let key = fs::metadata(server.data_dir().join("server.key")).unwrap();
     assert_eq!(key.mode() & 0o777, 0o600);
     assert_eq!(key.uid(), fs::metadata(server.data_dir()).unwrap().uid());
-    assert!(
-        server.url().contains(":p%40ss%27word%2F@"),
-        "{}",
-        server.url()
-    );
-    assert!(!format!("{server:?}").contains("word"));
+    let password = server.superuser_password();
+    assert!(server.url().contains(&format!(":{password}@")));
+    assert!(!format!("{server:?}").contains(password));
     let socket = server.socket_dir();
     assert!(socket.as_os_str().len() < 90, "{}", socket.display());
 }
@@ -180,11 +160,11 @@ fn a_panic_stops_the_server() {
     assert!(!dir.exists());
 }
 
-/// The owner of the next test: starts a server, says where it is, and waits to be killed.
+/// The owner process of the next test: starts a server, prints where it is, and waits to be killed.
 #[test]
 fn owner_to_be_killed() {
     if env::var_os("WALRELAY_THROWAWAY_OWNER").is_none() {
-        return; // not a test by itself; see below
+        return; // runs only as a child of the next test
     }
     let server = Postgres::builder().start().unwrap();
     println!(
@@ -192,6 +172,7 @@ fn owner_to_be_killed() {
         server.pid().unwrap(),
         dir_of(&server).display()
     );
+    // Ends by SIGKILL from the next test; the limit ends it if that test fails.
     thread::sleep(Duration::from_secs(60));
 }
 
@@ -200,33 +181,28 @@ fn nothing_outlives_a_killed_owner() {
     let mut owner = Command::new(env::current_exe().unwrap())
         .args(["--exact", "owner_to_be_killed", "--nocapture"])
         .env("WALRELAY_THROWAWAY_OWNER", "1")
-        // Where no program is in PATH, the janitor finds those it needs all the same.
+        // The janitor adds the usual directories to PATH, so it finds its programs.
         .env("PATH", "/nonexistent")
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
         .unwrap();
-    let line = BufReader::new(owner.stdout.take().unwrap())
-        .lines()
-        .map(Result::unwrap)
-        .find(|line| line.starts_with("server "))
-        .expect("the owner names its server");
-    let mut words = line.split(' ').skip(1);
-    let pid: u32 = words.next().unwrap().parse().unwrap();
-    let dir = Path::new(words.next().unwrap());
+    let words = words_of(&mut owner, "server ");
+    let (pid, dir) = (words[0].parse().unwrap(), Path::new(&words[1]));
     assert!(runs(pid) && dir.exists());
 
     owner.kill().unwrap();
     owner.wait().unwrap();
-    eventually("the server ends", || !runs(pid));
-    eventually("its directory is removed", || !dir.exists());
+    eventually(LIMIT, || !runs(pid));
+    eventually(LIMIT, || !dir.exists());
 }
 
-/// The owner of the next test: starts a program that starts another, names both and panics or waits.
+/// The owner process of the next test: starts a program that starts another, prints both pids, and
+/// panics or waits.
 #[test]
 fn owner_of_children() {
     let Some(end) = env::var_os("WALRELAY_THROWAWAY_CHILDREN") else {
-        return; // not a test by itself; see below
+        return; // runs only as a child of the next test
     };
     let mut shell = Command::new("/bin/sh");
     shell
@@ -238,6 +214,7 @@ fn owner_of_children() {
     stdout.read_line(&mut line).unwrap();
     println!("\nchildren {} {}", child.id(), line.trim());
     assert_ne!(end, "panic", "as it must");
+    // Ends by SIGKILL from the next test; the limit ends it if that test fails.
     thread::sleep(Duration::from_secs(60));
 }
 
@@ -252,23 +229,16 @@ fn no_child_outlives_an_owner_that_is_killed_or_panics() {
                 .stderr(Stdio::null()),
         )
         .unwrap();
-        let line = BufReader::new(owner.stdout.take().unwrap())
-            .lines()
-            .map(Result::unwrap)
-            .find(|line| line.starts_with("children "))
-            .expect("the owner names its children");
-        let pids: Vec<u32> = line
-            .split(' ')
-            .skip(1)
-            .map(|word| word.parse().unwrap())
-            .collect();
-        assert_eq!(pids.len(), 2, "{line}");
+        let words = words_of(&mut owner, "children ");
+        let pids = words.iter().map(|word| word.parse().unwrap());
+        let pids: Vec<u32> = pids.collect();
+        assert_eq!(pids.len(), 2, "{words:?}");
         if end == "kill" {
-            assert!(pids.iter().all(|pid| runs(*pid)), "{line}");
+            assert!(pids.iter().all(|pid| runs(*pid)), "{words:?}");
             owner.kill().unwrap();
         }
         owner.wait().unwrap();
-        eventually("both end", || !pids.iter().any(|pid| runs(*pid)));
+        eventually(LIMIT, || !pids.iter().any(|pid| runs(*pid)));
     }
 }
 

@@ -2,11 +2,12 @@ use std::fmt;
 
 use crate::Lsn;
 
-/// A position that may be confirmed: everything before it belongs to whole transactions.
+/// A position that may be confirmed: it cuts no transaction of the stream in two.
 ///
-/// Postgres restarts a slot at the position that was last confirmed. Confirm a row's LSN and the
-/// rest of its transaction is at stake; confirm the *start* of a commit record (`commit_lsn`) and
-/// the transaction is sent again for ever. So only the messages below can make one.
+/// Postgres restarts a slot at the last confirmed position. Confirming a row's LSN puts the rest of
+/// its transaction at risk. Confirming the *start* of a commit record (`commit_lsn`) makes Postgres
+/// send the transaction again on every reconnect. So a `CommitEnd` is constructed only from the
+/// sources below.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitEnd(Lsn);
 
@@ -19,17 +20,17 @@ impl CommitEnd {
     }
 
     /// The `wal_end` of a keepalive **received while no transaction was open and nothing was in
-    /// flight**; the caller vouches for that (the ledger in `walrelay-checkpoint` is the caller).
+    /// flight**. The caller, the ledger in `walrelay-checkpoint`, guarantees both.
     pub const fn from_idle_keepalive(wal_end: Lsn) -> Self {
         Self(wal_end)
     }
 
-    /// The `confirmed_flush_lsn` of a slot, which somebody confirmed before.
+    /// The `confirmed_flush_lsn` of a slot: confirmed before.
     pub const fn from_slot(confirmed_flush: Lsn) -> Self {
         Self(confirmed_flush)
     }
 
-    /// The position itself.
+    /// The position as an [`Lsn`].
     pub const fn lsn(self) -> Lsn {
         self.0
     }

@@ -1,29 +1,30 @@
-//! Positions in the Postgres write-ahead log, and the identifiers that travel beside them.
+//! Positions in the Postgres write-ahead log (WAL), and the identifiers of transactions, tables and
+//! types.
 //!
 //! # Contents
-//! - [`Lsn`]: any position in the log, `X/Y` in text, a `u64` on the wire.
-//! - [`CommitEnd`]: a position at which **no transaction is cut in two**. The only thing a relay may
-//!   confirm to Postgres.
-//! - [`Xid`], [`RelationId`], [`TypeOid`]: the numbers pgoutput names transactions, tables and
-//!   types by. [`RelationMap`] keeps what is known of tables.
+//! - [`Lsn`]: any position in the WAL, `X/Y` in text, a `u64` on the wire.
+//! - [`CommitEnd`]: a position at which **no transaction is cut in two**. A relay confirms nothing
+//!   else to Postgres.
+//! - [`Xid`], [`RelationId`], [`TypeOid`]: the numbers by which pgoutput identifies transactions,
+//!   tables and types. [`RelationMap`] is a map keyed by table.
 //!
 //! # Invariants
-//! - No arithmetic on positions is offered beyond [`Lsn::bytes_since`], which gives a distance to
-//!   show to people and never a position. A relay that confirms `end_lsn + length` skips the next
-//!   transaction for ever.
-//! - A [`CommitEnd`] is made in three ways only, each named after the message that vouches for it. A
-//!   row's LSN is an [`Lsn`] and cannot be passed where a `CommitEnd` is asked for:
+//! - The only arithmetic on positions is [`Lsn::bytes_since`], whose result is a distance to
+//!   display, not a position. A relay that confirmed `end_lsn + length` would lose the next
+//!   transaction.
+//! - A [`CommitEnd`] is constructed in three ways only, each named after its source. A row's LSN is
+//!   an [`Lsn`] and cannot be passed as a `CommitEnd`:
 //!
 //! ```compile_fail
 //! use walrelay_lsn::{CommitEnd, Lsn};
 //! fn confirm(_: CommitEnd) {}
-//! confirm(Lsn::from(0x16_B374_D848)); // a mid-transaction position does not compile
+//! confirm(Lsn::new(0x16_B374_D848)); // a mid-transaction position does not compile
 //! ```
 //!
 //! ```
 //! use walrelay_lsn::Lsn;
 //! let lsn: Lsn = "16/B374D848".parse()?;
-//! assert_eq!(u64::from(lsn), 0x16_B374_D848);
+//! assert_eq!(lsn.get(), 0x16_B374_D848);
 //! assert_eq!(lsn.to_string(), "16/B374D848");
 //! # Ok::<(), walrelay_lsn::ParseLsnError>(())
 //! ```

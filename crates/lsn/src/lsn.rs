@@ -8,10 +8,10 @@ use std::str::FromStr;
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// `0/0`, `InvalidXLogRecPtr`: no position. As the start of `START_REPLICATION` it means
-    /// "from where the slot stands".
+    /// `0/0`, `InvalidXLogRecPtr`: no position. In `START_REPLICATION` it means "from the slot's
+    /// confirmed position".
     pub const ZERO: Lsn = Lsn(0);
-    /// The greatest position that can be written down.
+    /// The greatest position, `FFFFFFFF/FFFFFFFF`.
     pub const MAX: Lsn = Lsn(u64::MAX);
 
     /// The position at `offset` bytes.
@@ -24,9 +24,9 @@ impl Lsn {
         self.0
     }
 
-    /// How many bytes of log lie between `earlier` and this position; 0 if it is not earlier.
+    /// Bytes of WAL between `earlier` and this position; 0 if `earlier` is not earlier.
     ///
-    /// A distance for people (lag), not a building block for positions.
+    /// For display (lag). Positions are not computed from it.
     pub const fn bytes_since(self, earlier: Lsn) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -34,18 +34,6 @@ impl Lsn {
     /// Whether this is [`Lsn::ZERO`].
     pub const fn is_zero(self) -> bool {
         self.0 == 0
-    }
-}
-
-impl From<u64> for Lsn {
-    fn from(offset: u64) -> Self {
-        Self(offset)
-    }
-}
-
-impl From<Lsn> for u64 {
-    fn from(lsn: Lsn) -> Self {
-        lsn.0
     }
 }
 
@@ -61,7 +49,8 @@ impl fmt::Debug for Lsn {
     }
 }
 
-/// The text is not a `pg_lsn`: two hexadecimal numbers of at most eight digits with a slash between.
+/// The text is not a `pg_lsn`: two hexadecimal numbers of at most eight digits with a slash
+/// between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseLsnError;
 

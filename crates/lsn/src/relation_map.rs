@@ -2,37 +2,37 @@ use std::fmt;
 
 use crate::RelationId;
 
-/// What is known of tables, by their numbers.
+/// A map keyed by [`RelationId`], for lookups once per row.
 ///
-/// Made to be asked once per row: a relay has few tables, mostly one, and finding it among them by
-/// bisection takes less time than hashing its number.
+/// A sorted vector: a relay has few tables, mostly one, and a binary search among them is faster
+/// than hashing the key.
 #[derive(Clone)]
 pub struct RelationMap<T> {
-    /// Ascending in the number.
+    /// Sorted by [`RelationId`].
     entries: Vec<(RelationId, T)>,
 }
 
 impl<T> RelationMap<T> {
-    /// Nothing is known yet.
+    /// An empty map.
     pub const fn new() -> Self {
         Self {
             entries: Vec::new(),
         }
     }
 
-    /// What is known of a table.
+    /// The value of a table.
     #[inline]
     pub fn get(&self, id: RelationId) -> Option<&T> {
         let at = self.find(id).ok()?;
         self.entries.get(at).map(|(_, value)| value)
     }
 
-    /// Whether something is known of a table.
+    /// Whether the table has a value.
     pub fn contains(&self, id: RelationId) -> bool {
         self.find(id).is_ok()
     }
 
-    /// Replaces what is known of a table; gives what was known before.
+    /// Sets the value of a table; returns the previous one.
     pub fn insert(&mut self, id: RelationId, value: T) -> Option<T> {
         match self.find(id) {
             Ok(at) => {
@@ -46,13 +46,13 @@ impl<T> RelationMap<T> {
         }
     }
 
-    /// Forgets a table; gives what was known of it.
+    /// Removes a table; returns its value.
     pub fn remove(&mut self, id: RelationId) -> Option<T> {
         let at = self.find(id).ok()?;
         Some(self.entries.remove(at).1)
     }
 
-    /// Forgets all tables.
+    /// Removes all tables.
     pub fn clear(&mut self) {
         self.entries.clear();
     }

@@ -3,16 +3,16 @@ use core::str;
 use crate::error::{DecodeError, Fault, Field};
 use crate::{Column, MessageKind, Value};
 
-/// The bytes of a body that are still to be read.
+/// A reader over the unread bytes of a body.
 ///
-/// The one reader of the wire's words: [`decode`](crate::decode) validates with it, and the
-/// iterators over values and columns walk with it again, so the two cannot disagree.
+/// [`decode`](crate::decode) validates with it, and the iterators over values and columns read with
+/// it again, so the two cannot disagree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor<'a> {
     rest: &'a [u8],
 }
 
-/// A fault whose place is known from the end only: a cursor does not know where its body began.
+/// A fault, located by the distance from the end of the body: a cursor does not know the start.
 #[derive(Clone, Copy)]
 pub(crate) struct Broken {
     field: Field,
@@ -22,7 +22,7 @@ pub(crate) struct Broken {
 
 impl Broken {
     #[cold]
-    pub(crate) fn of(self, message: MessageKind, body: &[u8]) -> DecodeError {
+    pub(crate) fn into_error(self, message: MessageKind, body: &[u8]) -> DecodeError {
         DecodeError::Malformed {
             message,
             field: self.field,
@@ -34,20 +34,30 @@ impl Broken {
 
 pub(crate) type Read<T> = Result<T, Broken>;
 
+/// Methods that read a number, each named after its type.
+macro_rules! numbers {
+    ($($number:ident)*) => {$(
+        #[inline]
+        pub(crate) fn $number(&mut self, field: Field) -> Read<$number> {
+            self.array(field).map($number::from_be_bytes)
+        }
+    )*};
+}
+
 impl<'a> Cursor<'a> {
     #[inline]
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// The bytes between here and `end`, which has read on from here.
+    /// The bytes between this cursor and `end`, a later state of it.
     #[inline]
     pub(crate) fn until(self, end: Self) -> &'a [u8] {
         let len = self.rest.len().saturating_sub(end.rest.len());
         self.rest.get(..len).unwrap_or_default()
     }
 
-    /// `fault` at the byte that would be read next.
+    /// A `fault` at the next byte.
     #[cold]
     pub(crate) fn broken(self, field: Field, fault: Fault) -> Broken {
         Broken {
@@ -86,36 +96,13 @@ impl<'a> Cursor<'a> {
         Ok(head)
     }
 
-    #[inline]
-    pub(crate) fn u8(&mut self, field: Field) -> Read<u8> {
-        self.array(field).map(u8::from_be_bytes)
-    }
+    numbers!(u8 i16 u32 i32 u64 i64);
 
-    #[inline]
-    pub(crate) fn u32(&mut self, field: Field) -> Read<u32> {
-        self.array(field).map(u32::from_be_bytes)
-    }
-
-    #[inline]
-    pub(crate) fn i32(&mut self, field: Field) -> Read<i32> {
-        self.array(field).map(i32::from_be_bytes)
-    }
-
-    #[inline]
-    pub(crate) fn u64(&mut self, field: Field) -> Read<u64> {
-        self.array(field).map(u64::from_be_bytes)
-    }
-
-    #[inline]
-    pub(crate) fn i64(&mut self, field: Field) -> Read<i64> {
-        self.array(field).map(i64::from_be_bytes)
-    }
-
-    /// An Int16 that counts something.
+    /// An Int16 that is a count; negative ones are a fault.
     #[inline]
     pub(crate) fn count(&mut self, field: Field) -> Read<u16> {
         let start = *self;
-        let found = self.array(field).map(i16::from_be_bytes)?;
+        let found = self.i16(field)?;
         u16::try_from(found).map_err(|_| {
             start.broken(
                 field,
@@ -126,7 +113,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// An Int32 that counts something or gives a length.
+    /// An Int32 that is a count or a length; negative ones are a fault.
     #[inline]
     pub(crate) fn length(&mut self, field: Field) -> Read<usize> {
         let start = *self;
@@ -134,7 +121,7 @@ impl<'a> Cursor<'a> {
         usize::try_from(found).map_err(|_| start.broken(field, Fault::Negative { found }))
     }
 
-    /// A byte of flags of which only those in `known` may be set.
+    /// A byte of flags; a flag that is not in `known` is a fault.
     pub(crate) fn flags(&mut self, field: Field, known: u8) -> Read<u8> {
         let start = *self;
         let found = self.u8(field)?;
@@ -154,7 +141,7 @@ impl<'a> Cursor<'a> {
         let text = self.bytes(field, len)?;
         self.u8(field)?;
         str::from_utf8(text).map_err(|error| {
-            // Points at the first bad byte rather than at the beginning of the name.
+            // Locates the first invalid byte instead of the start of the string.
             let left = start.rest.len().saturating_sub(error.valid_up_to());
             Broken {
                 field,
@@ -171,7 +158,7 @@ impl<'a> Cursor<'a> {
             .map(|name| if name.is_empty() { "pg_catalog" } else { name })
     }
 
-    /// One column of TupleData.
+    /// The value of one column of TupleData.
     #[expect(clippy::inline_always, reason = "see Values::next")]
     #[inline(always)]
     pub(crate) fn value(&mut self) -> Read<Value<'a>> {
@@ -204,7 +191,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Fails unless everything was read.
+    /// Fails if unread bytes are left.
     #[inline]
     pub(crate) fn finish(self) -> Read<()> {
         match self.rest.len() {

@@ -3,16 +3,16 @@ use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use crate::cursor::{Cursor, Read};
 use crate::error::{DecodeError, Fault, Field};
 use crate::{
-    Begin, Commit, Delete, Insert, LogicalMessage, Message, MessageKind, OldTuple, Origin,
+    Begin, Commit, Delete, Insert, LogicalMessage, Message, MessageKind, OldRow, Origin,
     PgTimestamp, Relation, ReplicaIdentity, Truncate, Tuple, Type, Update,
 };
 
 /// Decodes the body of one XLogData message.
 ///
-/// Borrows from `body` and allocates nothing; a row costs one forward pass over its column headers.
+/// Borrows from `body` and allocates nothing. A row costs one pass over its column headers.
 ///
 /// # Errors
-/// When the body is not, to its last byte, one message of protocol version 1.
+/// If the body, to its last byte, is not exactly one message of protocol version 1.
 ///
 /// ```
 /// use walrelay_pgoutput::decode;
@@ -32,7 +32,7 @@ pub fn decode(body: &[u8]) -> Result<Message<'_>, DecodeError> {
     };
     let mut cursor = Cursor::new(rest);
     let message = match kind {
-        // First, and the only one worth inlining: an outbox is all inserts.
+        // First, and the only one worth inlining: an outbox receives only inserts.
         MessageKind::Insert => insert(&mut cursor).map(Message::Insert),
         MessageKind::Begin => begin(&mut cursor).map(Message::Begin),
         MessageKind::Commit => commit(&mut cursor).map(Message::Commit),
@@ -46,7 +46,7 @@ pub fn decode(body: &[u8]) -> Result<Message<'_>, DecodeError> {
     };
     match message.and_then(|message| cursor.finish().map(|()| message)) {
         Ok(message) => Ok(message),
-        Err(broken) => Err(broken.of(kind, body)),
+        Err(broken) => Err(broken.into_error(kind, body)),
     }
 }
 
@@ -78,28 +78,25 @@ fn relation<'a>(cursor: &mut Cursor<'a>) -> Read<Relation<'a>> {
     let id = relation_id(cursor)?;
     let namespace = cursor.namespace()?;
     let name = cursor.string(Field::RelationName)?;
-    let start = *cursor;
-    let found = cursor.u8(Field::ReplicaIdentity)?;
-    let Some(replica_identity) = ReplicaIdentity::from_tag(found) else {
-        let fault = Fault::UnknownTag {
-            found,
-            known: "'d', 'n', 'f', 'i'",
-        };
-        return Err(start.broken(Field::ReplicaIdentity, fault));
-    };
+    let replica_identity = letter(
+        cursor,
+        Field::ReplicaIdentity,
+        ReplicaIdentity::from_tag,
+        "'d', 'n', 'f', 'i'",
+    )?;
     let count = cursor.count(Field::ColumnCount)?;
     let columns = *cursor;
     for _ in 0..count {
         cursor.column()?;
     }
-    Ok(Relation::new(
+    Ok(Relation {
         id,
         namespace,
         name,
         replica_identity,
         count,
-        columns.until(*cursor),
-    ))
+        columns: columns.until(*cursor),
+    })
 }
 
 fn r#type<'a>(cursor: &mut Cursor<'a>) -> Read<Type<'a>> {
@@ -112,45 +109,34 @@ fn r#type<'a>(cursor: &mut Cursor<'a>) -> Read<Type<'a>> {
 
 #[inline]
 fn insert<'a>(cursor: &mut Cursor<'a>) -> Read<Insert<'a>> {
-    let relation = relation_id(cursor)?;
-    tuple_kind(cursor, |tag| (tag == b'N').then_some(()), "'N'")?;
     Ok(Insert {
-        relation,
-        tuple: tuple(cursor)?,
+        relation: relation_id(cursor)?,
+        tuple: new_tuple(cursor)?,
     })
 }
 
 fn update<'a>(cursor: &mut Cursor<'a>) -> Read<Update<'a>> {
     let relation = relation_id(cursor)?;
-    let first = tuple_kind(
+    let first = letter(
         cursor,
-        |tag| {
-            if tag == b'N' {
-                Some(None)
-            } else {
-                old_tuple(tag).map(Some)
-            }
+        Field::TupleKind,
+        |tag| match tag {
+            b'N' => Some(None),
+            tag => old_row(tag).map(Some),
         },
         "'K', 'O', 'N'",
     )?;
-    let old = match first {
-        None => None,
-        Some(wrap) => {
-            let old = wrap(tuple(cursor)?);
-            tuple_kind(cursor, |tag| (tag == b'N').then_some(()), "'N'")?;
-            Some(old)
-        }
+    let first_row = tuple(cursor)?;
+    let (old, new) = match first {
+        None => (None, first_row),
+        Some(wrap) => (Some(wrap(first_row)), new_tuple(cursor)?),
     };
-    Ok(Update {
-        relation,
-        old,
-        new: tuple(cursor)?,
-    })
+    Ok(Update { relation, old, new })
 }
 
 fn delete<'a>(cursor: &mut Cursor<'a>) -> Read<Delete<'a>> {
     let relation = relation_id(cursor)?;
-    let wrap = tuple_kind(cursor, old_tuple, "'K', 'O'")?;
+    let wrap = letter(cursor, Field::TupleKind, old_row, "'K', 'O'")?;
     Ok(Delete {
         relation,
         old: wrap(tuple(cursor)?),
@@ -160,9 +146,14 @@ fn delete<'a>(cursor: &mut Cursor<'a>) -> Read<Delete<'a>> {
 fn truncate<'a>(cursor: &mut Cursor<'a>) -> Read<Truncate<'a>> {
     let count = cursor.length(Field::RelationCount)?;
     let options = cursor.flags(Field::TruncateOptions, 3)?;
-    // Saturating: a count beyond the address space is truncation like any other that is too big.
+    // Saturating: a count beyond the address space is reported as truncated, too.
     let ids = cursor.bytes(Field::RelationId, count.saturating_mul(size_of::<u32>()))?;
-    Ok(Truncate::new(options & 1 != 0, options & 2 != 0, ids))
+    let (ids, _) = ids.as_chunks();
+    Ok(Truncate {
+        cascade: options & 1 != 0,
+        restart_identity: options & 2 != 0,
+        ids,
+    })
 }
 
 fn logical<'a>(cursor: &mut Cursor<'a>) -> Read<LogicalMessage<'a>> {
@@ -179,7 +170,7 @@ fn logical<'a>(cursor: &mut Cursor<'a>) -> Read<LogicalMessage<'a>> {
     })
 }
 
-/// TupleData, every column of it checked.
+/// TupleData with every column validated.
 #[inline]
 fn tuple<'a>(cursor: &mut Cursor<'a>) -> Read<Tuple<'a>> {
     let count = cursor.count(Field::ColumnCount)?;
@@ -187,26 +178,35 @@ fn tuple<'a>(cursor: &mut Cursor<'a>) -> Read<Tuple<'a>> {
     for _ in 0..count {
         cursor.value()?;
     }
-    Ok(Tuple::new(count, values.until(*cursor)))
+    let values = values.until(*cursor);
+    Ok(Tuple { count, values })
 }
 
-/// The letter before a tuple, through `known_as`.
+/// A new row, with the letter before it.
 #[inline]
-fn tuple_kind<T>(
+fn new_tuple<'a>(cursor: &mut Cursor<'a>) -> Read<Tuple<'a>> {
+    let is_new = |tag| (tag == b'N').then_some(());
+    letter(cursor, Field::TupleKind, is_new, "'N'")?;
+    tuple(cursor)
+}
+
+/// Reads a letter and maps it by `known_as`; `None` is a fault, which lists the letters `known`.
+#[inline]
+fn letter<T>(
     cursor: &mut Cursor<'_>,
+    field: Field,
     known_as: impl FnOnce(u8) -> Option<T>,
     known: &'static str,
 ) -> Read<T> {
     let start = *cursor;
-    let found = cursor.u8(Field::TupleKind)?;
-    known_as(found)
-        .ok_or_else(|| start.broken(Field::TupleKind, Fault::UnknownTag { found, known }))
+    let found = cursor.u8(field)?;
+    known_as(found).ok_or_else(|| start.broken(field, Fault::UnknownTag { found, known }))
 }
 
-fn old_tuple<'a>(tag: u8) -> Option<fn(Tuple<'a>) -> OldTuple<'a>> {
+fn old_row<'a>(tag: u8) -> Option<fn(Tuple<'a>) -> OldRow<Tuple<'a>>> {
     match tag {
-        b'K' => Some(OldTuple::Key),
-        b'O' => Some(OldTuple::Full),
+        b'K' => Some(OldRow::Key),
+        b'O' => Some(OldRow::Full),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
-//! The server's side, for tests and tools: every message into bytes.
+//! Encodes messages as a server does.
 //!
-//! A relay makes such messages of the rows of a snapshot, fake servers, benchmarks and property tests of what they like. [`Table`] makes
-//! the common case short: a Relation message and the text rows that go with it.
+//! A relay encodes the rows of a snapshot; fake servers, benchmarks and property tests encode any
+//! messages. [`Table`] is a shorthand for a Relation message and its text rows.
 //!
 //! ```
 //! use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
@@ -21,8 +21,8 @@
 //! ```
 //!
 //! # Panics
-//! Where it is given what no server can send: a zero byte in a name, more than 32767 columns, a
-//! value of 2 GiB. A mistake in a test should fail there.
+//! On input that no server can send: a zero byte in a name, more than 32767 columns, a value of
+//! 2 GiB.
 
 extern crate alloc;
 
@@ -32,7 +32,7 @@ use core::mem;
 
 use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
 
-use crate::{Column, Message, MessageKind, OldTuple, PgTimestamp, ReplicaIdentity, Value};
+use crate::{Column, Message, MessageKind, OldRow, PgTimestamp, ReplicaIdentity, Value};
 
 /// A Begin message.
 pub fn begin(final_lsn: Lsn, commit_time: PgTimestamp, xid: Xid) -> Vec<u8> {
@@ -101,7 +101,7 @@ pub fn insert(relation: RelationId, row: &[Value<'_>]) -> Vec<u8> {
     message
 }
 
-/// The same in a buffer, which is cleared before.
+/// An Insert message, written into a buffer that is cleared before.
 pub fn insert_into<'v>(
     message: &mut Vec<u8>,
     relation: RelationId,
@@ -112,29 +112,23 @@ pub fn insert_into<'v>(
     *message = body.int32(relation.get()).tuple(b'N', row).0;
 }
 
-/// What an old row is, before it is a [`Tuple`](crate::Tuple).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OldRow<'a> {
-    /// `K`: the columns of the replica identity.
-    Key(&'a [Value<'a>]),
-    /// `O`: all columns.
-    Full(&'a [Value<'a>]),
-}
-
 /// An Update message.
-pub fn update(relation: RelationId, old: Option<OldRow<'_>>, new: &[Value<'_>]) -> Vec<u8> {
-    let mut body = Body::new(MessageKind::Update).int32(relation.get());
-    if let Some(old) = old {
-        body = body.old(old);
-    }
+pub fn update(
+    relation: RelationId,
+    old: Option<OldRow<&[Value<'_>]>>,
+    new: &[Value<'_>],
+) -> Vec<u8> {
+    let body = Body::new(MessageKind::Update).int32(relation.get());
+    let old = old.map(|old| old.map(|row| row.iter().copied()));
+    let body = old.into_iter().fold(body, Body::old);
     body.tuple(b'N', new.iter().copied()).0
 }
 
 /// A Delete message.
-pub fn delete(relation: RelationId, old: OldRow<'_>) -> Vec<u8> {
+pub fn delete(relation: RelationId, old: OldRow<&[Value<'_>]>) -> Vec<u8> {
     Body::new(MessageKind::Delete)
         .int32(relation.get())
-        .old(old)
+        .old(old.map(|row| row.iter().copied()))
         .0
 }
 
@@ -162,7 +156,7 @@ pub fn logical(transactional: bool, lsn: Lsn, prefix: &str, content: &[u8]) -> V
         .0
 }
 
-/// Any message, back into the bytes it was decoded from.
+/// Encodes any decoded message into the bytes it was decoded from.
 pub fn message(message: &Message<'_>) -> Vec<u8> {
     match message {
         Message::Begin(m) => begin(m.final_lsn, m.commit_time, m.xid),
@@ -172,22 +166,17 @@ pub fn message(message: &Message<'_>) -> Vec<u8> {
             relation(m.id, m.namespace, m.name, m.replica_identity, m.columns())
         }
         Message::Type(m) => type_name(m.oid, m.namespace, m.name),
-        Message::Insert(m) => {
-            let row: Vec<Value<'_>> = m.tuple.values().collect();
-            insert(m.relation, &row)
-        }
+        Message::Insert(m) => insert(m.relation, &m.tuple.values().collect::<Vec<_>>()),
         Message::Update(m) => {
             let body = Body::new(MessageKind::Update).int32(m.relation.get());
-            m.old
-                .into_iter()
-                .fold(body, Body::decoded_old)
-                .tuple(b'N', m.new.values())
-                .0
+            let old = m.old.map(|old| old.map(|tuple| tuple.values()));
+            let body = old.into_iter().fold(body, Body::old);
+            body.tuple(b'N', m.new.values()).0
         }
         Message::Delete(m) => {
             Body::new(MessageKind::Delete)
                 .int32(m.relation.get())
-                .decoded_old(m.old)
+                .old(m.old.map(|tuple| tuple.values()))
                 .0
         }
         Message::Truncate(m) => truncate(m.cascade, m.restart_identity, m.relations()),
@@ -195,7 +184,7 @@ pub fn message(message: &Message<'_>) -> Vec<u8> {
     }
 }
 
-/// A table to write Relation and Insert messages of.
+/// A table, for encoding its Relation and Insert messages.
 #[derive(Debug, Clone)]
 pub struct Table {
     id: RelationId,
@@ -217,33 +206,33 @@ impl Table {
         }
     }
 
-    /// With another replica identity. Which columns are of the key is up to [`Table::key`].
+    /// Sets the replica identity. The columns of the key are those added by [`Table::key`].
     #[must_use]
     pub fn replica_identity(mut self, replica_identity: ReplicaIdentity) -> Self {
         self.replica_identity = replica_identity;
         self
     }
 
-    /// With one more column, part of the key.
+    /// Adds a column that is part of the key.
     #[must_use]
     pub fn key(mut self, name: &str, type_oid: TypeOid) -> Self {
         self.columns.push((name.into(), true, type_oid));
         self
     }
 
-    /// With one more column.
+    /// Adds a column.
     #[must_use]
     pub fn column(mut self, name: &str, type_oid: TypeOid) -> Self {
         self.columns.push((name.into(), false, type_oid));
         self
     }
 
-    /// How rows refer to it.
+    /// The id by which rows refer to the table.
     pub const fn id(&self) -> RelationId {
         self.id
     }
 
-    /// Its Relation message.
+    /// The table's Relation message.
     pub fn relation(&self) -> Vec<u8> {
         let columns = self.columns.iter().map(|(name, is_key, type_oid)| Column {
             name,
@@ -263,7 +252,7 @@ impl Table {
     /// The Insert message of a row of text values, `None` for NULL.
     ///
     /// # Panics
-    /// Where the number of values is not that of the columns.
+    /// If the number of values differs from the number of columns.
     #[track_caller]
     pub fn insert(&self, row: &[Option<&str>]) -> Vec<u8> {
         assert_eq!(
@@ -282,7 +271,7 @@ impl Table {
     }
 }
 
-/// A body being written.
+/// The body of a message under construction.
 struct Body(Vec<u8>);
 
 impl Body {
@@ -345,17 +334,10 @@ impl Body {
         })
     }
 
-    fn old(self, old: OldRow<'_>) -> Self {
+    fn old<'v>(self, old: OldRow<impl ExactSizeIterator<Item = Value<'v>>>) -> Self {
         match old {
-            OldRow::Key(row) => self.tuple(b'K', row.iter().copied()),
-            OldRow::Full(row) => self.tuple(b'O', row.iter().copied()),
-        }
-    }
-
-    fn decoded_old(self, old: OldTuple<'_>) -> Self {
-        match old {
-            OldTuple::Key(tuple) => self.tuple(b'K', tuple.values()),
-            OldTuple::Full(tuple) => self.tuple(b'O', tuple.values()),
+            OldRow::Key(row) => self.tuple(b'K', row),
+            OldRow::Full(row) => self.tuple(b'O', row),
         }
     }
 }

@@ -4,15 +4,15 @@ use crate::MessageKind;
 
 /// Why a body is not a message of pgoutput's protocol version 1.
 ///
-/// A relay stops on it: the bytes that were not understood may have been a row.
+/// A relay stops on it: the bytes may have been a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// There is not even a tag.
+    /// The body is empty.
     #[error("empty pgoutput message")]
     Empty,
-    /// The first byte names no message of protocol version 1. Later versions have more (`S`, `E`,
-    /// `c`, `A` for streamed transactions, `b`, `P`, `K`, `r`, `p` for prepared ones), which a
-    /// server sends only when asked for such a version.
+    /// The first byte is no tag of protocol version 1. Later versions have more (`S`, `E`, `c`, `A`
+    /// for streamed transactions, `b`, `P`, `K`, `r`, `p` for prepared ones). A server sends those
+    /// only when asked for such a version.
     #[error(
         "unknown pgoutput message: tag {:?} (0x{tag:02X}) at byte 0 is not of protocol version 1",
         char::from(*tag)
@@ -21,28 +21,18 @@ pub enum DecodeError {
         /// The byte found.
         tag: u8,
     },
-    /// The body contradicts its tag.
+    /// The body is not a valid message of its tag.
     #[error("malformed pgoutput {message} message: {field} at byte {offset}: {fault}")]
     Malformed {
-        /// What the tag announced.
+        /// The kind of message by the tag.
         message: MessageKind,
-        /// What was being read.
+        /// The invalid field.
         field: Field,
-        /// Where it starts, in bytes from the beginning of the body; never beyond its end.
+        /// Offset of the fault in bytes from the start of the body; never beyond its end.
         offset: usize,
-        /// What is wrong with it.
+        /// What is wrong with the field.
         fault: Fault,
     },
-}
-
-impl DecodeError {
-    /// Where in the body reading stopped; never beyond its end.
-    pub const fn offset(&self) -> usize {
-        match self {
-            Self::Empty | Self::UnknownMessage { .. } => 0,
-            Self::Malformed { offset, .. } => *offset,
-        }
-    }
 }
 
 /// What is wrong with a field.
@@ -51,9 +41,9 @@ pub enum Fault {
     /// The body ends too early.
     #[error("truncated, {needed} bytes needed, {left} left")]
     Truncated {
-        /// How many bytes the field takes.
+        /// Bytes that the field needs.
         needed: usize,
-        /// How many there are.
+        /// Bytes that are left in the body.
         left: usize,
     },
     /// A string without its terminating zero byte.
@@ -68,33 +58,33 @@ pub enum Fault {
         /// The number found.
         found: i32,
     },
-    /// A byte that must be one of a few letters and is not.
+    /// A byte that is none of the letters allowed in this field.
     #[error("0x{found:02X} is none of {known}")]
     UnknownTag {
         /// The byte found.
         found: u8,
-        /// The letters that are known there.
+        /// The letters allowed in this field.
         known: &'static str,
     },
-    /// Flags of which some have no meaning in protocol version 1.
+    /// A flag without a meaning in protocol version 1 is set.
     #[error("0x{found:02X} has flags beyond 0x{known:02X}")]
     UnknownFlags {
         /// The flags found.
         found: u8,
-        /// The flags that are known there, as a mask.
+        /// The flags allowed in this field, as a mask.
         known: u8,
     },
-    /// The message is over and the body is not.
+    /// The body has bytes behind the message.
     #[error("{count} bytes too many")]
     TrailingBytes {
-        /// How many bytes too many.
+        /// The number of bytes behind the message.
         count: usize,
     },
 }
 
 macro_rules! fields {
     ($($name:ident: $text:literal,)*) => {
-        /// The parts of messages, in the manual's words.
+        /// The fields of messages, named as in the Postgres manual.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Field {
             $(#[doc = concat!("The ", $text, ".")] $name,)*

@@ -1,28 +1,27 @@
 //! A sans-I/O decoder of Postgres' pgoutput logical replication messages, protocol version 1.
 //!
 //! Bytes in, borrowed views out: no socket, no clock, no logging. The input is the body of one
-//! XLogData message; source of every rule is the chapter "Logical Replication Message Formats" of
-//! the Postgres manual.
+//! XLogData message. The source of every rule is the chapter "Logical Replication Message Formats"
+//! of the Postgres manual.
 //!
 //! # Contents
-//! - [`decode`]: one body to one [`Message`]. [`DecodeError`] says what was being read of which
-//!   message, at which byte, and what was wrong with it.
+//! - [`decode`]: one body to one [`Message`]. [`DecodeError`] contains the message, the field, the
+//!   byte and the fault.
 //! - [`Begin`], [`Commit`], [`Origin`], [`Relation`], [`Type`], [`Insert`], [`Update`], [`Delete`],
-//!   [`Truncate`], [`LogicalMessage`]: what a body can be.
-//! - [`Tuple`], [`Value`], [`OldTuple`]: rows. [`Column`], [`ReplicaIdentity`]: tables.
+//!   [`Truncate`], [`LogicalMessage`]: the messages.
+//! - [`Tuple`], [`Value`], [`OldRow`]: rows. [`Column`], [`ReplicaIdentity`]: tables.
 //! - [`PgTimestamp`]: the server's microseconds, with conversions to the Unix epoch.
-//! - [`encode`]: the server's side, for snapshots, tests and tools.
+//! - [`encode`]: encodes messages as a server does, for snapshots, tests and tools.
 //!
 //! # Invariants
-//! - **Never panics**, whatever the bytes: no indexing and no unchecked arithmetic in the decoder,
-//!   held by lints.
-//! - **Never allocates.** The crate is `no_std` and only [`encode`] and what drives the fuzz targets
-//!   name `alloc`, so a length field cannot reserve anything; it is compared with the bytes that are
-//!   there.
-//! - **One pass.** [`decode`] has validated the whole body, to its last byte, before it returns
-//!   `Ok`. Walking a tuple's values or a relation's columns afterwards cannot fail.
-//! - **Nothing is skipped.** An unknown tag, flag or byte too many is an error: a message that is
-//!   not understood may carry a row.
+//! - **Never panics**, whatever the bytes: the decoder has no indexing and no unchecked arithmetic,
+//!   enforced by lints.
+//! - **Never allocates.** The crate is `no_std`, and only [`encode`] and the functions of the fuzz
+//!   targets use `alloc`. A length field cannot reserve memory; it is compared with the bytes left.
+//! - **One pass.** [`decode`] validates the whole body, to its last byte, before it returns `Ok`.
+//!   Iterating over a tuple's values or a relation's columns afterwards cannot fail.
+//! - **Nothing is skipped.** An unknown tag, an unknown flag or a surplus byte is an error: a
+//!   message that is not understood may contain a row.
 //! - **No row value is shown** by `Debug` or in errors, only lengths.
 //!
 //! ```
@@ -62,9 +61,9 @@ mod tuple;
 pub use decode::decode;
 pub use error::{DecodeError, Fault, Field};
 pub use message::{
-    Begin, Commit, Delete, Insert, LogicalMessage, Message, MessageKind, Origin, Relations,
-    Truncate, Type, Update,
+    Begin, Commit, Delete, Insert, LogicalMessage, Message, MessageKind, Origin, Truncate, Type,
+    Update,
 };
 pub use relation::{Column, Columns, Relation, ReplicaIdentity};
 pub use timestamp::PgTimestamp;
-pub use tuple::{OldTuple, Tuple, Value, Values};
+pub use tuple::{OldRow, Tuple, Value, Values};

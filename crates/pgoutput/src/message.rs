@@ -1,9 +1,8 @@
 use core::fmt;
-use core::iter::FusedIterator;
 
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 
-use crate::{OldTuple, PgTimestamp, Relation, Tuple};
+use crate::{OldRow, PgTimestamp, Relation, Tuple};
 
 /// One message of protocol version 1.
 ///
@@ -13,13 +12,13 @@ use crate::{OldTuple, PgTimestamp, Relation, Tuple};
 /// transactions it has nothing to do with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A transaction that has committed begins.
+    /// The start of a committed transaction.
     Begin(Begin),
-    /// It is complete.
+    /// The end of a transaction.
     Commit(Commit),
-    /// The transaction came here by replication from somewhere else.
+    /// The transaction was replicated to this server from another one.
     Origin(Origin<'a>),
-    /// What a table looks like; comes before the first row of it and again after a change.
+    /// The columns of a table; sent before its first row and again after a change.
     Relation(Relation<'a>),
     /// The name of a type that is not built in.
     Type(Type<'a>),
@@ -35,37 +34,19 @@ pub enum Message<'a> {
     Logical(LogicalMessage<'a>),
 }
 
-impl Message<'_> {
-    /// Which of the ten it is.
-    pub const fn kind(&self) -> MessageKind {
-        match self {
-            Self::Begin(_) => MessageKind::Begin,
-            Self::Commit(_) => MessageKind::Commit,
-            Self::Origin(_) => MessageKind::Origin,
-            Self::Relation(_) => MessageKind::Relation,
-            Self::Type(_) => MessageKind::Type,
-            Self::Insert(_) => MessageKind::Insert,
-            Self::Update(_) => MessageKind::Update,
-            Self::Delete(_) => MessageKind::Delete,
-            Self::Truncate(_) => MessageKind::Truncate,
-            Self::Logical(_) => MessageKind::Logical,
-        }
-    }
-}
-
 macro_rules! kinds {
     ($($name:ident = $tag:literal, $text:literal;)*) => {
-        /// The messages by name.
+        /// The kinds of messages of protocol version 1.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum MessageKind {
             $(#[doc = concat!("The ", $text, " message.")] $name,)*
         }
 
         impl MessageKind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[MessageKind] = &[$(Self::$name,)*];
 
-            /// The kind that a body's first byte announces, if it is of protocol version 1.
+            /// The kind of a body by its first byte; `None` if it is not of protocol version 1.
             #[inline]
             pub const fn from_tag(tag: u8) -> Option<Self> {
                 match tag {
@@ -85,6 +66,13 @@ macro_rules! kinds {
                 f.write_str(match self { $(Self::$name => $text,)* })
             }
         }
+
+        impl Message<'_> {
+            /// The kind of the message.
+            pub const fn kind(&self) -> MessageKind {
+                match self { $(Self::$name(_) => MessageKind::$name,)* }
+            }
+        }
     };
 }
 
@@ -101,32 +89,35 @@ kinds! {
     Logical = b'M', "logical decoding";
 }
 
-/// A transaction begins. Everything up to the next [`Commit`] belongs to it.
+/// The start of a transaction. The messages up to the next [`Commit`] belong to it, except
+/// [`LogicalMessage`]s that are not transactional.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Where its commit record starts; the [`Commit::commit_lsn`] to come.
+    /// The start of the commit record: the [`Commit::commit_lsn`] of the transaction.
     pub final_lsn: Lsn,
-    /// When it committed, by the server's clock.
+    /// The commit time, by the server's clock.
     pub commit_time: PgTimestamp,
-    /// Its number.
+    /// The transaction's number.
     pub xid: Xid,
 }
 
-/// A transaction is complete.
+/// The end of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Where the commit record starts. **Not** to be confirmed: the transaction would come again.
+    /// The start of the commit record. **Never** confirm it: Postgres would send the transaction
+    /// again.
     pub commit_lsn: Lsn,
-    /// Where the transaction ends, exactly as the server sent it: what may be confirmed.
+    /// The end of the transaction, exactly as the server sent it: the position to confirm.
     pub end: CommitEnd,
-    /// When it committed, by the server's clock.
+    /// The commit time, by the server's clock.
     pub commit_time: PgTimestamp,
 }
 
-/// The transaction was replicated to this server from somewhere else.
+/// The transaction was replicated to this server from another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// Its position in the log of the server it came from; nothing that could be confirmed here.
+    /// The commit's position in the WAL of the origin server. It cannot be confirmed to this
+    /// server.
     pub commit_lsn: Lsn,
     /// The name given to `pg_replication_origin_create`.
     pub name: &'a str,
@@ -135,18 +126,18 @@ pub struct Origin<'a> {
 /// A type that is not built into Postgres.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Type<'a> {
-    /// Its OID, as [`Column::type_oid`](crate::Column::type_oid) refers to it.
+    /// The type's OID, as in [`Column::type_oid`](crate::Column::type_oid).
     pub oid: TypeOid,
-    /// Its schema. The wire's empty string is given as what it stands for, `pg_catalog`.
+    /// The type's schema; `pg_catalog` where the server sent the empty string.
     pub namespace: &'a str,
-    /// Its name.
+    /// The type's name.
     pub name: &'a str,
 }
 
 /// A row was inserted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Insert<'a> {
-    /// The table, as an earlier [`Relation`] announced it.
+    /// The table, described by an earlier [`Relation`].
     pub relation: RelationId,
     /// The row.
     pub tuple: Tuple<'a>,
@@ -155,104 +146,58 @@ pub struct Insert<'a> {
 /// A row was updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Update<'a> {
-    /// The table, as an earlier [`Relation`] announced it.
+    /// The table, described by an earlier [`Relation`].
     pub relation: RelationId,
-    /// What it was before; absent where the replica identity did not change.
-    pub old: Option<OldTuple<'a>>,
-    /// What it is now.
+    /// The old row; `None` if the update did not change the replica identity.
+    pub old: Option<OldRow<Tuple<'a>>>,
+    /// The new row.
     pub new: Tuple<'a>,
 }
 
 /// A row was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delete<'a> {
-    /// The table, as an earlier [`Relation`] announced it.
+    /// The table, described by an earlier [`Relation`].
     pub relation: RelationId,
-    /// What it was.
-    pub old: OldTuple<'a>,
+    /// The old row.
+    pub old: OldRow<Tuple<'a>>,
 }
 
 /// Tables were emptied by one TRUNCATE.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncate<'a> {
-    /// Whether it said CASCADE.
+    /// Whether the TRUNCATE had the option CASCADE.
     pub cascade: bool,
-    /// Whether it said RESTART IDENTITY.
+    /// Whether the TRUNCATE had the option RESTART IDENTITY.
     pub restart_identity: bool,
-    ids: &'a [[u8; 4]],
+    /// The OIDs of the tables, as on the wire.
+    pub(crate) ids: &'a [[u8; 4]],
 }
 
 impl<'a> Truncate<'a> {
-    pub(crate) fn new(cascade: bool, restart_identity: bool, ids: &'a [u8]) -> Self {
-        let (ids, _) = ids.as_chunks();
-        Self {
-            cascade,
-            restart_identity,
-            ids,
-        }
-    }
-
-    /// The tables, as earlier [`Relation`]s announced them.
-    pub fn relations(&self) -> Relations<'a> {
-        Relations { ids: self.ids }
+    /// The tables, described by earlier [`Relation`]s.
+    pub fn relations(&self) -> impl ExactSizeIterator<Item = RelationId> + use<'a> {
+        let ids = self.ids.iter();
+        ids.map(|id| RelationId::new(u32::from_be_bytes(*id)))
     }
 }
 
-impl fmt::Debug for Truncate<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Truncate")
-            .field("cascade", &self.cascade)
-            .field("restart_identity", &self.restart_identity)
-            .field("relations", &self.relations())
-            .finish()
-    }
-}
-
-/// The tables of a [`Truncate`].
-#[derive(Clone)]
-pub struct Relations<'a> {
-    ids: &'a [[u8; 4]],
-}
-
-impl Iterator for Relations<'_> {
-    type Item = RelationId;
-
-    fn next(&mut self) -> Option<RelationId> {
-        let (first, rest) = self.ids.split_first()?;
-        self.ids = rest;
-        Some(RelationId::new(u32::from_be_bytes(*first)))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.ids.len(), Some(self.ids.len()))
-    }
-}
-
-impl ExactSizeIterator for Relations<'_> {}
-impl FusedIterator for Relations<'_> {}
-
-impl fmt::Debug for Relations<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.clone()).finish()
-    }
-}
-
-/// What `pg_logical_emit_message` wrote. Sent by Postgres 14 and later when asked with
+/// A message written by `pg_logical_emit_message`. Sent by Postgres 14 and later if requested by
 /// `messages 'true'`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// Whether it belongs to the transaction around it and was sent because that committed. If
-    /// not, it stands outside of any, and its position is no commit.
+    /// Whether the message belongs to the transaction around it and is sent because that committed.
+    /// Otherwise it belongs to no transaction, and its position is no commit.
     pub transactional: bool,
-    /// Its position in the log; never to be confirmed.
+    /// The message's position in the WAL. **Never** confirm it.
     pub lsn: Lsn,
-    /// The first text argument.
+    /// The argument `prefix`.
     pub prefix: &'a str,
-    /// The second one, text or bytes.
+    /// The argument `content`, text or bytes.
     pub content: &'a [u8],
 }
 
-// Written by hand: content is data like a row's and never reaches a log.
+// Not derived: the content is data, as a row's values are, and must not be logged.
 impl fmt::Debug for LogicalMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogicalMessage")

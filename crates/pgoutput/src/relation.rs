@@ -5,46 +5,28 @@ use walrelay_lsn::{RelationId, TypeOid};
 
 use crate::cursor::Cursor;
 
-/// What a table looks like from here on.
+/// The name and the columns of a table.
 ///
 /// Sent before the first row of a table on a connection, and again when the table may have changed.
-/// Rows carry values by position only, so the latest of these gives them their names.
+/// Rows contain values by position only; the latest Relation of the table names the columns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Relation<'a> {
-    /// How rows refer to it.
+    /// The id by which rows refer to the table.
     pub id: RelationId,
-    /// Its schema. The wire's empty string is given as what it stands for, `pg_catalog`.
+    /// The table's schema; `pg_catalog` where the server sent the empty string.
     pub namespace: &'a str,
-    /// Its name.
+    /// The table's name.
     pub name: &'a str,
-    /// What UPDATE and DELETE tell of the old row.
+    /// Which columns of the old row UPDATE and DELETE contain.
     pub replica_identity: ReplicaIdentity,
-    count: u16,
-    columns: &'a [u8],
+    pub(crate) count: u16,
+    /// Exactly `count` columns that [`Cursor::column`] has read without a fault.
+    pub(crate) columns: &'a [u8],
 }
 
 impl<'a> Relation<'a> {
-    /// `columns` are exactly `count` columns that [`Cursor::column`] has read without complaint.
-    pub(crate) const fn new(
-        id: RelationId,
-        namespace: &'a str,
-        name: &'a str,
-        replica_identity: ReplicaIdentity,
-        count: u16,
-        columns: &'a [u8],
-    ) -> Self {
-        Self {
-            id,
-            namespace,
-            name,
-            replica_identity,
-            count,
-            columns,
-        }
-    }
-
-    /// The published columns in the order in which rows carry their values. Generated columns and
-    /// those that the publication's column list leaves out are not among them.
+    /// The published columns, in the order of the values in rows. Generated columns and columns
+    /// outside the publication's column list are not included.
     pub const fn columns(&self) -> Columns<'a> {
         Columns {
             cursor: Cursor::new(self.columns),
@@ -68,18 +50,17 @@ impl fmt::Debug for Relation<'_> {
 /// A column of a [`Relation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
-    /// Its name.
+    /// The column's name.
     pub name: &'a str,
-    /// Whether it belongs to the replica identity. With [`ReplicaIdentity::Full`] all do.
+    /// Whether the column belongs to the replica identity. With [`ReplicaIdentity::Full`] all do.
     pub is_key: bool,
-    /// Its type.
+    /// The OID of the column's type.
     pub type_oid: TypeOid,
-    /// `pg_attribute.atttypmod`, such as the length of a `varchar(n)` plus 4; -1 where there is
-    /// none.
+    /// `pg_attribute.atttypmod`, such as the length of a `varchar(n)` plus 4; -1 if there is none.
     pub type_modifier: i32,
 }
 
-/// The columns of a [`Relation`]; cannot fail, for they were validated by [`decode`](crate::decode).
+/// The columns of a [`Relation`]. Iterating cannot fail: [`decode`](crate::decode) validated them.
 #[derive(Clone)]
 pub struct Columns<'a> {
     cursor: Cursor<'a>,
@@ -108,12 +89,12 @@ impl fmt::Debug for Columns<'_> {
     }
 }
 
-/// What a table's UPDATE and DELETE write to the log about the old row (`pg_class.relreplident`).
+/// Which columns of the old row UPDATE and DELETE write to the WAL (`pg_class.relreplident`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReplicaIdentity {
     /// `d`: the columns of the primary key, if there is one.
     Default,
-    /// `n`: nothing.
+    /// `n`: none.
     Nothing,
     /// `f`: all columns.
     Full,

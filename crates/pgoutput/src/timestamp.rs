@@ -3,7 +3,7 @@ use core::fmt;
 /// Microseconds between 1970-01-01 and 2000-01-01, both UTC: 10957 days.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// A point in time as Postgres counts it (`TimestampTz`): microseconds since 2000-01-01 UTC.
+/// A point in time as in Postgres (`TimestampTz`): microseconds since 2000-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PgTimestamp(i64);
 
@@ -18,8 +18,8 @@ impl PgTimestamp {
         self.0
     }
 
-    /// The time `micros` microseconds after 1970-01-01 UTC; `None` if Postgres cannot count so far
-    /// back.
+    /// The time `micros` microseconds after 1970-01-01 UTC; `None` below the range of a Postgres
+    /// timestamp.
     pub const fn from_unix_micros(micros: i64) -> Option<Self> {
         match micros.checked_sub(EPOCH_MICROS) {
             Some(micros) => Some(Self(micros)),
@@ -27,22 +27,15 @@ impl PgTimestamp {
         }
     }
 
-    /// Microseconds since 1970-01-01 UTC; `None` beyond the range of an `i64`, some 292,000 years
-    /// from now.
+    /// Microseconds since 1970-01-01 UTC; `None` beyond the range of an `i64`, which ends in some
+    /// 292,000 years.
     pub const fn unix_micros(self) -> Option<i64> {
         self.0.checked_add(EPOCH_MICROS)
     }
-
-    /// Whole milliseconds since 1970-01-01 UTC, rounded towards the past, as Kafka's timestamps
-    /// are. Every point in time has them.
-    pub const fn unix_millis(self) -> i64 {
-        // Dividing first leaves three decimal digits of room: the sum cannot saturate.
-        self.0.div_euclid(1000).saturating_add(EPOCH_MICROS / 1000)
-    }
 }
 
-/// RFC 3339 in UTC with microseconds: `2026-01-02T03:04:05.678000Z`. Years that it has no form for,
-/// beyond 9999, are written in full.
+/// RFC 3339 in UTC with microseconds: `2026-01-02T03:04:05.678000Z`. Years beyond 9999, for which
+/// RFC 3339 has no form, are written in full.
 impl fmt::Display for PgTimestamp {
     #[expect(
         clippy::arithmetic_side_effects,
@@ -52,7 +45,7 @@ impl fmt::Display for PgTimestamp {
         const DAY: i64 = 86_400_000_000;
         let (days, micros) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
         // Howard Hinnant's `civil_from_days`: years begin in March, so that the leap day is the
-        // last, and 400 of them are an era of 146,097 days. 2000-03-01 begins one.
+        // last day, and 400 years are an era of 146,097 days. An era begins on 2000-03-01.
         let days = days - 60;
         let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
         let year_of_era =
@@ -91,7 +84,7 @@ mod tests {
             (820_638_245_678_000, "2026-01-02T03:04:05.678000Z"),
             (-1, "1999-12-31T23:59:59.999999Z"),
             (-EPOCH_MICROS, "1970-01-01T00:00:00.000000Z"),
-            // The leap day that is, and those that are not.
+            // 2000 has a leap day, 2100 has none.
             (59 * 86_400_000_000, "2000-02-29T00:00:00.000000Z"),
             (60 * 86_400_000_000, "2000-03-01T00:00:00.000000Z"),
             (3_160_857_600_000_000, "2100-03-01T00:00:00.000000Z"),
@@ -105,8 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn both_epochs_are_where_the_calendar_has_them() {
-        assert_eq!(PgTimestamp::new(0).unix_millis(), 946_684_800_000);
+    fn both_epochs_are_converted() {
         assert_eq!(PgTimestamp::new(-EPOCH_MICROS).unix_micros(), Some(0));
         assert_eq!(
             PgTimestamp::from_unix_micros(0),
@@ -114,28 +106,10 @@ mod tests {
         );
         // 2026-01-02 03:04:05.678 UTC
         assert_eq!(
-            PgTimestamp::new(820_638_245_678_000).unix_millis(),
-            1_767_323_045_678
+            PgTimestamp::new(820_638_245_678_000).unix_micros(),
+            Some(1_767_323_045_678_000)
         );
-    }
-
-    #[test]
-    fn milliseconds_round_towards_the_past() {
-        assert_eq!(PgTimestamp::new(1999).unix_millis(), 946_684_800_001);
-        assert_eq!(PgTimestamp::new(-1).unix_millis(), 946_684_799_999);
-    }
-
-    #[test]
-    fn the_ends_of_the_range_do_not_overflow() {
         assert_eq!(PgTimestamp::new(i64::MAX).unix_micros(), None);
         assert_eq!(PgTimestamp::from_unix_micros(i64::MIN), None);
-        assert_eq!(
-            PgTimestamp::new(i64::MAX).unix_millis(),
-            9_223_372_036_854_775 + 946_684_800_000
-        );
-        assert_eq!(
-            PgTimestamp::new(i64::MIN).unix_millis(),
-            -9_223_372_036_854_776 + 946_684_800_000
-        );
     }
 }

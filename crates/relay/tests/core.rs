@@ -1,4 +1,5 @@
-//! Single steps of the state machine: what a new connection forgets, and what a given-up schema leaves.
+//! Single steps of the state machine: a new connection forgets announced tables; a given-up schema
+//! is not requested again.
 
 #![allow(
     clippy::expect_used,
@@ -8,43 +9,27 @@
 
 mod support;
 
-use std::sync::Arc;
-
-use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{
     Lookups, Options, Place, Router, SubjectNames, Template, ValueFormat, WireFormat,
 };
-use walrelay_lsn::CommitEnd;
-use walrelay_relay::{Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
+use walrelay_relay::{CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
 
-use support::{START, begin, frame, table, table_name};
-
-const SLOT: CommitEnd = CommitEnd::from_slot(START);
-
-fn core(router: Router) -> Core {
-    let ring = Arc::new(AckRing::new(64));
-    let mut core = Core::new(router, Arc::from([table_name()]), ring, SLOT);
-    core.connected(SLOT);
-    core
-}
+use support::{SLOT, begin, connected, consume, frame, table};
 
 fn insert() -> Vec<u8> {
     table().insert(&[Some("r1"), Some("order"), Some("k"), Some("{}")])
 }
 
-fn consumes(core: &mut Core, body: &[u8]) {
-    assert!(matches!(core.frame(&frame(body)), Ok(Step::Consumed)));
-}
-
-/// The server may have changed the table in between, or use its number for another one.
+/// Between two connections the table may change, or its OID may be given to another table.
 #[test]
 fn a_table_is_known_only_on_the_connection_that_announced_it() {
-    let mut core = core(Router::new(Options::default()));
-    consumes(&mut core, &begin());
-    consumes(&mut core, &table().relation());
+    let router = Router::new(Options::default());
+    let (mut core, _) = connected(router, PoisonDecisions::default());
+    consume(&mut core, &begin());
+    consume(&mut core, &table().relation());
     assert!(matches!(core.frame(&frame(&insert())), Ok(Step::Send(_))));
     core.connected(SLOT);
-    consumes(&mut core, &begin());
+    consume(&mut core, &begin());
     assert!(matches!(
         core.frame(&frame(&insert())),
         Err(CoreError::Sequence { .. })
@@ -60,12 +45,13 @@ fn a_schema_that_was_given_up_is_not_requested_again() {
         record: Some(record.expect("a template")),
         lookups: Lookups::new(),
     }));
-    let mut core = core(router).with_decisions(PoisonDecisions::new(PoisonPolicy {
+    let decisions = PoisonDecisions::new(PoisonPolicy {
         rejected: PoisonAction::DeadLetter,
         ..PoisonPolicy::default()
-    }));
-    consumes(&mut core, &begin());
-    consumes(&mut core, &table().relation());
+    });
+    let (mut core, _) = connected(router, decisions);
+    consume(&mut core, &begin());
+    consume(&mut core, &table().relation());
     assert!(matches!(
         core.frame(&frame(&insert())),
         Ok(Step::AwaitsSchema)

@@ -1,5 +1,5 @@
-//! Dead letters of each class through the state machine: one that is refused decides nothing about its
-//! event.
+//! Dead letters of each class through the state machine: the refusal of a dead letter decides
+//! nothing about its event.
 
 #![allow(
     clippy::expect_used,
@@ -11,13 +11,11 @@ mod support;
 
 use std::sync::Arc;
 
-use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{Options, Router};
-use walrelay_lsn::CommitEnd;
 use walrelay_relay::{Core, PoisonAction, PoisonDecisions, PoisonPolicy, SentEvent, Step};
 use walrelay_sink::{EventPosition, Parking, Poison};
 
-use support::{COMMIT, START, begin, frame, table, table_name};
+use support::{COMMIT, begin, connected, consume, frame, table};
 
 const DEAD_LETTERS: &str = "walrelay.dead-letters";
 
@@ -30,18 +28,18 @@ const EVENT: EventPosition = EventPosition {
 /// Why the event becomes a dead letter.
 #[derive(Debug, Clone, Copy)]
 enum Class {
-    /// Its topic refused it.
+    /// The event's topic refused its record.
     Refused,
-    /// It has no topic.
+    /// The event has no topic.
     Unroutable,
-    /// An earlier event of its key is a dead letter.
+    /// An earlier event of the key is a dead letter.
     Parked,
-    /// The topic that it is bound for was given up.
+    /// The event's topic was given up.
     TopicGivenUp,
 }
 
-/// A core that makes a dead letter of [`EVENT`], and the frame of that event. What the topic of
-/// dead letters refuses later comes under `action`.
+/// A core that makes a dead letter of [`EVENT`], and the frame of that event. `action` is the
+/// policy's action for oversize events, and for rejected ones unless the class needs a dead letter.
 fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let parking = Parking::new();
     parking.set_ready();
@@ -70,25 +68,18 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
         }
         Class::Unroutable | Class::Parked => {}
     }
-    let table = table();
-    let ring = Arc::new(AckRing::new(64));
-    let start = CommitEnd::from_slot(START);
-    let router = Router::new(Options::default());
-    let mut core =
-        Core::new(router, Arc::from([table_name()]), ring, start).with_decisions(decisions);
-    core.connected(start);
-    for body in [begin(), table.relation()] {
-        assert!(matches!(core.frame(&frame(&body)), Ok(Step::Consumed)));
-    }
+    let (mut core, _) = connected(Router::new(Options::default()), decisions);
+    consume(&mut core, &begin());
+    consume(&mut core, &table().relation());
     let topic = match class {
         Class::Unroutable => None,
         _ => Some("order"),
     };
-    let insert = table.insert(&[Some("r1"), topic, Some("k"), Some("{}")]);
+    let insert = table().insert(&[Some("r1"), topic, Some("k"), Some("{}")]);
     (core, insert)
 }
 
-/// Offers the event, and gives what its record stands for.
+/// Offers the event. Returns the event that the record stands for.
 fn offered(core: &mut Core, insert: &[u8], case: &str) -> SentEvent {
     match core.frame(&frame(insert)) {
         Ok(Step::Send(outgoing)) => {
@@ -127,7 +118,7 @@ fn of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
                     other => panic!("{case}: the event vanished: {other:?}"),
                 };
                 core.sent(seq).expect("the number just given");
-                // So that a refusal by the broker is known as one of a dead letter, too.
+                // A refusal by the broker is recognized as that of a dead letter, too.
                 assert_eq!(core.event_of(seq), Some(expected), "{case}");
             }
         }

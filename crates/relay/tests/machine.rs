@@ -1,19 +1,21 @@
-//! The state machine against a scripted server and a scripted broker, in any order of frames,
-//! acknowledgements, failures, lost connections, crashes and restarts of the server that set the slot
-//! back. Long logs, at random; `model/` searches short ones exhaustively. After each step:
+//! The state machine against a simulated server and broker, in any order of frames,
+//! acknowledgements, failures, lost connections, crashes, and restarts of the server that set the
+//! slot back. The WAL is long and random; `model/` searches short ones exhaustively. After each
+//! step:
 //!
-//! - **G1**: whatever commit lies at or before the confirmed position, each of its rows is durable.
-//! - **G2**: in the broker's log, the first deliveries of each key are in commit order, and what
-//!   follows them is a repetition of a run that was there before.
-//! - the confirmed position never moves backwards within a process, and what the server is told never
-//!   lies behind its slot.
+//! - **G1**: every row of a transaction whose commit ends at or before the confirmed position is
+//!   durable at the broker.
+//! - **G2**: in the broker's log, the first deliveries of each key are in commit order; any other
+//!   record belongs to a repetition, which starts at an earlier record and leaves nothing out.
+//! - The confirmed position never moves backwards within a process, and the server is never sent a
+//!   position before its slot.
 //!
 //! At the end everything is acknowledged, and then nothing is lost and all is confirmed.
 //!
-//! Some events are rows, some messages; between them lie messages that are nobody's. Some have no
-//! topic. In half of the cases values have schemas, one for each key, which arrive at some time.
-//! By the policy of the case they become dead letters, which count as any
-//! record does; with parking, what follows of their key does too; or they are skipped.
+//! Some events are rows, some are messages; between them are messages of another prefix. In half of
+//! the cases values have schemas, one for each key, which arrive at some time. Some events have no
+//! topic: depending on the case they become dead letters, which count like any record; with
+//! parking, later events of the key become dead letters, too; or they are skipped.
 
 #![allow(
     clippy::expect_used,
@@ -21,266 +23,61 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "machine/server.rs"]
+mod server;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use walrelay_checkpoint::AckRing;
+use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{
     Lookups, Messages, Options, Place, Router, SubjectNames, Template, ValueFormat, ValueSchema,
     WireFormat,
 };
-use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
-use walrelay_pgoutput::{PgTimestamp, encode};
+use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Core, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName};
-use walrelay_sink::{Deliveries, EventPosition, Parking};
+use walrelay_sink::{EventPosition, Parking};
 use walrelay_walsender::Frame;
 
-const TEXT: TypeOid = TypeOid::new(25);
+use server::{Mode, Piece, RowId, Server};
+
 /// Small, so that the ring is often full.
 const RING: usize = 64;
 
-/// A committed transaction of the server's log. Its commit record starts at `commit` and ends at
-/// `end`; the next transaction's records start right there.
-#[derive(Debug, Clone)]
-struct Transaction {
-    xid: u32,
-    commit: u64,
-    end: u64,
-    /// Keys of its rows; a row is `(transaction, index)`.
-    keys: Vec<u8>,
-    /// Whether the first of them is written as a message; then each other one is.
-    message_first: bool,
-    update: bool,
-}
-
-type RowId = (usize, usize);
-
-/// What the policy makes of rows without a topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    /// There are none.
-    Plain,
-    Letters,
-    /// And what follows of their key follows them.
-    Parked,
-    Skipped,
-}
-
-/// Of this key every other row has no topic, but in [`Mode::Plain`].
-const POISONED: u8 = 3;
-
-#[derive(Debug)]
-enum Piece {
-    Relation,
-    Begin(usize),
-    Row(usize, usize),
-    Update,
-    /// A message of another prefix.
-    Foreign(usize),
-    Commit(usize),
-}
-
-struct Server {
-    log: Vec<Transaction>,
-    /// The slot's `confirmed_flush_lsn`.
-    slot: u64,
-    /// What of it a checkpoint has written to disk.
-    durable: u64,
-    table: encode::Table,
-    mode: Mode,
-    /// Whether the values of each key have a schema of their own.
-    encoded: bool,
-}
-
-impl Server {
-    fn new(keys: Vec<(Vec<u8>, bool, bool)>, mode: Mode, encoded: bool) -> Self {
-        let mut at = 1000;
-        let log = keys
-            .into_iter()
-            .enumerate()
-            .map(|(index, (keys, message_first, update))| {
-                // Adjacent on purpose: the rows of concurrent transactions lie further back in the
-                // log, so a commit record may start exactly where the one before ends.
-                let commit = at;
-                let end = commit + 8;
-                at = end;
-                Transaction {
-                    xid: index as u32 + 1,
-                    commit,
-                    end,
-                    keys,
-                    message_first,
-                    update,
-                }
-            })
-            .collect();
-        let table = encode::Table::new(RelationId::new(7), "public", "outbox")
-            .key("id", TEXT)
-            .column("aggregatetype", TEXT)
-            .column("aggregateid", TEXT)
-            .column("type", TEXT)
-            .column("payload", TEXT);
-        Self {
-            log,
-            slot: 1000,
-            durable: 1000,
-            table,
-            mode,
-            encoded,
-        }
-    }
-
-    /// Whether the row has no topic.
-    fn is_poisoned(&self, (transaction, row): RowId) -> bool {
-        let poisoned = self.log[transaction].keys[row] == POISONED && row.is_multiple_of(2);
-        self.mode != Mode::Plain && poisoned
-    }
-
-    /// Whether it is written as a message.
-    fn is_message(&self, (transaction, row): RowId) -> bool {
-        self.log[transaction].message_first == row.is_multiple_of(2)
-    }
-
-    /// Whether the row must become a letter.
-    fn is_letter(&self, id: RowId) -> bool {
-        let key = |(transaction, row): RowId| self.log[transaction].keys[row];
-        let before = || {
-            (0..=id.0)
-                .flat_map(|t| (0..self.log[t].keys.len()).map(move |row| (t, row)))
-                .take_while(move |other| *other < id)
-        };
-        match self.mode {
-            Mode::Plain | Mode::Skipped => false,
-            Mode::Letters => self.is_poisoned(id),
-            Mode::Parked => {
-                let parks = |other: RowId| key(other) == key(id) && self.is_poisoned(other);
-                self.is_poisoned(id) || before().any(parks)
-            }
-        }
-    }
-
-    /// Whether the row goes nowhere.
-    fn is_skipped(&self, id: RowId) -> bool {
-        self.mode == Mode::Skipped && self.is_poisoned(id)
-    }
-
-    /// What a connection that starts now is sent.
-    fn script(&self) -> Vec<Piece> {
-        let mut script = vec![Piece::Relation];
-        for (index, transaction) in self.log.iter().enumerate() {
-            if transaction.end > self.slot {
-                script.push(Piece::Begin(index));
-                script.extend((0..transaction.keys.len()).map(|row| Piece::Row(index, row)));
-                if transaction.update {
-                    script.push(Piece::Update);
-                    script.push(Piece::Foreign(index));
-                }
-                script.push(Piece::Commit(index));
-            }
-        }
-        script
-    }
-
-    fn body(&self, piece: &Piece) -> (u64, Vec<u8>) {
-        let time = PgTimestamp::new(0);
-        match *piece {
-            Piece::Relation => (0, self.table.relation()),
-            Piece::Begin(index) => {
-                let t = &self.log[index];
-                (
-                    t.commit,
-                    encode::begin(Lsn::new(t.commit), time, Xid::new(t.xid)),
-                )
-            }
-            Piece::Row(index, row) => {
-                let t = &self.log[index];
-                let id = format!("{index}.{row}");
-                let key = t.keys[row].to_string();
-                if self.is_message((index, row)) {
-                    let topic = if self.is_poisoned((index, row)) {
-                        ""
-                    } else {
-                        ",\"aggregate\":\"Order\""
-                    };
-                    let content =
-                        format!("{{\"id\":\"{id}\",\"key\":{key},\"payload\":{{}}{topic}}}");
-                    let lsn = Lsn::new(t.commit);
-                    let message = encode::logical(true, lsn, "outbox", content.as_bytes());
-                    return (t.commit, message);
-                }
-                let fields = [
-                    Some(&*id),
-                    (!self.is_poisoned((index, row))).then_some("Order"),
-                    Some(&*key),
-                    Some("T"),
-                    Some("{}"),
-                ];
-                (t.commit, self.table.insert(&fields))
-            }
-            Piece::Update => {
-                let row = [walrelay_pgoutput::Value::Null; 5];
-                (0, encode::update(RelationId::new(7), None, &row))
-            }
-            Piece::Foreign(index) => {
-                let t = &self.log[index];
-                let message = encode::logical(true, Lsn::new(t.commit), "other", b"{");
-                (t.commit, message)
-            }
-            Piece::Commit(index) => {
-                let t = &self.log[index];
-                (
-                    t.end,
-                    encode::commit(Lsn::new(t.commit), Lsn::new(t.end), time),
-                )
-            }
-        }
-    }
-}
-
-/// A relay process: machine, producer, connection.
+/// A relay process: core, producer, connection.
 struct Process {
     core: Core,
     ring: Arc<AckRing>,
-    /// Accepted by this producer and neither acknowledged nor failed.
+    /// Records in this producer that are neither acknowledged nor failed, by sequence number.
     outstanding: BTreeMap<u64, RowId>,
-    /// Keys of which a record failed in this producer: nothing later of them gets through.
+    /// The lowest failed sequence number of each key. Later records of the key are not delivered by
+    /// this producer.
     failed: BTreeMap<u8, u64>,
-    /// The script of the connection and how far it was read.
+    /// The script of the connection, and how many pieces of it were read.
     connection: Option<(Vec<Piece>, usize)>,
     confirmed: u64,
 }
 
 struct World {
     server: Server,
-    /// In the order in which the broker appended.
+    /// All records at the broker, in the order in which they were appended.
     durable: Vec<RowId>,
     durable_set: BTreeSet<RowId>,
     process: Process,
 }
 
-struct Acks(Arc<AckRing>);
-impl Deliveries for Acks {
-    fn delivered(&self, seq: u64) {
-        self.0.ack(walrelay_checkpoint::Seq::new(seq));
-    }
-    fn failed(&self, seq: u64, _: walrelay_sink::DeliveryError) {
-        self.0.nack(walrelay_checkpoint::Seq::new(seq));
-    }
-    fn capacity(&self) {}
-}
-
-/// A process that starts now. What it knows of parked keys it has from the topic of dead letters.
+/// A process that starts now. It reads the parked keys from the topic of dead letters.
 fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
     let slot = server.slot;
     let action = match server.mode {
         Mode::Plain => PoisonAction::Halt,
-        Mode::Letters | Mode::Parked => PoisonAction::DeadLetter,
+        Mode::DeadLetters | Mode::Parked => PoisonAction::DeadLetter,
         Mode::Skipped => PoisonAction::Skip,
     };
     let parking = (server.mode == Mode::Parked).then(|| {
         let parking = Parking::new();
-        for row in durable.iter().filter(|row| server.is_letter(**row)) {
+        for row in durable.iter().filter(|row| server.is_dead_letter(**row)) {
             let transaction = &server.log[row.0];
             let id = EventPosition {
                 lsn: transaction.commit,
@@ -298,10 +95,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
         ..PoisonPolicy::default()
     });
     let ring = Arc::new(AckRing::new(RING));
-    let table = TableName {
-        schema: "public".into(),
-        name: "outbox".into(),
-    };
+    let table = TableName::new("public", "outbox");
     let confirmed = CommitEnd::from_slot(Lsn::new(slot));
     Process {
         core: Core::new(
@@ -320,7 +114,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
     }
 }
 
-/// A subject for each key.
+/// A wire format with a subject for each key.
 fn wire_format() -> WireFormat {
     let record = Template::parse("{aggregateid}", Place::Topic, &Lookups::new());
     WireFormat {
@@ -333,27 +127,27 @@ fn wire_format() -> WireFormat {
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// Connect if there is no connection; else read up to so many frames.
+    /// Connects if there is no connection; otherwise reads up to this many frames.
     Read(u8),
-    /// As `Read`, with a producer that is full at the first record.
+    /// Like `Read`, with a producer that is full at the first record.
     ReadFull,
     Keepalive,
     /// The schema that the relay waits for arrives.
     Learn,
     /// The broker appends the oldest outstanding record of a key and acknowledges it.
     Ack(prop::sample::Index),
-    /// The same, and the acknowledgement is lost with the producer.
+    /// The broker appends such a record, and the acknowledgement is lost with the producer.
     AppendOnly(prop::sample::Index),
     Nack(prop::sample::Index),
     Feedback,
     Disconnect,
     /// The server writes its slots to disk.
     Checkpoint,
-    /// It is killed and restarts: the slot stands where it was written.
+    /// The server is killed and restarts with the slot's position from the disk.
     Restart,
-    /// After a failure: a new producer from the confirmed position.
+    /// The relay creates a new producer and reads again from the slot, as after a failure.
     Rebuild,
-    /// kill -9.
+    /// The relay is killed and starts again.
     Crash,
 }
 
@@ -384,7 +178,7 @@ fn transactions() -> impl Strategy<Value = Vec<(Vec<u8>, bool, bool)>> {
 fn modes() -> impl Strategy<Value = Mode> {
     prop_oneof![
         2 => Just(Mode::Plain),
-        1 => Just(Mode::Letters),
+        1 => Just(Mode::DeadLetters),
         1 => Just(Mode::Parked),
         1 => Just(Mode::Skipped),
     ]
@@ -395,8 +189,8 @@ impl World {
         self.server.log[row.0].keys[row.1]
     }
 
-    /// The oldest outstanding record of some key that still gets through: order within a partition
-    /// is the producer's promise.
+    /// The oldest outstanding record of some key without a failed record before it. Only the
+    /// oldest, because a producer keeps the order within a partition.
     fn deliverable(&self, index: prop::sample::Index) -> Option<(u64, RowId)> {
         let mut seen = BTreeSet::new();
         let heads: Vec<(u64, RowId)> = self
@@ -452,7 +246,7 @@ impl World {
                     let id = (transaction, row);
                     assert!(!self.server.is_skipped(id), "{id:?} is to be skipped");
                     let event = outgoing.event();
-                    assert_eq!(event.dead_letter, self.server.is_letter(id), "{id:?}");
+                    assert_eq!(event.dead_letter, self.server.is_dead_letter(id), "{id:?}");
                     assert_eq!(event.id.lsn, self.server.log[transaction].commit);
                     assert_eq!(event.id.row, row as u64, "{id:?} is known by its place");
                     if std::mem::take(&mut full) {
@@ -476,9 +270,9 @@ impl World {
     }
 
     fn learn(&mut self) {
-        if let Some(wanted) = self.process.core.pending_schema().cloned() {
+        if let Some(pending) = self.process.core.pending_schema().cloned() {
             let schema = ValueSchema::json(1);
-            self.process.core.learn(&wanted.subject, schema);
+            self.process.core.learn(&pending.subject, schema);
         }
     }
 
@@ -486,7 +280,7 @@ impl World {
         if self.process.connection.is_some() {
             let confirmed = self.process.core.confirmed().lsn().get();
             assert!(self.process.core.received().get() >= confirmed);
-            // The server ignores what lies behind it; a relay must not send that all the same.
+            // The server would ignore a position before its slot, but a relay must not send one.
             assert!(confirmed >= self.server.slot, "feedback went backwards");
             self.server.slot = confirmed;
         }
@@ -497,7 +291,7 @@ impl World {
             Event::Read(frames) => self.read(u32::from(*frames), false),
             Event::ReadFull => self.read(20, true),
             Event::Keepalive => {
-                // Says that everything up to the end of the script's last piece was sent.
+                // Outside a transaction the position is the end of the last commit that was sent.
                 let Some((script, at)) = &self.process.connection else {
                     return;
                 };
@@ -505,7 +299,8 @@ impl World {
                     Piece::Commit(index) => Some(self.server.log[*index].end),
                     _ => None,
                 });
-                // Inside a transaction a server's keepalive runs ahead of what was committed.
+                // Inside a transaction a keepalive's position may be beyond commits that were not
+                // sent yet.
                 let inside = matches!(script.get(*at), Some(Piece::Row(..) | Piece::Commit(_)));
                 let wal_end = if inside {
                     u64::MAX / 2
@@ -525,13 +320,13 @@ impl World {
                 if let Some((seq, row)) = self.deliverable(*index) {
                     self.process.outstanding.remove(&seq);
                     self.append(row);
-                    Acks(Arc::clone(&self.process.ring)).delivered(seq);
+                    self.process.ring.ack(Seq::new(seq));
                 }
             }
             Event::AppendOnly(index) => {
                 if let Some((_, row)) = self.deliverable(*index) {
                     self.append(row);
-                    // The producer is stuck behind it until it is rebuilt.
+                    // The acknowledgement is lost with the producer.
                     self.rebuild(false);
                 }
             }
@@ -540,7 +335,7 @@ impl World {
                     let key = self.key(row);
                     self.process.outstanding.remove(&seq);
                     self.process.failed.entry(key).or_insert(seq);
-                    self.process.ring.nack(walrelay_checkpoint::Seq::new(seq));
+                    self.process.ring.nack(Seq::new(seq));
                 }
             }
             Event::Learn => self.learn(),
@@ -561,8 +356,8 @@ impl World {
         self.process.core.advance();
     }
 
-    /// What the pipeline does after a failed delivery: confirm what can be, start over from the
-    /// slot with a fresh producer.
+    /// Does what the pipeline does after a failed delivery: confirms what is acknowledged, then
+    /// starts over from the slot with a new producer.
     fn rebuild(&mut self, confirm: bool) {
         self.process.core.advance();
         if confirm {
@@ -578,16 +373,13 @@ impl World {
             "confirmed went backwards"
         );
         self.process.confirmed = confirmed;
-        for (index, transaction) in self.server.log.iter().enumerate() {
-            if transaction.end <= confirmed.max(self.server.slot) {
-                let carried = |row: &usize| !self.server.is_skipped((index, *row));
-                for row in (0..transaction.keys.len()).filter(carried) {
-                    assert!(
-                        self.durable_set.contains(&(index, row)),
-                        "G1: row {row} of transaction {index} was confirmed and is not durable"
-                    );
-                }
-            }
+        let limit = confirmed.max(self.server.slot);
+        for (transaction, row) in self.server.rows_to_send() {
+            assert!(
+                self.server.log[transaction].end > limit
+                    || self.durable_set.contains(&(transaction, row)),
+                "G1: row {row} of transaction {transaction} was confirmed and is not durable"
+            );
         }
     }
 
@@ -597,21 +389,15 @@ impl World {
             logs.entry(self.key(*row)).or_default().push(*row);
         }
         for (key, log) in logs {
-            let expected: Vec<RowId> = self
-                .server
-                .log
-                .iter()
-                .enumerate()
-                .flat_map(|(t, transaction)| (0..transaction.keys.len()).map(move |row| (t, row)))
-                .filter(|row| self.key(*row) == key && !self.server.is_skipped(*row))
-                .collect();
-            let place = |row: &RowId| expected.iter().position(|e| e == row).expect("committed");
+            let rows = self.server.rows_to_send();
+            let expected: Vec<RowId> = rows.filter(|row| self.key(*row) == key).collect();
+            let index = |row: &RowId| expected.iter().position(|e| e == row).expect("committed");
             let mut reached = 0;
             let mut before = None;
             for row in &log {
-                let here = place(row);
+                let here = index(row);
                 assert!(here <= reached, "G2: key {key} skipped to {row:?}");
-                // A repetition goes on where it is, or starts again further back.
+                // A repetition continues with the next row, or starts again at an earlier one.
                 if let Some(before) = before {
                     assert!(
                         here <= before + 1,
@@ -645,7 +431,7 @@ proptest! {
             world.check_order();
         }
 
-        // From here on nothing goes wrong any more.
+        // From here on no fault happens.
         if !world.process.failed.is_empty() {
             world.rebuild(true);
         }
@@ -655,7 +441,7 @@ proptest! {
             world.learn();
             while let Some((seq, row)) = world.process.outstanding.pop_first() {
                 world.append(row);
-                world.process.ring.ack(walrelay_checkpoint::Seq::new(seq));
+                world.process.ring.ack(Seq::new(seq));
             }
             world.process.core.advance();
             world.feedback();
@@ -666,13 +452,6 @@ proptest! {
         }
         prop_assert_eq!(world.server.slot, last, "not everything was confirmed");
         world.check_order();
-        let rows: usize = world
-            .server
-            .log
-            .iter()
-            .enumerate()
-            .map(|(t, log)| (0..log.keys.len()).filter(|row| !world.server.is_skipped((t, *row))).count())
-            .sum();
-        prop_assert_eq!(world.durable_set.len(), rows, "lost");
+        prop_assert_eq!(world.durable_set.len(), world.server.rows_to_send().count(), "lost");
     }
 }

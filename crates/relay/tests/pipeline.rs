@@ -1,5 +1,5 @@
-//! The pipeline's task, with a source that sends one transaction and a sink that answers as told: what the
-//! server is told of it.
+//! The pipeline's task, with a source that sends one transaction and a sink with a configured
+//! answer: which positions are reported to the server.
 
 #![allow(
     clippy::expect_used,
@@ -35,7 +35,7 @@ enum Answer {
     Full,
     Delivered,
     Failed,
-    /// Takes it and reports nothing.
+    /// Takes the record and reports nothing.
     Nothing,
 }
 
@@ -213,15 +213,12 @@ impl Environment for Clock {
 
 type Ended = Result<Outcome, PipelineError<Error, Infallible>>;
 
-/// Relays for a moment, then stops. Returns the end, and the positions that were reported as flushed.
+/// Runs a pipeline for 20 intervals, then stops it. Returns the result, and the positions that were
+/// reported as flushed.
 async fn relay(answer: Answer) -> (Ended, Vec<CommitEnd>) {
     let statuses = Statuses::default();
-    let name = TableName {
-        schema: "public".to_owned(),
-        name: "outbox".to_owned(),
-    };
     let settings = Settings {
-        tables: [name].into(),
+        tables: [TableName::new("public", "outbox")].into(),
         messages: None,
         max_in_flight_records: 64,
         status_interval: INTERVAL,
@@ -238,19 +235,15 @@ async fn relay(answer: Answer) -> (Ended, Vec<CommitEnd>) {
     let mut pipeline = Pipeline::new(source, router, Factory(answer), Clock, settings);
     let ended = pipeline.run(sleep(20 * INTERVAL)).await;
     let statuses = statuses.lock().expect("nobody panicked");
-    (
-        ended,
-        statuses.iter().map(|status| status.flushed).collect(),
-    )
+    let flushed = statuses.iter().map(|status| status.flushed);
+    (ended, flushed.collect())
 }
 
 #[tokio::test]
 async fn a_delivered_transaction_is_confirmed() {
     let (ended, flushed) = relay(Answer::Delivered).await;
-    assert_eq!(
-        ended.expect("no error"),
-        Outcome::Drained { confirmed: END }
-    );
+    let drained = Outcome::Drained { confirmed: END };
+    assert_eq!(ended.expect("no error"), drained);
     assert_eq!(flushed.last(), Some(&END));
 }
 

@@ -1,33 +1,34 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// What a failure asks for. Every error of the project falls into one of these.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// How to react to a failure. Every error of the project has one of these. Ordered by
+/// severity: of several failures the greatest decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Disposition {
-    /// It may pass by itself: try again with a back-off.
+    /// The failure may pass by itself: retry with a back-off.
     Retryable,
-    /// Somebody must change the configuration, of the relay or of a server.
+    /// The configuration of the relay or of a server must be changed.
     Configuration,
-    /// It will not pass: stop, and say so.
+    /// The failure will not pass: stop with an error.
     Fatal,
 }
 
-/// What makes an event one that cannot be delivered, now or later.
+/// Why an event can never be delivered as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Poison {
-    /// There is no topic for it: the routing column is missing or NULL, or gives no topic's name.
+    /// The event has no topic: the routing column is missing or NULL, or yields no topic name.
     Unroutable,
-    /// It is larger than the broker, the topic or the client takes.
+    /// The record is larger than the broker, the topic or the client accepts.
     Oversize,
-    /// The broker refuses it: the topic does not exist or may not be written to, the record is
-    /// invalid there.
+    /// The broker refuses the record: the topic does not exist or may not be written to, or the
+    /// record is invalid.
     Rejected,
-    /// A column cannot be read as what it is to be read as.
+    /// A column's value cannot be decoded as the configured type.
     Undecodable,
 }
 
 impl Poison {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 4] = [
         Self::Unroutable,
         Self::Oversize,
@@ -35,7 +36,7 @@ impl Poison {
         Self::Undecodable,
     ];
 
-    /// As configuration, dead letters and logs name it.
+    /// The name in configuration, dead letters and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unroutable => "unroutable",
@@ -54,40 +55,41 @@ impl fmt::Display for Poison {
 
 /// Why an accepted record was not delivered.
 ///
-/// Names the topic and the broker's reason, never key, value or headers.
+/// Contains the topic and the broker's reason, never key, value or headers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("topic {topic:?}: {reason}")]
 pub struct DeliveryError {
-    /// Where the record was bound for.
+    /// The record's topic.
     pub topic: Arc<str>,
-    /// The broker's or the client library's words.
+    /// The message of the broker or of the client library.
     pub reason: String,
-    /// Whether sending it again can help. A sink that has retried on its own reports
-    /// [`Disposition::Retryable`] only where a fresh attempt by the relay makes sense.
+    /// Whether sending the record again can help. A sink that retries on its own reports
+    /// [`Disposition::Retryable`] only where another attempt by the relay makes sense.
     pub disposition: Disposition,
-    /// Whether it is this record that cannot be delivered, and in which way. `None` where the fault
-    /// lies elsewhere: a broker that is away, a producer that is broken.
+    /// Why this record itself cannot be delivered. `None` if the fault lies elsewhere: an
+    /// unreachable broker, a broken producer.
     ///
-    /// A request carries many records, and some refusals are told of all of them: that a record is
-    /// named here is a suspicion until it was refused alone.
+    /// A request carries many records, and some refusals are reported for all of them: `Some` is
+    /// only a suspicion until the record was refused alone.
     pub poison: Option<Poison>,
 }
 
-/// Where a sink reports what became of the records it accepted.
+/// Receives the delivery reports of the records that a sink accepted.
 ///
 /// # Ordering
 /// Called from the sink's own threads, in any order, possibly before
-/// [`try_send`](crate::Sink::try_send) has returned for the same record. Implementations do not
+/// [`try_send`](crate::Sink::try_send) has returned for the same record. Implementations must not
 /// block.
 pub trait Deliveries: Send + Sync + 'static {
     /// The record with this sequence number is durable.
     fn delivered(&self, seq: u64);
 
-    /// The record with this sequence number will not be delivered by this sink any more.
+    /// The record with this sequence number failed: this sink will not deliver it any more.
     fn failed(&self, seq: u64, error: DeliveryError);
 
-    /// A record that was refused with [`SendError::Full`](crate::SendError::Full) may be accepted
-    /// now, or one that was accepted may be handed on: the sink is to be offered the one or
-    /// [polled](crate::Sink::poll). Spurious calls are allowed, missed ones are not.
+    /// There is room: a record that was refused with [`SendError::Full`](crate::SendError::Full)
+    /// may be accepted now, or an accepted record that the sink kept may be sent. The caller must
+    /// offer the refused record again and [poll](crate::Sink::poll) the sink. Spurious calls are
+    /// allowed, missed ones are not.
     fn capacity(&self);
 }

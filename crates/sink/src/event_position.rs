@@ -3,12 +3,13 @@ use std::str::FromStr;
 
 use walrelay_lsn::Lsn;
 
-/// Which event of a slot: monotonic per slot, and the same in each repeat, as it is made of the log.
+/// Identifies an event of a slot: monotonic per slot, and the same whenever Postgres repeats the
+/// event, because it is derived from the WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventPosition {
-    /// The start of the transaction's commit record.
+    /// The start of the transaction's commit record, an LSN.
     pub lsn: u64,
-    /// The place of the INSERT among those of the configured tables in its transaction, from 0.
+    /// The number of the INSERT among those into the configured tables in its transaction, from 0.
     pub row: u64,
 }
 
@@ -19,7 +20,7 @@ impl fmt::Display for EventPosition {
     }
 }
 
-/// The text is no [`EventPosition`].
+/// The text is not an [`EventPosition`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a dead letter is named as LSN and row, such as 0/16B3748 0")]
 pub struct InvalidEventPosition;
@@ -34,7 +35,7 @@ impl FromStr for EventPosition {
 }
 
 impl EventPosition {
-    /// Of LSN and row as text; `None` if they are none.
+    /// Parses LSN and row; `None` if one is invalid.
     pub fn from_parts(lsn: &str, row: &str) -> Option<Self> {
         Some(Self {
             lsn: lsn.parse::<Lsn>().ok()?.get(),
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_read_back() {
+    fn a_position_is_parsed_back() {
         let id = EventPosition {
             lsn: 0x1_016B_3748,
             row: 12,

@@ -1,22 +1,23 @@
-//! What a relay hands to a message broker, and what it learns back.
+//! The interface between a relay and a message broker: records out, delivery reports in.
 //!
 //! # Contents
-//! - [`Record`], [`Header`]: one message, borrowed from wherever its bytes lie.
-//! - [`Sink`], [`SinkFactory`]: where records go. [`SendError`] says why one was not taken.
-//! - [`Deliveries`]: how a sink reports, from any thread and in any order, what became of them.
-//! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and what can be
-//!   done.
+//! - [`Record`], [`Header`]: one message, borrowed from the buffer that holds its bytes.
+//! - [`Sink`], [`SinkFactory`]: accept records. [`SendError`]: why a record was not accepted.
+//! - [`Deliveries`]: receives the delivery reports, from any thread and in any order.
+//! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and how to
+//!   react.
 //! - [`SinkStats`]: a sink's figures for metrics.
-//! - [`dlq_headers`], [`EventPosition`]: what a dead letter looks like. [`Parking`]: whose keys wait behind one.
+//! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
+//!   events must follow an open dead letter.
 //!
 //! # Invariants
-//! - [`Sink::try_send`] never blocks and never allocates on behalf of the caller's record beyond
-//!   what its queue needs; it copies what it must keep.
-//! - Every record that was **accepted** is reported exactly once, delivered or failed, also when the
-//!   sink is dropped. "Delivered" means durable by the sink's own standard (Kafka: acknowledged
-//!   with `acks=all`), never "queued".
+//! - [`Sink::try_send`] never blocks. It copies what it must keep of the record and allocates only
+//!   what its queue needs.
+//! - Every **accepted** record is reported exactly once, delivered or failed, also when the sink is
+//!   dropped. "Delivered" means durable by the sink's own standard (Kafka: acknowledged with
+//!   `acks=all`), never "queued".
 //! - Records of the same key reach the broker in the order in which they were accepted.
-//! - Nothing here prints a record's key, value or headers: [`Record`]'s `Debug` gives lengths.
+//! - Nothing here prints a record's key, value or headers: [`Record`]'s `Debug` shows lengths.
 
 #![forbid(unsafe_code)]
 

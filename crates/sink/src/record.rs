@@ -1,34 +1,33 @@
 use std::fmt;
 
-/// One message in flight to the broker, borrowed from the row it was made of.
+/// One message for the broker, borrowed from the row it was made of.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
-    /// Where it goes.
+    /// The topic's name.
     pub topic: &'a str,
-    /// A fixed partition, or `None` for the sink's partitioner over the key.
+    /// A fixed partition; `None`: the sink's partitioner chooses one by the key.
     pub partition: Option<i32>,
-    /// Milliseconds since 1970-01-01 UTC, or `None` for the time of production.
+    /// Milliseconds since 1970-01-01 UTC; `None`: the time of production.
     pub timestamp_ms: Option<i64>,
-    /// `None` is Kafka's null key: no order is kept among such records.
+    /// The key; `None` is Kafka's null key, and no order is kept among such records.
     pub key: Option<&'a [u8]>,
-    /// `None` is Kafka's null value, a tombstone.
+    /// The value; `None` is Kafka's null value, a tombstone.
     pub value: Option<&'a [u8]>,
-    /// In this order on the wire; names may repeat.
+    /// The headers, sent in this order; names may repeat.
     pub headers: &'a [Header<'a>],
 }
 
 /// A header of a [`Record`].
 #[derive(Clone, Copy)]
 pub struct Header<'a> {
-    /// Its name.
+    /// The header's name.
     pub name: &'a str,
-    /// Its bytes; `None` is a header that is present and null.
+    /// The header's bytes; `None` is a header that is present and null.
     pub value: Option<&'a [u8]>,
 }
 
 impl Record<'_> {
-    /// Bytes of key, value and headers: what the record weighs in a queue, without the queue's own
-    /// overhead.
+    /// Bytes of key, value and headers, without the overhead of a queue.
     pub fn payload_bytes(&self) -> usize {
         let headers: usize = self
             .headers
@@ -39,7 +38,7 @@ impl Record<'_> {
     }
 }
 
-// Written by hand: row values never reach a log.
+// Not derived: row values must not be logged.
 impl fmt::Debug for Record<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")

@@ -4,82 +4,82 @@ use std::time::Duration;
 
 use crate::{Deliveries, DeliveryError, Disposition, Record};
 
-/// Why [`Sink::try_send`] did not take a record.
+/// Why [`Sink::try_send`] did not accept a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Back-pressure, not a failure: offer **the same record first** when
-    /// [`Deliveries::capacity`] was called, so that the order per key holds.
+    /// Back-pressure, not a failure. When [`Deliveries::capacity`] is called, offer **the same
+    /// record first**, so that the order per key holds.
     #[error("the sink's queue is full")]
     Full,
-    /// The record was refused and will be refused again, or the sink is broken.
+    /// The record is refused and would be refused again, or the sink is broken.
     #[error(transparent)]
     Refused(#[from] DeliveryError),
 }
 
-/// What matters more at the moment.
+/// What the next record needs: low latency or cheap batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchingMode {
-    /// That a record is in flight at once.
+    /// Send each record at once.
     Latency,
-    /// That many records cost little: they are late already.
+    /// Fill batches: in a backlog, the cost per record matters and not the delay.
     Throughput,
 }
 
-/// What a sink waits for before it can deliver what it has accepted.
+/// What a sink waits for before it can deliver the records it has accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
-    /// In words, with the name of what is missing. No key and no value.
+    /// A description that names what is missing, without any key or value.
     pub what: String,
-    /// [`Disposition::Retryable`]: it may pass by itself. [`Disposition::Configuration`]: somebody must
-    /// change something, so that a relay that stops need not wait for it.
+    /// [`Disposition::Retryable`]: the obstacle may pass by itself. [`Disposition::Configuration`]:
+    /// something must be changed, so a relay that stops need not wait for it.
     pub disposition: Disposition,
 }
 
-/// A place where records become durable.
+/// Accepts records and makes them durable.
 pub trait Sink: Send {
     /// Offers a record. Does not block. After `Ok`, and only then, `seq` is reported to
     /// [`Deliveries`] exactly once.
     ///
-    /// `seq` is the caller's, strictly increasing over accepted records.
+    /// The caller chooses `seq`, strictly increasing over accepted records.
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError>;
 
-    /// Hands over now what the sink may hold back to fill a batch, and what it accepted but had to keep
-    /// until something else was delivered. Called when the caller has nothing more to send at the moment,
-    /// and after each [`Deliveries::capacity`](crate::Deliveries::capacity); does not block and does not
-    /// wait for delivery.
+    /// Sends records that the sink holds back to fill a batch, and accepted records that had to
+    /// wait until others were delivered. Called when the caller has nothing more to send at the
+    /// moment, and after each [`Deliveries::capacity`](crate::Deliveries::capacity). Does not block
+    /// and does not wait for delivery.
     fn poll(&mut self) {}
 
-    /// Says what matters from the next record on. A hint: what is promised of order and delivery is
-    /// the same either way.
+    /// Sets the batching mode from the next record on. A hint: the promises about order and
+    /// delivery are the same in both modes.
     fn set_mode(&mut self, mode: BatchingMode) {
         let _ = mode;
     }
 
-    /// What the records wait for that were accepted, or the one that was not for want of room. `None`:
-    /// that is not known. Asked again and again while the oldest record in flight is not acknowledged.
+    /// What accepted records wait for, or a record that was refused for lack of room; `None` if
+    /// unknown. Called repeatedly while the oldest record in flight is not acknowledged.
     ///
-    /// Does not block: a sink that must ask somebody gives the answer to an earlier call, and calls
-    /// [`Deliveries::capacity`](crate::Deliveries::capacity) when it has a new one.
+    /// Does not block: a sink that must query a server returns the result of an earlier query, and
+    /// calls [`Deliveries::capacity`](crate::Deliveries::capacity) when it has a new one.
     fn waiting_for(&mut self) -> Option<Obstacle> {
         None
     }
 
-    /// Waits at most `grace` until every accepted record was reported, then closes the sink; what
-    /// is left is given up and reported as failed before this returns. Blocks: call it from a
-    /// thread that may.
+    /// Waits at most `grace` until every accepted record is reported, then closes the sink. The
+    /// remaining records are given up and reported as failed before this returns. Blocks: call it
+    /// from a thread that may block.
     fn close(self, grace: Duration);
 }
 
-/// Makes sinks: one at the start, a fresh one after a sink has failed.
+/// Creates sinks: one at the start, and another one after a sink has failed.
 pub trait SinkFactory: Send {
-    /// What it makes.
+    /// The type of the sinks.
     type Sink: Sink + 'static;
-    /// Why it could not.
+    /// Why a sink could not be created.
     type Error: Error + Send + Sync + 'static;
 
     /// A new sink that reports to `deliveries`. Does not wait for the broker to be reachable.
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Self::Sink, Self::Error>;
 
-    /// What such an error asks for.
+    /// How to react to such an error.
     fn disposition(error: &Self::Error) -> Disposition;
 }

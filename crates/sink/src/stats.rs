@@ -1,24 +1,24 @@
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::BatchingMode;
 
-/// Topics that have figures of their own. Records of further topics are counted under [`OTHER_TOPICS`].
+/// The number of topics with figures of their own. Further topics are counted under
+/// [`OTHER_TOPICS`].
 pub const MAX_TOPICS: usize = 100;
-/// What stands for all topics beyond [`MAX_TOPICS`]. No topic has this name: `*` is not allowed in one.
+/// The name of all topics beyond [`MAX_TOPICS`]. A topic's name cannot contain `*`.
 pub const OTHER_TOPICS: &str = "*";
 
-/// Figures of a sink for metrics. One object serves all sinks that a factory makes one after the other, so the
-/// counters never go back.
+/// Figures of a sink for metrics. All sinks of a factory share one object, so that counters never
+/// decrease.
 ///
-/// All of it is read and written by several threads; the figures of one moment need not add up.
-#[derive(Default)]
+/// Several threads read and write the figures; figures read together need not add up.
+#[derive(Debug, Default)]
 pub struct SinkStats {
     /// Records accepted and not reported.
     pub in_flight_records: AtomicU64,
-    /// Their bytes, with the client library's own for each.
+    /// Bytes of those records, including the client library's overhead for each.
     pub in_flight_bytes: AtomicU64,
     throughput: AtomicBool,
     /// No broker was reachable at the last error, and none has acknowledged a record since.
@@ -33,9 +33,9 @@ pub struct SinkStats {
 pub struct TopicStats {
     /// Records delivered.
     pub delivered: AtomicU64,
-    /// Bytes of key, value and headers of those.
+    /// Bytes of key, value and headers of the delivered records.
     pub delivered_bytes: AtomicU64,
-    /// Records that were accepted and not delivered, those that were given up with another one included.
+    /// Records accepted and not delivered, including those given up because another one failed.
     pub failed: AtomicU64,
 }
 
@@ -44,20 +44,20 @@ pub struct TopicStats {
 pub struct BrokerStats {
     /// `host:port/id`.
     pub name: String,
-    /// The connection's state in the client library's words, `UP` where requests can be sent.
+    /// The connection's state as the client library names it; `UP` if requests can be sent.
     pub state: String,
-    /// Round-trip time of requests, mean, in seconds. `None`: no request lately.
+    /// Mean round-trip time of requests in seconds. `None`: no recent request.
     pub rtt_mean: Option<f64>,
-    /// The same, 99th percentile.
+    /// 99th percentile of the round-trip time of requests in seconds. `None`: no recent request.
     pub rtt_p99: Option<f64>,
-    /// Records waiting for a request or for its answer.
+    /// Records waiting for a request or for its response.
     pub queued: u64,
-    /// Requests sent again, in all.
+    /// Total number of requests sent again.
     pub retries: u64,
 }
 
 impl SinkStats {
-    /// The figures of a topic, or of [`OTHER_TOPICS`].
+    /// The figures of a topic; those of [`OTHER_TOPICS`] if there are too many.
     pub fn topic(&self, name: &str) -> Arc<TopicStats> {
         let mut topics = lock(&self.topics);
         if let Some(topic) = topics.get(name) {
@@ -71,7 +71,7 @@ impl SinkStats {
         Arc::clone(topics.entry(Box::from(name)).or_default())
     }
 
-    /// The topics so far, by name.
+    /// All topics, by name.
     pub fn topics(&self) -> Vec<(String, Arc<TopicStats>)> {
         let topics = lock(&self.topics);
         let topics = topics.iter();
@@ -80,8 +80,8 @@ impl SinkStats {
             .collect()
     }
 
-    /// Counts a record that was accepted and not delivered. `class`: of a small set, such as the client library's
-    /// error codes.
+    /// Counts a record that was accepted and not delivered. `class` must come from a small set,
+    /// such as the client library's error codes.
     pub fn failed(&self, class: String) {
         *lock(&self.failed).entry(class).or_default() += 1;
     }
@@ -91,7 +91,7 @@ impl SinkStats {
         lock(&self.failed).clone()
     }
 
-    /// Notes the mode that records are sent in.
+    /// Sets the mode that records are sent in.
     pub fn set_mode(&self, mode: BatchingMode) {
         self.throughput
             .store(mode == BatchingMode::Throughput, Relaxed);
@@ -106,16 +106,18 @@ impl SinkStats {
         }
     }
 
-    /// A new client's place for what it knows of brokers, which lasts as long as the client keeps it.
+    /// Registers a client; returns its list of brokers. The list is part of
+    /// [`brokers`](Self::brokers) until the client drops it.
     pub fn client(&self) -> Arc<Mutex<Vec<BrokerStats>>> {
-        let place = Arc::default();
+        let brokers = Arc::default();
         let mut clients = lock(&self.clients);
         clients.retain(|client| client.strong_count() > 0);
-        clients.push(Arc::downgrade(&place));
-        place
+        clients.push(Arc::downgrade(&brokers));
+        brokers
     }
 
-    /// The brokers, by name: of several clients the sums of what is queued and repeated, and the worst times.
+    /// The brokers of all clients, by name. `queued` and `retries` are summed over the clients; of
+    /// the round-trip times the largest is taken.
     pub fn brokers(&self) -> Vec<BrokerStats> {
         let clients: Vec<_> = lock(&self.clients)
             .iter()
@@ -152,12 +154,6 @@ fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl fmt::Debug for SinkStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SinkStats").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

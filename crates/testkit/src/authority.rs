@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// An authority that issues certificates, and that one side of a test trusts.
+/// A certificate authority, which clients or servers of a test trust.
 #[derive(Debug)]
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -21,22 +21,14 @@ pub struct Authority {
 pub struct Issued {
     /// The certificate.
     pub certificate: String,
-    /// Its private key, in PKCS#8.
+    /// The private key, in PKCS#8.
     pub key: String,
 }
 
-/// What a certificate is to be like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    Valid,
-    Over,
-}
-
 impl Authority {
-    /// A new one.
+    /// Creates an authority with a new key.
     pub fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.distinguished_name = common_name(name);
+        let mut params = params(Vec::new(), name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().expect("a key can be made");
@@ -44,45 +36,32 @@ impl Authority {
         Self { issuer }
     }
 
-    /// Its own certificate, in PEM: what is to be trusted.
+    /// The authority's own certificate in PEM, for those that are to trust it.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// For a server of this host name.
+    /// Issues a certificate for a server of this host name.
     pub fn server(&self, host: &str) -> Issued {
-        let names = vec![host.to_owned()];
-        let purpose = ExtendedKeyUsagePurpose::ServerAuth;
-        self.issue(names, host, purpose, Life::Valid)
+        self.issue(&server_params(host))
     }
 
-    /// For a server of this host name, and it ended years ago.
+    /// Issues a certificate for a server of this host name that expired years ago.
     pub fn expired_server(&self, host: &str) -> Issued {
-        let names = vec![host.to_owned()];
-        let purpose = ExtendedKeyUsagePurpose::ServerAuth;
-        self.issue(names, host, purpose, Life::Over)
+        let mut params = server_params(host);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+        self.issue(&params)
     }
 
-    /// For a client of this common name.
+    /// Issues a certificate for a client of this common name.
     pub fn client(&self, name: &str) -> Issued {
-        let purpose = ExtendedKeyUsagePurpose::ClientAuth;
-        self.issue(Vec::new(), name, purpose, Life::Valid)
+        let mut params = params(Vec::new(), name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(&params)
     }
 
-    fn issue(
-        &self,
-        names: Vec<String>,
-        name: &str,
-        purpose: ExtendedKeyUsagePurpose,
-        life: Life,
-    ) -> Issued {
-        let mut params = CertificateParams::new(names).expect("names of hosts");
-        params.distinguished_name = common_name(name);
-        params.extended_key_usages = vec![purpose];
-        if life == Life::Over {
-            params.not_before = date_time_ymd(2020, 1, 1);
-            params.not_after = date_time_ymd(2021, 1, 1);
-        }
+    fn issue(&self, params: &CertificateParams) -> Issued {
         let key = KeyPair::generate().expect("a key can be made");
         let certificate = params
             .signed_by(&key, &self.issuer)
@@ -94,8 +73,23 @@ impl Authority {
     }
 }
 
+fn server_params(host: &str) -> CertificateParams {
+    let mut params = params(vec![host.to_owned()], host);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params
+}
+
+fn params(hosts: Vec<String>, common_name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(hosts).expect("names of hosts");
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    params
+}
+
 impl Issued {
-    /// For a server of the test's own that speaks TLS with it.
+    /// Configuration of a TLS server of the test's own with this certificate.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         let certificates = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()
@@ -112,13 +106,7 @@ impl Issued {
     }
 }
 
-fn common_name(name: &str) -> DistinguishedName {
-    let mut distinguished = DistinguishedName::new();
-    distinguished.push(DnType::CommonName, name);
-    distinguished
-}
-
-/// Without the key.
+/// Omits the key.
 impl std::fmt::Debug for Issued {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Issued").finish_non_exhaustive()

@@ -4,23 +4,24 @@ use walrelay_lsn::Lsn;
 
 use crate::Db;
 
-/// A row of an outbox as the server's log has it.
+/// A row of an outbox as the WAL has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedRow {
-    /// Where the record of the row's commit begins. A slot that stands behind it is never sent the
-    /// row again, however it starts (`SnapBuildXactNeedsSkip` compares with this position).
+    /// Position at which the commit record begins. A slot whose confirmed position is greater is
+    /// never sent the row again, however it starts (`SnapBuildXactNeedsSkip` compares with this
+    /// position).
     pub commit: Lsn,
-    /// The first column.
+    /// Value of the first column.
     pub id: String,
-    /// All columns by their names, in the server's text form. Empty where only ids were asked for.
+    /// All columns by name, in the server's text format. Empty after [`CommitLog::ids`].
     pub columns: BTreeMap<String, Option<Vec<u8>>>,
 }
 
-/// The order of the commits as the server's log has it, by a logical slot of the test's own: exact
-/// positions, for rows too that were changed, deleted or truncated since.
+/// Reads the order of commits from the WAL by a logical slot of the test's own. Positions are
+/// exact, also for rows that were changed, deleted or truncated since.
 ///
-/// It reads `pgoutput` by an SQL function, shares no code with the relay, and takes a slot and a
-/// publication of its own. Dropped, both go.
+/// It reads `pgoutput` through an SQL function, shares no code with the relay, and has a slot and a
+/// publication of its own, which it drops with itself.
 #[derive(Debug)]
 pub struct CommitLog {
     url: String,
@@ -28,25 +29,25 @@ pub struct CommitLog {
 }
 
 impl CommitLog {
-    /// From here on, for these tables, which must be there.
+    /// Starts to record commits to these tables, which must exist.
     #[track_caller]
-    pub fn start(url: &str, name: &str, tables: &[String], root: bool) -> Self {
-        Self::make(url, name, tables, root, "")
+    pub fn start(url: &str, name: &str, tables: &[&str], root: bool) -> Self {
+        Self::create(url, name, tables, root, "")
     }
 
-    /// The same by a failover slot, of which standbys keep a copy (Postgres 17 and newer).
+    /// The same with a failover slot, of which standbys have a copy (Postgres 17 and newer).
     #[track_caller]
-    pub fn start_for_failover(url: &str, name: &str, tables: &[String]) -> Self {
-        Self::make(url, name, tables, false, ", failover => true")
+    pub fn start_for_failover(url: &str, name: &str, tables: &[&str]) -> Self {
+        Self::create(url, name, tables, false, ", failover => true")
     }
 
-    /// Goes on with the copy of its slot on another server: a standby that was promoted.
+    /// Continues with the slot's copy on another server: a standby that was promoted.
     pub fn follow(&mut self, url: &str) {
         url.clone_into(&mut self.url);
     }
 
     #[track_caller]
-    fn make(url: &str, name: &str, tables: &[String], root: bool, options: &str) -> Self {
+    fn create(url: &str, name: &str, tables: &[&str], root: bool, options: &str) -> Self {
         let db = Db::connect(url);
         db.batch(&format!(
             "CREATE PUBLICATION {name} FOR TABLE {} \
@@ -63,15 +64,15 @@ impl CommitLog {
         }
     }
 
-    /// The rows committed since, in the order of their commits: positions and ids. The first column
-    /// is the id, of at most 60 bytes.
+    /// Positions and ids of the rows committed since the start, in commit order. The first column
+    /// must be the id, of at most 60 bytes.
     #[track_caller]
     pub fn ids(&self) -> Vec<LoggedRow> {
-        // Begin, and what of an Insert reaches to the end of the id.
+        // 80 bytes contain a Begin message, and an Insert message up to the end of the id.
         self.read("substring(data from 1 for 80)", false)
     }
 
-    /// The same with all columns.
+    /// All columns of the rows committed since the start, in commit order.
     #[track_caller]
     pub fn rows(&self) -> Vec<LoggedRow> {
         self.read("data", true)
@@ -138,8 +139,8 @@ impl CommitLog {
 
 impl Drop for CommitLog {
     fn drop(&mut self) {
-        // A slot that is left behind would keep the log of a server that other tests use. A server
-        // that is gone has none.
+        // A slot that is left would keep WAL of a server that other tests use. If the server is
+        // gone, so is the slot.
         if let Ok(db) = Db::try_connect(&self.url) {
             let name = &self.name;
             let _ = db.try_query("SELECT pg_drop_replication_slot($1)", &[name]);

@@ -1,31 +1,32 @@
 use std::{sync::mpsc, time::Duration};
 
 use futures_executor::block_on;
-use tokio_postgres::{Client, Error, NoTls, Row, types::ToSql};
+use tokio_postgres::{
+    Client, Error, NoTls, Row,
+    types::{FromSqlOwned, ToSql},
+};
+use walrelay_lsn::Lsn;
 
 use crate::threads::{run, spawn};
 
-/// A connection to Postgres for tests, blocking, and usable inside an async runtime too: a thread of
-/// its own drives it.
+/// A blocking connection to Postgres for tests. A thread of its own drives it, so that it works
+/// inside an async runtime too.
 #[derive(Debug)]
 pub struct Db {
     client: Client,
 }
 
 impl Db {
-    /// Connects.
+    /// Connects; panics if it cannot.
     #[track_caller]
     pub fn connect(url: &str) -> Self {
-        match Self::try_connect(url) {
-            Ok(db) => db,
-            Err(error) => panic!("cannot connect to the test's Postgres: {error:?}"),
-        }
+        Self::try_connect(url).expect("the test's Postgres can be reached")
     }
 
-    /// Connects, if it can within ten seconds.
+    /// Connects, if that is possible within ten seconds.
     ///
     /// # Errors
-    /// What tokio-postgres says.
+    /// The error of tokio-postgres.
     pub fn try_connect(url: &str) -> Result<Self, Error> {
         let mut config: tokio_postgres::Config = url.parse()?;
         config.connect_timeout(Duration::from_secs(10));
@@ -35,7 +36,7 @@ impl Db {
                 match config.connect(NoTls).await {
                     Ok((client, connection)) => {
                         let _ = made.send(Ok(client));
-                        let _ = connection.await; // its end is seen by whoever uses the client
+                        let _ = connection.await; // users of the client notice its end
                     }
                     Err(error) => drop(made.send(Err(error))),
                 }
@@ -45,7 +46,7 @@ impl Db {
         Ok(Self { client: client? })
     }
 
-    /// Runs statements separated by semicolons.
+    /// Runs statements separated by semicolons; panics on an error.
     #[track_caller]
     pub fn batch(&self, sql: &str) {
         if let Err(error) = self.try_batch(sql) {
@@ -56,24 +57,22 @@ impl Db {
     /// Runs statements separated by semicolons.
     ///
     /// # Errors
-    /// What the server says.
+    /// The error of the server.
     pub fn try_batch(&self, sql: &str) -> Result<(), Error> {
         block_on(self.client.batch_execute(sql))
     }
 
-    /// Runs a statement and gives its rows.
+    /// Runs a statement and returns its rows; panics on an error.
     #[track_caller]
     pub fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Vec<Row> {
-        match self.try_query(sql, parameters) {
-            Ok(rows) => rows,
-            Err(error) => panic!("{sql}: {error:?}"),
-        }
+        let rows = self.try_query(sql, parameters);
+        rows.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
     }
 
-    /// Runs a statement and gives its rows.
+    /// Runs a statement and returns its rows.
     ///
     /// # Errors
-    /// What the server says.
+    /// The error of the server.
     pub fn try_query(
         &self,
         sql: &str,
@@ -82,13 +81,47 @@ impl Db {
         block_on(self.client.query(sql, parameters))
     }
 
-    /// The first column of the only row, as text in the server's words; `None` for NULL or no row.
+    /// The first column of the first row, which must be text; `None` for NULL or without a row.
     #[track_caller]
     pub fn text(&self, sql: &str) -> Option<String> {
         self.query(sql, &[]).first().and_then(|row| row.get(0))
     }
 
-    /// The client below.
+    /// The first column of all rows.
+    #[track_caller]
+    pub fn column<T: FromSqlOwned>(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Vec<T> {
+        let rows = self.query(sql, parameters);
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// The first column of the first row, which must exist.
+    #[track_caller]
+    pub fn value<T: FromSqlOwned>(&self, sql: &str) -> T {
+        self.query(sql, &[])[0].get(0)
+    }
+
+    /// The LSN that a query returns as text; `None` for NULL or without a row.
+    #[track_caller]
+    pub fn lsn(&self, sql: &str) -> Option<Lsn> {
+        let text = self.text(sql)?;
+        Some(text.parse().expect("the server writes LSNs well"))
+    }
+
+    /// End of the WAL that is written so far, flushed or not.
+    #[track_caller]
+    pub fn insert_lsn(&self) -> Lsn {
+        let lsn = self.lsn("SELECT pg_current_wal_insert_lsn()::text");
+        lsn.expect("a primary has WAL")
+    }
+
+    /// End of the flushed WAL.
+    #[track_caller]
+    pub fn flush_lsn(&self) -> Lsn {
+        let lsn = self.lsn("SELECT pg_current_wal_flush_lsn()::text");
+        lsn.expect("a primary has WAL")
+    }
+
+    /// The asynchronous client.
     pub fn client(&self) -> &Client {
         &self.client
     }

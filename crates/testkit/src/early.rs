@@ -4,7 +4,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -12,71 +12,58 @@ use walrelay_lsn::Lsn;
 
 use crate::{
     Db, Delivered, LoggedRow,
-    threads::{lock, spawn},
+    threads::{Background, lock},
 };
 
-/// Between two looks at the slot.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval of the readings of a slot.
+const READ_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where a slot was seen to stand.
+/// A position of a slot, with the time at which it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sighting {
-    /// When the answer was there, in milliseconds since 1970.
+    /// Time after the server's answer, in milliseconds since 1970.
     pub at: i64,
-    /// Its `confirmed_flush_lsn`.
+    /// The slot's `confirmed_flush_lsn`.
     pub confirmed: Lsn,
 }
 
-/// A row that a slot stood behind before the broker had its record.
+/// A row that the slot confirmed before the broker had its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct TooEarly {
     pub id: String,
-    /// Where its commit begins.
+    /// Position at which the commit record begins.
     pub commit: Lsn,
     pub seen: Sighting,
-    /// When the broker appended the row's first record, if ever.
+    /// When the broker appended the row's first record, if it ever did.
     pub appended: Option<i64>,
 }
 
-/// Looks at a slot every few milliseconds for as long as a test runs, over a connection that it
-/// makes again when it is lost. Dropped, it ends.
+/// Reads a slot every few milliseconds while a test runs, until it is dropped. It reconnects when
+/// its connection is lost.
 #[derive(Debug)]
 pub struct EarlyWatch {
-    stop: Arc<AtomicBool>,
     seen: Arc<Mutex<Vec<Sighting>>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Background<()>,
 }
 
 impl EarlyWatch {
-    /// Begins. The slot need not be there yet.
+    /// Starts to read the slot, which need not exist yet.
     pub fn start(url: &str, slot: &str) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let thread = spawn("early", {
-            let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
-            let (url, slot) = (url.to_owned(), slot.to_owned());
-            move || watch(&url, &slot, &stop, &seen)
+        let seen = Arc::<Mutex<Vec<Sighting>>>::default();
+        let thread = Background::start("early", {
+            let (url, slot, seen) = (url.to_owned(), slot.to_owned(), Arc::clone(&seen));
+            move |stop| watch(&url, &slot, stop, &seen)
         });
         Self {
-            stop,
             seen,
-            thread: Some(thread),
+            _thread: thread,
         }
     }
 
-    /// What was seen so far: each advance of the slot, in order.
+    /// The sightings so far: one for each advance of the slot, in order.
     pub fn sightings(&self) -> Vec<Sighting> {
         lock(&self.seen).clone()
-    }
-}
-
-impl Drop for EarlyWatch {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -93,43 +80,29 @@ fn watch(url: &str, slot: &str, stop: &AtomicBool, seen: &Mutex<Vec<Sighting>>) 
                 if let Some(text) = text {
                     let confirmed = text.parse().expect("the server writes LSNs well");
                     let mut seen = lock(seen);
-                    // A slot may step back when its server crashes: no harm, and no news.
+                    // A slot may go back when its server crashes. That is correct, and no advance.
                     if seen.last().is_none_or(|last| last.confirmed < confirmed) {
                         let at = millis_now();
                         seen.push(Sighting { at, confirmed });
                     }
                 }
             }
-            // The server is away: it may come back.
+            // The server is away and may come back.
             Some(Err(_)) => db = None,
             None => {}
         }
-        thread::sleep(LOOK);
+        thread::sleep(READ_INTERVAL);
     }
 }
 
-/// Milliseconds since 1970.
+/// The wall clock in milliseconds since 1970.
 pub fn millis_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as i64)
 }
 
-/// The rows that the slot was seen to stand behind **before** the broker had appended their records.
-///
-/// The broker stamps a record, acknowledges it, the relay confirms, the server shows the position, and
-/// the sighting is stamped, in this order, by one machine's clock, in whole milliseconds. So a relay that
-/// confirms late enough never shows here, without any tolerance.
-///
-/// # What it cannot see
-/// - A position that was confirmed too early by less than the time to the next look (some milliseconds).
-///   A fault that holds the broker back for seconds makes it show.
-/// - Anything, across a step of the machine's clock, or with a broker on another machine.
-/// - Records that the broker acknowledged and forgot: [`check`](crate::check) reports them as lost.
-pub fn confirmed_early(
-    commits: &[LoggedRow],
-    sightings: &[Sighting],
-    records: &[Delivered],
-) -> Vec<TooEarly> {
+/// When the broker appended the first record of each id, in milliseconds since 1970.
+pub fn first_appended(records: &[Delivered]) -> HashMap<&str, i64> {
     let mut appended: HashMap<&str, i64> = HashMap::new();
     for record in records {
         if let (Some(id), Some(at)) = (record.id.as_deref(), record.appended) {
@@ -137,6 +110,27 @@ pub fn confirmed_early(
             *first = at.min(*first);
         }
     }
+    appended
+}
+
+/// Returns the rows that the slot had confirmed **before** the broker appended their records.
+///
+/// In this order the broker stamps a record and acknowledges it, the relay confirms, the server
+/// shows the position, and the sighting is stamped: all by one machine's clock, in whole
+/// milliseconds. So a correct relay is never reported, without any tolerance.
+///
+/// # Limits
+/// - A position that was confirmed too early by less than the interval of the readings (some
+///   milliseconds) is not detected. A fault that holds the broker back for seconds makes it show.
+/// - Nothing is detected across a step of the machine's clock, or with a broker on another machine.
+/// - Records that the broker acknowledged and lost are no matter of this function:
+///   [`check`](crate::check) reports them as lost.
+pub fn confirmed_early(
+    commits: &[LoggedRow],
+    sightings: &[Sighting],
+    records: &[Delivered],
+) -> Vec<TooEarly> {
+    let appended = first_appended(records);
     commits
         .iter()
         .filter_map(|row| {
@@ -170,14 +164,8 @@ mod tests {
     fn record(id: &str, appended: i64) -> Delivered {
         Delivered {
             id: Some(id.into()),
-            topic: "t".into(),
-            partition: 0,
-            offset: 0,
-            key: None,
-            headers: Vec::new(),
-            payload: None,
             appended: Some(appended),
-            created: None,
+            ..Delivered::default()
         }
     }
 
@@ -219,7 +207,8 @@ mod tests {
 
     #[test]
     fn the_first_sighting_counts() {
-        // A server that crashed shows an older position; the watch keeps what it saw before.
+        // A server that crashed shows an older position; the watch keeps the position it read
+        // before.
         assert_eq!(early(&[(100, 15), (400, 16)], &[("10", 300)]), ["10"]);
     }
 }

@@ -1,124 +1,108 @@
-//! A small schema registry over HTTP, which can be told to misbehave.
+//! A small schema registry over HTTP, which can be made to misbehave.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use crate::Issued;
-use crate::threads::{lock, spawn};
+use crate::http::{HttpAnswer, HttpRequest, HttpServer, free_address};
+use crate::threads::lock;
 
-/// What a request meets instead of an answer of the registry's.
+/// A fault in place of the registry's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mishap {
-    /// This status, with this body.
+    /// Responds with this status and body.
     Status(u16, String),
-    /// No answer for so long, and then none.
+    /// Gives no response, and closes the connection after this time.
     Stall(Duration),
-    /// The connection is closed.
+    /// Closes the connection.
     Close,
-    /// Status 200, with this body.
+    /// Responds with status 200 and this body.
     Body(String),
 }
 
-/// A request as it came.
+/// A request as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// `GET /subjects/a/versions/latest`.
+    /// Method and path, such as `GET /subjects/a/versions/latest`.
     pub line: String,
     /// The header `Authorization`.
     pub authorization: Option<String>,
-    /// The body; JSON, or null where there is none.
+    /// The body; JSON, or null if there is none.
     pub body: Value,
 }
 
-/// A registry that knows what it is told, on a port of this machine. Dropped, it ends.
+/// A registry on a port of this machine, with the schemas that tests register. It ends when it is
+/// dropped.
 #[derive(Debug)]
 pub struct SchemaRegistry {
-    address: SocketAddr,
-    secure: bool,
+    server: HttpServer,
     state: Arc<Mutex<State>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Subject, kind, schema; the id is the place, from 1. Of a subject's the last is the latest.
+    /// Subject, kind and schema. The id is the index plus one; the last entry of a subject is its
+    /// latest version.
     schemas: Vec<(String, String, String)>,
-    /// For the next requests, in turn.
+    /// Faults of the next requests, in order.
     mishaps: VecDeque<Mishap>,
-    /// For all requests.
+    /// Fault of all requests.
     always: Option<Mishap>,
     asked: Vec<Asked>,
+    ended: bool,
 }
 
 impl SchemaRegistry {
-    /// A registry that knows nothing.
+    /// Starts an empty registry.
     pub fn start() -> Self {
-        Self::start_at(Self::address_to_come())
+        Self::listen(None, None)
     }
 
-    /// Where one can be started later: nobody listens there.
+    /// An address at which a registry can be started later; nobody listens there.
     pub fn address_to_come() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("an address")
+        free_address()
     }
 
-    /// The same at this address.
+    /// Starts an empty registry at this address.
     pub fn start_at(address: SocketAddr) -> Self {
-        Self::listen(address, None)
+        Self::listen(Some(address), None)
     }
 
-    /// One that speaks TLS with a certificate for `localhost`.
+    /// Starts an empty registry over TLS, with a certificate for `localhost`.
     pub fn start_secure(certificate: &Issued) -> Self {
-        Self::listen(Self::address_to_come(), Some(certificate.server_config()))
+        Self::listen(None, Some(certificate))
     }
 
-    fn listen(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Self {
-        let listener = TcpListener::bind(address).expect("the port");
+    fn listen(address: Option<SocketAddr>, certificate: Option<&Issued>) -> Self {
         let state = Arc::<Mutex<State>>::default();
-        let stop = Arc::<AtomicBool>::default();
-        let secure = tls.is_some();
-        let thread = spawn("registry", {
-            let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
-            move || serve(&listener, tls.as_ref(), &state, &stop)
+        let server = HttpServer::start(address, certificate, {
+            let state = Arc::clone(&state);
+            move |request| answer(&state, request)
         });
-        Self {
-            address,
-            secure,
-            state,
-            stop,
-            thread: Some(thread),
-        }
+        Self { server, state }
     }
 
-    /// `http://127.0.0.1:…`, or `https://localhost:…`.
+    /// URL of the registry: `http://127.0.0.1:…`, or `https://localhost:…`.
     pub fn url(&self) -> String {
-        if self.secure {
-            format!("https://localhost:{}", self.address.port())
-        } else {
-            format!("http://{}", self.address)
-        }
+        self.server.url()
     }
 
-    /// Makes this the latest schema of a subject; `kind` is `AVRO` or `JSON`. Gives the id.
+    /// Makes this the latest schema of a subject; `kind` is `AVRO` or `JSON`. Returns the id.
     pub fn register(&self, subject: &str, kind: &str, schema: &str) -> u32 {
         self.state().register(subject, kind, schema)
     }
 
-    /// The next request meets this, those that were told before aside.
+    /// Adds a fault for one request: the first one after those that have faults already.
     pub fn mishap(&self, mishap: Mishap) {
         self.state().mishaps.push_back(mishap);
     }
 
-    /// Each request meets this, until it is `None` again.
+    /// Sets the fault of every request; `None` ends it.
     pub fn always(&self, mishap: Option<Mishap>) {
         self.state().always = mishap;
     }
@@ -142,98 +126,37 @@ impl SchemaRegistry {
 
 impl Drop for SchemaRegistry {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
-        let _ = TcpStream::connect(self.address);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.state().ended = true;
     }
 }
 
-fn serve(
-    listener: &TcpListener,
-    tls: Option<&Arc<ServerConfig>>,
-    state: &Arc<Mutex<State>>,
-    stop: &Arc<AtomicBool>,
-) {
-    for stream in listener.incoming() {
-        if stop.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(stream) = stream else { continue };
-        let tls = tls.cloned();
-        let (state, stop) = (Arc::clone(state), Arc::clone(stop));
-        thread::spawn(move || {
-            // Whoever asked may have left, or refused the certificate.
-            let _ = match tls {
-                None => answer(&stream, &state, &stop),
-                Some(tls) => {
-                    let connection = ServerConnection::new(tls).expect("a connection");
-                    answer(StreamOwned::new(connection, stream), &state, &stop)
-                }
-            };
-        });
-    }
-}
-
-fn answer(
-    mut stream: impl Read + Write,
-    state: &Mutex<State>,
-    stop: &AtomicBool,
-) -> std::io::Result<()> {
-    let mut reader = BufReader::new(&mut stream);
-    let mut line = String::new();
-    reader.read_line(&mut line)?;
-    let mut length = 0;
-    let mut authorization = None;
-    loop {
-        let mut header = String::new();
-        reader.read_line(&mut header)?;
-        let Some((name, value)) = header.trim().split_once(':') else {
-            break;
-        };
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.trim().parse().unwrap_or(0),
-            "authorization" => authorization = Some(value.trim().to_owned()),
-            _ => {}
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+fn answer(state: &Mutex<State>, request: HttpRequest) -> HttpAnswer {
+    let asked = Asked {
+        authorization: request.header("authorization").map(str::to_owned),
+        body: serde_json::from_slice(&request.body).unwrap_or_default(),
+        line: request.line,
+    };
     let met = {
         let mut state = lock(state);
-        state.asked.push(Asked {
-            line: line.clone(),
-            authorization,
-            body: body.clone(),
-        });
+        state.asked.push(asked.clone());
         let mishap = state.mishaps.pop_front().or_else(|| state.always.clone());
-        mishap.ok_or_else(|| state.answer(&line, &body))
+        mishap.ok_or_else(|| state.answer(&asked.line, &asked.body))
     };
     let (status, body) = match met {
-        Ok(Mishap::Close) => return Ok(()),
+        Ok(Mishap::Close) => return None,
         Ok(Mishap::Stall(limit)) => {
-            let until = std::time::Instant::now() + limit;
-            while std::time::Instant::now() < until && !stop.load(Ordering::SeqCst) {
+            let until = Instant::now() + limit;
+            while Instant::now() < until && !lock(state).ended {
                 thread::sleep(Duration::from_millis(20));
             }
-            return Ok(());
+            return None;
         }
         Ok(Mishap::Status(status, body)) => (status, body),
         Ok(Mishap::Body(body)) => (200, body),
         Err((status, body)) => (status, body.to_string()),
     };
-    let head = format!(
-        "HTTP/1.1 {status} Answer\r\ncontent-type: application/vnd.schemaregistry.v1+json\r\n\
-         content-length: {}\r\nconnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    stream.flush()
+    let kind = "Content-Type: application/vnd.schemaregistry.v1+json";
+    Some((format!("{status} Answer\r\n{kind}"), body))
 }
 
 impl State {
@@ -246,7 +169,7 @@ impl State {
         })
     }
 
-    /// Of the same schema, however it is written.
+    /// Id of an equal schema of the subject. Schemas are compared as JSON, not as text.
     fn id(&self, subject: &str, kind: &str, schema: &str) -> Option<u32> {
         let read = |text: &str| serde_json::from_str::<Value>(text).ok();
         let same = |(of, is, text): &(String, String, String)| {
@@ -271,9 +194,7 @@ impl State {
                 match schemas.filter(|((of, ..), _)| of == subject).last() {
                     None => missing(40401, "Subject not found."),
                     Some(((_, kind, schema), id)) => {
-                        let mut answer = json!({
-                            "subject": subject, "id": id, "version": 1, "schema": schema
-                        });
+                        let mut answer = versioned(subject, id, schema);
                         if kind != "AVRO" {
                             answer["schemaType"] = kind.as_str().into();
                         }
@@ -283,10 +204,7 @@ impl State {
             }
             ("POST", ["subjects", subject]) => match self.id(subject, kind, schema) {
                 None => missing(40403, "Schema not found"),
-                Some(id) => (
-                    200,
-                    json!({"subject": subject, "id": id, "version": 1, "schema": schema}),
-                ),
+                Some(id) => (200, versioned(subject, id, schema)),
             },
             ("POST", ["subjects", subject, "versions"]) => {
                 let id = self.register(subject, kind, schema);
@@ -295,6 +213,10 @@ impl State {
             _ => missing(404, "HTTP 404 Not Found"),
         }
     }
+}
+
+fn versioned(subject: &str, id: u32, schema: &str) -> Value {
+    json!({"subject": subject, "id": id, "version": 1, "schema": schema})
 }
 
 /// Undoes percent-encoding.

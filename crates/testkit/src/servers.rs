@@ -4,7 +4,7 @@ use std::env;
 
 use walrelay_lab::servers::{Builder, Postgres, PostgresBinaries, cache_dir};
 
-/// The programs of this major version: from the cache, else installed on the machine.
+/// Programs of this major version: from the cache, else installed on the machine.
 #[track_caller]
 pub fn binaries(major: u32) -> PostgresBinaries {
     let cached = cache_dir().join(format!("postgres-{major}")).join("bin");
@@ -18,52 +18,38 @@ pub fn binaries(major: u32) -> PostgresBinaries {
         })
 }
 
-/// A builder for a server of this major version, made fast: it need not survive a power cut.
+/// A builder of a server of this major version, without fsync: it need not survive a power cut.
 #[track_caller]
 pub fn builder(major: u32) -> Builder {
     Postgres::builder().binaries(binaries(major)).fast()
 }
 
-/// A running server of this major version.
+/// Starts a server of this major version.
 #[track_caller]
 pub fn postgres(major: u32) -> Postgres {
-    match builder(major).start() {
+    postgres_with(major, &[])
+}
+
+/// Starts a server of this major version with these settings.
+#[track_caller]
+pub fn postgres_with(major: u32, settings: &[(&str, &str)]) -> Postgres {
+    let set = |builder: Builder, (name, value): &(&str, &str)| builder.setting(*name, *value);
+    match settings.iter().fold(builder(major), set).start() {
         Ok(server) => server,
         Err(error) => panic!("Postgres {major} does not start: {error}"),
     }
 }
 
-/// A server for a test that only uses one: what `WALRELAY_TEST_POSTGRES` names, a URL of a superuser
-/// on a server with `wal_level=logical`, else one of its own.
-#[derive(Debug)]
-pub struct AnyPostgres {
-    url: String,
-    own: Option<Postgres>,
-}
-
-impl AnyPostgres {
-    /// A URL of a superuser.
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// The server, if it is the test's own and may be stopped.
-    pub fn own(&self) -> Option<&Postgres> {
-        self.own.as_ref()
-    }
-}
-
-/// What `WALRELAY_TEST_POSTGRES` names, or a new server of this major version.
+/// URL of a superuser for a test that does not control the server: the one that
+/// `WALRELAY_TEST_POSTGRES` names (a server with `wal_level=logical`), else that of a server of this
+/// major version, which the test owns and so may stop.
 #[track_caller]
-pub fn any_postgres(major: u32) -> AnyPostgres {
+pub fn any_postgres(major: u32) -> (String, Option<Postgres>) {
     match env::var("WALRELAY_TEST_POSTGRES") {
-        Ok(url) if !url.is_empty() => AnyPostgres { url, own: None },
+        Ok(url) if !url.is_empty() => (url, None),
         _ => {
             let own = postgres(major);
-            AnyPostgres {
-                url: own.url(),
-                own: Some(own),
-            }
+            (own.url(), Some(own))
         }
     }
 }

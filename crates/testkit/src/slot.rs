@@ -7,18 +7,19 @@ use crate::{
     wait::{eventually, eventually_some},
 };
 
-/// What the server says of a slot. <https://www.postgresql.org/docs/current/view-pg-replication-slots.html>
+/// State of a slot as the server reports it.
+/// <https://www.postgresql.org/docs/current/view-pg-replication-slots.html>
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotState {
-    /// Up to where the relay has confirmed.
+    /// The slot's `confirmed_flush_lsn`.
     pub confirmed_flush: Lsn,
-    /// From where the server keeps WAL for the slot.
+    /// The slot's `restart_lsn`: the server keeps WAL from there.
     pub restart: Lsn,
-    /// The walsender that streams from it.
+    /// Process id of the walsender that streams from the slot.
     pub active_pid: Option<i32>,
 }
 
-/// Reads a slot's positions as the server reports them.
+/// Reads the state of a slot.
 #[derive(Debug)]
 pub struct SlotWatch {
     db: Db,
@@ -26,7 +27,7 @@ pub struct SlotWatch {
 }
 
 impl SlotWatch {
-    /// Over a connection of its own.
+    /// Opens a connection of its own.
     #[track_caller]
     pub fn new(url: &str, slot: &str) -> Self {
         Self {
@@ -35,7 +36,7 @@ impl SlotWatch {
         }
     }
 
-    /// The slot's state; `None` if there is no such slot or it has no positions (any more).
+    /// State of the slot; `None` if the slot does not exist or has no positions (any more).
     #[track_caller]
     pub fn read(&self) -> Option<SlotState> {
         let rows = self.db.query(
@@ -55,16 +56,25 @@ impl SlotWatch {
         })
     }
 
-    /// The end of the WAL that is flushed at this moment.
+    /// The slot's `confirmed_flush_lsn`; panics if the slot does not exist.
     #[track_caller]
-    pub fn wal_end(&self) -> Lsn {
-        let text = self.db.text("SELECT pg_current_wal_flush_lsn()::text");
-        text.expect("a primary has WAL")
-            .parse()
-            .expect("the server writes LSNs well")
+    pub fn confirmed(&self) -> Lsn {
+        self.read().expect("the slot").confirmed_flush
     }
 
-    /// Waits until the slot is confirmed up to `lsn` or beyond, and says how long that took.
+    /// Process id of the walsender that streams from the slot.
+    #[track_caller]
+    pub fn reader(&self) -> Option<i32> {
+        self.read()?.active_pid
+    }
+
+    /// End of the flushed WAL at this moment.
+    #[track_caller]
+    pub fn wal_end(&self) -> Lsn {
+        self.db.flush_lsn()
+    }
+
+    /// Waits until the slot is confirmed up to `lsn` or beyond; returns how long that took.
     #[track_caller]
     pub fn wait_until(&self, lsn: Lsn, limit: Duration) -> Duration {
         let begun = Instant::now();
@@ -82,13 +92,20 @@ impl SlotWatch {
         }
     }
 
-    /// Waits until a walsender streams from the slot, and gives its process id.
+    /// Waits until a walsender streams from the slot; returns its process id.
     #[track_caller]
     pub fn wait_active(&self, limit: Duration) -> i32 {
-        eventually_some(limit, || self.read().and_then(|state| state.active_pid))
+        eventually_some(limit, || self.reader())
     }
 
-    /// Waits until no walsender has the slot: one whose relay is gone finds out when it sends.
+    /// Waits until another walsender than `former` streams from the slot.
+    #[track_caller]
+    pub fn wait_other_reader(&self, former: i32, limit: Duration) {
+        eventually(limit, || self.reader().is_some_and(|pid| pid != former));
+    }
+
+    /// Waits until no walsender uses the slot. A walsender whose relay is gone notices that only
+    /// when it sends.
     #[track_caller]
     pub fn wait_inactive(&self, limit: Duration) {
         eventually(limit, || {

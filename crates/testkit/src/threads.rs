@@ -1,6 +1,8 @@
-//! Threads of the kit's own, so that nothing needs an async runtime of its caller's.
+//! Threads of this crate, so that nothing needs an async runtime of its caller.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 pub(crate) fn spawn<T: Send + 'static>(
@@ -18,7 +20,53 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime can be made").block_on(future)
 }
 
-/// What a thread that panicked left behind is still worth reading.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex also if a thread panicked while it held the lock: its data are still worth
+/// reading.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that works until it is stopped. Dropping it stops it and waits for its end.
+#[derive(Debug)]
+pub struct Background<T> {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<T>>,
+}
+
+impl<T: Send + 'static> Background<T> {
+    /// Starts a thread with this name. `work` returns soon after the flag is set.
+    pub fn start(name: &str, work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let thread = spawn(name, {
+            let stop = Arc::clone(&stop);
+            move || work(&stop)
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Stops the thread; returns its result.
+    pub fn end(mut self) -> T {
+        self.stop();
+        let thread = self.thread.take().expect("it was not ended before");
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl<T> Background<T> {
+    /// Sets the flag, and does not wait.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+impl<T> Drop for Background<T> {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }

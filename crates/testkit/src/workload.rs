@@ -16,23 +16,23 @@ use crate::{
     threads::{lock, run, spawn},
 };
 
-/// Which part of the transactions is rolled back, and in which part a savepoint is.
+/// Share of the transactions that are rolled back, and share with a savepoint.
 const ROLLBACK: f64 = 0.1;
 const SAVEPOINT: f64 = 0.2;
-/// Rows of a transaction, at most.
-const MOST_ROWS: u32 = 20;
-/// Characters that a payload is padded with, at most. Some are not ASCII.
-const MOST_PADDING: usize = 200;
+/// Most rows of a transaction.
+const MAX_ROWS: u32 = 20;
+/// Most characters that a payload is padded with. Some are not ASCII.
+const MAX_PADDING: usize = 200;
 
-/// Concurrent writers to an outbox table, as an application has them.
+/// Concurrent writers to an outbox table, like those of an application.
 ///
-/// Each transaction writes rows for a few keys; some are rolled back, some roll back to a savepoint.
-/// A row's payload carries a `number`, counted per key. The counter is a row of a table, which the same
-/// transaction increments and so locks until its commit: **the order of the numbers of a key is the
-/// order of its commits**. A number that was rolled back is given again. A transaction locks its keys
-/// in one order, so that writers do not deadlock.
+/// Each transaction writes rows for a few keys; some are rolled back, some roll back to a
+/// savepoint. The payload of a row has a `number`, counted per key. The counter is a row of a table
+/// that the same transaction increments, and so locks until its commit: **the order of the numbers
+/// of a key is the order of its commits**. A number that was rolled back is assigned again. A
+/// transaction locks its keys in one order, so that writers do not deadlock.
 ///
-/// The seed fixes what each writer does; how writers interleave, it does not.
+/// The seed determines what each writer does, but not how writers interleave.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Workload {
@@ -46,20 +46,20 @@ pub struct Workload {
     seed: u64,
 }
 
-/// What was written, as far as the writers know. A commit whose answer was lost counts among the
-/// `errors`; what became of it stands in the table.
+/// What was written, as far as the writers know. A commit whose response was lost counts among the
+/// `errors`; only the table shows its outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Written {
-    /// Those that were committed.
+    /// Transactions that were committed.
     pub transactions: u64,
     pub rows: u64,
     /// Transactions that were rolled back on purpose.
     pub rolled_back: u64,
-    /// Rows undone, with their transaction or a savepoint.
+    /// Rows that were rolled back, with their transaction or with a savepoint.
     pub undone_rows: u64,
     pub savepoints: u64,
-    /// Connections lost or refused.
+    /// Connections that were lost or refused.
     pub errors: u64,
 }
 
@@ -75,7 +75,7 @@ impl Progress {
     }
 }
 
-/// A [`Workload`] that is writing. Dropped, it stops.
+/// A [`Workload`] at work. Dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
     progress: Arc<Progress>,
@@ -83,7 +83,7 @@ pub struct Running {
 }
 
 impl Workload {
-    /// Eight writers to `public.outbox` by this URL, until stopped.
+    /// Eight writers to `public.outbox` at this URL, until stopped.
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -97,49 +97,50 @@ impl Workload {
         }
     }
 
-    /// The outbox table. The counters' table is named after it, with `_keys` at the end.
+    /// The outbox table. The table of counters has the same name with `_keys` at the end.
     pub fn table(mut self, table: &str) -> Self {
         table.clone_into(&mut self.table);
         self
     }
 
-    /// How many connections write at once.
+    /// Number of connections that write concurrently.
     pub fn writers(mut self, writers: u32) -> Self {
         self.writers = writers;
         self
     }
 
-    /// Stop when this many rows or a few more were committed.
+    /// Stops when this many rows were committed; a few more may be.
     pub fn rows(mut self, rows: u64) -> Self {
         self.rows = Some(rows);
         self
     }
 
-    /// The aggregate types, each of which becomes a topic.
+    /// Aggregate types, each of which becomes a topic.
     pub fn aggregate_types(mut self, types: &[&str]) -> Self {
         self.aggregate_types = types.iter().map(|&name| name.to_owned()).collect();
         self
     }
 
-    /// How many keys each aggregate type has.
+    /// Number of keys of each aggregate type.
     pub fn keys(mut self, keys: u32) -> Self {
         self.keys = keys;
         self
     }
 
-    /// At most about this many rows a second, over all writers.
+    /// Limits the writers to about this many rows per second in all.
     pub fn rate(mut self, rows_per_second: f64) -> Self {
         self.rate = Some(rows_per_second);
         self
     }
 
-    /// Other doings.
+    /// Seed of the random numbers; another seed makes other transactions.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Makes the outbox table (as Debezium's documentation has it) and the counters, where absent.
+    /// Creates the outbox table (as in Debezium's documentation) and the counters, if they are
+    /// absent.
     #[track_caller]
     pub fn create_tables(&self) {
         let (db, table) = (Db::connect(&self.url), &self.table);
@@ -162,7 +163,7 @@ impl Workload {
         }
     }
 
-    /// Starts the writers. The tables must be there: [`create_tables`](Self::create_tables).
+    /// Starts the writers. The tables must exist: [`create_tables`](Self::create_tables).
     pub fn start(&self) -> Running {
         let progress = Arc::new(Progress::default());
         let writers = (0..self.writers)
@@ -176,7 +177,7 @@ impl Workload {
         Running { progress, writers }
     }
 
-    /// Makes the tables, writes all of [`rows`](Self::rows) and gives the counts.
+    /// Creates the tables, writes all of [`rows`](Self::rows) and returns the counts.
     #[track_caller]
     pub fn run(&self) -> Written {
         assert!(
@@ -189,19 +190,19 @@ impl Workload {
 }
 
 impl Running {
-    /// The counts so far.
+    /// Counts so far.
     pub fn written(&self) -> Written {
         *self.progress.written()
     }
 
-    /// Stops after the transactions under way.
+    /// Stops after the current transactions; returns the counts.
     #[track_caller]
     pub fn stop(self) -> Written {
         self.progress.stop.store(true, Ordering::SeqCst);
         self.wait()
     }
 
-    /// Waits until all rows are written.
+    /// Waits until all rows are written; returns the counts.
     #[track_caller]
     pub fn wait(mut self) -> Written {
         for writer in self.writers.drain(..) {
@@ -278,14 +279,14 @@ async fn write(plan: &Workload, number: u32, progress: &Progress) {
         match result {
             Ok(rows) => mine += rows,
             Err(error) => {
-                // Connection exceptions, operator intervention, out of resources.
+                // Classes: connection exceptions, operator intervention, insufficient resources.
                 let mut classes = ["08", "57", "53"].iter();
                 let lost = error
                     .code()
                     .is_none_or(|code| classes.any(|class| code.code().starts_with(class)));
-                // heapam_tuple_lock says so, rarely, when it follows a row's versions while the
-                // transaction that made the next one is ending (seen with 18.1, on a busy machine). The
-                // server has rolled the transaction back, and the row is sound.
+                // heapam_tuple_lock reports this rarely, when it follows the versions of a row
+                // while the transaction that made the next version is ending (seen with 18.1, on a
+                // busy machine). The server has rolled the transaction back, and the row is sound.
                 let raced = error.as_db_error().is_some_and(|error| {
                     error.code().code() == "XX001"
                         && error.message().contains("is uncommitted in tuple")
@@ -300,7 +301,7 @@ async fn write(plan: &Workload, number: u32, progress: &Progress) {
         if let Some(rate) = plan.rate {
             let share = rate / f64::from(plan.writers);
             let due = begun + Duration::from_secs_f64(mine as f64 / share);
-            // In short steps, so that a stop is not slept through.
+            // Sleep in short steps, so that a stop is noticed.
             while tokio::time::Instant::now() < due && !done() {
                 let step = tokio::time::Instant::now() + Duration::from_millis(50);
                 tokio::time::sleep_until(due.min(step)).await;
@@ -309,7 +310,7 @@ async fn write(plan: &Workload, number: u32, progress: &Progress) {
     }
 }
 
-/// One transaction. Gives the number of rows it has committed.
+/// Runs one transaction; returns the number of rows that it committed.
 async fn transaction(
     plan: &Workload,
     Connection {
@@ -320,7 +321,7 @@ async fn transaction(
     rng: &mut Rng,
     progress: &Progress,
 ) -> Result<u64, Error> {
-    let rows = rng.u32(1..=MOST_ROWS);
+    let rows = rng.u32(1..=MAX_ROWS);
     let types = &plan.aggregate_types;
     let mut keys = BTreeSet::new();
     for _ in 0..rng.u32(1..=4) {
@@ -333,7 +334,7 @@ async fn transaction(
     for (kind, key) in &keys {
         client.query_one(lock, &[kind, key]).await?;
     }
-    // (first row, last row) of the part that is undone.
+    // The first and the last row that a savepoint undoes.
     let undone = (rows >= 2 && rng.f64() < SAVEPOINT).then(|| {
         let first = rng.u32(..rows);
         (first, rng.u32(first..rows))
@@ -372,10 +373,10 @@ async fn transaction(
     Ok(written - undone_rows)
 }
 
-/// Characters that JSON, UTF-8 and careless code treat each in their own way.
+/// Text with characters that need care in JSON, UTF-8 or SQL.
 fn text(rng: &mut Rng) -> String {
     const SPECIAL: [char; 8] = ['"', '\\', '\n', 'é', '√', '🦀', '\u{2028}', '\''];
-    let length = rng.usize(..=MOST_PADDING);
+    let length = rng.usize(..=MAX_PADDING);
     let mut character = |_| match rng.u8(..) {
         0..8 => SPECIAL[rng.usize(..8)],
         _ => rng.lowercase(),

@@ -1,4 +1,4 @@
-//! Work beside the pipeline, on a thread and a runtime of its own.
+//! [`Background`]: work beside the pipeline, on a thread and a runtime of its own.
 
 use std::future::Future;
 use std::io;
@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use tokio::sync::oneshot;
 
-/// A thread whose work ends when this is dropped.
+/// A thread with a runtime. Its work is cancelled when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
     stop: Option<oneshot::Sender<()>>,
@@ -14,7 +14,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts the thread. `work` makes the future on it.
+    /// Starts the thread. `work` is called there and creates the future.
     pub(crate) fn start<F: Future<Output = ()>>(
         name: &'static str,
         work: impl FnOnce() -> F + Send + 'static,

@@ -1,9 +1,9 @@
-//! Bytes and texts as JSON, on one line and safe for a terminal.
+//! Writes numbers, bytes and texts as JSON, on one line and safe for a terminal.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Its digits, or null.
+/// Appends a number, or null.
 pub(crate) fn number<T: ToString>(out: &mut Vec<u8>, value: Option<T>) {
     match value {
         Some(value) => out.extend_from_slice(value.to_string().as_bytes()),
@@ -11,7 +11,7 @@ pub(crate) fn number<T: ToString>(out: &mut Vec<u8>, value: Option<T>) {
     }
 }
 
-/// A string where they are UTF-8, `{"base64":"…"}` where not, null where there are none.
+/// Appends bytes: a string if they are UTF-8, else `{"base64":"…"}`; null for `None`.
 pub(crate) fn bytes(out: &mut Vec<u8>, value: Option<&[u8]>) {
     match value.map(std::str::from_utf8) {
         None => out.extend_from_slice(b"null"),
@@ -25,8 +25,8 @@ pub(crate) fn bytes(out: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-/// RFC 8259, section 7: quotes, backslashes and controls below U+0020 are escaped. DEL and the C1
-/// controls are escaped too, for lines end up in terminals.
+/// Appends a string. Quotes, backslashes and controls below U+0020 are escaped (RFC 8259, section
+/// 7). DEL and the C1 controls are escaped as well, because lines are shown in terminals.
 pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_character_survives_and_no_control_does() {
+    fn every_character_is_kept_and_controls_are_escaped() {
         let text: String = (0..0x300)
             .filter_map(char::from_u32)
             .chain("\u{2028}😀".chars())

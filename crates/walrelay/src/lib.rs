@@ -1,25 +1,25 @@
-//! The program: command line, configuration, control SQL, wiring.
+//! The program `walrelay`: command line, configuration, control SQL, wiring.
 //!
 //! # Contents
-//! - [`run_command`]: what `main` calls.
-//! - [`cli`]: arguments, failures as people read them, exit codes.
+//! - [`run_command`]: the entry point that `main` calls.
+//! - [`cli`]: arguments, failures as shown to users, exit codes.
 //! - [`config`]: the configuration file.
-//! - `postgres`: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`,
-//!   `bookmark`, `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
-//! - `sinks`: standard output as a sink. Kafka is a crate of its own.
-//! - `failures`: each error of the crates below, with what to do about it.
-//! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
-//! - `rolling`: the bookmark that a running relay keeps; `row_worker`: the confirmed rows that it deletes or
-//!   marks; `background`:
-//!   their threads.
-//! - `registry`: the schema registry, asked for the schemas of values.
-//! - `telemetry`: logging, and what a run knows of itself: status, metrics, the figures it ends with.
-//! - `http`: the endpoint that serves them, and the client of other servers.
+//! - `postgres`: catalogs, setup of publication and slot, the replication connection, changes of
+//!   rows.
+//! - `commands`: one module per command: `run`, `init`, `check`, `status`, `slots`, `bookmark`,
+//!   `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
+//! - `sinks`: the sink of standard output. Kafka's is the crate `walrelay-kafka-sink`.
+//! - `failures`: the errors of the crates below, with remedies.
+//! - `tokens`: Kafka's OAUTHBEARER tokens.
+//! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
+//!   deletes or marks. `background`: the threads of both and of `http`.
+//! - `registry`: the client of a schema registry.
+//! - `telemetry`: logging, and a run's status, metrics and final figures.
+//! - `http`: the endpoint that serves these, and the client of other servers.
 //!
 //! # Invariants
-//! - Only this crate reads configuration, the environment and the wall clock.
-//! - Standard output belongs to what a command was asked for; everything else goes to standard
+//! - Only this crate reads the configuration, and the environment for it.
+//! - Standard output has only the result of a command. Everything else is written to standard
 //!   error.
 
 #![forbid(unsafe_code)]
@@ -44,8 +44,8 @@ use std::ffi::OsString;
 
 use cli::{Cli, Command, Exit, Failure};
 
-/// Runs the command that `args` ask for (the first is the program's name), reports a failure on
-/// standard error, and gives the exit code.
+/// Runs the command in `args`, whose first item is the program's name. Reports failures on standard
+/// error and returns the exit code.
 pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Exit {
     let cli = match Cli::from_args(args) {
         Ok(cli) => cli,
@@ -60,16 +60,16 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
             Err(failures) => Err(failures),
         },
         Command::Status(args) => commands::status(&args, &env),
-        Command::Slots(args) => commands::slots(&args, &env),
-        Command::Bookmark(args) => commands::bookmark(&args, &env),
+        Command::Slots(command) => commands::slots(&command, &env),
+        Command::Bookmark(command) => commands::bookmark(&command, &env),
         Command::Replay(args) => commands::replay(&args, &env),
         Command::Prune(args) => commands::prune(&args, &env),
         Command::Resend(args) => commands::resend(&args, &env),
-        Command::Cutover(args) => commands::cutover(&args, &env),
+        Command::Cutover(command) => commands::cutover(&command, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),
-        Command::Dlq(args) => commands::dlq(&args, &env),
+        Command::Dlq(command) => commands::dlq(&command, &env),
         Command::ImportDebezium(args) => commands::import_debezium(&args),
         Command::Completions { shell } => {
             cli::completions(shell, &mut std::io::stdout()).map_err(|error| {

@@ -1,4 +1,4 @@
-//! `walrelay`: see the library for what it is made of.
+//! The program `walrelay`. Its code is in the library.
 
 use std::process::ExitCode;
 

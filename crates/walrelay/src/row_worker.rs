@@ -1,54 +1,49 @@
-//! What the running relay does to confirmed rows, on a connection and a thread of its own: it deletes them and drops
-//! confirmed partitions, if `[prune] keep` is set, and marks rows as sent, if `[source] mark_sent` is.
+//! [`RowWorker`]: changes confirmed rows while the relay runs, on a connection and a thread of its
+//! own.
+//!
+//! If `[prune] keep` is set, it deletes rows and drops partitions. If `[source] mark_sent` is set,
+//! it marks rows as sent.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use walrelay_relay::Chain;
-use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
+use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use crate::background::Background;
-use crate::postgres::{Change, MarkError, Marking, PruneError, Pruning, slots};
+use crate::postgres::{Change, Marking, Pruning, slots};
 use crate::telemetry::Telemetry;
 
-/// How often rows to delete are looked for, at most and at least.
+/// The longest and shortest interval between two rounds.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is done to confirmed rows.
+/// The change of confirmed rows.
 #[derive(Debug)]
 pub(crate) enum Work {
     Prune(Pruning),
     Mark(Marking),
 }
 
-/// Work on confirmed rows, and for which relay.
+/// Changes confirmed rows for a relay.
 #[derive(Debug)]
 pub(crate) struct RowWorker {
     pub(crate) info: ConnInfo,
     /// The slot that the relay reads.
     pub(crate) slot: String,
     pub(crate) work: Work,
-    /// The walsender that reads the slot for this process: a relay on standby changes nothing. 0 before there is one.
+    /// PID of this process' walsender; 0 before the first stream. Only the process that reads the
+    /// slot changes rows.
     pub(crate) walsender: Arc<AtomicI32>,
     pub(crate) telemetry: Option<Arc<Telemetry>>,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum WorkError {
-    #[error(transparent)]
-    Prune(#[from] PruneError),
-    #[error(transparent)]
-    Mark(#[from] MarkError),
-    #[error(transparent)]
-    Sql(#[from] Error),
-}
-
-fn logged(change: Change) {
+fn log_change(change: Change) {
     match change {
         Change::Created(part) => info!(partition = %part, "created a partition"),
         Change::Dropped(part) => info!(partition = %part, "dropped a confirmed partition"),
@@ -56,7 +51,7 @@ fn logged(change: Change) {
 }
 
 impl RowWorker {
-    /// Works until the thread is dropped.
+    /// Starts the thread, which works until it is dropped.
     pub(crate) fn start(self) -> io::Result<Background> {
         let name = match self.work {
             Work::Prune(_) => "prune",
@@ -66,25 +61,21 @@ impl RowWorker {
     }
 
     async fn run(self) {
-        let often = match &self.work {
-            Work::Prune(pruning) => pruning.keep / 10,
-            Work::Mark(_) => SHORTEST_INTERVAL,
-        };
-        let (done, failed) = match self.work {
-            Work::Prune(_) => (
-                "deleted confirmed rows",
+        let (period, failed) = match &self.work {
+            Work::Prune(pruning) => (
+                pruning.keep / 10,
                 "confirmed rows cannot be pruned at the moment; the relay goes on",
             ),
             Work::Mark(_) => (
-                "marked confirmed rows as sent",
+                SHORTEST_INTERVAL,
                 "confirmed rows cannot be marked as sent at the moment; the relay goes on",
             ),
         };
-        // The first round comes with the stream, as the current partition may be missing.
+        // The first round starts with the stream, because the current partition may be missing.
         while self.walsender.load(Ordering::Relaxed) == 0 {
             sleep(SHORTEST_INTERVAL).await;
         }
-        let mut ticks = interval(often.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
+        let mut ticks = interval(period.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem = String::new();
         loop {
@@ -93,25 +84,26 @@ impl RowWorker {
                 Ok(0) => {}
                 Ok(rows) => {
                     match self.work {
-                        Work::Prune(_) => info!(rows, "{done}"),
-                        // Each second, as long as rows come.
-                        Work::Mark(_) => tracing::debug!(rows, "{done}"),
+                        Work::Prune(_) => info!(rows, "deleted confirmed rows"),
+                        // At debug level: this happens every second while there are rows.
+                        Work::Mark(_) => debug!(rows, "marked confirmed rows as sent"),
                     }
                     problem.clear();
                 }
                 Err(error) => {
-                    let why = Chain(&error).to_string();
-                    // Once for each reason in turn.
-                    if why != problem {
-                        warn!(error = why, "{failed}");
+                    let error = Chain(&*error).to_string();
+                    // An error that repeats is logged once.
+                    if error != problem {
+                        warn!(error, "{failed}");
                     }
-                    problem = why;
+                    problem = error;
                 }
             }
         }
     }
 
-    async fn round(&self) -> Result<u64, WorkError> {
+    /// One round over all tables. Returns the number of changed rows.
+    async fn round(&self) -> Result<u64, Box<dyn Error>> {
         let walsender = self.walsender.load(Ordering::Relaxed);
         if walsender == 0 {
             return Ok(0);
@@ -129,7 +121,7 @@ impl RowWorker {
                         telemetry.pruned(rows);
                     }
                 };
-                let partitions = pruning.change_partitions(&mut session, logged).await;
+                let partitions = pruning.change_partitions(&mut session, log_change).await;
                 let deleted = pruning.run(&mut session, deleted).await?;
                 partitions?;
                 deleted

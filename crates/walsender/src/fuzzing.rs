@@ -1,6 +1,6 @@
-//! What the fuzz targets run, here so that their corpus is also an ordinary test.
+//! The functions that the fuzz targets run. They are here so that a test can run their corpus.
 //!
-//! Each takes any bytes and panics only when a promise of this crate is broken.
+//! Each takes any bytes, and panics only if an invariant of this crate is broken.
 
 #![expect(clippy::expect_used, reason = "a target ends by panicking")]
 
@@ -14,11 +14,11 @@ use crate::framing::wire::{Transport, Wire};
 use crate::session::auth;
 use crate::{ConnInfo, ConnInfoError, ReplicationStream, Session};
 
-/// Like nothing that a fuzzer comes upon by chance.
+/// A password that a fuzzer does not produce by chance.
 const PASSWORD: &str = "Zq9-hunter2-Zq9";
 
-/// A stream cut into pieces of any size is the same frames, and ends in the same way, as in one
-/// piece. The first byte is the size.
+/// Checks that a stream that is read in pieces has the same frames and the same end as in one
+/// piece. The first byte is the size of the pieces, less one.
 pub fn frames_do_not_depend_on_reads(bytes: &[u8]) {
     let Some((&size, stream)) = bytes.split_first() else {
         return;
@@ -64,18 +64,19 @@ pub fn frames_do_not_depend_on_reads(bytes: &[u8]) {
     assert_eq!(found_end, end);
 }
 
-/// A server that says anything: while we log in, in answer to a command, while it streams (the
-/// first byte chooses). It never gets the password, nor lets us in without knowing it.
+/// Checks a server that sends any bytes: during login, as the answer to a command, or as a stream
+/// (the first byte chooses). It never gets the password, and login fails because it does not know
+/// it.
 pub fn servers_may_say_anything(bytes: &[u8]) {
-    let Some((&way, said)) = bytes.split_first() else {
+    let Some((&phase, sent)) = bytes.split_first() else {
         return;
     };
-    // The other side of the socket is not read until the end.
-    if said.len() > 16 * 1024 {
+    // All bytes must fit into the socket's buffer, because we read only after the write.
+    if sent.len() > 16 * 1024 {
         return;
     }
     let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
-    theirs.write_all(said).expect("a socket takes so much");
+    theirs.write_all(sent).expect("a socket takes so much");
     theirs
         .shutdown(std::net::Shutdown::Write)
         .expect("an end of writing");
@@ -83,29 +84,29 @@ pub fn servers_may_say_anything(bytes: &[u8]) {
         .enable_io()
         .build()
         .expect("a runtime");
-    let error = runtime.block_on(converse(way, ours));
-    let mut heard = Vec::new();
-    theirs.read_to_end(&mut heard).expect("what was written");
+    let error = runtime.block_on(run_client(phase, ours));
+    let mut received = Vec::new();
+    theirs.read_to_end(&mut received).expect("what was written");
     assert!(
-        !contains(&heard, PASSWORD.as_bytes()),
+        !contains(&received, PASSWORD.as_bytes()),
         "the password itself"
     );
     if let Some(error) = error
-        && !contains(said, PASSWORD.as_bytes())
+        && !contains(sent, PASSWORD.as_bytes())
     {
-        let told = format!("{error} {error:?}");
-        assert!(!told.contains(PASSWORD), "{told}");
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains(PASSWORD), "{shown}");
     }
 }
 
-async fn converse(way: u8, ours: UnixStream) -> Option<crate::Error> {
+async fn run_client(phase: u8, ours: UnixStream) -> Option<crate::Error> {
     ours.set_nonblocking(true).expect("a socket");
     let ours = tokio::net::UnixStream::from_std(ours).expect("a socket");
     let mut wire = Wire::new(Transport::Unix(ours), "fuzz".into());
     let info = format!("host=/tmp user=fuzz password={PASSWORD} require_auth=scram-sha-256");
     let info: ConnInfo = info.parse().expect("a connection string");
     let host = info.hosts.first().expect("a host").clone();
-    match way % 3 {
+    match phase % 3 {
         0 => {
             let login = auth::authenticate(&mut wire, &info, &host).await;
             assert!(login.is_err(), "in, and nobody proved anything");
@@ -130,7 +131,7 @@ async fn converse(way: u8, ours: UnixStream) -> Option<crate::Error> {
                 while let Some(_frame) = match stream.peek() {
                     Ok(frame) => frame,
                     Err(error) => {
-                        // An end is an end.
+                        // A stream that has failed returns the same error again.
                         let again = stream.peek().err().map(|error| error.to_string());
                         assert_eq!(again, Some(error.to_string()));
                         return Some(error);
@@ -146,18 +147,19 @@ async fn converse(way: u8, ours: UnixStream) -> Option<crate::Error> {
     }
 }
 
-/// Any connection string: errors point into it and show no password; what is understood reads back.
+/// Checks any connection string: offsets in errors are within it, no output shows the password, and
+/// a valid string is formatted and parsed back.
 pub fn connection_strings(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else {
         return;
     };
-    // As it is, and behind a password.
+    // The text alone, and after a password.
     connection_string(text);
     connection_string(&format!("postgres://u:{PASSWORD}@{text}"));
     connection_string(&format!("password={PASSWORD}{text}"));
     connection_string(&format!("password='{PASSWORD}' {text}"));
-    // Before one, unless what would follow is not a password but the end of a value: blanks may
-    // stand between `user=` and its value, a backslash takes the blank, an URL goes on.
+    // The text before a password, unless the text's last value would continue: spaces are allowed
+    // between `user=` and its value, a backslash escapes the space, a URL goes on.
     let open = text.trim_end().ends_with(['=', '\\']) || text.starts_with("postgres");
     if !open && text.parse::<ConnInfo>().is_ok() {
         connection_string(&format!("{text} password='{PASSWORD}'"));
@@ -173,14 +175,14 @@ fn connection_string(text: &str) {
             {
                 assert!(offset <= text.len(), "{error:?} in {text:?}");
             }
-            let told = format!("{error} {error:?}");
-            assert!(!told.contains(PASSWORD), "{told} for {text:?}");
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains(PASSWORD), "{shown} for {text:?}");
         }
         Ok(info) => {
             assert!(!info.hosts.is_empty());
             let redacted = info.redacted();
-            let told = format!("{info:?} {redacted}");
-            assert!(!told.contains(PASSWORD), "{told} for {text:?}");
+            let shown = format!("{info:?} {redacted}");
+            assert!(!shown.contains(PASSWORD), "{shown} for {text:?}");
             let again: ConnInfo = redacted
                 .parse()
                 .unwrap_or_else(|error| unreachable!("{error} in {redacted:?} for {text:?}"));
@@ -189,7 +191,7 @@ fn connection_string(text: &str) {
     }
 }
 
-/// Any password file: behind it a line that matches is found, unless an earlier one is.
+/// Checks any password file: if a line that matches everything is appended, there is a match.
 pub fn password_files(bytes: &[u8]) {
     let info: ConnInfo = "host=db user=relay dbname=app".parse().expect("a string");
     let host = info.hosts.first().expect("a host");
@@ -201,7 +203,7 @@ pub fn password_files(bytes: &[u8]) {
     match find(&longer, &info, host) {
         Err(line) => assert!((1..=lines).contains(&line), "{line} of {lines}"),
         Ok(found) => {
-            // None: the line that matched has an empty password.
+            // `None`: the matching line has an empty password.
             assert!(alone.is_ok());
             assert!(!format!("{found:?}").contains(PASSWORD));
         }

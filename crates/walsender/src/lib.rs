@@ -1,13 +1,13 @@
 //! A client of Postgres' streaming replication protocol: TLS, authentication, framing, feedback.
 //!
 //! # Contents
-//! - [`ConnInfo`]: where and how to connect, a libpq connection string read strictly.
+//! - [`ConnInfo`]: where and how to connect, parsed strictly from a libpq connection string.
 //! - [`Session`]: a connection that is logged in and takes commands: SQL by the simple protocol
 //!   ([`Session::query`]), and those of the replication grammar ([`Session::identify_system`],
 //!   [`Session::create_logical_slot`], [`Session::start_replication`]).
-//! - [`ReplicationStream`]: frames in, status updates out. [`framing`] has the same as pure functions
-//!   over bytes.
-//! - [`Error`]: what went wrong; [`ErrorClass`]: what that means, and whether to try again.
+//! - [`ReplicationStream`]: frames in, status updates out. [`framing`] has the same as pure
+//!   functions over bytes.
+//! - [`Error`]: what failed; [`ErrorClass`]: what kind of failure it is, and whether to retry.
 //! - [`quote_ident`], [`quote_literal`]: names and strings in SQL.
 //!
 //! ```no_run
@@ -21,9 +21,8 @@
 //! let start = StartReplication {
 //!     slot: "walrelay".to_owned(),
 //!     start: Lsn::ZERO,
-//!     publications: vec!["walrelay".to_owned()],
+//!     publication: "walrelay".to_owned(),
 //!     messages: true,
-//!     proto_version: 1,
 //! };
 //! let mut stream = session.start_replication(&start).await?;
 //! loop {
@@ -45,19 +44,21 @@
 //! # Cancel safety
 //! - [`ReplicationStream::read`] and [`ReplicationStream::flush`] can be dropped at any await and
 //!   called again, as `select!` does: nothing that was read or half written is lost.
-//! - [`Session::query`] and the commands built on it leave their answer to the next command, which
-//!   discards it. The statement may have taken effect.
+//! - If [`Session::query`] or a command built on it is dropped, the next command discards its
+//!   answer. The statement may have taken effect.
 //! - All other futures close the connection when they are dropped.
 //!
 //! # Invariants
-//! - The body of an XLogData frame is bytes to this crate: it knows no pgoutput and no Kafka.
-//! - Only a [`CommitEnd`](walrelay_lsn::CommitEnd) can be reported as flushed, and reported positions
-//!   never go back.
-//! - A length from the wire is checked before it sizes or slices anything, and memory grows only with
-//!   bytes that arrived. No bytes of the server can make this crate panic.
+//! - This crate does not interpret the body of an XLogData frame: it knows no pgoutput and no
+//!   Kafka.
+//! - Only a [`CommitEnd`](walrelay_lsn::CommitEnd) can be reported as flushed, and reported
+//!   positions never go back.
+//! - A length from the wire is checked before it is used to allocate or slice, and memory grows
+//!   only with bytes that arrived. No bytes of the server can make this crate panic.
 //! - An unknown message is an error, never skipped.
-//! - No password and no value of a row is in an error, a `Debug` form or a log line. The server's own
-//!   words are passed on, except for details of the SQLSTATE classes 22 and 23, which quote values.
+//! - No password and no value of a row is in an error, in `Debug` output or in a log line. The
+//!   server's messages are passed on, except for details of the SQLSTATE classes 22 and 23, which
+//!   quote values.
 //! - Nothing is logged above `debug`.
 
 #![forbid(unsafe_code)]
@@ -77,7 +78,7 @@ pub use conninfo::{
     AuthMethods, ChannelBinding, ConnInfo, ConnInfoError, DEFAULT_PORT, DEFAULT_SOCKET_DIR, Host,
     HostAddr, Keepalives, RootCert, SecretString, SslMode, TargetSessionAttrs,
 };
-pub use error::{Error, ErrorClass, ServerError, SqlState};
+pub use error::{Error, ErrorClass, ServerError};
 pub use framing::wire::Socket;
 pub use framing::{Frame, StatusUpdate};
 pub use quote::{quote_ident, quote_literal};

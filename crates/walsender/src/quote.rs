@@ -1,18 +1,18 @@
-//! Quoting of names and strings for the two grammars a server speaks.
+//! Quotes names and strings for SQL and for the replication grammar.
 //!
-//! A NUL byte cannot be quoted, because no Postgres string can hold one; it is left as it is, and
-//! the protocol refuses to carry a command that contains it, so nothing is ever cut short at it.
+//! A NUL byte cannot be quoted, because no Postgres string can contain one. It is left as it is: a
+//! command that contains it is an error when it is queued, so no command is ever cut at it.
 
-/// A name as SQL and the replication grammar take it: `"outbox"`, inner quotes doubled.
+/// Quotes a name for SQL and the replication grammar: `"outbox"`, inner quotes doubled.
 ///
-/// Names longer than 63 bytes are cut by the server, as they are everywhere in Postgres.
+/// The server truncates names longer than 63 bytes, as everywhere in Postgres.
 pub fn quote_ident(name: &str) -> String {
     doubled(name, '"')
 }
 
-/// A string constant for SQL, right whatever `standard_conforming_strings` says: text with a
-/// backslash becomes an `E'…'` constant, with a space before it so that it cannot join the word
-/// in front. The same rule as libpq's `PQescapeLiteral`.
+/// Quotes a string constant for SQL, whatever the value of `standard_conforming_strings` is. Text
+/// with a backslash becomes an `E'…'` constant, with a space before it so that it cannot join the
+/// word before it. The rule is that of libpq's `PQescapeLiteral`.
 pub fn quote_literal(text: &str) -> String {
     if text.contains('\\') {
         format!(" E{}", doubled(&text.replace('\\', r"\\"), '\''))
@@ -21,8 +21,8 @@ pub fn quote_literal(text: &str) -> String {
     }
 }
 
-/// A string constant for the replication grammar, which knows no `E'…'` and takes a backslash as
-/// it stands (`repl_scanner.l`).
+/// Quotes a string constant for the replication grammar, which has no `E'…'` and no escapes by
+/// backslash (`repl_scanner.l`).
 pub(crate) fn replication_literal(text: &str) -> String {
     doubled(text, '\'')
 }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// What is quoted ends where the quoting ends: no lone quote is left inside.
+        /// A lone quote inside would end the constant early.
         #[test]
         fn quotes_inside_come_in_pairs(text in ".*") {
             for (quoted, quote) in [(quote_ident(&text), '"'), (replication_literal(&text), '\'')] {

@@ -1,18 +1,19 @@
-//! The version of a server.
+//! The version of a Postgres server.
 
 use std::fmt;
 
 /// A server's version: 15.18 is major 15, minor 18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerVersion {
-    /// What brings new features.
+    /// The major version, with new features.
     pub major: u32,
-    /// What brings repairs; 0 for a version that is not released yet.
+    /// The minor version, with fixes; 0 before the release.
     pub minor: u32,
 }
 
 impl ServerVersion {
-    /// Reads the parameter `server_version`: `15.18 (Debian 15.18-0+deb12u1)`, `18beta1`, `17devel`.
+    /// Parses the parameter `server_version`: `15.18 (Debian 15.18-0+deb12u1)`, `18beta1`,
+    /// `17devel`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let digits = |text: &str| {
             let end = text

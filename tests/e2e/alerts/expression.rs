@@ -1,17 +1,17 @@
-//! The part of PromQL that the alerts use, over what was scraped.
+//! The part of PromQL that the alerts use, evaluated over scrapes.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::str::Chars;
 use std::time::{Duration, Instant};
 
-/// How much shorter ranges are than they stand in an expression.
+/// Divisor of the ranges in expressions.
 const FASTER: u32 = 40;
 
 pub(super) type Labels = BTreeMap<String, String>;
 type Vector = Vec<(Labels, f64)>;
 
-/// What was served at one moment.
+/// The metrics that were served at one moment.
 #[derive(Debug)]
 pub(super) struct Scrape {
     at: Instant,
@@ -20,7 +20,8 @@ pub(super) struct Scrape {
 }
 
 impl Scrape {
-    /// Of a text, or of nothing; with the series `up`, as Prometheus makes it.
+    /// Parses the text of a scrape, or `None` for a failed one. Adds the series `up`, as Prometheus
+    /// does.
     pub(super) fn of(text: Option<&str>, job: &str) -> Self {
         let up = f64::from(u8::from(text.is_some()));
         let labels = Labels::from([("job".to_owned(), job.to_owned())]);
@@ -38,7 +39,7 @@ impl Scrape {
     }
 }
 
-/// `name{label="value",…}`. No value here holds a quote.
+/// Parses `name{label="value",…}`. No value here contains a quote.
 fn selector(text: &str) -> (String, Labels) {
     let (name, rest) = text.split_once('{').unwrap_or((text, "}"));
     let pairs = rest
@@ -56,7 +57,7 @@ fn selector(text: &str) -> (String, Labels) {
 pub(super) enum Expression {
     Number(f64),
     Series(String, Labels),
-    /// A function of a range of a series.
+    /// A function over a range of a series.
     Over(String, Box<Expression>, Duration),
     Binary(Box<Expression>, String, Box<Expression>),
 }
@@ -71,7 +72,7 @@ impl Expression {
         }
     }
 
-    /// Operators by binding, the weakest first.
+    /// Parses binary operators by precedence, the weakest first.
     fn binary(tokens: &mut Tokens<'_>, level: usize) -> Result<Self, String> {
         const LEVELS: [&[&str]; 3] = [&["and"], &["==", "<", ">"], &["*"]];
         let Some(operators) = LEVELS.get(level) else {
@@ -175,7 +176,8 @@ impl Expression {
     }
 }
 
-/// A function over the values of each series within the range. A series of one value has no difference.
+/// Applies a function to the values of each series within the range. A series with one value has no
+/// difference.
 fn over(function: &str, series: &Expression, scrapes: &[Scrape]) -> Vector {
     let mut values: BTreeMap<Labels, Vec<f64>> = BTreeMap::new();
     for at in 1..=scrapes.len() {
@@ -189,7 +191,7 @@ fn over(function: &str, series: &Expression, scrapes: &[Scrape]) -> Vector {
             let steps = || values.windows(2).map(|pair| pair[1] - pair[0]);
             let result = match function {
                 "changes" => steps().filter(|step| *step != 0.0).count() as f64,
-                // A counter that begins anew counts from zero.
+                // A counter that restarts counts from zero.
                 "increase" => values
                     .windows(2)
                     .map(|p| if p[1] < p[0] { p[1] } else { p[1] - p[0] })

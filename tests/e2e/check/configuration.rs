@@ -1,106 +1,87 @@
 use std::fs;
+use std::process::Stdio;
 
-use walrelay_testkit::Db;
+use super::checked;
+use crate::rig::{Rig, assert_has, assert_lacks, command_with, output_with};
 
-use crate::rig::{Checked, Rig, output_with};
-
-/// What is wrong with the file alone is said without a server.
+/// Errors of the file alone are found without a server.
 #[test]
 fn of_the_configuration() {
     let rig = Rig::without_broker(18);
     let config = rig.config();
-    let offline = |set: &[&str]| {
-        let set = set.iter().flat_map(|set| ["--set", set]);
-        let more: Vec<&str> = ["--offline"].into_iter().chain(set).collect();
-        Checked::of(&config, &more)
+    let offline = |set: &str| checked(&config, &["--offline"], set);
+    let fails = |set: &str, item: &str, words: &[&str]| {
+        offline(set).fails(item, words);
     };
-    let fine = offline(&[]);
-    assert_eq!(fine.code, Some(0));
+    let fine = offline("");
+    fine.ends(0);
     fine.nothing_fails("configuration");
-    for (set, item, verdict, words) in [
-        (
-            &["delivery.garanty=x"][..],
-            "configuration/file",
-            "fail",
-            &["[config-unknown-key]", "guarantee"][..],
-        ),
-        (
-            &["source.url=postgres://h/db?sslmode=sometimes"],
-            "configuration/database-url",
-            "fail",
-            &["[source-url]", "sslmode"],
-        ),
-        (
-            &[
-                "source.messages.prefix=outbox",
-                "router.debezium.table.fields.additional.placement=nothing:header",
-            ],
-            "configuration/routes",
-            "fail",
-            &["[message-column]", "nothing"],
-        ),
-        (
-            &[
-                "sink.kafka.security.protocol=SASL_PLAINTEXT",
-                "sink.kafka.sasl.mechanism=PLAIN",
-                "sink.kafka.sasl.username=u",
-                "sink.kafka.sasl.password=p",
-            ],
-            "configuration/kafka-properties",
-            "warn",
-            &["SASL_SSL"],
-        ),
-        (
-            &[
-                "router.registry.url=https://registry",
-                "router.registry.format=json",
-                "router.registry.ca_file=/nonexistent",
-            ],
-            "configuration/registry-ca",
-            "fail",
-            &["[registry-ca]"],
-        ),
-    ] {
-        offline(set).is(item, verdict, words);
-    }
-    let state = rig.path("state");
-    fs::write(&state, "nonsense").expect("written");
-    let state = format!("source.state_file={}", state.display());
+    let unknown = ["[config-unknown-key]", "guarantee"];
+    fails("delivery.garanty=x", "configuration/file", &unknown);
+    let url = "source.url=postgres://h/db?sslmode=sometimes";
+    let words = ["[source-url]", "sslmode"];
+    fails(url, "configuration/database-url", &words);
+    let column = "source.messages.prefix=outbox \
+                  router.debezium.table.fields.additional.placement=nothing:header";
+    let words = ["[message-column]", "nothing"];
+    fails(column, "configuration/routes", &words);
+    let clear = "sink.kafka.security.protocol=SASL_PLAINTEXT sink.kafka.sasl.mechanism=PLAIN \
+                 sink.kafka.sasl.username=u sink.kafka.sasl.password=p";
+    offline(clear).warns("configuration/kafka-properties", &["SASL_SSL"]);
+    let authority = "router.registry.url=https://registry router.registry.format=json \
+                     router.registry.ca_file=/nonexistent";
+    fails(authority, "configuration/registry-ca", &["[registry-ca]"]);
+    let item = "configuration/state-file";
     let snapshot = "source.snapshot=initial";
     let dropped = ["a slot that is dropped later", "remove source.snapshot"];
-    offline(&[snapshot]).is("configuration/state-file", "warn", &dropped);
-    let new = format!("source.state_file={}", rig.path("new").display());
-    offline(&[snapshot, &new]).is("configuration/state-file", "pass", &["run makes it"]);
-    let checked = offline(&[&state]);
-    checked.is("configuration/state-file", "fail", &["[state-file]"]);
-    assert_eq!(checked.code, Some(78));
+    offline(snapshot).warns(item, &dropped);
+    let new = rig.path("new");
+    let new = format!("{snapshot} source.state_file={}", new.display());
+    offline(&new).passes(item, &["run makes it"]);
+    let state = rig.path("state");
+    fs::write(&state, "nonsense").expect("written");
+    let checked = offline(&format!("source.state_file={}", state.display()));
+    checked.fails(item, &["[state-file]"]);
+    checked.ends(78);
 }
 
-/// The table is for people: a line for each item, remedies below, figures at the end.
+/// The table for people has a line for each item, remedies below, and figures at the end.
 #[test]
 fn the_table_is_for_people() {
-    let rig = Rig::without_broker(18);
-    rig.workload().create_tables();
-    Db::connect(&rig.postgres.url())
+    let rig = Rig::without_broker(18).outbox();
+    rig.db()
         .batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'update')");
-    let config = rig.config();
-    let set = ["--set", "sink.kind=stdout"];
-    let output = output_with("check", &config, &set);
+    let output = output_with("check", &rig.config(), &["--set", "sink.kind=stdout"]);
     assert_eq!(output.status.code(), Some(78));
     assert!(output.stderr.is_empty(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     let failed = text.lines().find(|line| line.starts_with("  FAIL  "));
     let failed = failed.expect("a failure");
-    assert!(
-        failed.contains("publication-operations")
-            && failed.ends_with("[publication-without-insert]"),
-        "{text}"
-    );
-    assert!(text.contains(" help: run ALTER PUBLICATION"), "{text}");
+    assert_has(failed, &["publication-operations"]);
+    assert!(failed.ends_with("[publication-without-insert]"), "{text}");
+    assert_has(&text, &[" help: run ALTER PUBLICATION"]);
     let last = text.lines().last().expect("a line");
-    assert!(
-        last.contains(" checks: ") && last.ends_with(" 1 fail"),
-        "{text}"
-    );
-    assert!(!text.contains('\u{1b}'), "{text}");
+    assert_has(last, &[" checks: "]);
+    assert!(last.ends_with(" 1 fail"), "{text}");
+    assert_lacks(&text, &["\u{1b}"]);
+}
+
+/// The exit code is that of the checks also if nobody reads the report.
+#[test]
+fn a_reader_may_end_early() {
+    let rig = Rig::without_broker(18);
+    for (format, set, code) in [
+        ("table", "source.slot=walrelay", 0),
+        ("table", "delivery.garanty=x", 78),
+        ("json", "delivery.garanty=x", 78),
+    ] {
+        let more = ["--offline", "--output", format, "--set", set];
+        let mut command = command_with("check", &rig.config(), &more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("walrelay runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
 }

@@ -1,81 +1,60 @@
-use walrelay_testkit::{Db, Standby, eventually, servers};
+use walrelay_testkit::{Db, Standby};
 
-use super::{WITHOUT_KAFKA, sql_of, statements};
-use crate::rig::{Checked, PATIENCE, Rig};
+use super::{Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
+use crate::rig::Rig;
 
 /// From a standby without a copy of the slot to one that is ready, by the remedies.
 #[test]
 fn of_a_failover() {
-    let rig = Rig::with(servers::postgres(18), "127.0.0.1:9".to_owned());
-    rig.workload().create_tables();
+    let rig = Rig::without_broker(18).outbox();
     let standby = Standby::of(&rig.postgres, &[("hot_standby_feedback", "on")]);
-    let db = Db::connect(&rig.postgres.url());
-    db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");
-    db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
+    let db = rig.db();
+    rig.create_slot();
     let both = standby.url_of_both(&rig.postgres, "postgres");
-    let check = |url: &str, failover: &str| {
+    let check_at = |url: &str, set: &str| {
         let config = rig.config_with(url, "");
-        let set = format!("source.failover={failover}");
-        let more: Vec<&str> = WITHOUT_KAFKA.into_iter().chain(["--set", &set]).collect();
-        Checked::of(&config, &more)
+        checked(&config, &WITHOUT_KAFKA, set)
     };
-    let item = "postgres/failover-slot";
-    let checked = check(&both, "false");
-    checked.is(item, "warn", &["by slot standby", "failover = true"]);
-    checked.is("postgres/standby-copy", "pass", &[]);
-    let checked = check(&both, "true");
-    checked.is(
-        item,
-        "warn",
-        &["ALTER_REPLICATION_SLOT walrelay (FAILOVER true)"],
-    );
+    let check = || check_at(&both, "source.failover=true");
+    let (item, copy) = ("postgres/failover-slot", "postgres/standby-copy");
+    let checked = check_at(&both, "source.failover=false");
+    checked.warns(item, &["by slot standby", "failover = true"]);
+    checked.passes(copy, &[]);
+    check().warns(item, &["ALTER_REPLICATION_SLOT walrelay (FAILOVER true)"]);
 
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
     db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput', failover => true)");
-    let checked = check(&both, "true");
-    checked.is(item, "pass", &[]);
-    checked.is(
-        "postgres/standby-copy",
-        "warn",
-        &["it has no copy", "sync_replication_slots"],
-    );
-    let alone = rig.postgres.url();
-    check(&alone, "true").is("postgres/standby-copy", "warn", &["names no standby"]);
+    let checked = check();
+    checked.passes(item, &[]);
+    checked.warns(copy, &["it has no copy", "sync_replication_slots"]);
+    let alone = check_at(&rig.postgres.url(), "source.failover=true");
+    alone.warns(copy, &["names no standby"]);
 
-    // The remedies of both, each on its server.
+    // Run both remedies, each on its server.
     let listed = "postgres/standby-slots";
-    let run = |db: &Db, remedy: &serde_json::Value| {
-        for statement in sql_of(remedy["remedy"].as_str().expect("a remedy")) {
-            db.batch(&statement);
-        }
-    };
-    run(&db, checked.is(listed, "warn", &["is empty"]));
-    let on_standby = Db::connect(&standby.server().url());
-    run(&on_standby, checked.worst("postgres/standby-copy"));
-    // A copy is complete once the slot has moved on, as it does under a relay.
+    run_remedy(&db, checked.warns(listed, &["is empty"]));
+    let on_standby = Db::connect(&standby.server.url());
+    run_remedy(&on_standby, checked.worst(copy));
+    // A copy is complete once the slot has advanced, as it does under a relay.
     let moved = "SELECT pg_log_standby_snapshot(); \
                  SELECT pg_replication_slot_advance('walrelay', pg_current_wal_flush_lsn())";
-    eventually(PATIENCE, || {
+    let move_and_check = || {
         statements(&db, moved);
-        check(&both, "true").worst("postgres/standby-copy")["verdict"] == "pass"
-    });
-    let checked = check(&both, "true");
-    checked.is(listed, "pass", &["waits for standby"]);
-    assert_eq!(checked.code, Some(0), "{checked:#?}");
+        check()
+    };
+    Checked::until(move_and_check, copy, "pass");
+    let checked = check();
+    checked.passes(listed, &["waits for standby"]);
+    checked.ends(0);
 
-    // A standby that is away stops the relay.
+    // A listed standby that does not exist stops the relay.
     db.batch("ALTER SYSTEM SET synchronized_standby_slots = 'standby, absent'");
     db.batch("SELECT pg_reload_conf()");
-    eventually(PATIENCE, || {
-        check(&both, "true").worst(listed)["verdict"] == "fail"
-    });
-    let checked = check(&both, "true");
-    run(
+    let checked = Checked::until(check, listed, "fail");
+    run_remedy(
         &db,
-        checked.is(listed, "fail", &["slot absent", "[standby-slots]"]),
+        checked.fails(listed, &["slot absent", "[standby-slots]"]),
     );
-    assert_eq!(checked.code, Some(69));
-    eventually(PATIENCE, || {
-        check(&both, "true").worst(listed)["verdict"] == "pass"
-    });
+    checked.ends(69);
+    Checked::until(check, listed, "pass");
 }

@@ -1,48 +1,42 @@
 use std::fs;
 
+use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{Db, eventually, servers};
 
-use super::{Case, WITHOUT_KAFKA, sql_of};
-use crate::rig::{Checked, PATIENCE, Relay, Rig};
+use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy};
+use crate::rig::{NOWHERE, PATIENCE, Rig, create_slot};
 
-/// The role: who it is, whether it may replicate, what it may see.
+/// The role: its name, whether it may replicate, what it may see.
 #[test]
 fn of_the_role() {
     let case = Case::of(Rig::without_broker(18));
     case.db.batch("CREATE ROLE relay LOGIN PASSWORD 'hunter2'");
-    let url = case.rig.url_as("relay", "wrong-password", "postgres");
-    let config = case.rig.config_with(&url, "");
-    let checked = Checked::of(&config, &WITHOUT_KAFKA);
-    checked.is(
-        "postgres/connection",
-        "fail",
-        &["[password]", "password_file"],
-    );
-    assert_eq!(checked.code, Some(77));
+    let check = |password: &str| {
+        let url = case.rig.url_as("relay", password, "postgres");
+        Checked::of(&case.rig.config_with(&url, ""), &WITHOUT_KAFKA)
+    };
+    let checked = check("wrong-password");
+    checked.fails("postgres/connection", &["[password]", "password_file"]);
+    checked.ends(77);
 
-    let url = case.rig.url_as("relay", "hunter2", "postgres");
-    let config = case.rig.config_with(&url, "");
-    let check = || Checked::of(&config, &WITHOUT_KAFKA);
+    let check = || check("hunter2");
     let checked = check();
-    checked.is("postgres/connection", "pass", &["as role relay"]);
-    checked.is("postgres/replication-right", "fail", &["[privilege]"]);
+    checked.passes("postgres/connection", &["as role relay"]);
+    checked.fails("postgres/replication-right", &["[privilege]"]);
     case.db.batch("ALTER ROLE relay REPLICATION");
-    check().is("postgres/replication-right", "pass", &[]);
+    check().passes("postgres/replication-right", &[]);
 
-    // What it may not see is a warning that names the right.
-    let writer = Db::connect(&case.rig.postgres.url());
+    // For what the role may not see there is a warning that names the missing privilege.
+    let writer = case.rig.db();
     writer.batch("BEGIN; SELECT pg_current_xact_id()");
     let checked = check();
-    assert_eq!(checked.code, Some(0), "{checked:#?}");
-    let unseen = checked.is(
+    checked.ends(0);
+    let (item, words) = (
         "postgres/open-transactions",
-        "warn",
-        &["may not see", "pg_read_all_stats"],
+        ["may not see", "pg_read_all_stats"],
     );
-    for statement in sql_of(unseen["remedy"].as_str().expect("a remedy")) {
-        case.db.batch(&statement);
-    }
-    check().is("postgres/open-transactions", "pass", &[]);
+    run_remedy(&case.db, checked.warns(item, &words));
+    check().passes(item, &[]);
 }
 
 /// Tables and routes.
@@ -53,14 +47,14 @@ fn of_the_tables() {
     let missing = ["[column-missing]", "payload"];
     case.db.batch("ALTER TABLE outbox RENAME payload TO body");
     let checked = case.check();
-    checked.is("postgres/table", "fail", &missing);
-    assert_eq!(checked.code, Some(78));
+    checked.fails("postgres/table", &missing);
+    checked.ends(78);
     assert!(checked.all("postgres/route").is_empty(), "told twice");
     case.db.batch("ALTER TABLE outbox RENAME body TO payload");
-    case.check().is("postgres/table", "pass", &[]);
-    case.check().is("postgres/route", "pass", &[]);
+    case.check().passes("postgres/table", &[]);
+    case.check().passes("postgres/route", &[]);
 
-    // The type of a column, too.
+    // The type of a column is checked too.
     case.db.batch(
         "CREATE TABLE events (id bigint PRIMARY KEY, kind text, n int); \
                 CREATE PUBLICATION events FOR TABLE events WITH (publish = 'insert')",
@@ -74,135 +68,91 @@ fn of_the_tables() {
     );
     fs::write(&config, text).expect("written");
     let checked = Checked::of(&config, &[]);
-    checked.is("postgres/route", "fail", &["[column-missing]", "\"n\""]);
+    checked.fails("postgres/route", &["[column-missing]", "\"n\""]);
     let mended = ["--set", "router.route.value={n}"];
-    Checked::of(&config, &mended).is("postgres/route", "pass", &[]);
+    Checked::of(&config, &mended).passes("postgres/route", &[]);
 
-    // Without a key DELETE is refused, if it is published.
-    case.breaks(
-        "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; \
-         ALTER PUBLICATION walrelay SET (publish = 'insert, delete')",
-        "postgres/replica-identity",
-        "warn",
-        &["the server refuses both"],
-    );
-    case.breaks(
-        "ALTER TABLE outbox REPLICA IDENTITY FULL",
-        "postgres/replica-identity",
-        "warn",
-        &["FULL"],
-    );
+    // Without a primary key DELETE is refused if it is published.
+    let item = "postgres/replica-identity";
+    let without_key = "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; \
+                       ALTER PUBLICATION walrelay SET (publish = 'insert, delete')";
+    case.breaks(without_key, item, "warn", &["the server refuses both"]);
+    let full = "ALTER TABLE outbox REPLICA IDENTITY FULL";
+    case.breaks(full, item, "warn", &["FULL"]);
 }
 
-/// `max_wal_senders` and `max_replication_slots`, beside a relay that runs.
+/// `max_wal_senders` and `max_replication_slots`, beside a running relay.
 #[test]
 fn of_limits() {
-    let postgres = servers::builder(18)
-        .setting("max_wal_senders", "1")
-        .setting("max_replication_slots", "2")
-        .start()
-        .expect("Postgres starts");
-    let case = Case::of(Rig::with(postgres, "127.0.0.1:9".to_owned()));
+    let limits = [("max_wal_senders", "1"), ("max_replication_slots", "2")];
+    let case = Case::of(Rig::with(servers::postgres_with(18, &limits), NOWHERE));
     let checked = case.check();
-    checked.is("postgres/walsenders", "pass", &["1 of max_wal_senders = 1"]);
-    checked.is(
-        "postgres/slot-limit",
-        "pass",
-        &["1 of max_replication_slots = 2"],
-    );
+    checked.passes("postgres/walsenders", &["1 of max_wal_senders = 1"]);
+    checked.passes("postgres/slot-limit", &["1 of max_replication_slots = 2"]);
 
     // Another relay takes the only walsender.
-    case.db
-        .batch("SELECT pg_create_logical_replication_slot('other', 'pgoutput')");
-    let mut relay = Relay::command(&case.config);
-    relay
-        .args(WITHOUT_KAFKA)
-        .args(["--set", "source.slot=other"]);
-    let relay = Relay::spawn(&mut relay, &case.rig.path("other.log"));
+    create_slot(&case.db, "other");
+    let other = [&WITHOUT_KAFKA[..], &["--set", "source.slot=other"]].concat();
+    let relay = case.rig.start_with(&case.config, &other);
     relay.streaming();
     let checked = case.check();
-    checked.is(
-        "postgres/walsenders",
-        "fail",
-        &["[server-limit]", "ALTER SYSTEM"],
-    );
-    assert_eq!(checked.code, Some(78));
-    let beside = case.check_with(&["source.slot=other"]);
-    beside.is("postgres/walsenders", "warn", &["ALTER SYSTEM"]);
-    beside.is("postgres/slot", "pass", &["is being read by"]);
-    assert_eq!(beside.code, Some(0), "{beside:#?}");
+    checked.fails("postgres/walsenders", &["[server-limit]", "ALTER SYSTEM"]);
+    checked.ends(78);
+    let beside = case.check_with("source.slot=other");
+    beside.warns("postgres/walsenders", &["ALTER SYSTEM"]);
+    beside.passes("postgres/slot", &["is being read by"]);
+    beside.ends(0);
 
-    let third = case.check_with(&["source.slot=third"]);
-    third.is(
-        "postgres/slot-limit",
-        "fail",
-        &["[server-limit]", "walrelay slots list"],
-    );
+    let third = case.check_with("source.slot=third");
+    let words = ["[server-limit]", "walrelay slots list"];
+    third.fails("postgres/slot-limit", &words);
     relay.ends_well();
 }
 
-/// The settings of the server that decide about WAL and slots.
+/// Settings of the server that are about WAL and slots.
 #[test]
 fn of_settings() {
     let case = Case::of(Rig::without_broker(18));
-    let warn = "warn";
-    case.breaks(
-        "ALTER SYSTEM SET max_slot_wal_keep_size = '-1'; SELECT pg_reload_conf()",
-        "postgres/max-slot-wal-keep-size",
-        warn,
-        &["until the disk"],
+    let set = |setting: &str, item: &str, words: &str| {
+        let sql = format!("ALTER SYSTEM SET {setting}; SELECT pg_reload_conf()");
+        case.breaks(&sql, item, "warn", &[words]);
+    };
+    let keep = "postgres/max-slot-wal-keep-size";
+    set("max_slot_wal_keep_size = '-1'", keep, "until the disk");
+    set(
+        "max_slot_wal_keep_size = '16MB'",
+        keep,
+        "less than max_wal_size",
     );
-    case.breaks(
-        "ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'; SELECT pg_reload_conf()",
-        "postgres/max-slot-wal-keep-size",
-        warn,
-        &["less than max_wal_size"],
+    let idle = "postgres/idle-slot-timeout";
+    set(
+        "idle_replication_slot_timeout = '1h'",
+        idle,
+        "loses its slot",
     );
-    case.breaks(
-        "ALTER SYSTEM SET idle_replication_slot_timeout = '1h'; SELECT pg_reload_conf()",
-        "postgres/idle-slot-timeout",
-        warn,
-        &["loses its slot"],
-    );
-    let checked = case.check_with(&["source.wal_sender_timeout=10m"]);
-    checked.is(
-        "postgres/wal-sender-timeout",
-        warn,
-        &["wal_sender_timeout = \"5s\""],
-    );
-    let mended = case.check_with(&["source.wal_sender_timeout=5s"]);
-    mended.is("postgres/wal-sender-timeout", "pass", &[]);
+    let timeout = "postgres/wal-sender-timeout";
+    let checked = case.check_with("source.wal_sender_timeout=10m");
+    checked.warns(timeout, &["wal_sender_timeout = \"5s\""]);
+    let mended = case.check_with("source.wal_sender_timeout=5s");
+    mended.passes(timeout, &[]);
 }
 
-/// An older server that decodes nothing.
+/// An older server without logical decoding.
 #[test]
 fn of_a_server_that_cannot() {
-    let postgres = servers::builder(15)
-        .setting("wal_level", "replica")
-        .start()
-        .expect("Postgres starts");
-    let rig = Rig::with(postgres, "127.0.0.1:9".to_owned());
-    rig.workload().create_tables();
+    let postgres = servers::postgres_with(15, &[("wal_level", "replica")]);
+    let rig = Rig::with(postgres, NOWHERE).outbox();
     let config = rig.config();
-    let set = ["--set", "source.failover=true"];
-    let more: Vec<&str> = WITHOUT_KAFKA.into_iter().chain(set).collect();
-    let checked = Checked::of(&config, &more);
-    checked.is("postgres/version", "fail", &["[failover-too-old]"]);
-    checked.is(
-        "postgres/wal-level",
-        "fail",
-        &["[wal-level]", "ALTER SYSTEM"],
-    );
-    // All that is wrong is said at once.
-    assert_eq!(checked.code, Some(78));
-    let db = Db::connect(&rig.postgres.url());
-    db.batch("ALTER SYSTEM SET wal_level = 'logical'");
-    rig.postgres
-        .stop(walrelay_lab::servers::Shutdown::Fast)
-        .expect("it stops");
+    let checked = checked(&config, &WITHOUT_KAFKA, "source.failover=true");
+    checked.fails("postgres/version", &["[failover-too-old]"]);
+    checked.fails("postgres/wal-level", &["[wal-level]", "ALTER SYSTEM"]);
+    // All errors are reported at once.
+    checked.ends(78);
+    rig.db().batch("ALTER SYSTEM SET wal_level = 'logical'");
+    rig.postgres.stop(Shutdown::Fast).expect("it stops");
     rig.postgres.start_again().expect("it starts");
     eventually(PATIENCE, || Db::try_connect(&rig.postgres.url()).is_ok());
     let checked = Checked::of(&config, &WITHOUT_KAFKA);
-    checked.is("postgres/wal-level", "pass", &[]);
-    checked.is("postgres/version", "pass", &["no failover slots"]);
+    checked.passes("postgres/wal-level", &[]);
+    checked.passes("postgres/version", &["no failover slots"]);
 }

@@ -1,59 +1,59 @@
 use super::Case;
 use crate::rig::Rig;
 
-/// Each way in which a publication does not carry the outbox.
+/// Each way in which a publication lacks events of the outbox.
 #[test]
 fn of_the_publication() {
     let case = Case::of(Rig::without_broker(18));
-    let (warn, fail) = ("warn", "fail");
-    case.check().is("postgres/publication", "pass", &[]);
-    case.breaks(
-        "ALTER PUBLICATION walrelay SET (publish = 'insert, update')",
-        "postgres/publication-operations",
-        warn,
-        &["it also carries update"],
+    let broken = |change: &str, item: &str, verdict: &str, words: &str| {
+        let sql = format!("ALTER PUBLICATION walrelay {change}");
+        case.breaks(&sql, item, verdict, &[words]);
+    };
+    case.check().passes("postgres/publication", &[]);
+    let operations = "postgres/publication-operations";
+    broken(
+        "SET (publish = 'insert, update')",
+        operations,
+        "warn",
+        "it also carries update",
     );
-    case.breaks(
-        "ALTER PUBLICATION walrelay SET (publish = 'update')",
-        "postgres/publication-operations",
-        fail,
-        &["[publication-without-insert]"],
+    broken(
+        "SET (publish = 'update')",
+        operations,
+        "fail",
+        "[publication-without-insert]",
     );
-    case.breaks(
-        "ALTER PUBLICATION walrelay DROP TABLE outbox",
-        "postgres/publication-tables",
-        fail,
-        &["[publication-lacks-table]"],
+    let (tables, rows) = ("postgres/publication-tables", "postgres/publication-rows");
+    broken(
+        "DROP TABLE outbox",
+        tables,
+        "fail",
+        "[publication-lacks-table]",
     );
-    case.breaks(
-        "ALTER PUBLICATION walrelay SET TABLE outbox WHERE (aggregatetype <> 'secret')",
-        "postgres/publication-rows",
-        warn,
-        &["only the rows"],
-    );
-    case.db
-        .batch("ALTER PUBLICATION walrelay SET TABLE outbox (id, aggregatetype)");
+    let some = "SET TABLE outbox WHERE (aggregatetype <> 'secret')";
+    broken(some, rows, "warn", "only the rows");
+    let some = "ALTER PUBLICATION walrelay SET TABLE outbox (id, aggregatetype)";
+    case.db.batch(some);
     let lacks = ["[publication-lacks-column]", "payload"];
     let checked = case.check();
-    checked.is("postgres/publication-columns", fail, &lacks);
-    assert_eq!(checked.code, Some(78));
+    checked.fails("postgres/publication-columns", &lacks);
+    checked.ends(78);
     case.db.batch("ALTER PUBLICATION walrelay SET TABLE outbox");
-    case.check().is("postgres/publication-columns", "pass", &[]);
+    case.check().passes("postgres/publication-columns", &[]);
 
-    // Somebody else's table, which the relay would stop at.
+    // A foreign table, at which the relay would stop.
     case.db
         .batch("CREATE TABLE x (id int); ALTER PUBLICATION walrelay ADD TABLE x");
     let foreign = ["[publication-foreign-table]", "public.x"];
-    case.check()
-        .is("postgres/publication-tables", fail, &foreign);
+    case.check().fails(tables, &foreign);
     case.db.batch("DROP TABLE x");
 
     case.db.batch("DROP PUBLICATION walrelay");
     let gone = ["[publication-gone]", "walrelay init"];
-    case.check().is("postgres/publication", fail, &gone);
+    case.check().fails("postgres/publication", &gone);
 }
 
-/// Partitions are not what the relay waits for.
+/// The publication sends the names of partitions, which the relay does not expect.
 #[test]
 fn of_partitions() {
     let case = Case::of(Rig::without_broker(18));
@@ -64,24 +64,15 @@ fn of_partitions() {
          INSERT INTO parted VALUES (gen_random_uuid(), 'order', 'k', 'T', '{}'); \
          CREATE PUBLICATION parted FOR TABLE parted WITH (publish = 'insert')",
     );
-    let set = [
-        "source.tables=['public.parted']",
-        "source.publication=parted",
-    ];
-    let checked = case.check_with(&set);
-    assert_eq!(checked.code, Some(78));
-    assert!(
-        checked.all("postgres/publication-tables").is_empty(),
-        "told twice"
-    );
-    case.breaks_with(
-        &set,
-        "",
-        "postgres/publication-partitions",
-        "fail",
-        &["[publication-lacks-table]", "publish_via_partition_root"],
-    );
-    let checked = case.check_with(&set);
-    checked.is("postgres/publication-tables", "pass", &[]);
-    assert_eq!(checked.code, Some(0), "{checked:#?}");
+    let set = "source.tables=['public.parted'] source.publication=parted";
+    let tables = "postgres/publication-tables";
+    let checked = case.check_with(set);
+    checked.ends(78);
+    assert!(checked.all(tables).is_empty(), "told twice");
+    let item = "postgres/publication-partitions";
+    let words = ["[publication-lacks-table]", "publish_via_partition_root"];
+    case.breaks_with(set, "", item, "fail", &words);
+    let checked = case.check_with(set);
+    checked.passes(tables, &[]);
+    checked.ends(0);
 }

@@ -1,40 +1,38 @@
-//! Two polling relays as people have them, each a process of its own, so that it can be killed in mid-batch.
+//! Two typical polling relays, each a process of its own, so that it can be killed in the middle of
+//! a batch.
 
 use std::env;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
-use rdkafka::ClientConfig;
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
-use walrelay_lab::servers::{ChildGuard, end_with_owner};
-use walrelay_testkit::Db;
+use walrelay_lab::servers::ChildGuard;
+use walrelay_testkit::{Db, Producer};
 
 use crate::rig::{PATIENCE, Rig};
 
-/// Says that this process is a poller, and of which kind; then URL, broker, prefix of the topics and mistakes.
+/// Variable that makes this process a poller. Its lines are kind, URL, broker, prefix of the
+/// topics, and mistakes.
 const VARIABLE: &str = "WALRELAY_E2E_POLLER";
-/// By which its sessions are known.
+/// `application_name` of its sessions.
 pub(super) const APPLICATION: &str = "poller";
-/// The header that tells its records from walrelay's.
+/// The header of the poller's records, which walrelay's lack.
 pub(super) const HEADER: &str = "poller";
 const BATCH: u32 = 100;
 
-/// How a polling relay keeps what it has sent.
+/// How a polling relay marks the rows that it has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// PENDING, PROCESSING, SENT: it claims a batch, publishes outside of a transaction, marks.
+    /// PENDING, PROCESSING, SENT: it claims a batch, publishes outside of a transaction, then
+    /// marks.
     Status,
     /// `dispatched_at`: one transaction locks, publishes and marks.
     Dispatched,
 }
 
 impl Kind {
-    /// What its column adds to the outbox.
+    /// The column that it adds to the outbox.
     pub(super) fn columns(self) -> &'static str {
         match self {
             Self::Status => "ADD status text NOT NULL DEFAULT 'PENDING'",
@@ -42,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// The condition on rows that it has not marked.
+    /// Condition for the rows that it has not marked.
     pub(super) fn unsent(self) -> &'static str {
         match self {
             Self::Status => "status <> 'SENT'",
@@ -50,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// What it does to a row that is sent.
+    /// Assignment that marks a row as sent.
     pub(super) fn mark(self) -> &'static str {
         match self {
             Self::Status => "status = 'SENT'",
@@ -74,7 +72,7 @@ impl Kind {
     }
 }
 
-/// Starts one. `mistakes`: one record in fifty is left out, and one has another value.
+/// Starts a poller. With `mistakes`, it omits one record in fifty and changes others.
 pub(super) fn start(rig: &Rig, kind: Kind, mistakes: bool) -> ChildGuard {
     let mut command = Command::new(env::current_exe().expect("this program"));
     let mistakes = if mistakes { "mistakes" } else { "none" };
@@ -84,27 +82,10 @@ pub(super) fn start(rig: &Rig, kind: Kind, mistakes: bool) -> ChildGuard {
         .args(["--exact", "cutover::poller::process"])
         .env(VARIABLE, words.join("\n"))
         .stdout(Stdio::null());
-    end_with_owner(&mut command).expect("a shell");
     ChildGuard::spawn(&mut command).expect("this program runs")
 }
 
-#[derive(Debug, Default)]
-struct Flight(AtomicUsize);
-
-struct Reports;
-
-impl rdkafka::ClientContext for Reports {}
-
-impl ProducerContext for Reports {
-    type DeliveryOpaque = Arc<Flight>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, flight: Arc<Flight>) {
-        assert!(result.is_ok(), "the broker refused a record");
-        flight.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// The poller of [`start`]; no test by itself.
+/// The process of [`start`]; no test by itself.
 #[test]
 fn process() {
     let Ok(words) = env::var(VARIABLE) else {
@@ -114,21 +95,14 @@ fn process() {
     let [kind, url, bootstrap, prefix, mistakes] = words[..] else {
         panic!("{VARIABLE} has five lines, not {words:?}");
     };
-    let kind = [Kind::Status, Kind::Dispatched]
-        .into_iter()
-        .find(|known| format!("{known:?}") == kind)
-        .expect("a kind");
-    let producer: ThreadedProducer<Reports> = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
-        .set("enable.idempotence", "true")
-        .set("linger.ms", "1")
-        .set("partitioner", "murmur2_random")
-        .create_with_context(Reports)
-        .expect("a producer");
+    let mut kinds = [Kind::Status, Kind::Dispatched].into_iter();
+    let kind = kinds.find(|known| format!("{known:?}") == kind);
+    let kind = kind.expect("a kind");
+    let producer = Producer::new(bootstrap);
     let db = Db::connect(url);
     db.batch(&format!("SET application_name = '{APPLICATION}'"));
     if kind == Kind::Status {
-        // Those that its predecessor had claimed: it is the only one.
+        // Reset the claims of its predecessor: this is the only poller.
         db.batch("UPDATE outbox SET status = 'PENDING' WHERE status = 'PROCESSING'");
     }
     let (mut rng, mut sent) = (Rng::new(), 0_u64);
@@ -142,7 +116,6 @@ fn process() {
             sleep(Duration::from_millis(20));
             continue;
         }
-        let flight = Arc::new(Flight::default());
         let mut ids = Vec::new();
         for row in &batch {
             let (id, topic): (&str, &str) = (row.get(0), row.get(1));
@@ -156,26 +129,12 @@ fn process() {
                 _ => payload.to_owned(),
             };
             let topic = format!("{prefix}{topic}");
-            let headers = OwnedHeaders::new()
-                .insert(Header {
-                    key: "id",
-                    value: Some(id),
-                })
-                .insert(Header {
-                    key: HEADER,
-                    value: Some("1"),
-                });
-            let record = BaseRecord::with_opaque_to(&topic, Arc::clone(&flight));
-            flight.0.fetch_add(1, Ordering::AcqRel);
-            let given = producer.send(record.key(key).payload(&payload).headers(headers));
-            assert!(given.is_ok(), "room for a batch");
+            let headers = [("id", id), (HEADER, "1")];
+            let (key, value) = (Some(key.as_bytes()), Some(payload.as_bytes()));
+            producer.send(&topic, key, value, &headers);
         }
-        let begun = Instant::now();
-        while flight.0.load(Ordering::Acquire) > 0 {
-            assert!(begun.elapsed() < PATIENCE, "the broker does not answer");
-            producer.poll(Duration::from_millis(1));
-        }
-        // Published and not marked: a moment that a SIGKILL meets.
+        assert!(producer.delivers(PATIENCE), "the broker does not take them");
+        // Widen the time between publishing and marking, so that SIGKILL meets it.
         sleep(Duration::from_millis(rng.u64(..40)));
         let mark = format!(
             "UPDATE outbox SET {} WHERE id::text = ANY ($1)",

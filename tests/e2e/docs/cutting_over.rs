@@ -1,19 +1,19 @@
-//! CUTOVER.md: its configuration, its rights and its commands.
+//! CUTOVER.md: its configuration, its privileges and its commands.
 
 use std::fs;
 
-use walrelay_testkit::{Db, eventually};
+use walrelay_testkit::eventually;
 
-use super::{block, psql, shell, with};
-use crate::rig::{PATIENCE, Rig, done, output};
+use super::{block, shell};
+use crate::rig::{PATIENCE, Rig, assert_has, done, edit, output_with, psql};
 
 const DOCUMENT: &str = "docs/CUTOVER.md";
 
-/// As the role of a relay that may read and mark the table.
+/// With a role that may read and mark the table.
 #[test]
 fn from_a_polling_relay() {
     let rig = Rig::with_outbox(15);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     db.batch(
         "ALTER TABLE outbox ADD seq bigserial, ADD status text DEFAULT 'PENDING'; \
          CREATE ROLE walrelay LOGIN REPLICATION PASSWORD 'x'; \
@@ -23,34 +23,25 @@ fn from_a_polling_relay() {
     rig.workload().rows(100).seed(1).run();
     db.batch("UPDATE outbox SET status = 'PROCESSING' WHERE seq % 3 = 0");
     let path = rig.config_with(&rig.url_as("walrelay", "x", "postgres"), "");
-    let config = fs::read_to_string(&path).expect("the configuration");
     let lines = block(DOCUMENT, "cutover-config");
-    fs::write(&path, with(&config, "[source]\n", &format!("{lines}\n"))).expect("written");
-    let switched = shell(&block(DOCUMENT, "cutover"))
+    edit(&path, "[source]\n", &format!("{lines}\n"));
+    let mut command = shell(&block(DOCUMENT, "cutover"));
+    command
         .env("WALRELAY_CONFIG", &path)
-        .env("STOP_POLLER", "true")
-        .output()
-        .expect("a shell");
-    assert!(
-        done(&switched).contains("Start walrelay run now"),
-        "{switched:?}"
-    );
+        .env("STOP_POLLER", "true");
+    let switched = done(&command.output().expect("a shell"));
+    assert_has(&switched, &["Start walrelay run now"]);
     let relay = rig.streaming(&path);
     rig.workload().rows(100).seed(2).run();
     rig.caught_up();
     let unsent = || db.query("SELECT FROM outbox WHERE status <> 'SENT'", &[]);
     eventually(PATIENCE, || unsent().is_empty());
-    let verdict = rig.verdict();
-    verdict.assert_clean();
-    assert_eq!(verdict.duplicates, 0, "{verdict}");
+    rig.verdict().assert_nothing_repeated();
     relay.ends_well();
     let written = rig.workload().rows(10).seed(3).run();
-    // With the rights of the page, and what is not confirmed stays as it is.
+    // Roll back with the privileges of the page. Unconfirmed rows stay unmarked.
     let text = fs::read_to_string(&path).expect("the configuration");
     assert!(text.contains("mark_sent"));
-    let config = path.to_str().expect("a path that is text");
-    done(&output(&[
-        "cutover", "rollback", "--config", config, "--yes",
-    ]));
+    done(&output_with("cutover rollback --yes", &path, &[]));
     assert_eq!(unsent().len() as u64, written.rows);
 }

@@ -1,39 +1,25 @@
-//! MIGRATING-FROM-DEBEZIUM.md: its commands and its SQL, with servers that stand for Debezium's.
+//! MIGRATING-FROM-DEBEZIUM.md: its commands and its SQL, with stand-ins for Debezium's servers.
 
-use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-use walrelay_lab::servers::end_with_owner;
-use walrelay_testkit::{Db, SlotWatch, eventually};
+use walrelay_testkit::eventually;
 
-use super::{block, succeeded, with};
-use crate::import_debezium::{Answers, Rest, StandIn, connector};
-use crate::rig::{PATIENCE, Relay, Rig, walrelay};
+use super::{arguments, block, shell, with};
+use crate::import_debezium::{StandIn, arrived, connect, connector, connector_of, start_imported};
+use crate::rig::{PATIENCE, Relay, Rig, assert_has, psql, stdout};
 
 const DOCUMENT: &str = "docs/MIGRATING-FROM-DEBEZIUM.md";
 
-/// Lines for a shell, where `walrelay` is the binary that is tested.
-fn shell(script: &str, folder: &Path, password: &str) -> Output {
-    let binary = Path::new(env!("CARGO_BIN_EXE_walrelay"));
-    let mut path: OsString = binary.parent().expect("a folder").into();
-    path.push(":");
-    path.push(env::var_os("PATH").unwrap_or_default());
-    end_with_owner(&mut Command::new("sh"))
-        .expect("a shell")
-        .args(["-euc", script])
-        .current_dir(folder)
-        .env("PATH", path)
-        .env("PGPASSWORD", password)
-        .env_remove("WALRELAY_CONFIG")
-        .env("NO_COLOR", "1")
-        .output()
-        .expect("a shell")
+/// Runs lines in a shell in this folder.
+fn run(script: &str, folder: &Path, password: &str) -> Output {
+    let mut command = shell(script);
+    command.current_dir(folder).env("PGPASSWORD", password);
+    command.output().expect("a shell")
 }
 
-/// A rig with a stand-in for Debezium, and in its folder what the import reads.
+/// Servers with a stand-in for Debezium, and a folder with the files that the import reads.
 struct Migration {
     rig: Rig,
 }
@@ -46,51 +32,26 @@ impl Migration {
         Self { rig }
     }
 
-    fn connector(&self) -> String {
-        let replacement = format!(
-            ",\"transforms.outbox.route.topic.replacement\": \"{}${{routedByValue}}\"",
-            self.rig.prefix
-        );
-        connector(&replacement).replace("5432", &self.rig.postgres.port().to_string())
-    }
-
-    fn folder(&self) -> std::path::PathBuf {
-        self.rig
-            .path("walrelay.toml")
-            .parent()
-            .expect("a folder")
-            .to_owned()
-    }
-
     fn shell(&self, script: &str) -> Output {
-        shell(
-            script,
-            &self.folder(),
-            self.rig.postgres.superuser_password(),
-        )
+        let password = self.rig.postgres.superuser_password();
+        run(script, self.rig.folder(), password)
     }
 
     fn import(&self) {
-        fs::write(self.rig.path("connector.json"), self.connector()).expect("written");
+        let connector = connector_of(&self.rig, "");
+        fs::write(self.rig.path("connector.json"), connector).expect("written");
         let script = block(DOCUMENT, "import-file");
         let (first, _) = script.split_once('\n').expect("two commands");
-        succeeded(&self.shell(first));
+        stdout(&self.shell(first));
     }
 
-    /// The relay as the document starts it.
+    fn check(&self) -> Output {
+        self.shell(&block(DOCUMENT, "check"))
+    }
+
+    /// Starts the relay as the document does.
     fn start(&self) -> Relay {
-        let script = block(DOCUMENT, "start");
-        let arguments: Vec<&str> = script
-            .strip_prefix("walrelay ")
-            .expect("a command")
-            .split_whitespace()
-            .collect();
-        let mut command = walrelay(&arguments);
-        command
-            .args(["--set", "log.format=json"])
-            .current_dir(self.folder())
-            .env("PGPASSWORD", self.rig.postgres.superuser_password());
-        let relay = Relay::spawn(&mut command, &self.rig.path("relay.log"));
+        let relay = start_imported(&self.rig, &arguments(&block(DOCUMENT, "start")));
         relay.streaming();
         relay
     }
@@ -100,30 +61,13 @@ impl Migration {
         let path = self.rig.path("walrelay.toml");
         let config = fs::read_to_string(&path).expect("the configuration");
         let lines = config.lines().map(|old| {
-            if old.starts_with(&format!("{key} = ")) {
-                line
-            } else {
-                old
-            }
+            let is_old = old.starts_with(&format!("{key} = "));
+            if is_old { line } else { old }
         });
         let edited: Vec<&str> = lines.collect();
         assert!(edited.contains(&line), "no {key} in {config}");
         fs::write(&path, edited.join("\n")).expect("written");
     }
-}
-
-/// Everything has arrived, and nothing is wrong but for so many repeats.
-#[track_caller]
-fn arrived(rig: &Rig, slot: &str, committed: usize, repeats: usize) {
-    let slot = SlotWatch::new(&rig.postgres.url(), slot);
-    slot.wait_until(slot.wal_end(), PATIENCE);
-    let verdict = rig.verdict();
-    verdict.assert_clean();
-    assert_eq!(
-        (verdict.committed, verdict.duplicates),
-        (committed, repeats),
-        "{verdict}"
-    );
 }
 
 #[test]
@@ -136,23 +80,14 @@ fn the_six_steps() {
     debezium.relay();
     debezium.confirm_all_but_the_last();
 
-    let rest = Rest::start(Answers {
-        connector: migration.connector(),
-        authorization: None,
-        certificate: None,
-    });
+    let rest = connect(connector_of(rig, ""), None, None);
     let import = block(DOCUMENT, "import");
-    let connect = format!("http://127.0.0.1:{}", rest.port());
-    succeeded(&migration.shell(&with(&import, "http://connect:8083", &connect)));
-    let check = succeeded(&migration.shell(&block(DOCUMENT, "check")));
-    assert!(check.contains(" 0 fail\n"), "{check}");
+    stdout(&migration.shell(&with(&import, "http://connect:8083", &rest.url())));
+    assert_has(&stdout(&migration.check()), &[" 0 fail\n"]);
 
-    let db = Db::connect(&rig.postgres.url());
-    let rows = db.query(
-        &block(DOCUMENT, "stopped").replace("confirmed_flush_lsn", "1"),
-        &[],
-    );
-    assert!(!rows[0].get::<_, bool>(0), "nobody reads the slot");
+    let db = rig.db();
+    let stopped = block(DOCUMENT, "stopped").replace("confirmed_flush_lsn", "1");
+    assert!(!db.value::<bool>(&stopped), "nobody reads the slot");
     debezium.commit(7);
     let relay = migration.start();
     arrived(rig, "debezium", 9, 3);
@@ -162,7 +97,7 @@ fn the_six_steps() {
     relay.ends_well();
 }
 
-/// Both other ways to import, and what comes of it.
+/// The two other ways to import, and their results.
 #[test]
 fn the_configuration_is_what_the_import_writes() {
     let dir = tempfile::TempDir::new().expect("a directory");
@@ -171,25 +106,14 @@ fn the_configuration_is_what_the_import_writes() {
         ", \"header.converter\": \"org.apache.kafka.connect.storage.SimpleHeaderConverter\"",
     );
     let json = with(&json, "127.0.0.1", "db");
-    let json = with(
-        &json,
-        "\"database.user\": \"postgres\"",
-        "\"database.user\": \"cdc\"",
-    );
-    let json = with(
-        &json,
-        "\"database.dbname\": \"postgres\"",
-        "\"database.dbname\": \"app\"",
-    );
+    let json = with(&json, "user\": \"postgres\"", "user\": \"cdc\"");
+    let json = with(&json, "dbname\": \"postgres\"", "dbname\": \"app\"");
     fs::write(path("connector.json"), json).expect("written");
     let worker = "bootstrap.servers=broker:9092\n";
     fs::write(path("connect-distributed.properties"), worker).expect("written");
-    let (first, second) = {
-        let script = block(DOCUMENT, "import-file");
-        let (first, second) = script.split_once('\n').expect("two commands");
-        (first.to_owned(), second.to_owned())
-    };
-    succeeded(&shell(&first, dir.path(), ""));
+    let script = block(DOCUMENT, "import-file");
+    let (first, second) = script.split_once('\n').expect("two commands");
+    stdout(&run(first, dir.path(), ""));
     let written = fs::read_to_string(path("walrelay.toml")).expect("the configuration");
     let (_, body) = written.split_once("\n\n").expect("a heading");
     assert_eq!(body.trim_end(), block(DOCUMENT, "configuration"));
@@ -204,14 +128,11 @@ fn the_configuration_is_what_the_import_writes() {
         debezium.format.header.class=org.apache.kafka.connect.storage.SimpleHeaderConverter\n\
         debezium.sink.type=kafka\n";
     fs::write(path("config/application.properties"), properties).expect("written");
-    succeeded(&shell(&second, dir.path(), ""));
+    stdout(&run(second, dir.path(), ""));
     let report = fs::read_to_string(path("report.txt")).expect("the report");
-    assert!(report.contains("10 setting(s): "), "{report}");
+    assert_has(&report, &["10 setting(s): "]);
     let written = fs::read_to_string(path("walrelay.toml")).expect("the configuration");
-    assert!(
-        written.contains("${DEBEZIUM_SOURCE_DATABASE_HOSTNAME}"),
-        "{written}"
-    );
+    assert_has(&written, &["${DEBEZIUM_SOURCE_DATABASE_HOSTNAME}"]);
 }
 
 #[test]
@@ -219,13 +140,12 @@ fn a_publication_for_all_tables_is_replaced() {
     let migration = Migration::new(15);
     let rig = &migration.rig;
     let mut debezium = StandIn::new(rig);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     db.batch("DROP PUBLICATION dbz_publication; CREATE PUBLICATION dbz_publication FOR ALL TABLES");
     debezium.commit(1);
     migration.import();
-    let check = migration.shell(&block(DOCUMENT, "check"));
-    let error = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(error.contains("[publication-foreign-table]"), "{error}");
+    let found = String::from_utf8_lossy(&migration.check().stdout).into_owned();
+    assert_has(&found, &["[publication-foreign-table]"]);
 
     let script = block(DOCUMENT, "publication");
     let (create, position) = script.split_once('\n').expect("two statements");
@@ -235,7 +155,7 @@ fn a_publication_for_all_tables_is_replaced() {
         .replace("lsn()", "lsn()::text");
     let position = db.text(&position).expect("a position");
     let wait = with(&block(DOCUMENT, "publication-wait"), "0/0", &position);
-    let go_on = || db.query(&wait, &[])[0].get::<_, bool>(0);
+    let go_on = || db.value::<bool>(&wait);
     assert!(!go_on());
     debezium.commit(4);
     debezium.commit(7);
@@ -244,7 +164,7 @@ fn a_publication_for_all_tables_is_replaced() {
     assert!(go_on());
 
     migration.edit("publication", "publication = \"outbox\"");
-    succeeded(&migration.shell(&block(DOCUMENT, "check")));
+    stdout(&migration.check());
     let relay = migration.start();
     debezium.commit(10);
     arrived(rig, "debezium", 12, 3);
@@ -256,27 +176,27 @@ fn a_slot_of_another_plugin_is_left() {
     let migration = Migration::new(15);
     let rig = &migration.rig;
     let mut debezium = StandIn::new(rig);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     db.batch(
         "SELECT pg_drop_replication_slot('debezium'); \
          SELECT pg_create_logical_replication_slot('debezium', 'test_decoding')",
     );
     debezium.commit(1);
     migration.import();
-    let check = migration.shell(&block(DOCUMENT, "check"));
-    let error = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(error.contains("[slot-plugin]"), "{error}");
+    let found = String::from_utf8_lossy(&migration.check().stdout).into_owned();
+    assert_has(&found, &["[slot-plugin]"]);
 
-    super::psql(&db, &block(DOCUMENT, "slot"));
-    // Debezium goes on for a while, and is stopped.
+    psql(&db, &block(DOCUMENT, "slot"));
+    // Debezium continues for a while, and is stopped.
     debezium.commit(4);
     debezium.relay();
     migration.edit("slot", "slot = \"outbox\"");
     migration.edit("publication", "publication = \"outbox\"");
-    succeeded(&migration.shell(&block(DOCUMENT, "check")));
+    stdout(&migration.check());
     let relay = migration.start();
     debezium.commit(7);
-    // What was committed since the new slot was made, and sent by Debezium.
+    // The repeats are the rows that were committed after the creation of the new slot and sent by
+    // Debezium.
     arrived(rig, "outbox", 9, 3);
     db.batch(&block(DOCUMENT, "slot-drop"));
     relay.ends_well();

@@ -1,4 +1,4 @@
-//! The tests by promise of docs/PROOF.md, generated from `promises.txt` beside this file.
+//! The tests by promise of docs/PROOF.md, generated from `promises.txt` in this folder.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,8 +34,8 @@ fn list() -> Vec<Line> {
         .collect()
 }
 
-/// The tests as the page names them: without `tests/`, `crates/` and `.rs`, and those that differ in
-/// the version of Postgres as one.
+/// The tests as the page names them: without `tests/`, `crates/` and `.rs`. Tests that differ only
+/// in the version of Postgres become one.
 fn names(tests: &[&str]) -> Vec<String> {
     let mut shown: Vec<String> = Vec::new();
     let mut last = "";

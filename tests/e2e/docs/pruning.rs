@@ -1,64 +1,55 @@
-//! PRUNING.md: its configurations, its right, its command, the table that stays empty, and the one in partitions.
+//! PRUNING.md: its configurations, its privilege, its command, the table that stays empty, and the
+//! partitioned table.
 
 use std::fs;
 use std::path::Path;
 
-use walrelay_testkit::{Db, History, eventually};
+use walrelay_testkit::eventually;
 
-use super::{block, psql, shell};
-use crate::rig::{PATIENCE, Rig, output_with, said};
+use super::{block, run_block};
+use crate::rig::{PATIENCE, Rig, SLOT, assert_has, create_slot, edit, output_with, psql, said};
 
 const DOCUMENT: &str = "docs/PRUNING.md";
 
 #[test]
 fn the_ways_of_the_page() {
     let rig = Rig::with_outbox(15);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     db.batch(
         "ALTER TABLE outbox ALTER id SET DEFAULT gen_random_uuid(), ADD created_at timestamptz DEFAULT now(); \
          CREATE ROLE walrelay LOGIN REPLICATION PASSWORD 'x'; \
          CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')",
     );
     psql(&db, &format!("{}\n", block(DOCUMENT, "prune-grant")));
-    db.query(
-        "SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')",
-        &[],
-    );
+    create_slot(&db, SLOT);
     let lines = format!("\n{}\n", block(DOCUMENT, "prune-config"));
     let config = rig.config_with(&rig.url_as("walrelay", "x", "postgres"), &lines);
     let relay = rig.streaming(&config);
 
     // The table stays empty, and the event arrives.
     db.batch(&block(DOCUMENT, "insert-and-delete"));
-    let records = || History::records(&rig.bootstrap, &rig.prefix, 1, PATIENCE);
+    let records = || rig.records(1);
     eventually(PATIENCE, || records().len() == 1);
-    let rows = || db.query("SELECT count(*) FROM outbox", &[])[0].get::<_, i64>(0);
+    let rows = || db.value::<i64>("SELECT count(*) FROM outbox");
     assert_eq!(rows(), 0);
 
-    // Old rows go, a young one stays.
+    // Old rows are deleted, a young one stays.
     db.batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'Order', '1', 'T', '1', now() - days * interval '1 day' \
          FROM generate_series(0, 30, 10) AS days",
     );
-    let output = shell(&block(DOCUMENT, "prune"))
-        .env("WALRELAY_CONFIG", &config)
-        .output()
-        .expect("a shell");
-    assert!(output.status.success(), "{output:?}");
+    run_block(DOCUMENT, "prune", &config);
     eventually(PATIENCE, || rows() == 1);
-    assert!(
-        fs::read_to_string(&config)
-            .expect("it is there")
-            .contains("[prune]")
-    );
+    let text = fs::read_to_string(&config).expect("it is there");
+    assert_has(&text, &["[prune]"]);
     relay.ends_well();
 }
 
-/// The table of `migrations/`, and the role that the relay needs to be a member of.
+/// The table of `migrations/`, and the role that the relay must be a member of.
 #[test]
 fn the_partitions_of_the_page() {
     let rig = Rig::new(15);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     let script = |name: &str| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
         fs::read_to_string(path.join(name)).expect("a migration")
@@ -75,20 +66,16 @@ fn the_partitions_of_the_page() {
     );
     let lines = format!("\n{}\nahead = 9\n", block(DOCUMENT, "prune-partitions"));
     let config = rig.config_with(&rig.url_as("walrelay", "x", "postgres"), &lines);
-    let text = fs::read_to_string(&config).expect("it is there");
-    let text = super::with(&text, "public.outbox", "public.outbox_partitioned");
-    fs::write(&config, text).expect("it is written");
+    edit(&config, "public.outbox", "public.outbox_partitioned");
     let partitions = || -> Vec<String> {
         let sql = "SELECT inhrelid::regclass::text FROM pg_inherits \
                    WHERE inhparent = 'outbox_partitioned'::regclass ORDER BY 1";
-        db.query(sql, &[]).iter().map(|row| row.get(0)).collect()
+        db.column(sql, &[])
     };
     assert_eq!(partitions().len(), 5);
     let refused = output_with("prune", &config, &["--yes"]);
-    assert!(
-        refused.status.code() == Some(78) && said(&refused).contains("[prune-owner]"),
-        "{refused:?}"
-    );
+    assert_eq!(refused.status.code(), Some(78), "{refused:?}");
+    assert_has(&said(&refused), &["[prune-owner]"]);
 
     db.batch("GRANT outbox_owner TO walrelay");
     db.batch(
@@ -100,7 +87,7 @@ fn the_partitions_of_the_page() {
         let parts = partitions();
         parts.len() == 10 && !parts.contains(&"outbox_partitioned_p20200115".to_owned())
     });
-    let records = || History::records(&rig.bootstrap, &rig.prefix, 2, PATIENCE);
+    let records = || rig.records(2);
     eventually(PATIENCE, || records().len() == 2);
     relay.ends_well();
 }

@@ -1,28 +1,28 @@
-//! SCALING.md: its SQL and its configuration against real servers, and its tables against its own
-//! constants.
+//! SCALING.md: its SQL and its configuration with real servers, and its tables compared with its
+//! own constants.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use walrelay_testkit::{Db, History, SlotWatch, eventually};
+use walrelay_lab::figures::thousands;
+use walrelay_testkit::{Db, SlotWatch, eventually};
 
-use super::{block, host, psql, root, text, with};
-use crate::rig::{PATIENCE, Relay, Rig, walrelay};
+use super::{arguments, block, host, root, text, with};
+use crate::rig::{PATIENCE, Relay, Rig, psql, walrelay};
 
 const DOCUMENT: &str = "docs/SCALING.md";
-/// Part of a slot's ceiling that the model uses.
+/// The share of a slot's ceiling that the model uses.
 const HEADROOM: f64 = 0.7;
-/// One more slot would mostly decode what the others decode.
+/// Beyond this number, another slot would mostly decode what the others decode.
 const MOST_SLOTS: u32 = 4;
 
-/// The configuration of the document, for this rig.
+/// Writes the configuration of the document for these servers.
 fn configuration(rig: &Rig) -> PathBuf {
     let config = block(DOCUMENT, "relay-0");
     let config = with(&config, "db.example.com:5432", &host(rig));
-    // The database exists, and walsender's own tests cover certificates.
+    // Use an existing database. The tests of `walsender` cover certificates.
     let config = with(
         &config,
         "/app?sslmode=verify-full",
@@ -40,15 +40,15 @@ fn configuration(rig: &Rig) -> PathBuf {
     path
 }
 
-/// The relay of the document's configuration, with what its second command adds.
+/// Starts a relay with the document's configuration and the arguments of its second command.
 fn start(rig: &Rig, number: u32) -> Relay {
     let config = configuration(rig);
     let command = block(DOCUMENT, "relay-1");
     let command = with(&command, "walrelay.toml", config.to_str().expect("text"));
     let command = command.replace("walrelay_1", &format!("walrelay_{number}"));
-    let words: Vec<&str> = command.split_whitespace().collect();
-    assert_eq!(words[..2], ["walrelay", "run"], "{command}");
-    let mut command = walrelay(&words[1..]);
+    let words = arguments(&command);
+    assert_eq!(words[0], "run", "{command}");
+    let mut command = walrelay(&words);
     command.env("PGPASSWORD", rig.postgres.superuser_password());
     let relay = Relay::spawn(&mut command, &rig.path(&format!("relay-{number}.log")));
     relay.streaming();
@@ -60,25 +60,21 @@ fn arrived(rig: &Rig, slot: &str) {
     slot.wait_until(slot.wal_end(), PATIENCE);
 }
 
-/// The ids of the rows that a publication's filter lets through.
+/// Ids of the rows that a publication's filter contains.
 fn carried(db: &Db, publication: &str) -> Vec<String> {
     let filter = db
         .text(&format!(
             "SELECT rowfilter FROM pg_publication_tables WHERE pubname = '{publication}'"
         ))
         .expect("a filter");
-    let rows = db.query(
-        &format!("SELECT id::text FROM public.outbox WHERE {filter} ORDER BY 1"),
-        &[],
-    );
-    rows.iter().map(|row| row.get(0)).collect()
+    let sql = format!("SELECT id::text FROM public.outbox WHERE {filter} ORDER BY 1");
+    db.column(&sql, &[])
 }
 
-/// All rows, each once, each by the relay whose filter it fits, in order per key.
+/// All rows arrive, each once, by the relay whose filter contains it, in order per key.
 fn two_slots_share_a_table(major: u32) {
-    let rig = Rig::new(major);
-    rig.workload().create_tables();
-    let db = Db::connect(&rig.postgres.url());
+    let rig = Rig::with_outbox(major);
+    let db = rig.db();
     psql(&db, &block(DOCUMENT, "shards"));
     let first = start(&rig, 0);
     rig.workload().rows(4_000).run();
@@ -88,8 +84,7 @@ fn two_slots_share_a_table(major: u32) {
     let mut sent = Vec::new();
     for kind in ["order", "payment", "customer"] {
         let topic = format!("{}{kind}", rig.prefix);
-        let limit = Duration::from_secs(1);
-        let records = History::records(&rig.bootstrap, &topic, usize::MAX, limit);
+        let records = rig.records_after(&topic, 1);
         sent.extend(records.into_iter().filter_map(|record| record.id));
     }
     sent.sort_unstable();
@@ -103,10 +98,8 @@ fn two_slots_share_a_table(major: u32) {
 
     let second = start(&rig, 1);
     arrived(&rig, "walrelay_1");
-    let verdict = rig.verdict();
-    verdict.assert_clean();
-    assert_eq!(verdict.committed, expected.len() + rest.len());
-    assert_eq!(verdict.duplicates, 0);
+    let committed = expected.len() + rest.len();
+    rig.verdict().assert_counts(committed, 0);
     let covered = db.query(&block(DOCUMENT, "covered"), &[]);
     let count = |column: &str| covered[0].get::<_, i64>(column);
     assert_eq!(count("rows"), count("carried"));
@@ -115,29 +108,20 @@ fn two_slots_share_a_table(major: u32) {
     }
 }
 
-#[test]
-fn two_slots_share_a_table_on_15() {
-    two_slots_share_a_table(15);
-}
-
-#[test]
-fn two_slots_share_a_table_on_18() {
-    two_slots_share_a_table(18);
+tests! {
+    fn two_slots_share_a_table_on_15() { two_slots_share_a_table(15) }
+    fn two_slots_share_a_table_on_18() { two_slots_share_a_table(18) }
 }
 
 /// The second relay joins while eight writers write.
 fn one_slot_becomes_two(major: u32) {
-    let rig = Rig::new(major);
-    rig.workload().create_tables();
-    let db = Db::connect(&rig.postgres.url());
+    let rig = Rig::with_outbox(major);
+    let db = rig.db();
     let first = rig.relay();
     let running = rig.workload().rate(400.0).start();
     let written = |rows: i64| {
-        let count = "SELECT count(*)::text FROM public.outbox";
-        eventually(PATIENCE, || {
-            let count = db.text(count).expect("a number");
-            count.parse::<i64>().expect("a number") >= rows
-        });
+        let count = "SELECT count(*) FROM public.outbox";
+        eventually(PATIENCE, || db.value::<i64>(count) >= rows);
     };
     written(300);
     psql(&db, &block(DOCUMENT, "grow"));
@@ -155,21 +139,17 @@ fn one_slot_becomes_two(major: u32) {
     let verdict = rig.verdict();
     verdict.assert_clean();
     assert!(verdict.committed >= 1_200, "{verdict}");
-    // What was written of the second half between its slot's creation and the narrowing.
+    // The repeats are rows of the second half, written between the creation of its slot and the
+    // narrowing of the first publication.
     assert!(verdict.duplicates < verdict.committed / 2, "{verdict}");
     for relay in [first, second] {
         relay.ends_well();
     }
 }
 
-#[test]
-fn one_slot_becomes_two_on_15() {
-    one_slot_becomes_two(15);
-}
-
-#[test]
-fn one_slot_becomes_two_on_18() {
-    one_slot_becomes_two(18);
+tests! {
+    fn one_slot_becomes_two_on_15() { one_slot_becomes_two(15) }
+    fn one_slot_becomes_two_on_18() { one_slot_becomes_two(18) }
 }
 
 /// The constants of the document, by name.
@@ -194,20 +174,20 @@ impl Constants {
         *found.unwrap_or_else(|| panic!("{DOCUMENT} has no constant {name}"))
     }
 
-    /// Events a second that `slots` slots carry at most.
+    /// Events per second that `slots` slots carry at most.
     fn ceiling(&self, slots: f64) -> f64 {
         1e6 / (self.get("decode") + self.get("send") / slots)
     }
 
-    /// The slots that carry `rate` with room to spare; `None`: it would be too many.
+    /// The number of slots that carry `rate` with headroom; `None` if it exceeds [`MOST_SLOTS`].
     fn slots(&self, rate: f64) -> Option<f64> {
         (1..=MOST_SLOTS)
             .map(f64::from)
             .find(|slots| rate <= HEADROOM * self.ceiling(*slots))
     }
 
-    /// CPU seconds per million events at `rate`, between what was measured at a low rate and when
-    /// draining.
+    /// CPU seconds per million events at `rate`: interpolated between the figures at a low rate and
+    /// while draining.
     fn at(&self, rate: f64, single: &str, bulk: f64) -> f64 {
         let single = self.get(single);
         let full = 1e6 / (self.get("decode") + self.get("send"));
@@ -223,7 +203,7 @@ impl Constants {
         self.at(rate, "broker_single", self.get("broker_bulk")) * rate / 1e6
     }
 
-    /// One walsender's, at `rate` sent of `whole` decoded.
+    /// CPU of one walsender that sends `rate` events of `whole` decoded events.
     fn walsender(&self, rate: f64, whole: f64) -> f64 {
         let bulk = self.get("decode") + self.get("send");
         let sent = (self.at(rate, "walsender_single", bulk) - self.get("decode")) * rate;
@@ -237,7 +217,7 @@ impl Constants {
         for slots in [1.0, 2.0, 4.0, 8.0, 16.0] {
             let ceiling = self.ceiling(slots);
             let cores = (slots * self.get("decode") + self.get("send")) * 0.1;
-            writeln!(out, "| {slots} | {} | {cores:.2} |", thousands(ceiling))
+            writeln!(out, "| {slots} | {} | {cores:.2} |", rounded(ceiling))
                 .expect("a String takes all");
         }
         out
@@ -252,9 +232,9 @@ impl Constants {
             let records = f64::min(in_flight / partitions, 10_000.0);
             write!(out, "| {brokers} | {partitions} |").expect("a String takes all");
             for trip in [0.001, 0.005, 0.02] {
-                // No more than everything once a round trip.
+                // All records in flight can be sent once per round trip, no more.
                 let rate = f64::min(5.0 * brokers * records, in_flight) / trip / 2.0;
-                write!(out, " {} |", thousands(rate)).expect("a String takes all");
+                write!(out, " {} |", rounded(rate)).expect("a String takes all");
             }
             out.push('\n');
         }
@@ -269,7 +249,7 @@ impl Constants {
             let cells = rates.map(of);
             writeln!(out, "| {name} | {} |", cells.join(" | ")).expect("a String takes all");
         };
-        // Where one log cannot be decoded so fast, clusters that share the load.
+        // Several clusters share the load if one WAL cannot be decoded fast enough.
         let clusters = |rate: f64| {
             let found = (1..=64)
                 .map(f64::from)
@@ -296,7 +276,7 @@ impl Constants {
             format!("{:.1}", slots * self.broker(rate / slots))
         });
         line("memory of relays, MB", &|rate| {
-            thousands(slots(rate) * self.get("drain_mb"))
+            rounded(slots(rate) * self.get("drain_mb"))
         });
         for (name, constant) in [
             ("Postgres to relays, MB/s", "replicated"),
@@ -335,11 +315,11 @@ impl Constants {
             writeln!(
                 out,
                 "| {name} | {} | {} | {:.1} | {} | {} | {:.2} |",
-                thousands(relays),
-                thousands(relays * self.get("idle_mb")),
+                rounded(relays),
+                rounded(relays * self.get("idle_mb")),
                 relays * (idle + self.relay(each)),
-                thousands(slots),
-                thousands(2.0 * slots),
+                rounded(slots),
+                rounded(2.0 * slots),
                 slots * walsender,
             )
             .expect("a String takes all");
@@ -348,22 +328,14 @@ impl Constants {
     }
 }
 
-/// To three digits that count, with commas.
-fn thousands(number: f64) -> String {
+/// Rounds to three significant digits, with commas.
+fn rounded(number: f64) -> String {
     let digits = number.log10().floor().max(2.0);
     let unit = 10_f64.powf(digits - 2.0);
-    let rounded = format!("{:.0}", (number / unit).round() * unit);
-    let mut out = String::new();
-    for (at, digit) in rounded.chars().enumerate() {
-        if at > 0 && (rounded.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    thousands((number / unit).round() * unit)
 }
 
-/// `UPDATE_DOCS=1` writes them.
+/// `UPDATE_DOCS=1` rewrites the tables.
 #[test]
 fn tables_follow_from_the_constants() {
     let mut document = text(DOCUMENT);

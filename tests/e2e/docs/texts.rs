@@ -1,11 +1,11 @@
-//! Compares the documents with the code and with each other. No servers.
+//! Compares the documents with the code and with each other, without servers.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{blocks, root, succeeded, text};
-use crate::rig::output;
+use super::{blocks, root, text};
+use crate::rig::{output, stdout};
 
 /// Blocks that no test here runs, and what runs them instead.
 const NOT_RUN: &[(&str, &str)] = &[
@@ -13,7 +13,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("enable", "the tests' servers are started with it"),
 ];
 
-/// The table between `<!-- name -->` and `<!-- end -->`: its rows, as cells.
+/// The rows of the table between `<!-- name -->` and `<!-- end -->`, as cells.
 fn table(document: &str, name: &str) -> Vec<Vec<String>> {
     let text = text(document);
     let mark = format!("<!-- {name} -->\n");
@@ -29,7 +29,7 @@ fn table(document: &str, name: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Non-test code of a folder, file by file.
+/// The non-test code of a folder, by file.
 fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -51,14 +51,14 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// The string literal that begins `text`, after white space.
+/// The string literal at the beginning of `text`, after white space.
 fn literal(text: &str) -> Option<&str> {
     text.trim_start().strip_prefix('"')?.split('"').next()
 }
 
-/// What the program can print in brackets: the ids of `Failure::new` and `Check::fail`, the arms of
-/// `SetupError::id` and of the tables in `failures`, and the names of the configuration's
-/// mistakes.
+/// Ids that the program can print in brackets: those of `Failure::new` and `Check::fail`, of the
+/// arms of `SetupError::id` and of the tables in `failures`, and the names of errors of the
+/// configuration.
 fn ids_of_the_code() -> BTreeSet<String> {
     let mut files = Vec::new();
     sources(&root().join("crates/walrelay/src"), &mut files);
@@ -72,7 +72,7 @@ fn ids_of_the_code() -> BTreeSet<String> {
         for rest in code.split("Failure::new(").skip(1) {
             add(literal(rest));
         }
-        // Its second argument begins with the id.
+        // The second argument begins with the id.
         for rest in code.split("Check::fail(").skip(1) {
             add(rest.split('(').nth(1).and_then(literal));
         }
@@ -80,10 +80,8 @@ fn ids_of_the_code() -> BTreeSet<String> {
             let name = rest.split('"').next().unwrap_or_default();
             add(Some(&format!("config-{name}")));
         }
-        if path
-            .parent()
-            .is_some_and(|folder| folder.ends_with("failures"))
-        {
+        let folder = path.parent();
+        if folder.is_some_and(|folder| folder.ends_with("failures")) {
             for rest in code.split("=> (").skip(1) {
                 add(literal(rest));
             }
@@ -102,15 +100,15 @@ fn ids_of_the_code() -> BTreeSet<String> {
 #[test]
 fn errors_of_the_list_are_those_of_the_code() {
     let code = ids_of_the_code();
-    // The search itself: one of each place that it looks at.
-    for known in [
+    // Test the search itself: one id of each place that it reads.
+    for id in [
         "slot-lost",
         "password",
         "config-file",
         "column-missing",
         "demo-postgres",
     ] {
-        assert!(code.contains(known), "{known} was not found in the code");
+        assert!(code.contains(id), "{id}: {code:?}");
     }
     let listed: Vec<String> = table("docs/ERRORS.md", "errors")
         .iter()
@@ -125,11 +123,11 @@ fn errors_of_the_list_are_those_of_the_code() {
     assert_eq!(sorted, code, "left: ERRORS.md, right: the code");
 }
 
-/// A supervisor restarts what a restart can repair.
+/// A supervisor restarts the relay only for exit codes that a restart can repair.
 #[test]
 fn exit_codes_and_supervisors_agree() {
     let rows = table("docs/OPERATIONS.md", "exit codes");
-    let help = succeeded(&output(&["--help"]));
+    let help = stdout(&output(&["--help"]));
     let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
     let known: Vec<&str> = codes
         .lines()
@@ -145,7 +143,7 @@ fn exit_codes_and_supervisors_agree() {
     let operations = text("docs/OPERATIONS.md");
     let unit = format!("\nRestartPreventExitStatus={}\n", stay_down.join(" "));
     assert!(operations.contains(&unit), "{unit}");
-    // A panic in any thread ends the released binary by SIGABRT, and systemd starts it again.
+    // A panic in any thread ends the released binary by SIGABRT, and systemd restarts it.
     let workspace: toml::Table = text("Cargo.toml").parse().expect("TOML");
     let release = &workspace["profile"]["release"];
     assert_eq!(release["panic"].as_str(), Some("abort"));
@@ -157,17 +155,13 @@ fn exit_codes_and_supervisors_agree() {
         }
     }
 
-    // Draining may take drain_timeout, and the last status ten seconds more.
+    // A drain may take drain_timeout, and the last status update ten seconds more.
     let configuration = text("docs/CONFIGURATION.md");
     let (_, drain) = configuration
         .split_once("| `drain_timeout` | duration | `")
         .expect("drain_timeout");
-    let drain: u64 = drain
-        .split_once("s`")
-        .expect("seconds")
-        .0
-        .parse()
-        .expect("a number");
+    let (drain, _) = drain.split_once("s`").expect("seconds");
+    let drain: u64 = drain.parse().expect("a number");
     for setting in [
         "TimeoutStopSec=",
         "stop_grace_period: ",
@@ -188,7 +182,7 @@ fn log_lines_are_those_of_the_code() {
         sources(&root().join("crates").join(folder).join("src"), &mut files);
         code.extend(files.into_iter().map(|(_, code)| code));
     }
-    // A literal may be broken over lines.
+    // Join literals that are broken over lines.
     let code = code.replace("\\\n", "");
     let code: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
     for row in table("docs/ERRORS.md", "log") {
@@ -243,15 +237,9 @@ fn documents() -> Vec<String> {
     for folder in ["", "fuzz", "docs", "docs/adr", "docs/adr/measurements"] {
         for entry in fs::read_dir(root().join(folder)).expect("a folder") {
             let name = entry.expect("an entry").file_name();
-            let name = name.to_str().expect("text").to_owned();
-            if Path::new(&name).extension().is_some_and(|end| end == "md") {
-                found.push(
-                    Path::new(folder)
-                        .join(name)
-                        .to_str()
-                        .expect("text")
-                        .to_owned(),
-                );
+            let path = Path::new(folder).join(name);
+            if path.extension().is_some_and(|end| end == "md") {
+                found.push(path.to_str().expect("text").to_owned());
             }
         }
     }
@@ -289,7 +277,7 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Sources that a document names in code spans, from the root or from `crates`.
+/// Sources that a document names in code spans, relative to the root or to `crates`.
 #[test]
 fn sources_of_the_documents_exist() {
     let mut wrong = Vec::new();
@@ -319,7 +307,7 @@ fn sources_of_the_documents_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// As GitHub makes an anchor of a heading.
+/// The anchor that GitHub makes of a heading.
 fn slug(heading: &str) -> String {
     heading
         .trim_start_matches('#')
@@ -331,7 +319,7 @@ fn slug(heading: &str) -> String {
         .collect()
 }
 
-/// The arrows of ARCHITECTURE.md are the dependencies that Cargo knows.
+/// The arrows of ARCHITECTURE.md are the dependencies in the manifests.
 #[test]
 fn arrows_of_the_architecture_are_those_of_cargo() {
     let architecture = text("docs/ARCHITECTURE.md");

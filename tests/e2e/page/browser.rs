@@ -1,5 +1,6 @@
 //! A headless Chromium, driven by the DevTools protocol over a pipe:
-//! <https://chromedevtools.github.io/devtools-protocol/>. Messages are JSON that ends in a NUL byte.
+//! <https://chromedevtools.github.io/devtools-protocol/>. Messages are JSON that ends with a NUL
+//! byte.
 
 use std::env;
 use std::fs::{self, File};
@@ -16,21 +17,20 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use walrelay_lab::servers::ChildGuard;
 
-/// For the answer to one call.
+/// Timeout of one call.
 const LIMIT: Duration = Duration::from_secs(30);
-/// As scripts/bootstrap.sh looks for them.
+/// The same names as in scripts/bootstrap.sh.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// Chromium reads calls from descriptor 3 and answers on 4.
+/// Chromium reads calls from descriptor 3 and writes responses to 4.
 const PIPES: &str = "exec 3<&0 4>&1 </dev/null >&2; exec \"$@\"";
 
-/// One page in a browser of its own, with what its console said. Dropped, the browser is killed.
+/// A page in a browser of its own. Dropping it kills the browser.
 pub(super) struct Browser {
     to: ChildStdin,
     from: Receiver<Value>,
     session: Option<String>,
     calls: u64,
-    /// What the page wrote to the console as an error or a warning, exceptions, breaches of the
-    /// Content-Security-Policy.
+    /// Errors and warnings in the console, exceptions, and breaches of the Content-Security-Policy.
     complaints: Vec<String>,
     _child: ChildGuard,
     _profile: TempDir,
@@ -54,13 +54,13 @@ impl Browser {
             "--force-color-profile=srgb",
         ]);
         if is_root() {
-            // Chromium refuses its sandbox to root. The page is ours.
+            // Chromium has no sandbox for root. The page is our own.
             command.arg("--no-sandbox");
         }
         command
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
-            // Its temporary files go with the profile.
+            // Its temporary files are removed with the profile.
             .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -94,7 +94,7 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log"] {
             browser.call(&format!("{domain}.enable"), &json!({}));
         }
-        // Keys go to the page that has the focus; without a window none has.
+        // Keys go to the page with the focus, which no page has without a window.
         let focus = json!({"enabled": true});
         browser.call("Emulation.setFocusEmulationEnabled", &focus);
         browser
@@ -105,7 +105,7 @@ impl Browser {
         assert!(answer.get("errorText").is_none(), "{url}: {answer}");
     }
 
-    /// The value of an expression in the page; a promise is awaited.
+    /// Value of an expression in the page; a promise is awaited.
     #[track_caller]
     pub(super) fn evaluate(&mut self, expression: &str) -> Value {
         let call = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
@@ -115,7 +115,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// What a user reads in an element.
+    /// Visible text of an element.
     #[track_caller]
     pub(super) fn text(&mut self, selector: &str) -> String {
         let expression = format!("document.querySelector({selector:?})?.innerText ?? ''");
@@ -123,7 +123,7 @@ impl Browser {
         text.as_str().expect("a text").to_owned()
     }
 
-    /// Waits until a text of the page is as wanted; how long that took.
+    /// Waits until the text of an element is as wanted; returns how long that took.
     #[track_caller]
     pub(super) fn wait_text(
         &mut self,
@@ -145,7 +145,7 @@ impl Browser {
         }
     }
 
-    /// The theme that the user prefers, and the width of the window in pixels.
+    /// Sets the preferred theme and the width of the window in pixels.
     pub(super) fn look(&mut self, theme: &str, width: u32) {
         let theme = json!({"name": "prefers-color-scheme", "value": theme});
         let still = json!({"name": "prefers-reduced-motion", "value": "reduce"});
@@ -154,13 +154,13 @@ impl Browser {
         let window =
             json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", &window);
-        // Two frames: sizes are observed in the first, and drawn in the second.
+        // Wait for two frames: sizes are observed in the first, and drawn in the second.
         self.evaluate(
             "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))",
         );
     }
 
-    /// A picture of the whole page, as PNG.
+    /// Saves a picture of the whole page as PNG.
     pub(super) fn picture(&mut self, path: &Path) {
         let metrics = self.call("Page.getLayoutMetrics", &json!({}));
         let size = &metrics["cssContentSize"];
@@ -172,7 +172,7 @@ impl Browser {
         fs::write(path, STANDARD.decode(data).expect("base64")).expect("written");
     }
 
-    /// Presses a key, as `KeyboardEvent.key` names it, and lets it go; `text` is what it types.
+    /// Presses and releases a key with this `KeyboardEvent.key`; `text` is what it types.
     pub(super) fn press(&mut self, key: &str, text: &str) {
         let code = if key == "Tab" { 9 } else { 13 };
         for kind in ["keyDown", "keyUp"] {
@@ -183,9 +183,9 @@ impl Browser {
         }
     }
 
-    /// What the console has complained about since the last call.
+    /// Complaints in the console since the last call.
     pub(super) fn complaints(&mut self) -> Vec<String> {
-        // An answer comes after the events before it.
+        // A response arrives after all earlier events.
         self.evaluate("null");
         std::mem::take(&mut self.complaints)
     }
@@ -222,7 +222,8 @@ impl Browser {
                     Some("error" | "warning" | "assert")
                 )
             }
-            // Its warnings are advice, also to what this test reads of the plots.
+            // Warnings of this kind are advice, for example about the test's own reads of the
+            // plots.
             Some("Log.entryAdded") => parameters["entry"]["level"] == "error",
             _ => false,
         };
@@ -232,12 +233,12 @@ impl Browser {
     }
 }
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 fn is_root() -> bool {
     walrelay_lab::servers::Account::unprivileged().is_some()
 }
 
-/// What `WALRELAY_TEST_CHROMIUM` names, else the first of [`NAMES`] in `PATH`.
+/// The program that `WALRELAY_TEST_CHROMIUM` names, else the first of [`NAMES`] in `PATH`.
 fn program() -> std::path::PathBuf {
     if let Some(named) = env::var_os("WALRELAY_TEST_CHROMIUM") {
         return named.into();

@@ -1,7 +1,8 @@
-//! The status page in a real browser: it loads, its plots move under load, a broker that stops and comes
-//! back shows within two seconds, the console stays silent, and axe-core finds no barrier.
+//! The status page in a real browser: it loads, its plots move under load, it shows within two
+//! seconds that a broker has stopped or is back, the console stays silent, and axe-core finds no
+//! barrier.
 //!
-//! Pictures for a person to look at are left in `target/page`.
+//! The pictures are left in `target/page` for people to look at.
 
 mod browser;
 
@@ -13,11 +14,11 @@ use std::time::{Duration, Instant};
 use browser::Browser;
 use serde_json::Value;
 use walrelay_lab::servers::cache_dir;
-use walrelay_testkit::{Db, Kafka, eventually_some, servers};
+use walrelay_testkit::{Kafka, eventually_some};
 
-use crate::rig::{PATIENCE, Relay, Rig};
+use crate::rig::{PATIENCE, Relay, Rig, assert_has};
 
-/// What the page may take to show a change.
+/// How long the page may take to show a change.
 const PROMPT: Duration = Duration::from_secs(2);
 const DESKTOP: u32 = 1280;
 const PHONE: u32 = 390;
@@ -51,14 +52,14 @@ impl Page {
         }
     }
 
-    /// Waits until the first line of the page begins so; how long that took.
+    /// Waits until the first line of the page begins with `words`; returns how long that took.
     #[track_caller]
     fn says(&mut self, words: &str, limit: Duration) -> Duration {
         let begins = |text: &str| text.starts_with(words);
         self.browser.wait_text("h1", limit, begins)
     }
 
-    /// Takes pictures of this moment in both themes, and of the page on a phone.
+    /// Takes pictures in both themes, and one of the page on a phone.
     fn pictures(&mut self, moment: &str) {
         for (name, theme, width) in [
             ("dark", "dark", DESKTOP),
@@ -71,8 +72,8 @@ impl Page {
         }
     }
 
-    /// Asserts that axe-core finds no serious or critical violation, in either theme, with everything
-    /// unfolded.
+    /// Asserts that axe-core finds no serious or critical violation, in either theme, with
+    /// everything unfolded.
     #[track_caller]
     fn has_no_barrier(&mut self) {
         let loaded = self.browser.evaluate("typeof axe") != "undefined";
@@ -95,14 +96,14 @@ impl Page {
         self.unfold(false);
     }
 
-    /// Opens or closes all that can be unfolded.
+    /// Opens or closes everything that can be unfolded.
     fn unfold(&mut self, open: bool) {
         self.browser.evaluate(&format!(
             "document.querySelectorAll('details').forEach((details) => {{ details.open = {open}; }})"
         ));
     }
 
-    /// The number at the beginning of a text; none where it says `–`.
+    /// The number at the beginning of a text; `None` for `–`.
     fn number(&mut self, selector: &str) -> Option<f64> {
         let text = self.browser.text(selector);
         let number: String = text
@@ -113,7 +114,7 @@ impl Page {
         number.parse().ok()
     }
 
-    /// How many pixels of a plot have a colour; axes and labels are grey.
+    /// Number of coloured pixels of a plot; axes and labels are grey.
     fn coloured(&mut self, plot: &str) -> u64 {
         let pixels = self.browser.evaluate(&format!(
             "(() => {{
@@ -150,7 +151,7 @@ impl Page {
         panic!("no key leads to the table");
     }
 
-    /// Asserts that the console has said nothing.
+    /// Asserts that the console is empty.
     #[track_caller]
     fn is_silent(&mut self) {
         let complaints = self.browser.complaints();
@@ -158,7 +159,7 @@ impl Page {
     }
 }
 
-/// Where the relay's endpoint listens, as its log says.
+/// Address of the relay's endpoint, from its log.
 fn address(relay: &Relay) -> String {
     eventually_some(PATIENCE, || {
         let log = relay.log();
@@ -170,10 +171,9 @@ fn address(relay: &Relay) -> String {
 #[test]
 fn shows_load_and_a_broker_that_stops() {
     let kafka = Kafka::builder().start();
-    let rig = Rig::with(servers::postgres(18), kafka.bootstrap_servers());
-    rig.workload().create_tables();
-    // What the workload writes may be pruned at once.
-    Db::connect(&rig.postgres.url())
+    let rig = Rig::with_kafka(18, &kafka);
+    // Rows that are old enough to be pruned at once.
+    rig.db()
         .batch("ALTER TABLE outbox ADD created_at timestamptz DEFAULT now() - interval '2 hours'");
     let http = |listen: &str| {
         format!(
@@ -181,7 +181,7 @@ fn shows_load_and_a_broker_that_stops() {
              [prune]\nkeep = \"1s\"\nbefore_slot = true\n\n[http]\nlisten = \"{listen}\"\n"
         )
     };
-    let config = rig.config_with(&rig.postgres.url(), &http("127.0.0.1:0"));
+    let config = rig.config_and(&http("127.0.0.1:0"));
     let relay = rig.streaming(&config);
     let listen = address(&relay);
     let mut page = Page::open(&format!("http://{listen}/"), &rig.path("chromium.log"));
@@ -224,7 +224,7 @@ fn shows_load_and_a_broker_that_stops() {
     page.says("Kafka is down", PROMPT.saturating_sub(stopped.elapsed()));
     eprintln!("a killed broker shows after {:?}", stopped.elapsed());
     let words = page.browser.text("#node-sink .badge");
-    assert!(words.contains("down"), "{words}");
+    assert_has(&words, &["down"]);
     page.browser.wait_text("#verdict-facts", PATIENCE, |facts| {
         !facts.starts_with("0 records")
     });
@@ -243,11 +243,11 @@ fn shows_load_and_a_broker_that_stops() {
     page.says("All is well", PATIENCE);
     page.is_silent();
 
-    // The relay goes away, and comes back at the same address.
+    // The relay stops, and comes back at the same address.
     relay.ends_well();
     page.says("Connection to walrelay lost", PROMPT);
     page.pictures("lost");
-    let config = rig.config_with(&rig.postgres.url(), &http(&listen));
+    let config = rig.config_and(&http(&listen));
     let relay = rig.streaming(&config);
     page.says("All is well", PATIENCE);
     relay.ends_well();

@@ -1,25 +1,25 @@
-//! The figures of docs/BENCHMARKS.md, "Pruning": `cargo test -p walrelay --test e2e prune::million -- --ignored --nocapture
-//! --test-threads=1`; `PRUNE_ROWS` is a million.
+//! The figures of docs/BENCHMARKS.md, "Pruning": `cargo test -p walrelay --test e2e prune::million
+//! -- --ignored --nocapture --test-threads=1`; `PRUNE_ROWS` is a million by default.
 
-use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{scope, sleep};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use walrelay_lab::servers::Postgres;
-use walrelay_testkit::{Db, servers};
+use walrelay_testkit::{Db, free_address, millis_now, servers};
 
 use super::MAY;
-use crate::endpoint::{free_address, get};
-use crate::rig::{Rig, output_with, said};
+use crate::endpoint::latency_since;
+use crate::rig::{Rig, done, output_with};
 
+/// Rows per second that are written beside the pruning.
 const RATE: u64 = 5_000;
 const WRITERS: u64 = 4;
-/// Rows of a transaction beside the pruning, and without other load.
+/// Rows per transaction: beside the pruning, and without other load.
 const TOGETHER: u64 = 20;
 const FEW: u64 = 5;
-/// How long the relay is watched without pruning.
+/// How long the relay is measured without pruning.
 const BEFORE: Duration = Duration::from_secs(20);
 const PARTS: u64 = 10;
 
@@ -27,12 +27,12 @@ fn rows() -> u64 {
     std::env::var("PRUNE_ROWS").map_or(1_000_000, |rows| rows.parse().expect("a number"))
 }
 
-/// A server that flushes its commits, and an outbox with old rows, which are a month old, partitioned or not.
+/// A server that flushes its commits, and an outbox with old rows, partitioned or not.
 fn rig(rows: u64, partitioned: bool) -> Rig {
     let mut rig = Rig::new(15);
     let builder = Postgres::builder().binaries(servers::binaries(15));
     rig.postgres = builder.start().expect("a server");
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     let by = if partitioned {
         "PARTITION BY RANGE (created_at)"
     } else {
@@ -65,7 +65,7 @@ fn insert(rows: u64, time: &str) -> String {
     )
 }
 
-/// Table and indexes in MB, and dead rows.
+/// Size of table and indexes in MB, and number of dead rows.
 fn size(db: &Db) -> String {
     let sql = "SELECT coalesce(sum(pg_table_size(relid)), 0)::float8 / 1e6, \
                coalesce(sum(pg_indexes_size(relid)), 0)::float8 / 1e6, \
@@ -73,56 +73,34 @@ fn size(db: &Db) -> String {
     let plain = "SELECT pg_table_size('outbox')::float8 / 1e6, pg_indexes_size('outbox')::float8 / 1e6, \
                  pg_stat_get_dead_tuples('outbox'::regclass)";
     let parts = "SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox'::regclass";
-    let partitioned: bool = db.query(parts, &[])[0].get(0);
-    // Other sessions report what they did at their ends, or a second later.
+    let partitioned: bool = db.value(parts);
+    // Other sessions report their statistics when they end, or up to a second later.
     sleep(Duration::from_millis(1500));
     let row = &db.query(if partitioned { sql } else { plain }, &[])[0];
     let (table, indexes, dead): (f64, f64, i64) = (row.get(0), row.get(1), row.get(2));
     format!("table {table:.1} MB, indexes {indexes:.1} MB, {dead} dead rows")
 }
 
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.expect("after 1970").as_millis() as u64
+/// Prunes everything old; returns what the command said.
+fn prune(config: &Path) -> String {
+    done(&output_with("prune --keep=24h --yes", config, &[MAY]))
 }
 
-/// Commit to acknowledgement since `since_ms`: medians and maxima of the percentiles of each second.
-fn latency(address: SocketAddr, since_ms: u64) -> String {
-    let (_, body) = get(address, "/api/history").expect("an answer");
-    let history: Value = serde_json::from_str(&body).expect("JSON");
-    let samples = history["samples"].as_array().expect("samples");
-    let of = |place: usize| {
-        let during = samples
-            .iter()
-            .filter(|sample| sample[0].as_u64().is_some_and(|at| at >= since_ms));
-        let mut values: Vec<f64> = during.filter_map(|sample| sample[place].as_f64()).collect();
-        values.sort_by(f64::total_cmp);
-        let at = |part: usize| values.get(values.len() * part / 100).copied();
-        (
-            at(50).unwrap_or_default(),
-            at(99).unwrap_or_default(),
-            values.len(),
-        )
-    };
-    let ((p50, _, seconds), (p99, most, _)) = (of(2), of(3));
-    format!("{seconds} s: p50 {p50:.1} ms, p99 {p99:.1} ms, p99 of the worst second {most:.1} ms")
-}
-
-/// Prunes everything old while rows are written at the rate.
+/// Prunes everything old while rows are written at [`RATE`].
 fn while_streaming(rows: u64, partitioned: bool) {
     let what = if partitioned { "partitions" } else { "rows" };
     let rig = rig(rows, partitioned);
-    let db = Db::connect(&rig.postgres.url());
+    let db = rig.db();
     let address = free_address();
     let more = format!("\n[http]\nlisten = \"{address}\"\n");
-    let config = rig.config_with(&rig.postgres.url(), &more);
+    let config = rig.config_and(&more);
     let relay = rig.streaming(&config);
     eprintln!("{what}: before: {}", size(&db));
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     scope(|scope| {
         for _ in 0..WRITERS {
             scope.spawn(|| {
-                let db = Db::connect(&rig.postgres.url());
+                let db = rig.db();
                 let sql = insert(TOGETHER, "now()");
                 let every = Duration::from_secs(1) * (TOGETHER * WRITERS) as u32 / RATE as u32;
                 let mut next = Instant::now();
@@ -135,19 +113,16 @@ fn while_streaming(rows: u64, partitioned: bool) {
             });
         }
         sleep(Duration::from_secs(5));
-        let (since, begun, first) = (now_ms(), Instant::now(), written.load(Ordering::Relaxed));
+        let (since, begun) = (millis_now().unsigned_abs(), Instant::now());
+        let first = written.load(Ordering::Relaxed);
         sleep(BEFORE);
-        eprintln!("{what}: without pruning {}", latency(address, since));
-        let since = now_ms();
-        let pruned = output_with("prune", &config, &[MAY, "--keep=24h", "--yes"]);
-        assert!(pruned.status.success(), "{pruned:?}");
-        eprintln!(
-            "{what}: {}",
-            said(&pruned).lines().last().unwrap_or_default()
-        );
-        // The second of the end, too.
+        eprintln!("{what}: without pruning {}", latency_since(address, since));
+        let since = millis_now().unsigned_abs();
+        let pruned = prune(&config);
+        eprintln!("{what}: {}", pruned.lines().last().unwrap_or_default());
+        // Include the last second.
         sleep(Duration::from_secs(2));
-        eprintln!("{what}: while pruning {}", latency(address, since));
+        eprintln!("{what}: while pruning {}", latency_since(address, since));
         let rate = (written.load(Ordering::Relaxed) - first) as f64 / begun.elapsed().as_secs_f64();
         eprintln!("{what}: {rate:.0} rows/s were written");
         stop.store(true, Ordering::Relaxed);
@@ -159,28 +134,23 @@ fn while_streaming(rows: u64, partitioned: bool) {
     relay.ends_well();
 }
 
-/// WAL of a row in bytes, and what is left of the table, without other load.
+/// WAL per row in bytes, and what remains of the table, without other load.
 #[test]
 #[ignore = "a minute: its figures are in docs/BENCHMARKS.md"]
 fn wal_and_bloat_of_each_way() {
     let rows = rows() / 10;
     let wal = |rig: &Rig, what: &str, work: &mut dyn FnMut(&Db)| {
-        let db = Db::connect(&rig.postgres.url());
-        let begin: String = db.query("SELECT pg_current_wal_insert_lsn()::text", &[])[0].get(0);
+        let db = rig.db();
+        let begin = db.insert_lsn();
         work(&db);
-        let sql = format!("SELECT (pg_current_wal_insert_lsn() - '{begin}')::float8");
-        let bytes: f64 = db.query(&sql, &[])[0].get(0);
-        eprintln!(
-            "{what}: {:.0} bytes of WAL a row; {}",
-            bytes / rows as f64,
-            size(&db)
-        );
+        let bytes = db.insert_lsn().bytes_since(begin) as f64 / rows as f64;
+        eprintln!("{what}: {bytes:.0} bytes of WAL a row; {}", size(&db));
         db.batch("VACUUM outbox");
         eprintln!("{what}: after VACUUM: {}", size(&db));
     };
     let one_by_one = |db: &Db, delete: &str| {
         let body = insert(FEW, "now()");
-        // The plan is made while the table is empty.
+        // The plan is made while the table is empty, so it would be a sequential scan.
         db.batch("SET enable_seqscan = off");
         db.batch(&format!(
             "DO $$BEGIN FOR n IN 1..{} LOOP {body}; {delete} COMMIT; END LOOP; END$$",
@@ -197,14 +167,13 @@ fn wal_and_bloat_of_each_way() {
         let config = rig.config();
         let relay = rig.streaming(&config);
         wal(&rig, what, &mut |_| {
-            let pruned = output_with("prune", &config, &[MAY, "--keep=24h", "--yes"]);
-            assert!(pruned.status.success(), "{pruned:?}");
+            prune(&config);
         });
         relay.ends_well();
     }
 }
 
-/// A million rows are pruned beside 5,000 rows/s.
+/// A million rows are pruned while 5,000 rows/s are written.
 #[test]
 #[ignore = "a million rows, minutes: its figures are in docs/BENCHMARKS.md"]
 fn rows_are_pruned_beside_others() {

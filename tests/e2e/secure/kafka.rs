@@ -1,14 +1,17 @@
 use std::fs;
 
+use walrelay_lab::servers::Signal;
 use walrelay_testkit::SecureKafka;
 
 use super::{Recorder, Secured, bearer, contains, jwt, login, refused};
-use crate::rig::{Checked, output_with, said};
+use crate::check::Checked;
+use crate::rig::{assert_has, assert_lacks, output_with};
 
 const USER: &str = SecureKafka::USER;
 const PASSWORD: &str = SecureKafka::PASSWORD;
 
-/// One relay after another on the same slot, each with another login; nothing is lost between them.
+/// Relays follow one another on the same slot, each with another login. Nothing is lost between
+/// them.
 #[test]
 fn events_arrive_by_each_login() {
     let secured = Secured::new();
@@ -36,8 +39,8 @@ fn events_arrive_by_each_login() {
     for (listener, lines) in &logins {
         let config = secured.config(&secured.broker.kafka.listener(listener), lines);
         let checked = Checked::of(&config, &[]);
-        checked.is("kafka/brokers", "pass", &[]);
-        checked.is("configuration/kafka-properties", "pass", &[]);
+        checked.passes("kafka/brokers", &[]);
+        checked.passes("configuration/kafka-properties", &[]);
         let relay = rig.streaming(&config);
         for _ in 0..10 {
             number += 1;
@@ -46,9 +49,7 @@ fn events_arrive_by_each_login() {
         rig.caught_up();
         relay.ends_well();
     }
-    let verdict = rig.verdict();
-    verdict.assert_clean();
-    assert_eq!((verdict.committed, verdict.duplicates), (60, 0));
+    rig.verdict().assert_counts(60, 0);
 }
 
 #[test]
@@ -71,13 +72,13 @@ fn what_is_wrong_is_told_apart() {
         ("ELSEWHERE", &good, tls, "is not for this host name"),
         ("EXPIRED", &good, tls, "has expired"),
         ("STRANGER", &good, tls, "no authority that is trusted here"),
-        // TLS 1.3: the server complains after the handshake.
+        // With TLS 1.3 the server refuses after the handshake.
         ("MUTUAL", &without_client, tls, "certificate"),
         ("SECURE", &wrong("PLAIN"), access, "sasl.password"),
         ("SECURE", &wrong("SCRAM-SHA-256"), access, "sasl.password"),
         ("SECURE", &wrong("SCRAM-SHA-512"), access, "sasl.password"),
         ("SECURE", &nobody, access, "sasl.username"),
-        // This listener has PLAIN only.
+        // This listener offers only PLAIN.
         ("EXPIRED", &unverified, access, "sasl.mechanism"),
         ("SECURE", &nowhere, token, "cannot be read"),
         ("SECURE", &bearer(&expired), token, "the token expired"),
@@ -86,20 +87,16 @@ fn what_is_wrong_is_told_apart() {
     ] {
         let config = secured.config(&secured.broker.kafka.listener(listener), lines);
         let checked = output_with("check", &config, &[]);
-        refused(&checked, id, code, &[words]);
-        let error = said(&checked);
-        for secret in [
-            PASSWORD,
-            "wrong-password",
-            "nonsense-token",
-            &jwt(USER, 0)[..20],
-        ] {
-            assert!(!error.contains(secret), "{secret} is shown: {error}");
-        }
+        let error = refused(&checked, id, code, &[words]);
+        let token = &jwt(USER, 0)[..20];
+        assert_lacks(
+            &error,
+            &[PASSWORD, "wrong-password", "nonsense-token", token],
+        );
     }
 }
 
-/// What is given up knowingly is given up, and said.
+/// Verification can be turned off, and the relay warns about that.
 #[test]
 fn verification_that_is_off_is_warned_about() {
     let secured = Secured::new();
@@ -119,16 +116,15 @@ fn verification_that_is_off_is_warned_about() {
         let address = secured.broker.kafka.listener(listener);
         let config = secured.config(&address, &format!("{good}{property}\n"));
         let checked = Checked::of(&config, &[]);
-        checked.is("kafka/brokers", "pass", &[]);
-        checked.is("configuration/kafka-properties", "warn", &[words]);
-        let relay = secured.rig.start(&config);
+        checked.passes("kafka/brokers", &[]);
+        checked.warns("configuration/kafka-properties", &[words]);
+        let relay = secured.rig.streaming(&config);
         relay.says(words);
-        relay.streaming();
         relay.ends_well();
     }
 }
 
-/// A broker that speaks no TLS hears the beginning of a handshake, and nothing else.
+/// A broker without TLS receives the begin of a handshake, and nothing else.
 #[test]
 fn nothing_is_sent_in_clear_to_a_broker_without_tls() {
     let secured = Secured::new();
@@ -136,7 +132,7 @@ fn nothing_is_sent_in_clear_to_a_broker_without_tls() {
     let (_, port) = plain.rsplit_once(':').expect("a port");
     let recorder = Recorder::before(port.parse().expect("a port"));
     let address = format!("localhost:{}", recorder.port);
-    // With TLS the login comes after the handshake, whatever it is.
+    // With TLS the login comes after the handshake, whichever it is.
     let config = secured.config(&address, &login("PLAIN", USER, PASSWORD));
     let checked = output_with("check", &config, &[]);
     refused(&checked, "kafka-tls", 78, &["security.protocol"]);
@@ -149,7 +145,7 @@ fn nothing_is_sent_in_clear_to_a_broker_without_tls() {
     }
 }
 
-/// A running relay says what is wrong with the certificate and holds on; nothing is confirmed.
+/// A running relay logs what is wrong with the certificate and keeps trying. Nothing is confirmed.
 #[test]
 fn a_running_relay_waits_for_a_better_certificate() {
     let secured = Secured::new();
@@ -157,33 +153,31 @@ fn a_running_relay_waits_for_a_better_certificate() {
     let config = secured.config(&secured.broker.kafka.listener("EXPIRED"), &lines);
     let mut relay = secured.rig.streaming(&config);
     let slot = secured.rig.slot();
-    let before = slot.read().expect("the slot").confirmed_flush;
+    let before = slot.confirmed();
     secured.insert(1);
     relay.says("has expired: the broker needs a new one");
-    assert_eq!(slot.read().expect("the slot").confirmed_flush, before);
-    assert!(!relay.log().contains(PASSWORD), "{}", relay.log());
-    // It would wait for the broker as long as it may.
-    relay.signal("-TERM");
+    assert_eq!(slot.confirmed(), before);
+    assert_lacks(&relay.log(), &[PASSWORD]);
+    // On the first SIGTERM the relay would wait for the broker up to its limit.
+    relay.signal(Signal::Term);
     relay.says("draining");
-    relay.signal("-TERM");
+    relay.signal(Signal::Term);
     assert_eq!(relay.ended().code(), Some(75), "{}", relay.log());
 
     let config = secured.config(&secured.secure(), &lines);
-    let relay = secured.rig.streaming(&config);
-    secured.rig.caught_up();
-    secured.rig.verdict().assert_clean();
-    relay.ends_well();
+    secured
+        .rig
+        .finish(secured.rig.streaming(&config))
+        .assert_clean();
 }
 
-/// A topic that may not be written: said, with what to grant; granted, everything arrives in order.
+/// A topic that may not be written: the relay logs what to grant. Once that is granted, everything
+/// arrives in order.
 #[test]
 fn access_that_is_granted_late() {
     let secured = Secured::new();
     let rig = &secured.rig;
-    let (open, closed) = (
-        format!("{}open", rig.prefix),
-        format!("{}closed", rig.prefix),
-    );
+    let [open, closed] = ["open", "closed"].map(|name| format!("{}{name}", rig.prefix));
     for topic in [&open, &closed] {
         secured.broker.kafka.create_topic(topic, 1, &[]);
     }
@@ -198,15 +192,13 @@ fn access_that_is_granted_late() {
     relay.says("opic authorization failed");
     relay.says("allow the principal WRITE");
     secured.broker.allow(&closed, &["WRITE", "DESCRIBE"]);
-    rig.caught_up();
-    let verdict = rig.verdict();
+    let verdict = rig.finish(relay);
     verdict.assert_clean();
     assert_eq!(verdict.committed, 10);
-    relay.ends_well();
 }
 
-/// A topic that may not be created for a while, and a policy that skips what Kafka refuses: the event is
-/// offered again, and arrives.
+/// A topic may not be created for a while, and the policy skips events that Kafka refuses: the
+/// event is retried, and arrives.
 #[test]
 fn a_topic_whose_creation_is_allowed_late() {
     let secured = Secured::new();
@@ -220,7 +212,7 @@ fn a_topic_whose_creation_is_allowed_late() {
     let relay = rig.streaming(&secured.config(&secured.secure(), &lines));
     secured.insert_of("late", 1);
     relay.says_often("the topic is missing and could not be created", 2);
-    assert!(!relay.log().contains("skipped"), "{}", relay.log());
+    assert_lacks(&relay.log(), &["skipped"]);
     secured
         .broker
         .allow(&late, &["CREATE", "WRITE", "DESCRIBE"]);
@@ -229,5 +221,5 @@ fn a_topic_whose_creation_is_allowed_late() {
     verdict.assert_clean();
     assert_eq!(verdict.committed, 1);
     let log = relay.ends_well();
-    assert!(log.contains("\"skipped\":0"), "{log}");
+    assert_has(&log, &["\"skipped\":0"]);
 }

@@ -1,14 +1,13 @@
 use std::fs;
 
-use walrelay_lab::servers::Postgres;
 use walrelay_testkit::{Authority, Db, eventually, servers};
 
 use super::{Recorder, contains, refused};
-use crate::rig::{PATIENCE, Rig, output, said, shared_kafka};
+use crate::rig::{PATIENCE, Rig, assert_lacks, insert, output_with, said};
 
 const PASSWORD: &str = "postgres-hunter2";
 
-/// Postgres 15 that lets nobody in without encryption, and what to trust in files beside.
+/// Postgres 15 that requires TLS, with the trusted certificates in files.
 struct Encrypted {
     rig: Rig,
     authority: Authority,
@@ -30,21 +29,18 @@ impl Encrypted {
             .hba("hostnossl all all all reject")
             .start()
             .expect("Postgres starts");
-        let rig = Rig::with(postgres, shared_kafka_address());
-        rig.workload().create_tables();
-        let db = Db::connect(&rig.postgres.url());
+        let rig = Rig::on(postgres).outbox();
+        let db = rig.db();
         db.batch(&format!(
             "CREATE ROLE relay LOGIN REPLICATION PASSWORD '{PASSWORD}'; \
-             CREATE ROLE certified LOGIN REPLICATION; \
-             CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')"
+             CREATE ROLE certified LOGIN REPLICATION"
         ));
-        // Apart: a transaction that has written makes no slot.
-        db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
+        rig.create_slot();
         fs::write(rig.path("ca.pem"), authority.pem()).expect("written");
         Self { rig, authority, db }
     }
 
-    /// `user` with his password, if he has one, at `host`, which is this machine whatever its name.
+    /// URL of `user`, with a password if it has one, at this machine under the name `host`.
     fn url(&self, user: &str, host: &str, parameters: &str) -> String {
         format!(
             "postgres://{user}@{host}:{}/postgres?hostaddr=127.0.0.1&sslrootcert={}&{parameters}",
@@ -58,26 +54,16 @@ impl Encrypted {
     }
 }
 
-/// The broker of the other tests: what it is like does not matter here. It must outlive the caller,
-/// so it is kept for as long as the tests run.
-fn shared_kafka_address() -> String {
-    use std::sync::{Arc, OnceLock};
-    static KEPT: OnceLock<Arc<walrelay_testkit::Kafka>> = OnceLock::new();
-    KEPT.get_or_init(shared_kafka).bootstrap_servers()
-}
-
 #[track_caller]
 fn both_refuse(rig: &Rig, url: &str, id: &str, code: i32, words: &[&str]) {
     let config = rig.config_with(url, "");
     for command in ["run", "check"] {
-        let output = output(&[command, "--config", config.to_str().expect("text")]);
-        refused(&output, id, code, words);
-        let error = said(&output);
-        assert!(!error.contains(PASSWORD), "{error}");
+        let error = refused(&output_with(command, &config, &[]), id, code, words);
+        assert_lacks(&error, &[PASSWORD]);
     }
 }
 
-/// SCRAM, SCRAM bound to the channel, and a client certificate: one relay after another.
+/// SCRAM, SCRAM with channel binding, and a client certificate: one relay after another.
 #[test]
 fn events_arrive_by_each_login() {
     let encrypted = Encrypted::new();
@@ -101,24 +87,19 @@ fn events_arrive_by_each_login() {
     let mut number = 0;
     for url in &urls {
         let relay = rig.streaming(&rig.config_with(url, ""));
-        // Both connections of the relay are encrypted, by whatever is best on both sides.
-        let plain = "SELECT count(*)::text FROM pg_stat_activity a LEFT JOIN pg_stat_ssl USING (pid) \
+        // Both connections of the relay are encrypted.
+        let plain = "SELECT count(*) FROM pg_stat_activity a LEFT JOIN pg_stat_ssl USING (pid) \
                      WHERE a.usename IN ('relay', 'certified') AND ssl IS NOT TRUE";
-        assert_eq!(encrypted.db.text(plain).as_deref(), Some("0"));
+        assert_eq!(encrypted.db.value::<i64>(plain), 0);
         for _ in 0..10 {
             number += 1;
-            encrypted.db.batch(&format!(
-                "INSERT INTO outbox VALUES \
-                 (gen_random_uuid(), 'order', 'key', 'T', '{{\"number\": {number}}}')"
-            ));
+            insert(&encrypted.db, number);
         }
         rig.caught_up();
         let log = relay.ends_well();
-        assert!(!log.contains(PASSWORD), "{log}");
+        assert_lacks(&log, &[PASSWORD]);
     }
-    let verdict = rig.verdict();
-    verdict.assert_clean();
-    assert_eq!((verdict.committed, verdict.duplicates), (30, 0));
+    rig.verdict().assert_counts(30, 0);
 }
 
 #[test]
@@ -126,29 +107,21 @@ fn what_is_wrong_is_told_apart() {
     let encrypted = Encrypted::new();
     let rig = &encrypted.rig;
     let full = "sslmode=verify-full";
-    both_refuse(
-        rig,
-        &encrypted.relay_at("elsewhere.example", full),
-        "postgres-tls",
-        78,
-        &["is not for this name", "localhost"],
-    );
+    let elsewhere = encrypted.relay_at("elsewhere.example", full);
+    let words = ["is not for this name", "localhost"];
+    both_refuse(rig, &elsewhere, "postgres-tls", 78, &words);
+    let url = encrypted.relay_at("localhost", full);
     let trusted = rig.path("ca.pem");
     let ours = fs::read(&trusted).expect("a certificate");
     fs::write(&trusted, Authority::new("another").pem()).expect("written");
-    both_refuse(
-        rig,
-        &encrypted.relay_at("localhost", full),
-        "postgres-tls",
-        78,
-        &["issued by none of the authorities"],
-    );
+    let words = ["issued by none of the authorities"];
+    both_refuse(rig, &url, "postgres-tls", 78, &words);
     fs::write(&trusted, ours).expect("written");
     let wrong = encrypted.url("relay:wrong-password", "localhost", full);
     both_refuse(rig, &wrong, "password", 77, &["28P01"]);
     let clear = encrypted.relay_at("localhost", "sslmode=disable");
     both_refuse(rig, &clear, "access", 77, &["pg_hba.conf"]);
-    // The server wants a certificate, and gets none.
+    // The server requires a client certificate, and gets none.
     let uncertified = encrypted.url("certified", "localhost", full);
     both_refuse(rig, &uncertified, "access", 77, &["certificate"]);
 
@@ -157,27 +130,24 @@ fn what_is_wrong_is_told_apart() {
         ("server.crt", expired.certificate),
         ("server.key", expired.key),
     ] {
-        rig.postgres
-            .write_file(name, text.as_bytes())
-            .expect("written");
+        let written = rig.postgres.write_file(name, text.as_bytes());
+        written.expect("written");
     }
     rig.postgres.reload_settings().expect("reloaded");
-    let url = encrypted.relay_at("localhost", full);
     let config = rig.config_with(&url, "");
-    // The postmaster says that it reloads before it has.
+    // The postmaster logs the reload before it has finished.
     eventually(PATIENCE, || {
-        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let checked = output_with("check", &config, &[]);
         said(&checked).contains("certificate expired")
     });
     both_refuse(rig, &url, "postgres-tls", 78, &["certificate expired"]);
 }
 
-/// A server without TLS is asked for it, and told nothing else.
+/// A server without TLS is asked for TLS, and gets nothing else.
 #[test]
 fn nothing_is_sent_in_clear_to_a_server_without_tls() {
-    let postgres: Postgres = servers::postgres(15);
-    let recorder = Recorder::before(postgres.port());
-    let rig = Rig::with(postgres, "127.0.0.1:9".to_owned());
+    let rig = Rig::without_broker(15);
+    let recorder = Recorder::before(rig.postgres.port());
     fs::write(rig.path("ca.pem"), Authority::new("any").pem()).expect("written");
     for mode in ["require", "verify-ca", "verify-full"] {
         let url = format!(
@@ -185,13 +155,8 @@ fn nothing_is_sent_in_clear_to_a_server_without_tls() {
             recorder.port,
             rig.path("ca.pem").display()
         );
-        both_refuse(
-            &rig,
-            &url,
-            "postgres-tls",
-            78,
-            &["does not offer TLS", "sslmode"],
-        );
+        let words = ["does not offer TLS", "sslmode"];
+        both_refuse(&rig, &url, "postgres-tls", 78, &words);
     }
     let heard = recorder.heard();
     assert!(heard.len() >= 6, "{} connections", heard.len());

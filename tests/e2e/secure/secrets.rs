@@ -1,97 +1,58 @@
-//! Every way to give a secret, at the chattiest log level, with connections that succeed and that
-//! fail: no output and no command line holds one.
+//! Every way to give a secret, at the most verbose log level, with connections that succeed and
+//! that fail: no output and no command line contains a secret.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use walrelay_lab::servers::ChildGuard;
-use walrelay_testkit::{SecureKafka, eventually};
+use walrelay_lab::servers::Signal;
+use walrelay_testkit::{Program, SecureKafka, eventually};
 
 use super::{Secured, bearer, jwt, login};
-use crate::rig::{PATIENCE, walrelay};
+use crate::rig::{PATIENCE, command_with, edit};
 
 const USER: &str = SecureKafka::USER;
 const PASSWORD: &str = SecureKafka::PASSWORD;
 const PG_PASSWORD: &str = "pg-s3cret-swordfish";
 const WRONG: &str = "wr0ng-s3cret-marlin";
 const KEY_PASSWORD: &str = "key-s3cret-tuna";
-/// What a run must come to: not words, but that an event has arrived.
+/// Instead of words in the log: the run succeeds when an event has arrived.
 const ARRIVED: &str = "an event arrives";
-/// librdkafka's own debugging too.
+/// Enables librdkafka's own debugging too.
 const CHATTY: &str = "\"debug\" = \"all\"\n";
 
-/// A run of the binary, with what it said so far.
-struct Run {
-    child: ChildGuard,
-    files: [PathBuf; 2],
+/// `/proc/<pid>/cmdline` of a process and of its children. Empty on systems without /proc.
+fn command_lines(pid: u32) -> String {
+    let pid = pid.to_string();
+    let mut lines = String::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let parent = || {
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let (_, rest) = stat.rsplit_once(')')?;
+            rest.split_whitespace().nth(1).map(str::to_owned)
+        };
+        if entry.file_name().to_str() == Some(&pid) || parent().as_ref() == Some(&pid) {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            lines.push_str(&String::from_utf8_lossy(&line));
+        }
+    }
+    lines
 }
 
-impl Run {
-    fn start(command: &mut Command, directory: &Path, name: &str) -> Self {
-        let files = ["out", "err"].map(|kind| directory.join(format!("{name}.{kind}")));
-        let [out, err] = files
-            .each_ref()
-            .map(|path| File::create(path).expect("a file"));
-        command.stdin(Stdio::null()).stdout(out).stderr(err);
-        let child = ChildGuard::spawn(command).expect("the program runs");
-        Self { child, files }
-    }
-
-    fn said(&self) -> String {
-        let [out, err] = self.files.each_ref();
-        let read = |path| String::from_utf8_lossy(&fs::read(path).expect("a file")).into_owned();
-        read(out) + &read(err)
-    }
-
-    /// `/proc/<pid>/cmdline` of the process and of what it has started. Empty where there is no /proc.
-    fn command_lines(&self) -> String {
-        let pid = self.child.id().to_string();
-        let mut lines = String::new();
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let parent = fs::read_to_string(entry.path().join("stat"))
-                .ok()
-                .and_then(|stat| {
-                    let (_, rest) = stat.rsplit_once(')')?;
-                    rest.split_whitespace().nth(1).map(str::to_owned)
-                });
-            if entry.file_name().to_str() == Some(&pid) || parent.as_deref() == Some(&pid) {
-                let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-                lines.push_str(&String::from_utf8_lossy(&line));
-            }
-        }
-        lines
-    }
-
-    /// Waits until it says these words.
-    fn says(&mut self, words: &str) {
-        eventually(PATIENCE, || {
-            let ended = self.child.try_wait().expect("a child").is_some();
-            let said = self.said();
-            assert!(
-                !ended || said.contains(words),
-                "ended without {words:?}: {}",
-                tail(&said)
-            );
-            said.contains(words)
-        });
-    }
-
-    /// The same, then ends it. Gives everything it said, and command lines.
-    fn until(mut self, words: &str) -> String {
-        self.says(words);
-        let lines = self.command_lines();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        self.said() + &lines
-    }
+/// Waits for the words, then kills the process. Returns its whole output, and command lines.
+fn until(mut run: Program, words: &str) -> String {
+    run.says(words);
+    let lines = command_lines(run.pid());
+    run.signal(Signal::Kill);
+    run.ended();
+    run.log() + &lines
 }
 
 fn tail(text: &str) -> &str {
     from(text, text.len().saturating_sub(2000))
 }
 
-/// From this byte on, or a little after it where it lies within a character.
+/// The text from this byte on, or from the next character boundary.
 fn from(text: &str, start: usize) -> &str {
     let start = (start..=text.len()).find(|at| text.is_char_boundary(*at));
     &text[start.unwrap_or(text.len())..]
@@ -104,19 +65,10 @@ fn are_in_no_output() {
     secured.db.batch(&format!(
         "CREATE ROLE relay LOGIN REPLICATION SUPERUSER PASSWORD '{PG_PASSWORD}'"
     ));
-    let tcp = |login: &str| {
-        format!(
-            "postgres://{login}@127.0.0.1:{}/postgres",
-            rig.postgres.port()
-        )
-    };
+    let port = rig.postgres.port();
+    let tcp = |login: &str| format!("postgres://{login}@127.0.0.1:{port}/postgres");
     let client = secured.broker.authority.client(USER);
-    let key_line = client
-        .key
-        .lines()
-        .nth(1)
-        .expect("a line of base64")
-        .to_owned();
+    let key_line = client.key.lines().nth(1).expect("a line of base64");
     let inline_key = format!(
         "\"ssl.key.password\" = \"{KEY_PASSWORD}\"\n\"ssl.key.pem\" = '''\n{}'''\n\
          \"ssl.certificate.pem\" = '''\n{}'''\n",
@@ -124,11 +76,15 @@ fn are_in_no_output() {
     );
     let token = jwt(USER, 3600);
     let refused_token = format!("refused-{token}");
-    fs::write(rig.path("token"), &token).expect("written");
-    fs::write(rig.path("refused"), &refused_token).expect("written");
-    fs::write(rig.path("password"), PG_PASSWORD).expect("written");
-    fs::write(rig.path("wrong"), WRONG).expect("written");
-    fs::write(rig.path("url"), tcp(&format!("relay:{WRONG}"))).expect("written");
+    for (name, text) in [
+        ("token", &*token),
+        ("refused", &*refused_token),
+        ("password", PG_PASSWORD),
+        ("wrong", WRONG),
+        ("url", &*tcp(&format!("relay:{WRONG}"))),
+    ] {
+        fs::write(rig.path(name), text).expect("written");
+    }
     let command = format!(
         "token_command = [\"cat\", \"{}\"]",
         rig.path("token").display()
@@ -140,7 +96,7 @@ fn are_in_no_output() {
         "\"security.protocol\" = \"SASL_SSL\"\n\"sasl.mechanism\" = \"SCRAM-SHA-512\"\n\
          \"sasl.username\" = \"{USER}\"\n\"sasl.password_file\" = \"wrong\"\n"
     );
-    // Name, [source], [sink.kafka], and what shows that it got where it should.
+    // Name, [source], [sink.kafka], and the words that show the run has come far enough.
     let runs: [(&str, &str, String, &str); 7] = [
         (
             "environment and inline",
@@ -180,48 +136,41 @@ fn are_in_no_output() {
             "[config-unknown-key]",
         ),
     ];
-    let mut secrets = vec![
+    // Also the part of a token that names its subject.
+    let claims = token.split('.').nth(1).expect("claims");
+    let secrets = [
         PG_PASSWORD,
         WRONG,
         PASSWORD,
         KEY_PASSWORD,
-        &key_line,
+        key_line,
         &token,
         &refused_token,
+        claims,
     ];
-    // And the part of a token that says whose it is.
-    secrets.push(token.split('.').nth(1).expect("claims"));
     let source = format!("url = \"{}\"", rig.postgres.url());
     for (index, (name, wanted_source, lines, words)) in runs.iter().enumerate() {
-        // `debug` stands before the sections that the lines may open.
+        // `debug` comes before any section that the lines may open.
         let path = secured.config(&secured.secure(), &format!("{CHATTY}{lines}"));
-        let text = fs::read_to_string(&path).expect("the configuration");
-        assert!(text.contains(&source), "{text}");
-        let text = text
-            .replace(&source, wanted_source)
-            .replace("[log]\n", "[log]\nlevel = \"trace\"\n");
-        fs::write(&path, text).expect("written");
-        let file = path.to_str().expect("text");
+        edit(&path, &source, wanted_source);
+        edit(&path, "[log]\n", "[log]\nlevel = \"trace\"\n");
         for command in ["check", "run"] {
-            let mut process = walrelay(&[command, "--config", file]);
+            let mut process = command_with(command, &path, &[]);
             process.env("PGPASSWORD", PG_PASSWORD);
-            let mut run = Run::start(
-                &mut process,
-                path.parent().expect("a folder"),
-                &format!("{index}-{command}"),
-            );
+            let log = rig.path(&format!("{index}-{command}.log"));
+            let run = Program::spawn(&mut process, &log);
             let said = match (command, *words) {
                 ("run", ARRIVED) => {
-                    run.says("\"streaming\"");
+                    run.streaming();
                     let number = u32::try_from(index).expect("small") + 1;
                     secured.insert(number);
                     rig.caught_up();
-                    run.until("\"streaming\"")
+                    until(run, "\"streaming\"")
                 }
-                ("check", ARRIVED) => run.until("broker(s) answer"),
-                // `check` has other words for what a broker refuses.
-                ("check", words) if words.starts_with("check ") => run.until("[kafka-access]"),
-                (_, words) => run.until(words),
+                ("check", ARRIVED) => until(run, "broker(s) answer"),
+                // `check` uses other words for a broker's refusal.
+                ("check", words) if words.starts_with("check ") => until(run, "[kafka-access]"),
+                (_, words) => until(run, words),
             };
             assert!(!said.is_empty(), "{name}: nothing was looked at");
             if command == "run" && !words.starts_with('[') {
@@ -244,22 +193,23 @@ fn are_in_no_output() {
     assert_eq!(verdict.committed, 3);
 }
 
-/// The test above can fail: it finds what stands on a command line, of the process and its children.
+/// Shows that the test above can fail: it finds a text on the command lines of the process and its
+/// children.
 #[test]
 fn on_a_command_line_would_be_found() {
     if !Path::new("/proc/self/cmdline").exists() {
-        return; // where there is no /proc, nobody reads command lines there
+        return; // there are no command lines without /proc
     }
     let directory = tempfile::tempdir().expect("a directory");
     let mut shell = Command::new("sh");
-    // The shell's child ends soon after the shell does.
+    // The shell's child ends soon after the shell.
     shell.args([
         "-c",
         "sh -c 'while kill -0 $PPID; do sleep 0.1; done' & wait",
     ]);
-    let run = Run::start(&mut shell, directory.path(), "shell");
+    let run = Program::spawn(&mut shell, &directory.path().join("shell"));
     eventually(PATIENCE, || {
-        let lines = run.command_lines();
+        let lines = command_lines(run.pid());
         lines.contains("& wait") && lines.contains("-c\x00while kill")
     });
 }

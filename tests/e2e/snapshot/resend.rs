@@ -1,27 +1,19 @@
-//! `walrelay resend`.
+//! `walrelay resend`: sends chosen rows again.
 
 use std::collections::BTreeSet;
 
-use walrelay_testkit::{Db, Delivered};
+use walrelay_testkit::Delivered;
 
-use super::{records, rig};
-use crate::rig::{Rig, output_with, said};
+use super::rig;
+use crate::rig::{assert_has, done, output_with, refused, said};
 
 const HEADER: &str = "walrelay-resend";
 
-fn run_of(record: &Delivered) -> Option<String> {
-    let found = record.headers.iter().find(|(name, _)| name == HEADER);
-    let value = found.and_then(|(_, value)| value.clone());
-    value.map(|value| String::from_utf8(value).expect("text"))
+fn run_of(record: &Delivered) -> Option<&str> {
+    record.header(HEADER)
 }
 
-fn ids(rig: &Rig) -> Vec<String> {
-    let rows =
-        Db::connect(&rig.postgres.url()).query("SELECT id::text FROM outbox ORDER BY seq", &[]);
-    rows.iter().map(|row| row.get(0)).collect()
-}
-
-/// Chosen rows are sent again while the relay runs, marked, and nothing else changes.
+/// Chosen rows are sent again with a mark while the relay runs, and nothing else changes.
 #[test]
 fn sends_chosen_rows_again_beside_the_relay() {
     let rig = rig(15);
@@ -29,40 +21,31 @@ fn sends_chosen_rows_again_beside_the_relay() {
     let config = rig.config();
     let written = rig.workload().rows(300).seed(1).run();
     rig.caught_up();
-    let ids = ids(&rig);
-    let resend = |more: &[&str]| output_with("resend", &config, more);
-    // Nobody is at the terminal.
-    let asked = resend(&["--id", &ids[7]]);
-    assert_eq!(asked.status.code(), Some(64), "{asked:?}");
-    assert!(said(&asked).contains("[resend-not-agreed]"), "{asked:?}");
-    let dry = resend(&["--where", "seq BETWEEN 100 AND 149", "--dry-run"]);
-    assert!(
-        dry.status.success() && said(&dry).contains("would be sent again"),
-        "{dry:?}"
-    );
-    let none = resend(&["--where", "false", "--yes"]);
-    assert_eq!(none.status.code(), Some(65), "{none:?}");
-    assert!(said(&none).contains("[resend-no-rows]"), "{none:?}");
+    let ids: Vec<String> = rig
+        .db()
+        .column("SELECT id::text FROM outbox ORDER BY seq", &[]);
+    let resend = |line: &str| output_with(&format!("resend {line}"), &config, &[]);
+    // There is no terminal to ask.
+    let asked = resend(&format!("--id {}", ids[7]));
+    refused(&asked, 64, &["[resend-not-agreed]"]);
+    let dry = resend("--where 'seq BETWEEN 100 AND 149' --dry-run");
+    assert_has(&done(&dry), &["would be sent again"]);
+    refused(&resend("--where false --yes"), 65, &["[resend-no-rows]"]);
     let before = written.rows as usize;
-    assert_eq!(records(&rig, before).len(), before);
+    assert_eq!(rig.records(before).len(), before);
 
-    let again = resend(&["--id", &ids[7], "--id", &ids[3], "--yes"]);
-    assert!(again.status.success(), "{again:?}");
-    assert!(said(&again).contains("2 records acknowledged"), "{again:?}");
-    let found = records(&rig, before);
+    let again = resend(&format!("--id {} --id {} --yes", ids[7], ids[3]));
+    assert_has(&done(&again), &["2 records acknowledged"]);
+    let found = rig.records(before);
     assert_eq!(found.len(), before + 2);
-    let marked: Vec<&Delivered> = found
-        .iter()
-        .filter(|record| run_of(record).is_some())
-        .collect();
-    let of: BTreeSet<_> = marked
-        .iter()
-        .filter_map(|record| record.id.as_deref())
-        .collect();
+    let marked = found.iter().filter(|record| run_of(record).is_some());
+    let marked: Vec<&Delivered> = marked.collect();
+    let of = marked.iter().filter_map(|record| record.id.as_deref());
+    let of: BTreeSet<_> = of.collect();
     assert_eq!(of, BTreeSet::from([&*ids[3], &*ids[7]]));
     let runs: BTreeSet<_> = marked.iter().filter_map(|record| run_of(record)).collect();
     assert_eq!(runs.len(), 1, "one run has one id");
-    // Besides the mark it is the record that the relay sent.
+    // Apart from the mark it equals the record that the relay sent.
     for record in marked {
         let first = found
             .iter()
@@ -73,33 +56,25 @@ fn sends_chosen_rows_again_beside_the_relay() {
             (&first.topic, &first.key, &first.payload)
         );
     }
-    let many = resend(&["--where", "seq > 0", "--yes"]);
-    assert!(many.status.success(), "{many:?}");
-    assert_eq!(records(&rig, before).len(), before * 2 + 2);
+    done(&resend("--where 'seq > 0' --yes"));
+    assert_eq!(rig.records(before).len(), before * 2 + 2);
     assert!(rig.verdict().lost.is_empty());
     relay.ends_well();
 }
 
-/// A broker that is away is waited for; a wrong condition and a wrong id are errors in the server's words.
+/// A wrong condition and a wrong id are errors with the server's message.
 #[test]
 fn names_what_is_wrong() {
     let rig = rig(15);
     let relay = rig.relay();
     rig.workload().rows(20).seed(1).run();
     let config = rig.config();
-    let wrong = output_with(
-        "resend",
-        &config,
-        &["--where", "no_such_column = 1", "--yes"],
-    );
-    assert_eq!(wrong.status.code(), Some(78), "{wrong:?}");
-    assert!(said(&wrong).contains("no_such_column"), "{wrong:?}");
-    let wrong = output_with("resend", &config, &["--id", "no-uuid", "--yes"]);
+    let wrong = output_with("resend --where 'no_such_column = 1' --yes", &config, &[]);
+    refused(&wrong, 78, &["no_such_column"]);
+    let wrong = output_with("resend --id no-uuid --yes", &config, &[]);
     assert!(!wrong.status.success(), "{wrong:?}");
     let help = said(&output_with("resend", &config, &["--help"]));
-    assert!(
-        help.contains("Examples:") && help.contains("--dry-run"),
-        "{help}"
-    );
+    assert_has(&help, &["Examples:", "--dry-run"]);
+    rig.caught_up();
     relay.ends_well();
 }

@@ -6,47 +6,46 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use crate::ring::{CHUNK, NO_SEQ};
 use crate::{AckRing, LedgerError, Seq};
 
-/// A commit that was received: when every record below `upto` is acknowledged, `end` may be
-/// confirmed.
+/// A received Commit: `end` may be confirmed when every record below `upto` is acknowledged.
 #[derive(Debug, Clone, Copy)]
 struct Committed {
     upto: u64,
     end: CommitEnd,
 }
 
-/// The owner's side: which records are in flight, to which transactions they belong, and what may
-/// be confirmed.
+/// Which records are in flight, to which transactions they belong, and what may be confirmed.
 ///
 /// # The rules
-/// - A commit's end is confirmed when every record handed over before that commit was received is
-///   acknowledged, whichever transaction it belongs to. Commits without a record of their own wait
-///   for the same: it costs a moment and makes the confirmed position a prefix of the stream.
-/// - A keepalive's position is confirmed when no transaction is open and no record in flight.
-///   Otherwise it says nothing: the server has sent up to there, nobody has delivered up to there.
-/// - A record that failed ends what this ledger will ever confirm just before it. The caller starts
-///   over from the confirmed position with a new ring and a new ledger.
+/// - A commit's end is confirmed when every record sent before that Commit was received is
+///   acknowledged, whichever transaction the record belongs to. A Commit without records waits for
+///   the same condition, so that the confirmed position is always a prefix of the stream.
+/// - A keepalive's position is confirmed only when no transaction is open and no record is in
+///   flight. Otherwise it proves nothing: the server has sent up to there, but the records up to
+///   there are not delivered.
+/// - No commit whose prefix includes a failed record is ever confirmed by this ledger. The caller
+///   starts over from the confirmed position with a new ring and a new ledger.
 ///
-/// It holds one entry per transaction in flight, in memory that grows to the greatest number seen
-/// and stays; transactions without records share the entry before them.
+/// The ledger holds one entry per transaction in flight. Its memory grows to the greatest number of
+/// entries seen and is kept. A transaction without records shares the entry before it.
 #[derive(Debug)]
 pub struct Ledger {
     ring: Arc<AckRing>,
-    /// Everything below is acknowledged and collected.
+    /// Every record below is acknowledged and collected.
     tail: u64,
     /// The number of the next record.
     next: u64,
     open: bool,
-    /// Ascending, strictly, in `upto`.
+    /// Strictly ascending in `upto`.
     committed: VecDeque<Committed>,
     confirmed: Option<CommitEnd>,
-    /// The last commit of this connection.
+    /// The last Commit of this connection.
     floor: Option<CommitEnd>,
     last_commit: Option<CommitEnd>,
 }
 
 impl Ledger {
-    /// A ledger for a ring that nobody has used. `confirmed` is what was confirmed before, the
-    /// slot's position for instance.
+    /// A ledger for an unused ring. `confirmed` is the position confirmed before, such as the
+    /// slot's.
     pub fn new(ring: Arc<AckRing>, confirmed: Option<CommitEnd>) -> Self {
         let first = ring.tail();
         Self {
@@ -61,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// A transaction begins; [`LedgerError::AlreadyOpen`] if one is open.
+    /// Opens a transaction; [`LedgerError::AlreadyOpen`] if one is open.
     pub fn begin(&mut self) -> Result<(), LedgerError> {
         if self.open {
             return Err(LedgerError::AlreadyOpen);
@@ -70,16 +69,16 @@ impl Ledger {
         Ok(())
     }
 
-    /// The number the next record gets, or `None` while [`AckRing::capacity`] records are in flight
-    /// (as of the last [`Ledger::advance`]). Changes nothing: a record that was refused is offered
-    /// again with the same number.
+    /// The number of the next record, or `None` while [`AckRing::capacity`] records are in flight
+    /// (as of the last [`Ledger::advance`]). Changes nothing: a record that the sink refused is
+    /// offered again with the same number.
     pub fn next_seq(&self) -> Option<Seq> {
         let has_room = self.in_flight() < self.ring.capacity() && self.next != NO_SEQ;
         has_room.then_some(Seq::new(self.next))
     }
 
-    /// The sink accepted the record `seq`, which is the one [`Ledger::next_seq`] gave, in the open
-    /// transaction. It may be acknowledged already.
+    /// Enters the record `seq` of the open transaction, which the sink accepted. `seq` is the
+    /// number from [`Ledger::next_seq`]. The record may be acknowledged already.
     pub fn sent(&mut self, seq: Seq) -> Result<(), LedgerError> {
         if !self.open {
             return Err(LedgerError::NotOpen);
@@ -96,9 +95,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The open transaction is complete; `end` is the end of its commit record, as Postgres sent
-    /// it. [`LedgerError::CommitBackwards`] if that lies before the commit received last on this
-    /// connection.
+    /// Completes the open transaction. `end` is the end of its commit record, as Postgres sent it;
+    /// [`LedgerError::CommitBackwards`] if it lies before the previous Commit of this connection.
     pub fn commit(&mut self, end: CommitEnd) -> Result<(), LedgerError> {
         if !self.open {
             return Err(LedgerError::NotOpen);
@@ -110,8 +108,8 @@ impl Ledger {
         self.floor = Some(end);
         self.last_commit = self.last_commit.max(Some(end));
         match self.committed.back_mut() {
-            // No record since the commit before: what makes that one safe makes this one safe.
-            // (Not lowered, should a new connection repeat an earlier commit.)
+            // No record since the previous Commit, so both are safe under the same condition.
+            // `max`: a new connection may repeat an earlier Commit.
             Some(before) if before.upto == self.next => before.end = before.end.max(end),
             _ => self.committed.push_back(Committed {
                 upto: self.next,
@@ -121,20 +119,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// The connection was lost. If a transaction is open, its records stay in flight and belong to
-    /// no commit; Postgres will send it again from its start. The next connection may repeat
+    /// Handles a lost connection. Records of the open transaction stay in flight and belong to no
+    /// commit; Postgres sends that transaction again from its start. The next connection may repeat
     /// commits.
     pub fn abandon(&mut self) {
         self.open = false;
         self.floor = None;
     }
 
-    /// A keepalive came with this `wal_end`. It is confirmed if no transaction is open and nothing
-    /// is in flight as of the last [`Ledger::advance`]; returns whether the confirmed position
-    /// moved.
+    /// Confirms the `wal_end` of a keepalive if no transaction is open and nothing is in flight as
+    /// of the last [`Ledger::advance`]. Returns whether the confirmed position moved.
     ///
-    /// The keepalive must have been received after everything the ledger was told of and before
-    /// anything it was not.
+    /// Call it in stream order: after every message received before the keepalive was entered into
+    /// the ledger, and before any message received after it is.
     pub fn idle(&mut self, wal_end: Lsn) -> bool {
         if self.open || self.in_flight() > 0 || wal_end.is_zero() {
             return false;
@@ -145,9 +142,9 @@ impl Ledger {
         self.confirmed != before
     }
 
-    /// Collects acknowledgements; the new position if the confirmed one moved.
+    /// Collects acknowledgements; returns the confirmed position if it moved.
     ///
-    /// Costs a look at one word per 32 records and a step per transaction.
+    /// Cost: one load per 32 records and one step per transaction.
     pub fn advance(&mut self) -> Option<CommitEnd> {
         let before = self.confirmed;
         self.collect();
@@ -155,37 +152,31 @@ impl Ledger {
         self.confirmed.filter(|_| self.confirmed != before)
     }
 
-    /// Whether there is something to look at: an acknowledgement that [`Ledger::advance`] would
-    /// collect, or a nack or a wake since [`AckRing::unpark`]. For the look between
-    /// [`AckRing::park`] and waiting.
+    /// Whether there is an acknowledgement that [`Ledger::advance`] would collect, or was a nack or
+    /// a wake since [`AckRing::unpark`]. To be checked between [`AckRing::park`] and waiting.
     pub fn has_news(&self) -> bool {
         let collectable = self.tail < self.next && self.ring.run_from(self.tail) > self.tail;
         collectable || self.ring.is_woken()
     }
 
-    /// What may be confirmed to Postgres. Never moves backwards.
+    /// The position that may be confirmed to Postgres. Never moves backwards.
     pub fn confirmed(&self) -> Option<CommitEnd> {
         self.confirmed
     }
 
-    /// Records from the lowest one that is not known to be acknowledged to the newest one.
+    /// The number of records from the lowest one not collected as acknowledged to the newest one.
     pub fn in_flight(&self) -> u64 {
         self.next - self.tail
     }
 
-    /// Whether a transaction has begun and neither been committed nor abandoned.
+    /// Whether a transaction has begun and was neither committed nor abandoned.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Commits received and not confirmed yet; those that share an entry count once.
+    /// Commits received and not confirmed yet; commits that share an entry count once.
     pub fn pending(&self) -> u64 {
         self.committed.len() as u64
-    }
-
-    /// Transactions begun and not confirmed yet: [`Ledger::pending`] and the open one.
-    pub fn open_transactions(&self) -> u64 {
-        self.pending() + u64::from(self.open)
     }
 
     /// The highest commit received so far, on any connection.
@@ -193,17 +184,17 @@ impl Ledger {
         self.last_commit
     }
 
-    /// The ring that acknowledgements go to.
+    /// The ring that receives the acknowledgements.
     pub fn ring(&self) -> &Arc<AckRing> {
         &self.ring
     }
 
-    /// Moves the tail over what is acknowledged.
+    /// Moves the tail over the acknowledged records.
     fn collect(&mut self) {
         loop {
             let start = self.tail;
             while self.tail < self.next {
-                // A bit beyond `next` is a record whose report overtook our `sent`.
+                // A bit at or above `next` is a record acknowledged before our `sent`.
                 let end = self.ring.run_from(self.tail).min(self.next);
                 if end == self.tail {
                     break;
@@ -217,8 +208,8 @@ impl Ledger {
             if self.tail == start {
                 return;
             }
-            // And look again: from here on the acknowledgement of the new tail wakes a parked
-            // owner, one that came just before did not.
+            // Check again after publishing: from here on the acknowledgement of the new tail wakes
+            // a parked owner, but one that came just before did not.
             self.ring.publish(self.tail);
         }
     }

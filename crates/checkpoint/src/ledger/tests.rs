@@ -59,7 +59,7 @@ fn acknowledged_records_of_an_open_transaction_confirm_nothing() {
     assert_eq!(ledger.advance(), Some(end(10)));
     assert_eq!(ledger.in_flight(), 0);
     assert!(!ledger.idle(Lsn::new(50)), "a transaction is open");
-    assert_eq!(ledger.open_transactions(), 1);
+    assert_eq!((ledger.pending(), ledger.is_open()), (0, true));
     ledger.commit(end(30)).unwrap();
     assert_eq!(ledger.advance(), Some(end(30)));
 }
@@ -96,7 +96,7 @@ fn a_full_ring_gives_no_number_until_the_lowest_record_is_acknowledged() {
     ring.ack(seqs[0]);
     ledger.advance();
     assert_eq!(ledger.next_seq(), Some(Seq::new(64)));
-    // Also in the middle of a chunk the capacity is exact.
+    // The capacity is exact in the middle of a chunk, too.
     ack_all(&ring, &send(&mut ledger, 5));
     ledger.advance();
     let lap = send(&mut ledger, 64);
@@ -140,7 +140,7 @@ fn empty_transactions_confirm_at_once_or_share_an_entry() {
     assert_eq!(ledger.pending(), 1);
     ledger.begin().unwrap();
     ledger.abandon();
-    // The next connection repeats; the shared entry is not lowered.
+    // The next connection repeats commits; the shared entry is not lowered.
     transaction(&mut ledger, 0, 500);
     assert_eq!(ledger.advance(), None);
     ack_all(&ring, &seqs);
@@ -166,7 +166,7 @@ fn a_keepalive_counts_only_while_nothing_is_under_way() {
         ledger.confirmed(),
         Some(CommitEnd::from_idle_keepalive(Lsn::new(40)))
     );
-    // An empty transaction nobody has advanced over yet is no longer needed.
+    // `idle` also settles an empty transaction that `advance` has not seen.
     transaction(&mut ledger, 0, 50);
     assert!(ledger.idle(Lsn::new(60)));
     assert_eq!(ledger.pending(), 0);

@@ -59,11 +59,11 @@ fn a_word_that_was_turned_over_takes_no_late_report() {
         ack(&ring, seq);
     }
     ring.turn_over(32);
-    // Between the turning over and the publishing of the tail the window still lets it pass.
+    // Record 0 is still in the window: the tail is published after the turning over.
     assert!(!ack(&ring, 0));
     assert_eq!(ring.strays(), 1);
     ring.publish(32);
-    // The chunk one lap on (four words of 32) has the word now, and it is empty.
+    // The word belongs to the chunk one lap on now (four words of 32), without a bit set.
     assert_eq!(ring.run_from(128), 128);
 }
 
@@ -86,7 +86,7 @@ fn only_what_the_owner_waits_for_wakes_it_and_only_once() {
 }
 
 #[test]
-fn debug_says_how_it_stands() {
+fn debug_shows_capacity_and_failed_record() {
     let ring = AckRing::new(64);
     ring.nack(Seq::new(3));
     let shown = format!("{ring:?}");

@@ -1,64 +1,32 @@
-//! A connector's configuration as JSON. Members that are there twice are read twice.
+//! Parses the JSON of a connector. A repeated member is kept each time.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Why a text is no configuration of a connector. No value is part of it.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectorError {
-    /// The text is not JSON.
-    #[error("line {line}, column {column}: not valid JSON")]
-    Syntax {
-        /// From 1.
-        line: usize,
-        /// From 1.
-        column: usize,
-    },
-    /// The text is JSON, but not an object.
-    #[error("it is not a JSON object")]
-    NoObject,
-    /// A setting has no text.
-    #[error("{key}: the value is a list or an object; Kafka Connect has texts only")]
-    NoText {
-        /// Of the setting.
-        key: String,
-    },
-    /// A text is not Unicode.
-    #[error("{key}: half a surrogate pair after \\u")]
-    Surrogate {
-        /// Of the setting.
-        key: String,
-    },
-    /// The answer of Kafka Connect's REST interface to a request that failed.
-    #[error("Kafka Connect answered with error {code}")]
-    ErrorAnswer {
-        /// Of HTTP.
-        code: String,
-    },
-}
+use super::InputError;
 
 /// The settings of a connector.
 #[derive(Default)]
 pub(super) struct Connector {
-    /// From `{"name": …, "config": {…}}`.
+    /// Name of the connector, in `{"name": …, "config": {…}}`.
     pub(super) name: Option<String>,
     /// Members beside `config`, such as `tasks`.
-    pub(super) beside: Vec<String>,
-    /// `None` for null.
+    pub(super) outside_config: Vec<String>,
+    /// Keys and values of the settings; `None` for null.
     pub(super) settings: Vec<(String, Option<String>)>,
 }
 
-/// `{"name", "config"}` or the configuration alone.
-pub(super) fn parse(text: &str) -> Result<Connector, ConnectorError> {
+/// Parses `{"name": …, "config": {…}}`, or the configuration alone.
+pub(super) fn parse(text: &str) -> Result<Connector, InputError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Members(members) = object(text)?;
     let find = |key: &str| members.iter().find(|(name, _)| name == key);
     if let (Some((_, code)), Some(_)) = (find("error_code"), find("message"))
         && let Ok(Some(code)) = scalar("error_code", code)
     {
-        return Err(ConnectorError::ErrorAnswer { code });
+        return Err(InputError::ErrorAnswer { code });
     }
     let mut connector = Connector::default();
     if !find("config").is_some_and(|(_, raw)| raw.get().starts_with('{')) {
@@ -71,16 +39,16 @@ pub(super) fn parse(text: &str) -> Result<Connector, ConnectorError> {
                 connector.settings.extend(settings(&object(raw.get())?.0)?);
             }
             ("name", Ok(Some(name))) => connector.name = Some(name),
-            _ => connector.beside.push(key.clone()),
+            _ => connector.outside_config.push(key.clone()),
         }
     }
     Ok(connector)
 }
 
-fn object(text: &str) -> Result<Members, ConnectorError> {
+fn object(text: &str) -> Result<Members, InputError> {
     serde_json::from_str(text).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => ConnectorError::NoObject,
-        _ => ConnectorError::Syntax {
+        serde_json::error::Category::Data => InputError::NoObject,
+        _ => InputError::Syntax {
             line: error.line(),
             column: error.column(),
         },
@@ -89,29 +57,29 @@ fn object(text: &str) -> Result<Members, ConnectorError> {
 
 type Setting = (String, Option<String>);
 
-fn settings(members: &[(String, Box<RawValue>)]) -> Result<Vec<Setting>, ConnectorError> {
+fn settings(members: &[(String, Box<RawValue>)]) -> Result<Vec<Setting>, InputError> {
     let read = members.iter();
     read.map(|(key, raw)| Ok((key.clone(), scalar(key, raw)?)))
         .collect()
 }
 
-/// Kafka Connect takes numbers and truth values as they are written.
-fn scalar(key: &str, raw: &RawValue) -> Result<Option<String>, ConnectorError> {
+/// The text of a JSON value. Kafka Connect uses numbers and booleans as written.
+fn scalar(key: &str, raw: &RawValue) -> Result<Option<String>, InputError> {
     let key = || key.to_owned();
     match raw.get() {
         "null" => Ok(None),
         list_or_object if list_or_object.starts_with(['[', '{']) => {
-            Err(ConnectorError::NoText { key: key() })
+            Err(InputError::NoText { key: key() })
         }
         string if string.starts_with('"') => match serde_json::from_str(string) {
             Ok(text) => Ok(Some(text)),
-            Err(_) => Err(ConnectorError::Surrogate { key: key() }),
+            Err(_) => Err(InputError::Surrogate { key: key() }),
         },
         number_or_bool => Ok(Some(number_or_bool.to_owned())),
     }
 }
 
-/// The members of an object in their order.
+/// The members of an object in their order, repeated ones too.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -151,7 +119,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(connector.name.as_deref(), Some("c"));
-        assert_eq!(connector.beside, ["tasks", "type"]);
+        assert_eq!(connector.outside_config, ["tasks", "type"]);
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(
             connector.settings,
@@ -167,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_there_twice_is_read_twice() {
+    fn repeated_members_are_kept() {
         assert_eq!(read(r#"{"a":"1","b":"2","a":"3"}"#).len(), 3);
     }
 

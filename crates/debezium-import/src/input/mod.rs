@@ -1,71 +1,100 @@
-//! The settings of the input, under the names by which the connector knows them.
+//! The settings of the input, by the names that the connector knows.
 
 mod connector;
 mod properties;
 mod value;
 
-pub use connector::ConnectorError;
 use properties::Entry;
-pub use properties::PropertiesError;
 pub(crate) use value::{Value, percent, variable_name};
 
-/// Whose configuration it is.
+/// Which program the configuration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A connector's in Kafka Connect, as JSON or as the properties of a standalone worker.
+pub(crate) enum Kind {
+    /// Kafka Connect: a connector's JSON, or the properties of a standalone worker.
     Connect,
-    /// `application.properties` of Debezium Server.
+    /// Debezium Server: `application.properties`.
     Server,
 }
 
 /// One setting.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    /// As the input has it.
+    /// Key in the input.
     pub(crate) key: String,
-    /// As the connector knows it: without `debezium.source.`, and the producer's begin with
+    /// Name that the connector knows: without `debezium.source.`; names of the producer begin with
     /// `producer.` in both kinds.
     pub(crate) name: String,
-    /// The other file it is from.
+    /// The other file that the setting is from, if any.
     pub(crate) file: Option<&'static str>,
-    /// From 1; JSON has none.
+    /// Line in its file, from 1; `None` for JSON.
     pub(crate) line: Option<usize>,
-    /// `None` for null.
+    /// Value; `None` for null.
     pub(crate) value: Option<Value>,
 }
 
-/// A configuration of Debezium's, read and not yet understood.
+/// A configuration of Debezium, parsed but not interpreted.
 #[derive(Debug)]
 pub struct Input {
     pub(crate) kind: Kind,
-    /// Of the connector.
+    /// Name of the connector.
     pub(crate) name: Option<String>,
     pub(crate) settings: Vec<Setting>,
 }
 
-/// Why the input cannot be read. No value is part of it.
+/// Why the input cannot be parsed. Contains no values.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The JSON of a connector.
-    #[error(transparent)]
-    Json(#[from] ConnectorError),
-    /// Properties of a connector, of Debezium Server or of a worker.
-    #[error(transparent)]
-    Properties(#[from] PropertiesError),
-    /// There is nothing in it.
+    /// The text of a connector is not JSON.
+    #[error("line {line}, column {column}: not valid JSON")]
+    Syntax {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+    },
+    /// The text of a connector is JSON, but not an object.
+    #[error("it is not a JSON object")]
+    NoObject,
+    /// A setting is a list or an object.
+    #[error("{key}: the value is a list or an object; Kafka Connect has texts only")]
+    NoText {
+        /// Key of the setting.
+        key: String,
+    },
+    /// A text contains half a surrogate pair, which is not Unicode.
+    #[error("{key}: half a surrogate pair after \\u")]
+    Surrogate {
+        /// Key of the setting.
+        key: String,
+    },
+    /// The answer of Kafka Connect's REST API to a failed request.
+    #[error("Kafka Connect answered with error {code}")]
+    ErrorAnswer {
+        /// Status code of HTTP.
+        code: String,
+    },
+    /// Invalid properties of a connector, of Debezium Server or of a worker.
+    #[error("line {line}: {what}")]
+    Properties {
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong there, without the text of the file.
+        what: &'static str,
+    },
+    /// The input has no settings.
     #[error("there are no settings in it")]
     Empty,
 }
 
-/// Begins the names of what stands beside a connector's `config`.
-pub(crate) const BESIDE: &str = "/";
+/// Prefix of the names of members beside a connector's `config`.
+pub(crate) const OUTSIDE_CONFIG: &str = "/";
 
 impl Input {
-    /// Reads JSON if the text begins as JSON does, properties otherwise; `worker` is the text of a
-    /// worker's file.
+    /// Parses JSON if the text begins like JSON, else properties. `worker` is the text of the
+    /// worker's properties file.
     ///
     /// # Errors
-    /// The text is neither, or holds no settings.
+    /// A text is neither JSON nor properties, or has no settings.
     pub fn parse(text: &str, worker: Option<&str>) -> Result<Self, InputError> {
         let start = text.trim_start_matches('\u{feff}').trim_start();
         let mut input = if start.starts_with(['{', '[', '"']) {
@@ -88,7 +117,7 @@ impl Input {
         Ok(input)
     }
 
-    /// The keys of all settings, as the input has them.
+    /// The keys of all settings, as in the input.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.settings.iter().map(|setting| setting.key.as_str())
     }
@@ -107,12 +136,12 @@ fn of_connector(text: &str) -> Result<Input, InputError> {
         let value = raw.map(|raw| Value::of_connect(&key, &raw));
         setting(renamed(CONNECT, &key), key, value)
     });
-    let beside = connector.beside.into_iter();
-    let beside = beside.map(|key| setting(format!("{BESIDE}{key}"), key, None));
+    let outside = connector.outside_config.into_iter();
+    let outside = outside.map(|key| setting(format!("{OUTSIDE_CONFIG}{key}"), key, None));
     Ok(Input {
         kind: Kind::Connect,
         name: connector.name,
-        settings: settings.chain(beside).collect(),
+        settings: settings.chain(outside).collect(),
     })
 }
 
@@ -146,13 +175,14 @@ fn of_properties(text: &str) -> Result<Input, InputError> {
     })
 }
 
-/// Beginnings of keys, and what the connector's names have instead; the first that fits counts.
+/// Prefixes of keys, and their replacements in the connector's names. The first matching prefix
+/// counts.
 type Renames = &'static [(&'static str, &'static str)];
 
 const CONNECT: Renames = &[("producer.override.", "producer.")];
 
-/// As `DebeziumServer.populateEngineProperties` puts them together. Options of `format.` that name
-/// no part are for all three converters.
+/// Renames keys as `DebeziumServer.populateEngineProperties` does. Options of `format.` that name
+/// no part apply to all three converters.
 const SERVER: Renames = &[
     ("debezium.source.", ""),
     ("debezium.sink.kafka.producer.", "producer."),
@@ -166,7 +196,7 @@ const SERVER: Renames = &[
     ("debezium.", ""),
 ];
 
-/// What of a worker's file concerns a connector; the rest is `worker.`.
+/// The keys of a worker's file that concern a connector; all others get the prefix `worker.`.
 const WORKER: Renames = &[
     ("key.converter", "key.converter"),
     ("value.converter", "value.converter"),
@@ -233,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_error() {
+    fn an_empty_input_is_an_error() {
         for text in ["", "\n# nothing\n", "{}", "[1]"] {
             assert!(Input::parse(text, None).is_err(), "{text:?}");
         }

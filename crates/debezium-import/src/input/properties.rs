@@ -1,6 +1,9 @@
-//! Java's properties files: <https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)>.
+//! Parses Java's properties files:
+//! <https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)>.
 
-/// One entry, with the number of the line on which it begins.
+use super::InputError;
+
+/// One entry, with the number of its first line.
 #[derive(PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) line: usize,
@@ -8,18 +11,10 @@ pub(super) struct Entry {
     pub(super) value: String,
 }
 
-/// Why a properties file cannot be read. No text of the file is part of it.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {what}")]
-pub struct PropertiesError {
-    line: usize,
-    what: &'static str,
-}
-
-/// All entries in their order; a key that is set twice is there twice.
-pub(super) fn parse(text: &str) -> Result<Vec<Entry>, PropertiesError> {
+/// All entries in their order, repeated keys too.
+pub(super) fn parse(text: &str) -> Result<Vec<Entry>, InputError> {
     let mut entries = Vec::new();
-    // A byte order mark is no character of a key.
+    // A byte order mark is not part of the first key.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = natural_lines(text).enumerate();
     while let Some((index, first)) = lines.next() {
@@ -37,7 +32,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Entry>, PropertiesError> {
         }
         let line = index + 1;
         let (key, value) = split(&logical);
-        let read = |text| unescape(text).map_err(|what| PropertiesError { line, what });
+        let read = |text| unescape(text).map_err(|what| InputError::Properties { line, what });
         entries.push(Entry {
             line,
             key: read(key)?,
@@ -47,7 +42,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Entry>, PropertiesError> {
     Ok(entries)
 }
 
-/// Lines end with `\n`, `\r` or `\r\n`.
+/// Splits a text into lines, which end with `\n`, `\r` or `\r\n`.
 fn natural_lines(text: &str) -> impl Iterator<Item = &str> {
     text.split('\n')
         .flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
@@ -57,13 +52,13 @@ fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\u{c}')
 }
 
-/// An odd number of backslashes at the end.
+/// Whether the line continues on the next: it ends with an odd number of backslashes.
 fn continues(line: &str) -> bool {
     line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }
 
-/// The key ends before the first blank, `=` or `:` without a backslash; blanks and one of the signs
-/// belong to neither.
+/// Splits a line into key and value. The key ends before the first blank, `=` or `:` that is not
+/// escaped; the blanks and one of the signs belong to neither.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.find(|c| {
@@ -77,7 +72,7 @@ fn split(line: &str) -> (&str, &str) {
     (key, rest.trim_start_matches(is_blank))
 }
 
-/// In UTF-16, for `\uD83D\uDE00` is one character.
+/// Decodes escapes. Collects UTF-16 code units, as `\uD83D\uDE00` is one character.
 fn unescape(text: &str) -> Result<String, &'static str> {
     let mut units: Vec<u16> = Vec::with_capacity(text.len());
     let mut chars = text.chars();
@@ -147,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_blank_lines_are_none() {
+    fn comments_and_blank_lines_are_skipped() {
         let entries = parse("# a=b\n\n ! c=d \\\n  e = f\n#\\\ng=h\n").unwrap();
         let read: Vec<_> = entries.iter().map(|e| (e.line, e.key.as_str())).collect();
         assert_eq!(read, [(4, "e"), (6, "g")]);

@@ -4,63 +4,57 @@ use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// One value, taken apart.
+use crate::report::Variable;
+
+/// A value, split into literals and references.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Value(Vec<Part>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Part {
     Literal(String),
-    Reference(Reference),
+    /// A reference to an environment variable.
+    Reference(Variable),
 }
 
-/// A place where an environment variable goes in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reference {
-    /// The variable, as walrelay wants it: upper case.
-    pub(crate) variable: String,
-    /// What to know about it, beside that it must be set.
-    pub(crate) remark: Option<&'static str>,
-}
-
-/// No secret gets into a message by way of `{:?}`.
+/// Shows no value, which may be a secret.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Value(…)")
     }
 }
 
-/// The remark of a variable that replaces a provider of Kafka Connect.
+/// Remark of a variable that replaces a configuration provider of Kafka Connect.
 const PROVIDER: &str =
     "a configuration provider of Kafka Connect gave it; put the same value into the variable";
-/// The remark of a variable whose default is lost.
+/// Remark of a variable whose default in the input is lost.
 const DEFAULT: &str =
     "the file has a default for it, and walrelay knows none: set the variable in any case";
-/// The remark of a variable that has another name in the file.
+/// Remark of a variable that has another name in the input.
 const RENAMED: &str = "its name is another one in the file, or it is a property that is not there";
 
-/// Finds the value of another property.
+/// Returns the value of another property.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Value {
-    /// Text that means itself.
+    /// A value without references.
     pub(crate) fn literal(text: impl Into<String>) -> Self {
         Self(vec![Part::Literal(text.into())])
     }
 
-    /// An environment variable and nothing else.
+    /// A value that is one reference.
     pub(crate) fn variable(name: &str) -> Self {
         Self::reference(name, None)
     }
 
-    /// The variable of this name, or the nearest name that can be one.
+    /// A value that is a reference to the variable of this name, or of the most similar valid name.
     fn reference(name: &str, remark: Option<&'static str>) -> Self {
-        let variable = variable_name(name);
-        Self(vec![Part::Reference(Reference { variable, remark })])
+        let name = variable_name(name);
+        Self(vec![Part::Reference(Variable { name, remark })])
     }
 
-    /// As in the configuration of a connector: `${env:NAME}`, `${file:/path:key}` and other
-    /// references to configuration providers have a colon; `${routedByValue}` has none.
+    /// Parses a value of a connector. References to configuration providers contain a colon, such
+    /// as `${env:NAME}` and `${file:/path:key}`; `${routedByValue}` has none.
     pub(crate) fn of_connect(key: &str, raw: &str) -> Self {
         Self::scan(key, raw, false, |inside| {
             let (provider, path) = inside.split_once(':')?;
@@ -73,8 +67,8 @@ impl Value {
         })
     }
 
-    /// As in `application.properties`: `${NAME}`, `${NAME:default}` and `${other.property}`, which
-    /// `property` looks up; `$${` and `\${` stand for `${`.
+    /// Parses a value of `application.properties`. References are `${NAME}`, `${NAME:default}` and
+    /// `${other.property}`, which `property` resolves; `$${` and `\${` stand for `${`.
     pub(crate) fn of_server(key: &str, raw: &str, property: Lookup<'_>) -> Self {
         Self::server(key, raw, property, 8)
     }
@@ -95,8 +89,8 @@ impl Value {
         })
     }
 
-    /// `find` returns what replaces `${…}` by the text between the braces. With `escapes`, a `$` or a
-    /// backslash before `${` makes it literal.
+    /// Replaces each `${…}` by the result of `find` for the text between the braces, if there is
+    /// one. With `escapes`, a `$` or a backslash before `${` makes it literal.
     fn scan(key: &str, raw: &str, escapes: bool, find: impl Fn(&str) -> Option<Self>) -> Self {
         let mut value = Self(Vec::new());
         let mut rest = raw;
@@ -146,7 +140,8 @@ impl Value {
         }
     }
 
-    /// A value with a `$` before a reference becomes one variable, as walrelay cannot write the `$`.
+    /// Replaces a value that has a `$` before a reference by one variable, as walrelay's
+    /// configuration cannot express that `$`.
     fn representable(self, key: &str) -> Self {
         let dollar =
             |pair: &[Part]| matches!(pair, [Part::Literal(text), _] if text.ends_with('$'));
@@ -156,7 +151,7 @@ impl Value {
         self
     }
 
-    /// The text of a value without references.
+    /// The text, if the value contains no reference.
     pub(crate) fn text(&self) -> Option<&str> {
         match self.0.as_slice() {
             [Part::Literal(text)] => Some(text),
@@ -164,26 +159,26 @@ impl Value {
         }
     }
 
-    /// Whether every variable may stand as the input names it.
+    /// Whether all variables are used as the input names them.
     pub(crate) fn is_plain(&self) -> bool {
-        self.references()
-            .all(|reference| reference.remark.is_none())
+        self.references().all(|variable| variable.remark.is_none())
     }
 
-    pub(crate) fn references(&self) -> impl Iterator<Item = &Reference> {
+    /// The environment variables that the value refers to.
+    pub(crate) fn references(&self) -> impl Iterator<Item = &Variable> {
         self.0.iter().filter_map(|part| match part {
-            Part::Reference(reference) => Some(reference),
+            Part::Reference(variable) => Some(variable),
             Part::Literal(_) => None,
         })
     }
 
-    /// As a string of walrelay's configuration, before TOML's own quoting: `${NAME}` for references, and
-    /// escaped text.
+    /// The value as a string of walrelay's configuration, before the quoting of TOML: references
+    /// become `${NAME}`, and text is escaped.
     pub(crate) fn configured(&self) -> String {
         self.join(escape)
     }
 
-    /// The same within a URL.
+    /// Like [`configured`](Self::configured), but text is percent-encoded for a URL.
     pub(crate) fn in_url(&self) -> String {
         self.join(percent)
     }
@@ -191,13 +186,13 @@ impl Value {
     fn join(&self, literal: impl Fn(&str) -> String) -> String {
         let parts = self.0.iter().map(|part| match part {
             Part::Literal(text) => literal(text),
-            Part::Reference(reference) => format!("${{{}}}", reference.variable),
+            Part::Reference(variable) => format!("${{{}}}", variable.name),
         });
         parts.collect()
     }
 }
 
-/// Whether walrelay takes `${name}` for an environment variable.
+/// Whether walrelay's configuration reads `${name}` as an environment variable.
 fn is_variable(name: &str) -> bool {
     let upper = |c: char| c.is_ascii_uppercase() || c == '_';
     name.starts_with(upper) && name.chars().all(|c| upper(c) || c.is_ascii_digit())
@@ -207,7 +202,7 @@ fn renamed(name: &str) -> Option<&'static str> {
     (!is_variable(name)).then_some(RENAMED)
 }
 
-/// The nearest name of a variable, as Quarkus makes one of a property: upper case, `_` for signs.
+/// The most similar valid name of a variable. As in Quarkus, letters become upper case, signs `_`.
 pub(crate) fn variable_name(name: &str) -> String {
     let sign = |c: char| !c.is_ascii_alphanumeric();
     let name = name.replace(sign, "_").to_ascii_uppercase();
@@ -218,7 +213,7 @@ pub(crate) fn variable_name(name: &str) -> String {
     }
 }
 
-/// `${NAME}` and `$${` mean something in walrelay's strings.
+/// Escapes `${NAME}` and `$${`, which have a meaning in walrelay's strings.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -235,7 +230,7 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The unreserved characters of RFC 3986 stay.
+/// All but the unreserved characters of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -251,7 +246,7 @@ mod tests {
     use super::*;
 
     fn variables(value: &Value) -> Vec<&str> {
-        value.references().map(|r| r.variable.as_str()).collect()
+        value.references().map(|v| v.name.as_str()).collect()
     }
 
     #[test]
@@ -266,7 +261,7 @@ mod tests {
         let topic = "outbox.event.${routedByValue}";
         assert_eq!(Value::of_connect("k", topic).text(), Some(topic));
         assert_eq!(Value::of_connect("k", "p$w${A}").text(), Some("p$w${A}"));
-        // walrelay has no way to write a dollar before a reference.
+        // walrelay's configuration cannot express a dollar sign before a reference.
         let value = Value::of_connect("a.b", "x$${env:B}");
         assert_eq!(value.configured(), "${A_B}");
     }
@@ -302,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_shown() {
+    fn debug_shows_no_value() {
         assert_eq!(format!("{:?}", Value::literal("hunter2")), "Value(…)");
     }
 }

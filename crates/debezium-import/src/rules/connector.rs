@@ -1,10 +1,10 @@
-//! All other options of the connector, of Kafka Connect and of Debezium Server, most of which have no
+//! All other options of the connector, of Kafka Connect and of Debezium Server. Most have no
 //! equivalent.
 
 use super::Absent::{Fatal, Note};
 use super::Rule::{Breaks, Call, Ignore, Set, Unsupported, When};
 use super::{Rule, Rules, apply_each, rule};
-use crate::input::{BESIDE, Kind};
+use crate::input::{Kind, OUTSIDE_CONFIG};
 use crate::translation::Translation;
 
 const DEFAULT: &str = "it has its default, which changes nothing";
@@ -17,7 +17,8 @@ const OFFSETS: &str = "the position is in the slot, and nowhere else";
 const RETRIES: &str = "walrelay tries again for ever, with the pauses of delivery.backoff_initial \
     and delivery.backoff_max, where a retry can help";
 const SIGNALS: &str = "walrelay takes no snapshots on request, and listens to no signals";
-/// Not written: with it a slot that is gone would be made anew, where `create = false` stops the relay.
+/// `source.snapshot` is not written: with it a missing slot would be created again, where
+/// `create = false` stops the relay.
 const INITIAL: &str = "Debezium has published the rows that were there when it first started; walrelay \
     begins where the slot stands, and repeats none of them. For a relay without a slot yet, \
     source.snapshot = \"initial\" does the same; it is not written here, as it would make a slot that is \
@@ -34,10 +35,10 @@ const MANUAL: &str = "Debezium leaves the slot where it is, and walrelay always 
 const POSTGRES: &str = "walrelay reads Postgres, and nothing else";
 const HALTS: &str = "an event that fails stops walrelay too, unless [poison] says otherwise";
 
-/// Of `[poison]`.
+/// The keys of `[poison]`.
 const CLASSES: &[&str] = &["unroutable", "oversize", "rejected", "undecodable"];
 
-/// Options of which Debezium's default matters, in the order of the report's notes.
+/// Options whose default in Debezium matters, in the order of the report's notes.
 const SETTINGS: Rules = rules! {
     "connector.class" => When(rules! {
         "io.debezium.connector.postgresql.postgresconnector|postgresconnector|postgres" =>
@@ -89,7 +90,7 @@ const SETTINGS: Rules = rules! {
     });
 };
 
-/// Of Debezium Server.
+/// Options for the log of Debezium Server.
 const LOG: Rules = rules! {
     "quarkus.log.level" => When(rules! {
         "off|fatal|severe|error" => Set("log", "level", "error");
@@ -256,7 +257,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
         })
     };
     for (number, name) in translation.below("") {
-        if let Some(member) = name.strip_prefix(BESIDE) {
+        if let Some(member) = name.strip_prefix(OUTSIDE_CONFIG) {
             let why = format!("`{member}` beside the configuration says nothing about it");
             translation.ignored(number, why);
         } else if !converters.is_empty() && of_converter(&name) {
@@ -268,7 +269,8 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
     }
 }
 
-/// Debezium's tolerance drops events without a trace; DLQ records keep them.
+/// Writes `dead-letter` for these kinds of poison. Debezium's tolerance drops events without a
+/// trace; dead letters keep them.
 fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&str]) {
     const REMARK: Option<&str> = Some(
         "Debezium would drop an event that fails, and nobody would know. Here it goes to the topic \
@@ -285,7 +287,7 @@ fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&st
     }
 }
 
-/// The router takes INSERT alone.
+/// The router relays only INSERT.
 fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
     let word = translation.word(number);
     let rule = if word.split(',').any(|operation| operation.trim() == "c") {
@@ -296,7 +298,7 @@ fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
     rule.apply(translation, number);
 }
 
-/// Kafka Connect's own creation of topics.
+/// Kafka Connect's options for the creation of topics.
 fn topics(translation: &mut Translation<'_>) {
     const KEYS: &[(&str, &str)] = &[
         ("default.partitions", "partitions"),

@@ -1,4 +1,4 @@
-//! `[router.converters]`: how keys, values and headers become bytes.
+//! `[router.converters]`: the converters of keys, values and headers.
 
 use super::Rule::{Breaks, Ignore, When};
 use super::{Rules, lookup, matches, rule, short_name};
@@ -8,7 +8,7 @@ use crate::translation::Translation;
 
 const SECTION: &str = "router.converters";
 
-/// walrelay's short names by Java's classes.
+/// walrelay's names of converters by Java class.
 const CLASSES: &[(&str, &str)] = &[
     ("org.apache.kafka.connect.storage.StringConverter", "string"),
     ("org.apache.kafka.connect.json.JsonConverter", "json"),
@@ -17,7 +17,7 @@ const CLASSES: &[(&str, &str)] = &[
         "bytearray",
     ),
     ("io.debezium.converters.BinaryDataConverter", "binarydata"),
-    // Its names before Debezium 2.0.
+    // Names of the class before Debezium 2.0.
     ("io.debezium.converters.ByteArrayConverter", "binarydata"),
     ("io.debezium.converters.ByteBufferConverter", "binarydata"),
     (
@@ -26,14 +26,14 @@ const CLASSES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The same by Debezium Server's formats.
+/// walrelay's names of converters by format of Debezium Server.
 const FORMATS: &[(&str, &str)] = &[
     ("json|jsonbytearray", "json"),
     ("simplestring", "string"),
     ("binary", "binarydata"),
 ];
 
-/// What stands in for other converters, by the class without its package or by the format.
+/// What to use instead of other converters, by class without its package or by format.
 const INSTEAD: &[(&str, &str)] = &[
     (
         "AvroConverter|avro|ProtobufConverter|protobuf|JsonSchemaConverter|ExtJsonConverter",
@@ -51,11 +51,11 @@ const INSTEAD: &[(&str, &str)] = &[
     ),
 ];
 
-/// Options that a converter of walrelay's has too, behind its short name.
+/// Options that walrelay's converters have too, as `<converter>.<option>`.
 const SAME: &str = "json.schemas.enable|json.decimal.format|json.replace.null.with.default|\
     binarydata.delegate.converter.type*";
 
-/// All others.
+/// All other options of converters, as `<converter>.<option>`.
 const OPTIONS: Rules = rules! {
     "*.schemas.cache.size" => Ignore("it is the size of a cache of Java's");
     "string.converter.type|json.converter.type|bytearray.converter.type|\
@@ -68,20 +68,20 @@ const OPTIONS: Rules = rules! {
     "*" => Ignore("the converter has no such option");
 };
 
-/// The converter of a part.
+/// The converter of keys, values or headers.
 #[derive(Clone, Copy)]
 struct Converter {
     /// `key`, `value` or `header`.
     part: &'static str,
-    /// walrelay's short name; `None` if it is not supported, which was reported.
+    /// walrelay's name; `None` if the converter is not supported, which has been reported.
     name: Option<&'static str>,
-    /// Whether the connector names it, and not the worker.
+    /// Whether the connector names the converter, not the worker.
     own: bool,
 }
 
 impl Converter {
-    /// Takes an option over if walrelay's converter has it.
-    fn takes(&self, translation: &mut Translation<'_>, number: usize, option: &str) -> bool {
+    /// Takes an option over if walrelay's converter has it; returns whether it has.
+    fn take_option(&self, translation: &mut Translation<'_>, number: usize, option: &str) -> bool {
         let Self { part, name, .. } = self;
         let same = name.is_some_and(|name| matches(SAME, &format!("{name}.{option}")));
         if same {
@@ -98,12 +98,12 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
     for converter in found {
         options(translation, converter);
     }
-    // Debezium Server's options for all converters that have none of their own.
+    // Options of Debezium Server that apply to all converters without such an option of their own.
     for (number, option) in translation.below("converter.") {
         for converter in found {
             let key = format!("{}.converter.{option}", converter.part);
             if !translation.draft.has(SECTION, &key) && translation.text(number).is_some() {
-                converter.takes(translation, number, &option);
+                converter.take_option(translation, number, &option);
             }
         }
         translation.ignored(number, "no converter here has such an option");
@@ -134,7 +134,7 @@ fn converter(translation: &mut Translation<'_>, part: &'static str) -> Converter
     }
     let names = if class.is_some() { CLASSES } else { FORMATS };
     let text = translation.text(number).unwrap_or_default();
-    let own = server || !translation.of_worker(number);
+    let own = server || !translation.is_of_worker(number);
     let name = lookup(names, &text);
     if let Some(name) = name {
         translation.write(SECTION, &option, quoted(name), &[number], None);
@@ -150,7 +150,8 @@ fn converter(translation: &mut Translation<'_>, part: &'static str) -> Converter
     Converter { part, name, own }
 }
 
-/// Debezium Server has a default; Kafka Connect falls back on the worker's configuration.
+/// The converter of a part that the input does not name. Debezium Server has a default; Kafka
+/// Connect uses the worker's configuration.
 fn default(translation: &mut Translation<'_>, part: &'static str, option: &str) -> Converter {
     let own = translation.kind == Kind::Server;
     let (name, comment, note) = match (own, part) {
@@ -175,7 +176,7 @@ fn default(translation: &mut Translation<'_>, part: &'static str, option: &str) 
         ),
     };
     for (number, _) in translation.below(&format!("{option}.")) {
-        if !own && !translation.of_worker(number) {
+        if !own && !translation.is_of_worker(number) {
             let why = "Kafka Connect reads it only beside";
             let why = format!("{why} {option} in the same configuration, and that is not there");
             translation.ignored(number, why);
@@ -189,17 +190,17 @@ fn default(translation: &mut Translation<'_>, part: &'static str, option: &str) 
     Converter { part, name, own }
 }
 
-/// The options of one converter. Those of the connector do not count where the converter is the
-/// worker's.
+/// Applies the rules for the options of one converter. The connector's options are ignored if the
+/// converter is the worker's.
 fn options(translation: &mut Translation<'_>, converter: Converter) {
     for (number, option) in translation.below(&format!("{}.converter.", converter.part)) {
         let Some(name) = converter.name else {
             translation.unsupported(number, "it belongs to a converter that is not supported");
             continue;
         };
-        let counts = converter.own || translation.of_worker(number);
+        let counts = converter.own || translation.is_of_worker(number);
         if counts
-            && !converter.takes(translation, number, &option)
+            && !converter.take_option(translation, number, &option)
             && let Some(rule) = rule(OPTIONS, &format!("{name}.{option}"))
         {
             rule.apply(translation, number);

@@ -1,17 +1,17 @@
-//! `sasl.jaas.config`: `Module required name="value" …;`.
+//! Parses `sasl.jaas.config`: `Module required name="value" …;`.
 
-/// What a login module is told.
+/// What a login module authenticates with.
 #[derive(PartialEq, Eq)]
 pub(super) enum Login {
     /// PLAIN and SCRAM: user name and password.
     Password(Option<String>, Option<String>),
     /// OAUTHBEARER.
     Tokens,
-    /// Kerberos, or somebody's own.
+    /// Kerberos, or another module.
     Other,
 }
 
-/// `None` if it is nothing of the kind.
+/// Parses a login module; `None` if the text is not one.
 pub(super) fn login(text: &str) -> Option<Login> {
     let mut words = Words { rest: text.trim() };
     let class = words.word()?;
@@ -54,7 +54,7 @@ impl Words<'_> {
         self.rest = self.rest.trim_start();
     }
 
-    /// A bare word or one in quotes, in which a backslash takes the next character as it is.
+    /// Takes a word, bare or in quotes. In quotes a backslash escapes the next character.
     fn word(&mut self) -> Option<String> {
         self.skip();
         let mut chars = self.rest.chars();

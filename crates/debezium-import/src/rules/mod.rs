@@ -1,7 +1,7 @@
-//! What becomes of each setting: tables of names and rules, and code where settings depend on each
-//! other.
+//! The rules that give each setting its outcome: tables of names and rules, and code for settings
+//! that depend on each other.
 
-/// Tables as text: `"pattern" => rule;` or `"name" => rule, absent …;`.
+/// Builds `Rules` from lines `"pattern" => rule;` or `"name" => rule, absent …;`.
 macro_rules! rules {
     ($($pattern:literal => $rule:expr $(, absent $absent:expr)?;)*) => {
         &[$(($pattern, $rule, rules!(@ $($absent)?))),*]
@@ -20,7 +20,7 @@ mod source;
 use crate::draft::quoted;
 use crate::translation::Translation;
 
-/// Settles every setting.
+/// Gives every setting an outcome.
 pub(crate) fn apply(translation: &mut Translation<'_>, tables: &[String]) {
     source::apply(translation, tables);
     router::apply(translation);
@@ -29,49 +29,50 @@ pub(crate) fn apply(translation: &mut Translation<'_>, tables: &[String]) {
     connector::apply(translation);
 }
 
-/// What becomes of a setting.
+/// How a setting gets its outcome.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// walrelay has no use for it, and why.
+    /// Not needed: why.
     Ignore(&'static str),
-    /// Not supported, and what to do instead.
+    /// Not supported: what to do instead.
     Unsupported(&'static str),
-    /// Not supported, and records would be others, or events missing, without it.
+    /// Not supported, and without it records differ or events are missing: what to do instead.
     Breaks(&'static str),
-    /// [`Rule::Breaks`], and why there can be no configuration at all.
+    /// Like [`Rule::Breaks`], and no configuration can be written: what to do instead, and why.
     Fatal(&'static str, &'static str),
-    /// The value goes into this section and key.
+    /// The value is copied into this section and key.
     Copy(&'static str, &'static str),
-    /// The same with a secret, into `[sink.kafka]`; the variable that stands for it.
+    /// The value, a secret, is copied into this key of `[sink.kafka]`; the variable that can
+    /// replace it.
     Secret(&'static str, &'static str),
-    /// This value goes into this section and key.
+    /// Section, key, and the value that is written there.
     Set(&'static str, &'static str, &'static str),
-    /// By the value in lower case; the first pattern that fits counts.
+    /// The rule for the value in lower case; the first matching pattern counts.
     When(Rules),
-    /// Whatever the function makes of it.
+    /// The function gives the setting its outcome.
     Call(fn(&mut Translation<'_>, usize)),
 }
 
-/// What the lack of a setting means.
+/// What happens if a setting is missing.
 #[derive(Clone, Copy)]
 enum Absent {
     /// Nothing.
     Nothing,
-    /// Debezium's default, which is not walrelay's: section, key, value and comment.
+    /// Writes Debezium's default, which is not walrelay's: section, key, value and comment.
     Write(&'static str, &'static str, &'static str, &'static str),
-    /// Something to know: the default, and what follows from it.
+    /// Adds a note: the default, and what follows from it.
     Note(&'static str, &'static str),
-    /// The same, to look at before walrelay takes over.
+    /// Adds an urgent note: the default, and what follows from it.
     Urgent(&'static str, &'static str),
-    /// There can be no configuration.
+    /// No configuration can be written: why.
     Fatal(&'static str),
 }
 
-/// Patterns of names, see [`matches`], and what becomes of such a setting; the first that fits
-/// counts.
+/// Patterns of names (see [`matches`]), the rule of such a setting, and what happens if it is
+/// missing. The first matching pattern counts.
 type Rules = &'static [(&'static str, Rule, Absent)];
 
-/// Whether a name fits a pattern: names separated by `|`, where `*` at one end stands for any text.
+/// Whether a name matches a pattern: names separated by `|`, with `*` at one end for any text.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut patterns = pattern.split('|');
     patterns.any(
@@ -89,14 +90,14 @@ fn rule(rules: Rules, name: &str) -> Option<Rule> {
     Some(*rule)
 }
 
-/// The text of the first pattern that fits.
+/// The text of the first matching pattern.
 fn lookup(texts: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
     let mut texts = texts.iter();
     let (_, text) = texts.find(|(pattern, _)| matches(pattern, name))?;
     Some(text)
 }
 
-/// Of a Java class.
+/// The name of a Java class without its package.
 fn short_name(class: &str) -> &str {
     class.rsplit('.').next().unwrap_or(class)
 }
@@ -116,7 +117,7 @@ impl Rule {
             Self::Set(section, key, value) => {
                 translation.write(section, key, literal(value), &[number], None);
             }
-            // A value that has to be put in is unknown: only `*` fits.
+            // The text of a value with references is unknown: only `*` matches.
             Self::When(cases) => {
                 let text = translation.text(number);
                 let text = text.map_or("*".to_owned(), |text| text.to_ascii_lowercase());
@@ -129,7 +130,7 @@ impl Rule {
     }
 }
 
-/// Truth values as such, all else as text.
+/// The value in TOML: a boolean as such, any other value as a string.
 fn literal(value: &str) -> String {
     match value {
         "true" | "false" => value.to_owned(),
@@ -146,7 +147,7 @@ fn apply_all(translation: &mut Translation<'_>, prefix: &str, rules: Rules) {
     }
 }
 
-/// Applies rules of single settings in the order of the table.
+/// Applies rules to single settings, in the order of the table.
 fn apply_each(translation: &mut Translation<'_>, rules: Rules) {
     for (name, rule, absent) in rules {
         if let Some(number) = translation.find(name) {

@@ -1,4 +1,4 @@
-//! `[sink.kafka]`: properties of Java's producer as those of librdkafka.
+//! `[sink.kafka]`: properties of Java's producer as properties of librdkafka.
 
 use super::Rule::{Breaks, Call, Copy, Fatal, Ignore, Secret, Set, Unsupported, When};
 use super::jaas::{self, Login};
@@ -20,7 +20,7 @@ const KEY_STORE: &str = "librdkafka reads PKCS#12 and PEM: `keytool -importkeyst
 const UNREAD: Rule = Ignore("it opens a store that librdkafka does not read");
 const SYSTEM_SIZE: Rule = Ignore("it leaves the size to the operating system, as walrelay does");
 
-/// Of Debezium Server.
+/// The type of Debezium Server's sink.
 const SINK_TYPE: Rules = rules! {
     "sink.type" => When(rules! {
         "kafka" => Set("sink", "kind", "kafka");
@@ -29,7 +29,7 @@ const SINK_TYPE: Rules = rules! {
     }), absent Absent::Fatal("debezium.sink.type is missing: walrelay delivers to Kafka only");
 };
 
-/// Below `debezium.sink.`.
+/// Options of Debezium Server's sink, without `debezium.sink.`.
 pub(super) const SINK: Rules = rules! {
     "kafka.wait.message.delivery.timeout.ms" =>
         Ignore("walrelay waits for acknowledgements as long as it takes and confirms nothing \
@@ -45,7 +45,7 @@ const SAME: &str = "bootstrap.servers|client.id|client.dns.lookup|compression.ty
     retry.backoff.ms|retry.backoff.max.ms|security.protocol|sasl.mechanism|\
     socket.connection.setup.timeout.ms|enable.metrics.push";
 
-/// All others.
+/// All other properties of the producer.
 pub(super) const PROPERTIES: Rules = rules! {
     "max.request.size" => Copy(SECTION, "message.max.bytes");
     "request.timeout.ms" => Copy(SECTION, "socket.timeout.ms");
@@ -119,7 +119,7 @@ pub(super) const PROPERTIES: Rules = rules! {
             does the same, add it to [sink.kafka]");
 };
 
-/// Java's stores, by the type of the store and the option.
+/// Properties of Java's key and trust stores, as `<type of the store>/<property without ssl.>`.
 const STORES: Rules = rules! {
     "pem/truststore.location" => Copy(SECTION, "ssl.ca.location");
     "*/truststore.location" => Unsupported(TRUST_STORE);
@@ -170,7 +170,7 @@ fn bootstrap_servers(translation: &mut Translation<'_>) {
             "KAFKA_BOOTSTRAP_SERVERS",
             "; the worker's file has it, and --worker FILE reads it there",
         ),
-        // What Debezium Server itself looks for in its environment.
+        // Debezium Server itself reads this variable.
         Kind::Server => ("DEBEZIUM_SINK_KAFKA_PRODUCER_BOOTSTRAP_SERVERS", ""),
     };
     let value = translation.configured(&Value::variable(variable));
@@ -179,7 +179,7 @@ fn bootstrap_servers(translation: &mut Translation<'_>) {
     translation.note(KEY, format!("{text} {variable}{of_worker}"), true);
 }
 
-/// The type of a store, `jks` by default; empty for a store of that type that is not there.
+/// The type of a store, `jks` by default. Empty if the type is `jks` and the store has no location.
 fn store_type(translation: &Translation<'_>, store: &str) -> String {
     let find = |option: &str| translation.find(&format!("producer.ssl.{store}.{option}"));
     let word = find("type").map_or("jks".to_owned(), |number| translation.word(number));
@@ -190,7 +190,7 @@ fn store_type(translation: &Translation<'_>, store: &str) -> String {
     }
 }
 
-/// `sasl.jaas.config`: who logs in, by which password.
+/// `sasl.jaas.config`: the login module with user name and password.
 fn login(translation: &mut Translation<'_>, number: usize) {
     let value = translation.value(number);
     let why = match jaas::login(&value.configured()) {
@@ -218,7 +218,8 @@ fn credentials(
     username: &str,
     password: Option<String>,
 ) {
-    // The name of a provider's reference does not say whether it is a password.
+    // A variable that replaces a provider's reference has the name of the setting, and its value
+    // may not be the password.
     let value = translation.value(number);
     let own = value.is_plain();
     if own {
@@ -232,7 +233,7 @@ fn credentials(
     translation.write(SECTION, "sasl.password", password, &[number], None);
 }
 
-/// `${NAME}` and nothing else.
+/// Whether the text is `${NAME}` and nothing else.
 fn is_reference(text: &str) -> bool {
     let name = text.strip_prefix("${");
     let name = name.and_then(|rest| rest.strip_suffix('}'));

@@ -1,4 +1,4 @@
-//! `[router.debezium]`: the transforms, and what of the connector shapes records.
+//! `[router.debezium]`: the transforms, and the connector's options that affect records.
 
 use super::Absent::Write;
 use super::Rule::{Breaks, Call, Copy, Ignore, Set, When};
@@ -11,8 +11,8 @@ const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
 const SECTION: &str = "router.debezium";
 const PLACEMENT: &str = "table.fields.additional.placement";
 
-/// Options of the connector that show in the router's records, with their defaults.
-const SHAPING: &[(&str, &str)] = &[
+/// Options of the connector that affect the router's records, with their defaults.
+const RECORD_OPTIONS: &[(&str, &str)] = &[
     ("binary.handling.mode", "bytes"),
     ("decimal.handling.mode", "precise"),
     ("time.precision.mode", "adaptive"),
@@ -27,7 +27,7 @@ const SHAPING: &[(&str, &str)] = &[
     ),
 ];
 
-/// Options of the router where it is behind a predicate.
+/// Options of a router that a predicate applies to.
 const CONDITIONS: Rules = rules! {
     "predicate" =>
         Breaks("the router is behind a predicate, and walrelay routes every row of its tables: if \
@@ -36,7 +36,7 @@ const CONDITIONS: Rules = rules! {
     "negate" => Breaks("it belongs to the router's predicate, see there");
 };
 
-/// Options of the router that Debezium Server's sink does not honour.
+/// Options of the router that Debezium Server's sink ignores.
 const SERVER: Rules = rules! {
     "table.field.event.timestamp" =>
         Ignore("Debezium Server's sink for Kafka sends no timestamps, so it is left out: records \
@@ -56,7 +56,7 @@ const TOPIC_PREFIX: Rules = rules! {
     });
 };
 
-/// Debezium adds these headers unless it is told not to; walrelay does on request.
+/// Debezium adds these headers by default, walrelay only on request.
 const CONTEXT_HEADERS: Rules = rules! {
     "extended.headers.enabled" => When(rules! {
         "true" => Set(SECTION, "extended.headers.enabled", "true");
@@ -68,7 +68,7 @@ const CONTEXT_HEADERS: Rules = rules! {
 pub(super) fn apply(translation: &mut Translation<'_>) {
     transforms(translation);
     apply_each(translation, TOPIC_PREFIX);
-    for (name, default) in SHAPING {
+    for (name, default) in RECORD_OPTIONS {
         let Some(number) = translation.find(name) else {
             continue;
         };
@@ -76,7 +76,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
         option(translation, number, name);
         if is_default
             && let Some(line) = translation.draft.lines.last_mut()
-            && line.from == [number]
+            && line.settings == [number]
         {
             line.redundant = Some("it is Debezium's default, and what walrelay does");
         }
@@ -138,7 +138,7 @@ fn transforms(translation: &mut Translation<'_>) {
     }
 }
 
-/// Transforms that are common beside the router, and what replaces each.
+/// Transforms that are common beside the router, and their replacements.
 const INSTEAD: &[(&str, &str)] = &[
     (
         "ExtractNewRecordState",
@@ -176,7 +176,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ),
 ];
 
-/// Predicates count only if the router is behind one.
+/// Predicates are not supported if the router has one; else they are left to the other rules.
 fn predicates(translation: &mut Translation<'_>, router: Option<&str>) {
     let conditional = router.is_some_and(|router| {
         let predicate = format!("transforms.{router}.predicate");
@@ -203,7 +203,7 @@ fn option_of_router(translation: &mut Translation<'_>, number: usize, name: &str
     }
 }
 
-/// An option by its own name. Debezium reads the names of its choices in any case.
+/// Writes an option under its own name. Debezium ignores the case of an option's choices.
 fn option(translation: &mut Translation<'_>, number: usize, name: &str) {
     let choice = matches!(name.rsplit('.').next(), Some("mode" | "behavior"))
         || name == "table.field.additional.missing";
@@ -217,7 +217,8 @@ fn option(translation: &mut Translation<'_>, number: usize, name: &str) {
     translation.write(SECTION, name, value, &[number], None);
 }
 
-/// Debezium Server's sink for Kafka sends no partition: honouring it now would move keys.
+/// Debezium Server's sink for Kafka ignores the placement `partition`: with it, keys would move to
+/// other partitions.
 fn placement_of_server(translation: &mut Translation<'_>, number: usize) {
     const REMARK: &str = "without the placement `partition`: Debezium Server's sink for Kafka \
         ignores it, and keys would move to other partitions. walrelay would honour it";

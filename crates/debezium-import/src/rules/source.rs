@@ -1,4 +1,4 @@
-//! `[source]`: where Postgres is, the slot, the publication, the tables.
+//! `[source]`: the URL of Postgres, the slot, the publication and the tables.
 
 use super::Absent::{Urgent, Write};
 use super::Rule::{Copy, Ignore, Set, Unsupported, When};
@@ -18,7 +18,7 @@ const ALL_TABLES: &str = "if Debezium made the publication so, it is FOR ALL TAB
     refuses one with other tables than its own (publication-foreign-table). Make one for the outbox tables \
     before the hand-over: docs/MIGRATING-FROM-DEBEZIUM.md, \"A publication for all tables\"";
 
-/// Options of the slot and the publication, in the order of the lines.
+/// Options of the slot and the publication, in the order of the output.
 const SETTINGS: Rules = rules! {
     "slot.name" => Copy("source", "slot"),
         absent Write("source", "slot", "debezium", "Debezium's default");
@@ -55,7 +55,7 @@ pub(super) fn apply(translation: &mut Translation<'_>, given: &[String]) {
     url(translation);
     apply_each(translation, SETTINGS);
     tables(translation, given);
-    // A missing slot is an error: a new one would have no position.
+    // A missing slot must be an error, as a new one would not continue from the old position.
     let comment = "the slot is Debezium's: none is ever made anew";
     translation.write("source", "create", "false".to_owned(), &[], Some(comment));
 }
@@ -82,7 +82,7 @@ fn url(translation: &mut Translation<'_>) {
     translation.write("source", "url", quoted(&url), &from, None);
 }
 
-/// A part of the URL that the connector cannot do without.
+/// A part of the URL that the connector requires.
 fn needed(translation: &mut Translation<'_>, name: &str, from: &mut Vec<usize>) -> Value {
     let value = if let Some(number) = translation.find(name) {
         from.push(number);
@@ -90,7 +90,7 @@ fn needed(translation: &mut Translation<'_>, name: &str, from: &mut Vec<usize>) 
     } else {
         let variable = match translation.kind {
             Kind::Connect => variable_name(name),
-            // What Debezium Server itself looks for in its environment.
+            // Debezium Server itself reads this variable.
             Kind::Server => variable_name(&format!("debezium.source.{name}")),
         };
         let why = format!("it is not in the input; the configuration wants it from {variable}");
@@ -119,7 +119,7 @@ fn password(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> String 
     format!(":{}", value.in_url())
 }
 
-/// Names, addresses, and the lists that the JDBC driver takes.
+/// Hosts for the URL, from names, addresses or a list of the JDBC driver.
 fn hosts(text: &str) -> String {
     let hosts = text.split(',').map(str::trim);
     let hosts = hosts.map(|host| match host.matches(':').count() {
@@ -131,7 +131,7 @@ fn hosts(text: &str) -> String {
     hosts.collect::<Vec<_>>().join(",")
 }
 
-/// TLS and what else the JDBC driver is told, as parameters of the URL.
+/// TLS and other parameters of the JDBC driver, as parameters of the URL.
 fn parameters(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> Vec<String> {
     const TIMEOUT: &str = "connect_timeout";
     let mut all: Vec<String> = Vec::new();
@@ -144,7 +144,7 @@ fn parameters(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> Vec<S
         let value = translation.value(number);
         let (parameter, text) = match option {
             "sslmode" if word == "allow" => (option, "prefer".to_owned()),
-            // Debezium knows both spellings.
+            // Debezium accepts both spellings.
             "sslmode" => (option, word.replace('_', "-")),
             "sslrootcert" | "sslcert" | "sslkey" => (option, value.in_url()),
             "tcpKeepAlive" if word == "false" => ("keepalives", "0".to_owned()),
@@ -223,10 +223,10 @@ fn tables(translation: &mut Translation<'_>, given: &[String]) {
     translation.write("source", "tables", list(&names), &[number], remark);
 }
 
-/// `schema.table` of an expression that means one table, as walrelay writes it: in quotes where it
-/// is not a plain name.
+/// `schema.table` of an expression that matches one table. A name that is not a plain identifier is
+/// in quotes.
 fn table(expression: &str) -> Option<String> {
-    // The dot between them matches any character; a table `public_outbox` has no schema.
+    // `.` is the separator; a table such as `public_outbox`, which `.` matches too, has no schema.
     let name = expression.replace("\\.", ".");
     let name = name.strip_prefix('^').unwrap_or(&name);
     let name = name.strip_suffix('$').unwrap_or(name);

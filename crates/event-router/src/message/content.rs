@@ -1,4 +1,4 @@
-//! The content form: which members there are, and what each may be.
+//! Parses the content of a logical message: its members and their values.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{MessageError, MessageMember};
 
-/// The members as they stand in the content, `null` as absent.
+/// The JSON of each member, by [`MessageMember`]; `None` if the member is missing or null.
 pub(super) struct Content<'a> {
     raw: [Option<&'a RawValue>; MessageMember::ALL.len()],
 }
@@ -24,7 +24,7 @@ impl<'a> Content<'a> {
         let mut raw = [None; MessageMember::ALL.len()];
         let mut seen = [false; MessageMember::ALL.len()];
         let mut fault = None;
-        // Reads to the end in spite of a fault: text that is not JSON gives that error.
+        // A fault does not end the parsing, as text that is not JSON has priority.
         let read = each_member(text, |name, value| {
             let known = |member: &MessageMember| member.name() == name;
             let Some(member) = MessageMember::ALL.into_iter().find(known) else {
@@ -43,7 +43,8 @@ impl<'a> Content<'a> {
         fault.map_or(Ok(Self { raw }), Err)
     }
 
-    /// Payload and headers as JSON; other members are strings, or whole numbers taken as their digits.
+    /// The value of a member. Payload and headers are JSON; other members are strings, or integers,
+    /// whose text is their digits.
     pub(super) fn value(
         &self,
         member: MessageMember,
@@ -62,12 +63,12 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Calls `each` with name and value of each member of a JSON object; `null` is `None`.
+/// Calls `each` with the name and value of each member of a JSON object; a null value is `None`.
 fn each_member<'a>(
     text: &'a str,
     each: impl FnMut(Cow<'a, str>, Option<&'a RawValue>),
 ) -> serde_json::Result<()> {
-    /// A name, borrowed where it can be: a bare `Cow` never is.
+    /// A name, borrowed if possible: serde never borrows a bare `Cow`.
     #[derive(Deserialize)]
     #[serde(transparent)]
     struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -95,11 +96,11 @@ fn each_member<'a>(
     deserializer.end()
 }
 
-/// The text of a JSON string; borrowed if it has no escape. `None`: it is no string.
+/// The text of a JSON string, borrowed if it has no escape. `None` if the JSON is not a string.
 fn unquote(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if inner.contains('\\') {
-        // Half of a surrogate pair is a string in JSON and none in UTF-8.
+        // Half of a surrogate pair is allowed in JSON, but not in UTF-8: an error.
         serde_json::from_str(raw).ok().map(Cow::Owned)
     } else {
         Some(Cow::Borrowed(inner))
@@ -111,7 +112,7 @@ fn is_whole_number(raw: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The headers of the message that was read last, in one buffer.
+/// The headers of the last message, in one buffer.
 #[derive(Clone, Default)]
 pub(super) struct HeaderBuffer {
     pub(super) texts: String,
@@ -119,7 +120,7 @@ pub(super) struct HeaderBuffer {
 }
 
 impl HeaderBuffer {
-    /// Reads an object of strings, numbers, truth values and nulls.
+    /// Reads an object of strings, numbers, booleans and nulls.
     pub(super) fn read(&mut self, headers: Option<&str>) -> Result<(), MessageError> {
         self.texts.clear();
         self.places.clear();
@@ -150,7 +151,7 @@ impl HeaderBuffer {
     }
 }
 
-/// A string's text, or a number or a truth value as it is written.
+/// The text of a string; a number or boolean as written. `None` for objects and arrays.
 fn header_value(raw: &str) -> Option<Cow<'_, str>> {
     match raw.bytes().next()? {
         b'{' | b'[' => None,

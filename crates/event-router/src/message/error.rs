@@ -1,26 +1,28 @@
+//! Errors of the content of logical messages.
+
 use walrelay_sink::Poison;
 
 /// A member of a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MessageMember {
-    /// `id`: the event's id.
+    /// `id`: id of the event.
     Id,
-    /// `topic`: the topic's name as it is.
+    /// `topic`: the topic, used unchanged.
     Topic,
-    /// `aggregate`: the preset makes a topic of it; Debezium's `aggregatetype`.
+    /// `aggregate`: Debezium's `aggregatetype`, from which the preset makes the topic.
     Aggregate,
-    /// `key`: the record's key.
+    /// `key`: key of the record.
     Key,
-    /// `type`: the type of the event.
+    /// `type`: type of the event.
     Type,
-    /// `payload`: the record's value.
+    /// `payload`: value of the record.
     Payload,
-    /// `headers`: more headers.
+    /// `headers`: additional headers.
     Headers,
 }
 
 impl MessageMember {
-    /// All of them, in the order of their discriminants.
+    /// All members, in the order of their discriminants.
     pub const ALL: [Self; 7] = [
         Self::Id,
         Self::Topic,
@@ -31,41 +33,40 @@ impl MessageMember {
         Self::Headers,
     ];
 
-    /// Its name in the content.
+    /// Name of the member in the content.
     pub const fn name(self) -> &'static str {
-        const NAMES: [&str; 7] = [
-            "id",
-            "topic",
-            "aggregate",
-            "key",
-            "type",
-            "payload",
-            "headers",
-        ];
-        NAMES[self as usize]
+        match self {
+            Self::Id => "id",
+            Self::Topic => "topic",
+            Self::Aggregate => "aggregate",
+            Self::Key => "key",
+            Self::Type => "type",
+            Self::Payload => "payload",
+            Self::Headers => "headers",
+        }
     }
 }
 
-/// Why a message is no event. Errors have the place in the content, never its text.
+/// Why a message is not an event. Errors have a position in the content, never its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// It is not UTF-8, as JSON must be. `pg_logical_emit_message` sends text in the encoding of the
-    /// database.
+    /// The content is not UTF-8, as JSON must be. `pg_logical_emit_message` sends text in the
+    /// encoding of the database.
     #[error("the content is not UTF-8 from byte {at} on")]
     NotUtf8 {
-        /// Counted from 0.
+        /// Offset of the first invalid byte, from 0.
         at: usize,
     },
-    /// It is not JSON, or something follows it.
+    /// The content is not JSON, or something follows the JSON.
     #[error("the content is not one JSON object: line {line}, column {column}")]
     NotJson {
-        /// Counted from 1.
+        /// Line, counted from 1.
         line: usize,
-        /// Counted from 1, in bytes; 0 before the first.
+        /// Column in bytes, counted from 1; 0 before the first byte.
         column: usize,
     },
-    /// An object has a member without a meaning.
+    /// The content has an unknown member.
     #[error(
         "the content has a member that is none of \"id\", \"topic\", \"aggregate\", \"key\", \"type\", \
          \"payload\" and \"headers\""
@@ -74,18 +75,18 @@ pub enum MessageError {
     /// A member occurs twice.
     #[error("the content has member {member:?} twice", member = member.name())]
     Twice {
-        /// Which.
+        /// The member.
         member: MessageMember,
     },
-    /// A member is of another kind.
+    /// A member has a value of another kind.
     #[error("member {member:?} of the content is not {wanted}", member = member.name())]
     Kind {
-        /// Which.
+        /// The member.
         member: MessageMember,
-        /// The kind that it must be, with its article.
+        /// The kind of value that the member must have, with its article.
         wanted: &'static str,
     },
-    /// The content names a topic and leaves it to the route.
+    /// The content has both a topic and an aggregate.
     #[error("the content has \"topic\" and \"aggregate\": one of them names the topic")]
     TwoTopics,
     /// The topic is the empty string.
@@ -94,7 +95,7 @@ pub enum MessageError {
 }
 
 impl MessageError {
-    /// Which kind of poison such a message is.
+    /// The kind of poison that such a message is.
     pub const fn poison(&self) -> Poison {
         match self {
             Self::TwoTopics | Self::EmptyTopic => Poison::Unroutable,

@@ -1,7 +1,8 @@
 //! Events written with `pg_logical_emit_message` instead of into a table.
 //!
-//! The content of such a message is a JSON object. It becomes a row of a virtual table, with a column
-//! for each member under the names of the presets. The router routes that row like any other.
+//! The content of such a logical message is a JSON object. It becomes a row of a virtual table that
+//! has a column for each member, under the names that the presets use. The router routes that row
+//! like any other.
 
 mod content;
 mod error;
@@ -24,10 +25,10 @@ const TEXT: TypeOid = TypeOid::new(25);
 const TIMESTAMPTZ: TypeOid = TypeOid::new(1184);
 const JSONB: TypeOid = TypeOid::new(3802);
 
-/// A column of the virtual table is a member, or the time of the commit.
+/// The source of a column of the virtual table: a member, or `None` for the commit time.
 type Source = Option<MessageMember>;
 
-/// The columns under which presets look for the members, and the members' own names.
+/// The columns for each member: those that presets read, and one of the member's own name.
 const COLUMNS: [(Source, &[&str]); 8] = [
     (Some(MessageMember::Id), &["id", "event_id"]),
     (Some(MessageMember::Topic), &["topic"]),
@@ -45,47 +46,47 @@ const COLUMNS: [(Source, &[&str]); 8] = [
     (None, &["created_at", "occurred_at"]),
 ];
 
-/// Makes rows of messages. Its buffers hold the row that was made last.
+/// Makes rows of logical messages. The buffers contain the last row.
 #[derive(Clone)]
 pub struct Messages {
     prefix: String,
     columns: Vec<(String, Source)>,
-    /// An Insert message: the row that was made last.
+    /// Insert message of the last row.
     row: Vec<u8>,
-    /// The text of its commit time.
+    /// Text of the commit time of the last row.
     time: String,
     headers: HeaderBuffer,
 }
 
-/// A message as a row.
+/// A logical message as a row.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageRow<'a> {
-    /// The row, of one of [`Messages::TABLES`].
+    /// Row of one of [`Messages::TABLES`].
     pub insert: Insert<'a>,
-    /// The message's own headers, which follow the headers of the route.
+    /// Headers in the message, which follow the headers of the route.
     pub headers: MessageHeaders<'a>,
 }
 
-/// Headers of a message.
+/// Headers of a logical message.
 #[derive(Clone, Copy)]
 pub struct MessageHeaders<'a> {
     buffer: &'a HeaderBuffer,
 }
 
 impl Messages {
-    /// The table of the messages that leave the topic to the route. `InvalidOid`: no table of a
-    /// database has it.
+    /// The table of messages whose topic the route chooses. The OID is `InvalidOid`, which no table
+    /// of a database has.
     const ROUTED: RelationId = RelationId::new(0);
-    /// The table of the messages that name their topic, in the column [`TOPIC`](Self::TOPIC). The OIDs
-    /// below 16384 are those of catalogs, which cannot be published.
+    /// The table of messages that name their topic, in the column [`TOPIC`](Self::TOPIC). OIDs
+    /// below 16384 belong to catalogs, which cannot be published.
     const NAMED: RelationId = RelationId::new(1);
     const TOPIC: &'static str = MessageMember::Topic.name();
-    /// Both.
+    /// Both tables.
     pub const TABLES: [RelationId; 2] = [Self::ROUTED, Self::NAMED];
-    /// The schema of both, in errors and dead letters.
+    /// Schema of both tables, in errors and dead letters.
     pub const SCHEMA: &'static str = "message";
 
-    /// For messages of this prefix. `named` are the columns for which the route has other names.
+    /// Reads messages of this prefix. `named` has columns that the route names differently.
     pub fn new<'n>(
         prefix: &str,
         named: impl IntoIterator<Item = (&'n str, MessageMember)>,
@@ -108,17 +109,19 @@ impl Messages {
         }
     }
 
-    /// The prefix.
+    /// Prefix of the messages.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Announces both tables to a router. Call it for each connection, as servers announce tables.
+    /// Announces both tables to a router. Must be called for each connection, as a server announces
+    /// tables on each.
     ///
     /// # Errors
     /// The route needs a column that messages do not have.
     pub fn announce(&self, router: &mut Router) -> Result<(), PlanError> {
-        // Both, even if the first fails: a message that cannot be routed can still give a partial row.
+        // Announces both even if the first fails: a message that cannot be routed can still give a
+        // partial row.
         let announced = Self::TABLES.map(|id| match decode(&self.relation(id)) {
             Ok(Message::Relation(relation)) if id == Self::NAMED => {
                 router.relation_with_topic(&relation, Self::TOPIC)
@@ -141,12 +144,12 @@ impl Messages {
             type_modifier: -1,
         });
         let nothing = ReplicaIdentity::Nothing;
-        // A zero byte ends a name in the protocol, so no prefix that a server sends has one.
+        // In the protocol a zero byte ends a name, so no prefix from a server contains one.
         let name = self.prefix.replace('\0', "");
         encode::relation(id, Self::SCHEMA, &name, nothing, columns)
     }
 
-    /// Makes a row of a message's content.
+    /// Turns the content of a message into a row.
     ///
     /// # Errors
     /// The content does not have the documented form.
@@ -188,12 +191,12 @@ impl Messages {
     }
 }
 
-/// As Postgres writes a `timestamptz` in UTC: `2026-01-02 03:04:05.678000+00`.
+/// Writes the time as Postgres writes a `timestamptz` in UTC: `2026-01-02 03:04:05.678000+00`.
 fn write_time(time: PgTimestamp, text: &mut String) {
     text.clear();
-    // Writing to memory does not fail.
+    // Writing to a String does not fail.
     let _ = write!(text, "{time}");
-    // RFC 3339 has a T in between and a Z at the end.
+    // `time` is written by RFC 3339, with T between date and time and Z at the end.
     if let Some(separator) = text.find('T') {
         text.replace_range(separator..=separator, " ");
     }
@@ -204,7 +207,7 @@ fn write_time(time: PgTimestamp, text: &mut String) {
 }
 
 impl<'a> MessageHeaders<'a> {
-    /// In the order of the message.
+    /// The headers in the order of the message.
     pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
         let HeaderBuffer { texts, places } = self.buffer;
         places.iter().map(|(name, value)| Header {
@@ -214,7 +217,7 @@ impl<'a> MessageHeaders<'a> {
     }
 }
 
-/// Without the content of messages.
+/// Shows no content of messages.
 impl fmt::Debug for Messages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Messages")
@@ -223,7 +226,7 @@ impl fmt::Debug for Messages {
     }
 }
 
-/// Lengths, no values.
+/// Shows lengths, no values.
 impl fmt::Debug for MessageHeaders<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()

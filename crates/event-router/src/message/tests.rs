@@ -7,11 +7,10 @@ use crate::{Event, Options, Preset, Route};
 
 const NOON: PgTimestamp = PgTimestamp::new(820_638_245_678_000);
 
-/// Relation, values that are not NULL by column name, headers.
+/// Relation, values other than NULL by column name, and headers.
 type Seen = (RelationId, Vec<(String, String)>, Vec<String>);
-type Is = Box<dyn Fn(&MessageError) -> bool>;
 
-/// The row's values by column name, and the headers.
+/// Reads a message; returns its relation, its values by column name, and its headers.
 fn row(content: &str) -> Result<Seen, MessageError> {
     let mut messages = Messages::new("outbox", []);
     let body = messages.relation(Messages::ROUTED);
@@ -48,7 +47,7 @@ fn value(content: &str, column: &str) -> Option<String> {
 }
 
 #[test]
-fn members_stand_under_the_names_that_presets_know() {
+fn members_get_the_columns_of_presets() {
     let content = r#" {"id":"7f3e","aggregate":"Order","key":42,"type":"order.placed",
         "payload": {"b" : [1.50, null],"a":"\u00e4"} ,"headers":null} "#;
     let (relation, values, headers) = row(content).unwrap();
@@ -64,7 +63,7 @@ fn members_stand_under_the_names_that_presets_know() {
         ("aggregate_id", "42"),
         ("type", "order.placed"),
         ("event_type", "order.placed"),
-        // Byte for byte as it was written: what a jsonb column would give is for the writer to say.
+        // Byte for byte as written, not normalized as in a jsonb column.
         ("payload", r#"{"b" : [1.50, null],"a":"\u00e4"}"#),
         ("created_at", "2026-01-02 03:04:05.678000+00"),
         ("occurred_at", "2026-01-02 03:04:05.678000+00"),
@@ -74,31 +73,29 @@ fn members_stand_under_the_names_that_presets_know() {
 }
 
 #[test]
-fn a_topic_is_named_instead_of_an_aggregate() {
+fn a_topic_replaces_the_aggregate() {
     let (relation, values, _) = row(r#"{"topic":"orders.v1","payload":"x"}"#).unwrap();
     assert_eq!(relation, Messages::NAMED);
     assert!(values.contains(&("topic".to_owned(), "orders.v1".to_owned())));
     assert!(values.contains(&("payload".to_owned(), "\"x\"".to_owned())));
-    // Neither: the preset may need none, as those that route by the type.
+    // Without a topic and an aggregate, as a preset that routes by the type needs none.
     assert_eq!(row(r#"{"type":"a.b"}"#).unwrap().0, Messages::ROUTED);
 }
 
 #[test]
-fn what_is_absent_or_null_is_null() {
+fn missing_and_null_members_are_null() {
     assert_eq!(value("{}", "payload"), None);
     assert_eq!(value(r#"{"payload":null,"key":null}"#, "payload"), None);
     assert_eq!(value(r#"{"key":""}"#, "key"), Some(String::new()));
-    assert_eq!(
-        value(r#"{"payload":""}"#, "payload"),
-        Some("\"\"".to_owned())
-    );
+    let empty = value(r#"{"payload":""}"#, "payload");
+    assert_eq!(empty.as_deref(), Some("\"\""));
 }
 
 #[test]
 fn escapes_are_resolved_in_texts() {
     let key = r#"{"key":"\u00e4\"\\\ud83d\ude00"}"#;
     assert_eq!(value(key, "key").as_deref(), Some("ä\"\\😀"));
-    // Names of members, too.
+    // Escapes in the names of members, too.
     assert_eq!(value(r#"{"k\u0065y":"1"}"#, "key").as_deref(), Some("1"));
 }
 
@@ -115,68 +112,54 @@ fn headers_keep_their_order_and_may_be_null() {
 }
 
 #[test]
-fn what_is_no_event_is_poison() {
-    let kind = |member| move |error: &MessageError| matches!(error, MessageError::Kind { member: found, .. } if *found == member);
-    let json = |error: &MessageError| matches!(error, MessageError::NotJson { .. });
-    let cases: Vec<(&str, Is)> = vec![
-        ("", Box::new(json)),
-        ("x", Box::new(json)),
-        ("[]", Box::new(json)),
-        ("null", Box::new(json)),
-        ("\"payload\"", Box::new(json)),
-        (r#"{"payload":}"#, Box::new(json)),
-        (r#"{"payload":1} {}"#, Box::new(json)),
-        (r#"{"payload":1"#, Box::new(json)),
-        // The first thing that is wrong is told, unless it is no JSON at all.
-        (r#"{"secret":1, "key":"#, Box::new(json)),
-        (
-            r#"{"secret":1}"#,
-            Box::new(|e| *e == MessageError::UnknownMember),
-        ),
-        (
-            r#"{"Payload":1}"#,
-            Box::new(|e| *e == MessageError::UnknownMember),
-        ),
-        (
-            r#"{"key":"a","key":"b"}"#,
-            Box::new(|e| {
-                *e == MessageError::Twice {
-                    member: MessageMember::Key,
-                }
-            }),
-        ),
-        (
-            r#"{"payload":null,"payload":1}"#,
-            Box::new(|e| {
-                *e == MessageError::Twice {
-                    member: MessageMember::Payload,
-                }
-            }),
-        ),
-        (r#"{"key":1.5}"#, Box::new(kind(MessageMember::Key))),
-        (r#"{"key":1e5}"#, Box::new(kind(MessageMember::Key))),
-        (r#"{"key":{}}"#, Box::new(kind(MessageMember::Key))),
-        (r#"{"id":["secret"]}"#, Box::new(kind(MessageMember::Id))),
-        (r#"{"type":true}"#, Box::new(kind(MessageMember::Type))),
-        // Half of a surrogate pair.
-        (r#"{"key":"\ud83d"}"#, Box::new(kind(MessageMember::Key))),
-        (r#"{"headers":[]}"#, Box::new(kind(MessageMember::Headers))),
-        (
-            r#"{"headers":"secret"}"#,
-            Box::new(kind(MessageMember::Headers)),
-        ),
-        (
-            r#"{"headers":{"a":{"secret":1}}}"#,
-            Box::new(kind(MessageMember::Headers)),
-        ),
-        (
-            r#"{"headers":{"a":[]}}"#,
-            Box::new(kind(MessageMember::Headers)),
-        ),
-    ];
-    for (content, expected) in cases {
+fn invalid_contents_are_poison() {
+    use MessageMember::{Headers, Id, Key, Payload, Type};
+    let unknown = MessageError::UnknownMember;
+    let twice = |member| MessageError::Twice { member };
+    let kind = |member| MessageError::Kind {
+        member,
+        wanted: match member {
+            Headers => "an object of strings, numbers, booleans and nulls",
+            _ => "a string or a whole number",
+        },
+    };
+    for content in [
+        "",
+        "x",
+        "[]",
+        "null",
+        "\"payload\"",
+        r#"{"payload":}"#,
+        r#"{"payload":1} {}"#,
+        r#"{"payload":1"#,
+        // The first fault is reported, unless the text is not JSON at all.
+        r#"{"secret":1, "key":"#,
+    ] {
         let error = row(content).unwrap_err();
-        assert!(expected(&error), "{content}: {error:?}");
+        let not_json = matches!(error, MessageError::NotJson { .. });
+        assert!(not_json, "{content}: {error:?}");
+        assert_eq!(error.poison(), Poison::Undecodable, "{content}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    for (content, expected) in [
+        (r#"{"secret":1}"#, unknown.clone()),
+        (r#"{"Payload":1}"#, unknown),
+        (r#"{"key":"a","key":"b"}"#, twice(Key)),
+        (r#"{"payload":null,"payload":1}"#, twice(Payload)),
+        (r#"{"key":1.5}"#, kind(Key)),
+        (r#"{"key":1e5}"#, kind(Key)),
+        (r#"{"key":{}}"#, kind(Key)),
+        (r#"{"id":["secret"]}"#, kind(Id)),
+        (r#"{"type":true}"#, kind(Type)),
+        // Half of a surrogate pair.
+        (r#"{"key":"\ud83d"}"#, kind(Key)),
+        (r#"{"headers":[]}"#, kind(Headers)),
+        (r#"{"headers":"secret"}"#, kind(Headers)),
+        (r#"{"headers":{"a":{"secret":1}}}"#, kind(Headers)),
+        (r#"{"headers":{"a":[]}}"#, kind(Headers)),
+    ] {
+        let error = row(content).unwrap_err();
+        assert_eq!(error, expected, "{content}");
         assert_eq!(error.poison(), Poison::Undecodable, "{content}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
@@ -193,9 +176,9 @@ fn what_is_no_event_is_poison() {
     assert_eq!(error, MessageError::NotUtf8 { at: 8 });
 }
 
-/// Every preset can be fed with messages, and a topic that is named wins over each.
+/// Messages fit every preset, and a topic in the message overrides that of the preset.
 #[test]
-fn fit_every_preset() {
+fn messages_fit_every_preset() {
     let content = br#"{"id":"7","aggregate":"Order","key":"k","type":"order.placed",
         "payload":{"n": 1},"headers":{"trace":"t"}}"#;
     let named = br#"{"topic":"as.it.is","key":"k"}"#;
@@ -233,7 +216,7 @@ fn fit_every_preset() {
     }
 }
 
-/// A deep payload is not looked into: nothing recurses.
+/// `serde_json` skips a payload without recursion, so its depth does not matter.
 #[test]
 fn depth_does_not_matter() {
     let depth = 200_000;
@@ -243,7 +226,7 @@ fn depth_does_not_matter() {
 }
 
 #[test]
-fn the_route_may_want_other_names() {
+fn the_route_can_have_other_names() {
     let named = [
         ("customer", MessageMember::Key),
         ("type", MessageMember::Aggregate),
@@ -263,7 +246,7 @@ fn the_route_may_want_other_names() {
 }
 
 #[test]
-fn nothing_of_a_message_is_shown() {
+fn debug_shows_no_content() {
     let mut messages = Messages::new("outbox", []);
     let content = br#"{"key":"secret","headers":{"a":"secret"}}"#;
     let shown = format!("{:?}", messages.read(content, NOON).unwrap());
@@ -275,9 +258,9 @@ fn nothing_of_a_message_is_shown() {
     );
 }
 
-/// The buffers are kept; `serde_json` notes which brackets are open.
+/// The buffers are reused; the one allocation is `serde_json`'s stack of open brackets.
 #[test]
-fn reading_again_allocates_next_to_nothing() {
+fn reading_again_allocates_at_most_once() {
     let mut messages = Messages::new("outbox", []);
     let content = br#"{"id":"7","aggregate":"Order","key":"k","payload":{"a":[1,2]},
         "headers":{"trace":"t","n":1}}"#;

@@ -1,4 +1,4 @@
-//! The columns of a table while a plan is compiled for it: found by name, given slots.
+//! The columns that a plan needs: found by name and numbered by slots.
 
 use walrelay_pgoutput::{Column, Relation, Tuple, Value};
 
@@ -6,22 +6,22 @@ use super::error::{self, PlanError, RouteError};
 use super::role::Role;
 use crate::value::Fault;
 
-/// The columns that a plan needs, in the order in which they are asked for.
+/// The columns that a plan needs, collected while it is compiled. Slots count them in that order.
 pub(crate) struct Columns<'r> {
     relation: &'r Relation<'r>,
     /// `schema.table`, for errors.
     table: String,
-    /// Index in the table, by slot.
-    needed: Vec<usize>,
+    /// Index in the table and name of each column, by slot.
+    needed: Vec<(usize, String)>,
 }
 
-/// Where the columns are that a plan needs.
+/// The columns of a finished plan, and their places in a row.
 pub(crate) struct Slots {
     pub(crate) table: String,
-    /// The number of the table's columns, and of each row's.
-    pub(crate) columns: usize,
+    /// Number of columns of the table, and so of each row.
+    columns: usize,
     pub(crate) names: Vec<String>,
-    /// Index in the row and slot, by index: a row is walked once.
+    /// Index in the row and slot of each column, sorted by index, so that a row is read once.
     order: Vec<(usize, usize)>,
 }
 
@@ -38,19 +38,19 @@ impl<'r> Columns<'r> {
         &self.table
     }
 
-    /// The slot of the first column of this name, and the column. A column has one slot.
+    /// Finds the first column of this name; returns its slot and the column. A column has one slot.
     pub(crate) fn find(&mut self, name: &str) -> Option<(usize, Column<'r>)> {
         let mut columns = self.relation.columns().enumerate();
         let (index, column) = columns.find(|(_, column)| column.name == name)?;
-        let known = self.needed.iter().position(|needed| *needed == index);
+        let known = self.needed.iter().position(|(needed, _)| *needed == index);
         let slot = known.unwrap_or_else(|| {
-            self.needed.push(index);
+            self.needed.push((index, name.to_owned()));
             self.needed.len() - 1
         });
         Some((slot, column))
     }
 
-    /// Like [`find`](Self::find); the column must exist.
+    /// Like [`find`](Self::find), but a missing column is an error.
     pub(crate) fn needed(
         &mut self,
         name: &str,
@@ -80,15 +80,12 @@ impl<'r> Columns<'r> {
     }
 
     pub(crate) fn finish(self) -> Slots {
-        let mut order: Vec<(usize, usize)> = self.needed.iter().copied().zip(0..).collect();
+        let (indexes, names): (Vec<usize>, Vec<String>) = self.needed.into_iter().unzip();
+        let mut order: Vec<(usize, usize)> = indexes.into_iter().zip(0..).collect();
         order.sort_unstable();
-        let name = |index: &usize| {
-            let column = self.relation.columns().nth(*index);
-            column.map_or_else(String::new, |column| column.name.to_owned())
-        };
         Slots {
             columns: self.relation.columns().count(),
-            names: self.needed.iter().map(name).collect(),
+            names,
             order,
             table: self.table,
         }
@@ -96,7 +93,7 @@ impl<'r> Columns<'r> {
 }
 
 impl Slots {
-    /// Why a row cannot be routed: `fault` is in the value for `role`.
+    /// The error of a row whose value for `role` has `fault`.
     #[cold]
     pub(crate) fn error(&self, fault: Fault, role: &Role) -> RouteError {
         RouteError::Value {
@@ -107,6 +104,19 @@ impl Slots {
         }
     }
 
+    /// Refuses a row that does not have as many columns as the table.
+    pub(crate) fn check_count(&self, tuple: &Tuple<'_>) -> Result<(), RouteError> {
+        if tuple.len() == self.columns {
+            return Ok(());
+        }
+        Err(RouteError::ColumnCount {
+            table: self.table.clone(),
+            announced: self.columns,
+            found: tuple.len(),
+        })
+    }
+
+    /// Writes the values of the needed columns of `tuple` to `into`, by slot.
     pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
         let mut values = tuple.values();
         let mut at = 0;

@@ -1,17 +1,17 @@
-//! Why the rows of a table, or one row, cannot be routed.
+//! Errors of tables and rows that cannot be routed.
 
 use walrelay_lsn::RelationId;
-use walrelay_sink::{Disposition, Poison};
+use walrelay_sink::Poison;
 
 use super::role::{Role, Target};
 use super::schema_mismatch::SchemaMismatch;
 use crate::value::{ValueError, types};
 
-/// Why the rows of a table cannot be routed at all.
+/// Why no row of a table can be routed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The table does not have a column that an option names.
+    /// The table has no column of the name that an option has.
     #[error(
         "table {table} has no column {column:?} for {role} (option {}); its columns are {}{}",
         role.option(),
@@ -23,14 +23,14 @@ pub enum PlanError {
         table: String,
         /// The missing column.
         column: String,
-        /// Its purpose.
+        /// Purpose of the column.
         role: Role,
         /// The columns that the publication sends, in the table's order.
         columns: Vec<String>,
-        /// A column of similar spelling.
+        /// The column of the most similar name.
         nearest: Option<String>,
     },
-    /// A column is of a type whose Debezium form is not made in this version.
+    /// This version does not support the column's type for its purpose.
     #[error(
         "column {column:?} of table {table} is of type {}, which is not supported for {role} (option {}) in this version: {}",
         types::described(*type_oid),
@@ -42,12 +42,13 @@ pub enum PlanError {
         table: String,
         /// The column.
         column: String,
-        /// Its purpose.
+        /// Purpose of the column.
         role: Role,
-        /// Its type, as `pg_type.oid`.
+        /// Type of the column, `pg_type.oid`.
         type_oid: u32,
     },
-    /// The default is of another type than the column, and would break the JSON around it.
+    /// The filter `default` has a value of another type than the column, which would make invalid
+    /// JSON.
     #[error(
         "the default of column {column:?} of table {table}, which is of type {}, is none for {role} (option {}): write a value of that type, or make it a text with the filter text before it",
         types::described(*type_oid),
@@ -58,20 +59,15 @@ pub enum PlanError {
         table: String,
         /// The column.
         column: String,
-        /// Its purpose.
+        /// Purpose of the column.
         role: Role,
-        /// Its type, as `pg_type.oid`.
+        /// Type of the column, `pg_type.oid`.
         type_oid: u32,
     },
 }
 
 impl PlanError {
-    /// The table or the options must change.
-    pub const fn disposition(&self) -> Disposition {
-        Disposition::Configuration
-    }
-
-    /// The fault of each row of such a table.
+    /// The kind of poison that each row of the table is.
     pub const fn poison(&self) -> Poison {
         match self {
             Self::MissingColumn { .. } => Poison::Unroutable,
@@ -91,7 +87,7 @@ fn supported(role: &Role) -> &'static str {
     }
 }
 
-/// The names in quotes, or `none`.
+/// The names in quotes, separated by commas, or `none`.
 fn list(names: &[String]) -> String {
     if names.is_empty() {
         return "none".to_owned();
@@ -104,7 +100,7 @@ pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
-/// The name that is nearest in spelling, if its similarity is above `threshold`.
+/// The most similar of the known names, if its similarity exceeds `threshold`.
 pub(crate) fn nearest<'a>(
     wanted: &str,
     known: impl Iterator<Item = &'a str>,
@@ -121,35 +117,35 @@ pub(crate) fn nearest<'a>(
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// The table was not announced on this connection, or was refused.
+    /// The table was not announced on this connection, or has no plan.
     #[error("a row of the table with OID {relation} came before the table was announced")]
     UnknownRelation {
         /// The table, as `pg_class.oid`.
         relation: RelationId,
     },
-    /// The row has other columns than the table was announced with.
+    /// The row does not have as many columns as the last Relation message of its table.
     #[error("a row of table {table} has {found} columns, the table was announced with {announced}")]
     ColumnCount {
         /// `schema.table`.
         table: String,
-        /// By the last Relation message.
+        /// Number of columns in the last Relation message.
         announced: usize,
-        /// In the row.
+        /// Number of columns in the row.
         found: usize,
     },
-    /// A value does not fit its purpose.
+    /// A value does not fit the purpose of its column.
     #[error("table {table}: column {column:?}{} {why} in this row", needed(role))]
     Value {
         /// `schema.table`.
         table: String,
         /// The column.
         column: String,
-        /// Its purpose.
+        /// Purpose of the column.
         role: Role,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         why: ValueError,
     },
-    /// The schema of the subject is not known. The row can be read after
+    /// The schema of the subject is not known. The row can be routed after
     /// [`Router::learn`](crate::Router::learn).
     #[error("the schema of subject {subject:?} is not known")]
     UnknownSchema {
@@ -163,20 +159,15 @@ pub enum RouteError {
         table: String,
         /// The subject.
         subject: String,
-        /// What is wrong.
+        /// What does not fit, and where.
         schema_mismatch: SchemaMismatch,
-        /// A later schema may exist, and the value may fit that.
+        /// Whether a later schema may exist that the value fits.
         may_change: bool,
     },
 }
 
 impl RouteError {
-    /// Fatal: the same row gives the same error again.
-    pub const fn disposition(&self) -> Disposition {
-        Disposition::Fatal
-    }
-
-    /// The fault of the row; `None` if the row is not at fault.
+    /// The kind of poison that the row is; `None` if the row is not at fault.
     pub const fn poison(&self) -> Option<Poison> {
         use ValueError::{Empty, NotANumber, NotInTable, NotUtf8, Null};
 

@@ -1,7 +1,7 @@
-//! The plan of a table, compiled when the table is announced.
+//! The plan of a table, compiled when pgoutput announces the table.
 //!
-//! The plan has the parts of a record and the places of its columns. The modules in `render/` make the
-//! functions that render a part.
+//! A plan has the parts of a record and the columns that they need. The modules in `render/` make
+//! the functions that render the parts.
 
 mod columns;
 mod error;
@@ -24,11 +24,11 @@ use crate::value::{Fault, Part, ValueError, value};
 pub(crate) struct Plan {
     pub(crate) topic: Topic,
     pub(crate) key: Option<Field>,
-    pub(crate) value: Option<Field>,
+    pub(crate) value: Field,
     pub(crate) headers: Vec<(Box<str>, Field)>,
-    /// Decimal text of a partition's number.
+    /// Renders the number of the partition as decimal text.
     pub(crate) partition: Option<Field>,
-    /// Decimal text of milliseconds since 1970-01-01 UTC.
+    /// Renders milliseconds since 1970-01-01 UTC as decimal text.
     pub(crate) timestamp: Option<Field>,
     /// Slot of the event's id, for dead letters.
     pub(crate) event_id: Option<usize>,
@@ -39,24 +39,25 @@ pub(crate) struct Field {
     pub(crate) piece: Piece,
 }
 
-/// The source of a part. A `slot` counts the columns that the plan needs, not those of the table.
+/// The source of a part. A slot is an index into the columns that the plan needs, not into the
+/// table's.
 pub(crate) enum Piece {
     Column { slot: usize, reading: Reading },
-    Made(Made),
+    Rendered(Renderer),
 }
 
-/// Makes a part of a record, for one table.
-pub(crate) struct Made {
-    /// The slot to name in an error about the part.
+/// A function that renders a part of a record, for one table.
+pub(crate) struct Renderer {
+    /// Slot of the column that an error about the part names.
     pub(crate) slot: usize,
     pub(crate) render: Box<Render>,
 }
 
-/// Makes a part of the values by slot. Appends to the scratch buffer what is not in the row.
+/// Renders a part from the values by slot. Appends to the scratch buffer what is not in the row.
 pub(crate) type Render =
     dyn for<'t> Fn(&[Value<'t>], &mut Vec<u8>) -> Result<Part<'t>, Fault> + Send + Sync;
 
-impl Made {
+impl Renderer {
     pub(crate) fn new(
         slot: usize,
         render: impl for<'t> Fn(&[Value<'t>], &mut Vec<u8>) -> Result<Part<'t>, Fault>
@@ -69,7 +70,7 @@ impl Made {
     }
 
     pub(crate) fn field(self, role: Role) -> Field {
-        let piece = Piece::Made(self);
+        let piece = Piece::Rendered(self);
         Field { role, piece }
     }
 }
@@ -84,11 +85,11 @@ impl Field {
 impl Piece {
     pub(crate) fn slot(&self) -> usize {
         match self {
-            Self::Column { slot, .. } | Self::Made(Made { slot, .. }) => *slot,
+            Self::Column { slot, .. } | Self::Rendered(Renderer { slot, .. }) => *slot,
         }
     }
 
-    /// The text that [`render`](Self::render) would take from the row unchanged.
+    /// The text that [`render`](Self::render) would return unchanged from the row.
     #[inline]
     pub(crate) fn in_row<'t>(&self, values: &[Value<'t>]) -> Option<&'t [u8]> {
         if let Self::Column { slot, reading } = self
@@ -106,7 +107,7 @@ impl Piece {
         scratch: &mut Vec<u8>,
     ) -> Result<Part<'t>, Fault> {
         match self {
-            Self::Made(made) => (made.render)(values, scratch),
+            Self::Rendered(renderer) => (renderer.render)(values, scratch),
             Self::Column { slot, reading } => match value(values, *slot)? {
                 None => Ok(Part::Null),
                 Some(text) => match reading.read(text) {

@@ -1,4 +1,4 @@
-//! The purposes of columns.
+//! The purposes of columns, for errors.
 
 use std::fmt;
 
@@ -6,48 +6,48 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Role {
-    /// The header `id`.
+    /// Header `id`.
     EventId,
-    /// The record's key.
+    /// Key of the record.
     EventKey,
-    /// The record's value.
+    /// Value of the record.
     Payload,
-    /// The choice of the topic.
+    /// Choice of the topic.
     RouteBy,
-    /// The record's timestamp.
+    /// Timestamp of the record.
     EventTimestamp,
-    /// The version of the envelope's schema.
+    /// Version of the envelope's schema.
     SchemaVersion,
-    /// A header, a field of the envelope, or the partition.
+    /// Header, field of the envelope, or partition.
     Additional,
-    /// The selection of events by their type.
+    /// Selection of events by type.
     EventType,
-    /// A part of the record that a template makes.
+    /// Part of the record that a template makes.
     Template(Target),
 }
 
 /// The part of a record that a template makes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// The event's id.
+    /// Id of the event.
     Id,
-    /// Its topic.
+    /// Topic.
     Topic,
-    /// Its key.
+    /// Key.
     Key,
-    /// Its value.
+    /// Value.
     Value,
-    /// A member of its value, by its path.
+    /// Member of the value, by its path.
     Member(Box<str>),
-    /// The header of this name.
+    /// Header of this name.
     Header(Box<str>),
-    /// Its partition.
+    /// Partition.
     Partition,
-    /// Its timestamp.
+    /// Timestamp.
     Timestamp,
-    /// The CloudEvents attribute of this name.
+    /// CloudEvents attribute of this name.
     CloudEvent(&'static str),
-    /// The name of the record in the subject of its schema.
+    /// Name of the record in the subject of its schema.
     RecordName,
 }
 
@@ -58,7 +58,7 @@ impl From<Target> for Role {
 }
 
 impl Role {
-    /// The option that names the column: Debezium's, or a key of the configuration.
+    /// The option that names the column: Debezium's property, or a key of the configuration.
     pub const fn option(&self) -> &'static str {
         self.words().1
     }

@@ -2,46 +2,48 @@
 
 use std::fmt;
 
-/// What does not fit, and where. It contains names of the schema, and nothing of the value.
+/// A mismatch and its place in the value. Contains names of the schema, but nothing of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaMismatch {
-    /// What is wrong there.
+    /// What does not fit.
     pub what: SchemaMismatchAt,
-    place: String,
+    /// The path to the mismatch, such as `order.lines[].sku`; `{}` stands for the values of a map.
+    /// Empty for the whole value.
+    pub place: String,
 }
 
-/// What does not fit. Completes "the value …".
+/// What does not fit the schema. Completes "the value …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaMismatchAt {
-    /// Or not UTF-8.
+    /// Not JSON, nested too deep, or not UTF-8.
     #[error("is not JSON, or nested too deep")]
     NotJson,
-    /// Another type of value is wanted: this one.
+    /// A value of another type than this one.
     #[error("is not {0}")]
     Wants(&'static str),
-    /// A number that the type cannot hold.
+    /// A number out of the range of this type.
     #[error("is beyond the range of {0}")]
     Range(&'static str),
-    /// A decimal.
+    /// A decimal with too many digits.
     #[error("has more digits than the schema's decimal")]
     Digits,
-    /// A text.
+    /// A text that is no symbol of the enum.
     #[error("is no symbol of the schema's enum")]
     Symbol,
-    /// Bytes, more or fewer.
+    /// Bytes of another length than the schema's.
     #[error("is not of the size that the schema says")]
     Size,
-    /// A field that is not there.
+    /// A missing field that has no default.
     #[error("is missing, and the schema has no default for it")]
     Missing,
-    /// An object.
+    /// An object with a member that is no field of the record.
     #[error("has a member that is no field of the record")]
     UnknownMember,
-    /// No branch takes it.
+    /// A value that no branch of the union accepts.
     #[error("fits no branch of the schema's union")]
     NoBranch,
-    /// Too many branches of unions would have to be tried.
+    /// A value for which too many branches of nested unions would have to be tried.
     #[error("nests too many unions that could take it")]
     Ambiguous,
 }
@@ -54,8 +56,8 @@ impl From<SchemaMismatchAt> for SchemaMismatch {
 }
 
 impl SchemaMismatch {
-    /// The mismatch is within this part of a value: a field, [`ITEM`](Self::ITEM) or
-    /// [`MEMBER`](Self::MEMBER).
+    /// Puts `outer` before the place: the part of a value that has the mismatch. `outer` is a
+    /// field, [`ITEM`](Self::ITEM) or [`MEMBER`](Self::MEMBER).
     pub(crate) fn within(mut self, outer: &str) -> Self {
         let inner = &self.place;
         let dot = if inner.is_empty() || inner.starts_with(['[', '{']) {
@@ -69,11 +71,6 @@ impl SchemaMismatch {
 
     pub(crate) const ITEM: &str = "[]";
     pub(crate) const MEMBER: &str = "{}";
-
-    /// Where: `order.lines[].sku`, with `{}` for the values of a map; empty for the whole value.
-    pub fn place(&self) -> &str {
-        &self.place
-    }
 }
 
 /// Completes "the value …".

@@ -1,24 +1,24 @@
-//! Where a row goes.
+//! The topic of a row.
 
 use std::str;
 
 use walrelay_pgoutput::Value;
 
-use super::Made;
+use super::Renderer;
 use super::role::{Role, Target};
 use crate::value::{Fault, ValueError, value};
 
 pub(crate) enum Topic {
-    /// By the text of one column.
+    /// The topic by the text of one column.
     Routed {
         slot: usize,
         /// Replaces NULL.
         default: Option<Box<str>>,
-        /// `None`: the text is the topic.
+        /// Makes the topic of the text; `None` if the text is the topic.
         name: Option<Box<TopicName>>,
     },
-    /// A text made of any columns.
-    Made(Made),
+    /// A text rendered from any columns.
+    Rendered(Renderer),
 }
 
 /// Replaces the second argument by the topic for the first.
@@ -28,11 +28,11 @@ impl Topic {
     pub(crate) fn role(&self) -> Role {
         match self {
             Self::Routed { .. } => Role::RouteBy,
-            Self::Made(_) => Role::Template(Target::Topic),
+            Self::Rendered(_) => Role::Template(Target::Topic),
         }
     }
 
-    /// Replaces `topic` by the name for this row. The name is not empty.
+    /// Replaces `topic` by the topic of this row, which is not empty.
     pub(crate) fn render(
         &self,
         values: &[Value<'_>],
@@ -49,9 +49,9 @@ impl Topic {
                 let default = default.as_deref().map(str::as_bytes);
                 (*slot, value(values, *slot)?.or(default), name.as_ref())
             }
-            Self::Made(made) => {
-                part = (made.render)(values, scratch)?;
-                (made.slot, part.resolve(scratch), None)
+            Self::Rendered(renderer) => {
+                part = (renderer.render)(values, scratch)?;
+                (renderer.slot, part.resolve(scratch), None)
             }
         };
         let fault = |why| Fault::new(slot, why);

@@ -1,6 +1,6 @@
-//! Makes the parts of a record: one module for each set of rules.
+//! Renders the parts of a record: one module for each set of rules.
 //!
-//! `connect` is below `debezium`, and `template` below `cloudevents` and `registry`.
+//! `debezium` uses `connect`; `cloudevents` and `registry` use `template`.
 
 pub(crate) mod cloudevents;
 pub(crate) mod connect;

@@ -1,4 +1,4 @@
-//! Turns rows into records by the plans of their tables.
+//! Turns rows into records, by the plans of their tables.
 
 mod partial_row;
 mod position;
@@ -19,7 +19,7 @@ use row::RowReader;
 pub use row::{Routed, Row};
 use selection::Parts;
 pub use selection::{Selection, SelectionError, TopicChange};
-use topics::Topics;
+use topics::TopicCache;
 
 use crate::plan::{Columns, Plan, PlanError, Role, RouteError, Slots, Topic};
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
@@ -29,7 +29,7 @@ use crate::render::template::Text;
 use crate::route::Route;
 use crate::value::{Event, Part};
 
-/// Columns that a row may need before it costs an allocation.
+/// Number of columns of a row that need no allocation.
 const INLINE_COLUMNS: usize = 12;
 
 /// Turns the rows of outbox tables into records.
@@ -41,17 +41,17 @@ pub struct Router {
     run_header: Option<(String, String)>,
     selection: Option<Selection>,
     topic_change: Option<TopicChange>,
-    /// The changed topic of the row that was read last.
+    /// Changed topic of the last row.
     changed_topic: String,
     plans: Vec<TablePlan>,
-    /// Places in `plans`.
+    /// Indexes into `plans`.
     tables: RelationMap<usize>,
-    /// From the catalogs.
+    /// Facts about tables, from the catalogs.
     facts: Vec<TableFacts>,
     unroutable_tables: RelationMap<UnroutableTable>,
-    /// The topic of the row that was read last, and others.
-    topics: Topics,
-    /// What was rendered for that row. It begins with the position, if a header carries the position.
+    /// Topic of the last row, and a cache of topics.
+    topics: TopicCache,
+    /// Rendered parts of the last row. Begins with the position, if there is a position header.
     scratch: Vec<u8>,
 }
 
@@ -59,14 +59,14 @@ struct TablePlan {
     slots: Slots,
     plan: Plan,
     cloud: Option<CloudPlan>,
-    /// Makes the record's name, if the subject of its schema contains that name.
+    /// Renders the record's name, if the subject of its schema contains that name.
     record: Option<Text>,
-    /// Slot of the event's type, if events are selected by it.
+    /// Slot of the event's type, if the selection compares it.
     kind: Option<usize>,
 }
 
 impl Router {
-    /// A router that knows no table yet.
+    /// A router without plans.
     pub fn new(route: impl Into<Route>) -> Self {
         Self {
             route: route.into(),
@@ -81,84 +81,84 @@ impl Router {
             tables: RelationMap::new(),
             facts: Vec::new(),
             unroutable_tables: RelationMap::new(),
-            topics: Topics::default(),
+            topics: TopicCache::default(),
             scratch: Vec::new(),
         }
     }
 
-    /// Replaces the facts about tables, for tables that are announced later. [`clear`](Self::clear)
-    /// keeps them.
+    /// Replaces the facts about tables. They apply to tables that are announced later;
+    /// [`clear`](Self::clear) keeps them.
     pub fn describe(&mut self, facts: Vec<TableFacts>) {
         self.facts = facts;
     }
 
-    /// With records that are CloudEvents.
+    /// Makes the records CloudEvents.
     #[must_use]
     pub fn with_cloud_events(mut self, events: Option<CloudEvents>) -> Self {
         self.events = events;
         self
     }
 
-    /// With values in a schema registry's wire format.
+    /// Encodes the values in a schema registry's wire format.
     #[must_use]
     pub fn with_wire_format(mut self, format: Option<WireFormat>) -> Self {
         self.encoding = format.map(Encoding::new);
         self
     }
 
-    /// With a header of this name on every record, behind the route's own headers: 16 upper-case
-    /// hexadecimal digits of [`Event::commit_lsn`], `/`, and 8 of [`Event::row`].
+    /// Adds a header of this name to every record, after the route's own headers. Its value is
+    /// [`Event::commit_lsn`] in 16 upper-case hexadecimal digits, `/`, and [`Event::row`] in 8.
     #[must_use]
     pub fn with_position_header(mut self, name: Option<String>) -> Self {
         self.position_header = name;
         self
     }
 
-    /// With a header of this name and value on every record, behind all others: it tells the records of one
-    /// run from those of another.
+    /// Adds a header of this name and value to every record, after all others. The header
+    /// identifies the records of one run.
     #[must_use]
     pub fn with_run_header(mut self, header: Option<(String, String)>) -> Self {
         self.run_header = header;
         self
     }
 
-    /// With these events alone: [`Row::is_passed_over`] says so of the others.
+    /// Routes only the selected events; [`Row::is_passed_over`] is true for the others.
     #[must_use]
     pub fn with_selection(mut self, selection: Option<Selection>) -> Self {
         self.selection = selection;
         self
     }
 
-    /// With other topics than the route's. Subjects of schemas are those of the route's topics.
+    /// Changes the topics of the route. Subjects of schemas still contain the route's topics.
     #[must_use]
     pub fn with_topic_change(mut self, change: Option<TopicChange>) -> Self {
         self.topic_change = change;
         self
     }
 
-    /// Sets the schema of a subject's values. [`clear`](Self::clear) keeps it.
+    /// Sets the schema of a subject's values; [`clear`](Self::clear) keeps it.
     pub fn learn(&mut self, subject: &str, schema: ValueSchema) {
         if let Some(encoding) = &mut self.encoding {
             encoding.learn(subject, schema);
         }
     }
 
-    /// The subject of the row that was read last; `None` without a wire format or a value.
+    /// The subject of the last row's schema; `None` without a wire format or a value.
     pub fn subject(&self) -> Option<&str> {
-        let encoding = self.encoding.as_ref()?;
-        Some(encoding.subject()).filter(|subject| !subject.is_empty())
+        let subject = &*self.encoding.as_ref()?.subject;
+        (!subject.is_empty()).then_some(subject)
     }
 
-    /// Compiles the plan of a table. Call it for every Relation message: Postgres sends one before
-    /// a table's first row on a connection and again after the table has changed.
+    /// Compiles the plan of a table. Must be called for every Relation message: Postgres sends one
+    /// before the first row of a table on a connection, and again after the table has changed.
     ///
-    /// On error the table is forgotten: a plan made for its former columns must not route its rows.
-    /// They can still give a [partial row](Self::partial_row).
+    /// On an error the former plan is removed, as it must not route rows with other columns. The
+    /// rows can still give a [partial row](Self::partial_row).
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), PlanError> {
         self.compile(relation, None)
     }
 
-    /// The same for a table with a column that names the topic in place of the route.
+    /// Like [`relation`](Self::relation), but the topic is the text of a column.
     pub(crate) fn relation_with_topic(
         &mut self,
         relation: &Relation<'_>,
@@ -169,7 +169,7 @@ impl Router {
 
     fn compile(&mut self, relation: &Relation<'_>, topic: Option<&str>) -> Result<(), PlanError> {
         let former = self.tables.remove(relation.id);
-        self.topics.forget();
+        self.topics.clear();
         let unroutable = UnroutableTable::of(self.route.partial_row_columns(), relation);
         self.unroutable_tables.insert(relation.id, unroutable);
         let mut facts = self.facts.iter();
@@ -188,14 +188,13 @@ impl Router {
         let cloud = events.map(|events| events.compile(&mut columns, &plan));
         let cloud = cloud.transpose()?;
         let record = match &self.encoding {
-            Some(encoding) => encoding.format().compile(&mut columns)?,
+            Some(encoding) => encoding.format.compile(&mut columns)?,
             None => None,
         };
         let selection = self.selection.as_ref();
-        let kind = match selection.filter(|selection| selection.asks_for_type()) {
-            Some(_) => Some(self.route.kind(&mut columns)?),
-            None => None,
-        };
+        let compares_type = selection.is_some_and(Selection::compares_type);
+        let kind = compares_type.then(|| self.route.kind(&mut columns));
+        let kind = kind.transpose()?;
         let slots = columns.finish();
         let plan = TablePlan {
             slots,
@@ -213,12 +212,7 @@ impl Router {
         Ok(())
     }
 
-    /// Whether rows of this table can be routed.
-    pub fn knows(&self, relation: RelationId) -> bool {
-        self.tables.contains(relation)
-    }
-
-    /// Makes an inserted row a record.
+    /// Turns an inserted row into a record.
     pub fn route<'a>(
         &'a mut self,
         relation: RelationId,
@@ -230,8 +224,9 @@ impl Router {
         Ok(self.routed(&row))
     }
 
-    /// The first of two steps, for callers that need the router in between: reads the tuple into a
-    /// fresh `row`. Before another row is read, [`routed`](Self::routed) makes a record of it.
+    /// The first step of [`route`](Self::route), for callers that need the router between the
+    /// steps: reads the tuple into a fresh `row`. [`routed`](Self::routed) makes the record, before
+    /// another row is read.
     pub fn read<'t>(
         &mut self,
         relation: RelationId,
@@ -245,13 +240,7 @@ impl Router {
             return Err(RouteError::UnknownRelation { relation });
         };
         let TablePlan { slots, plan, .. } = table;
-        if tuple.len() != slots.columns {
-            return Err(RouteError::ColumnCount {
-                table: slots.table.clone(),
-                announced: slots.columns,
-                found: tuple.len(),
-            });
-        }
+        slots.check_count(tuple)?;
         let mut values: SmallVec<[Value<'t>; INLINE_COLUMNS]> =
             smallvec![Value::Null; slots.names.len()];
         slots.values(tuple, &mut values);
@@ -267,14 +256,7 @@ impl Router {
             scratch,
         };
         row.plan = place;
-        row.key = reader.optional(plan.key.as_ref())?;
-        row.value = reader.optional(plan.value.as_ref())?;
-        row.partition = reader.number(plan.partition.as_ref())?;
-        row.timestamp_ms = reader.number(plan.timestamp.as_ref())?;
-        row.headers.clear();
-        for (_, field) in &plan.headers {
-            row.headers.push(reader.part(field)?);
-        }
+        reader.read(plan, row)?;
         if let Some(cloud) = &table.cloud {
             let headers = cloud.apply(values, event, &mut row.value, scratch);
             row.headers
@@ -285,7 +267,7 @@ impl Router {
             .map_err(|fault| slots.error(fault, &plan.topic.role()))?;
         row.event_id = plan.event_id.and_then(|slot| values.get(slot)?.bytes());
         if let Some(selection) = &self.selection {
-            row.passed_over = !selection.takes(Parts {
+            row.passed_over = !selection.matches(Parts {
                 kind: table.kind.and_then(|slot| values.get(slot)?.bytes()),
                 key: row.key.resolve(scratch),
                 topic: self.topics.last(),
@@ -306,14 +288,15 @@ impl Router {
         Ok(())
     }
 
-    /// The second step: the record of the row that was read last.
+    /// The second step of [`route`](Self::route): the record of the last row.
     pub fn routed<'a>(&'a self, row: &Row<'a>) -> Routed<'a> {
         let mut routed = Routed::default();
         self.write(row, &mut routed);
         routed
     }
 
-    /// Like [`routed`](Self::routed), into a fresh record: a record is large, and is not moved.
+    /// Like [`routed`](Self::routed), but writes into a fresh record, as moving a record costs
+    /// time.
     pub fn write<'a>(&'a self, row: &Row<'a>, routed: &mut Routed<'a>) {
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
         routed.topic = match &self.topic_change {
@@ -350,28 +333,24 @@ impl Router {
         }
     }
 
-    /// Event id, key and value of a row that [`read`](Self::read) refused, each unchanged if it cannot
-    /// be read as its type.
+    /// Event id, key and value of a row that [`read`](Self::read) has refused. A value that cannot
+    /// be read as its type is unchanged.
     pub fn partial_row<'a>(&'a self, relation: RelationId, tuple: &Tuple<'a>) -> PartialRow<'a> {
-        let Some(unroutable) = self.unroutable_tables.get(relation) else {
-            return PartialRow::default();
-        };
-        PartialRow {
-            id_header: Some(self.route.id_header()),
-            ..unroutable.read(tuple)
-        }
+        let unroutable = self.unroutable_tables.get(relation);
+        let id_header = self.route.id_header();
+        unroutable.map_or_else(PartialRow::default, |of| of.read(tuple, id_header))
     }
 
-    /// Forgets all tables: a new connection announces them afresh.
+    /// Removes all plans: a new connection announces the tables again.
     pub fn clear(&mut self) {
         self.plans.clear();
-        self.topics.forget();
+        self.topics.clear();
         self.tables.clear();
         self.unroutable_tables.clear();
     }
 }
 
-// Written by hand: topics and scratch hold rows' values.
+// Not derived: `topics` and `scratch` contain values of rows.
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Router")

@@ -11,17 +11,17 @@ use crate::value::types::{self, Reading};
 /// Event id, key and value of a row that cannot be routed, as far as they are known.
 #[derive(Clone, Copy, Default)]
 pub struct PartialRow<'a> {
-    /// The event's id.
+    /// Id of the event.
     pub event_id: Option<&'a [u8]>,
-    /// The record's key.
+    /// Key of the record.
     pub key: Option<&'a [u8]>,
-    /// The record's value.
+    /// Value of the record.
     pub value: Option<&'a [u8]>,
-    /// The header that carries the event's id; `None` is `id`.
+    /// Name of the header with the event's id; `None` is `id`.
     pub id_header: Option<&'a str>,
 }
 
-/// The indexes and readings of these columns in a table.
+/// Index and reading of the columns of id, key and value in a table.
 pub(super) struct UnroutableTable([Option<(usize, Reading)>; 3]);
 
 impl UnroutableTable {
@@ -33,8 +33,8 @@ impl UnroutableTable {
         }))
     }
 
-    /// Takes a value unchanged if it cannot be read as its type.
-    pub(super) fn read<'a>(&self, tuple: &Tuple<'a>) -> PartialRow<'a> {
+    /// Reads the columns. A value that cannot be read as its type is unchanged.
+    pub(super) fn read<'a>(&self, tuple: &Tuple<'a>, id_header: &'a str) -> PartialRow<'a> {
         let [event_id, key, value] = self.0.map(|field| {
             let (index, reading) = field?;
             match tuple.values().nth(index)? {
@@ -47,7 +47,7 @@ impl UnroutableTable {
             event_id,
             key,
             value,
-            id_header: None,
+            id_header: Some(id_header),
         }
     }
 }
@@ -62,7 +62,7 @@ impl<'a> PartialRow<'a> {
     }
 }
 
-/// Lengths, no values.
+/// Shows lengths, no values.
 impl fmt::Debug for PartialRow<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PartialRow")

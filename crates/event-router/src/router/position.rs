@@ -1,20 +1,20 @@
 //! The value of the position header.
 //!
-//! The value names the event's place in the log of one replication slot. Two values compare as bytes in
-//! the order in which the events were committed, and a repeated delivery has the value of the first.
+//! The value is the event's position in the WAL of one replication slot. Byte by byte, values are
+//! ordered as the events were committed. A repeated delivery has the same value as the first.
 
 use crate::value::Event;
 
-/// Bytes of a value: 16 hexadecimal digits, a slash, 8 hexadecimal digits.
+/// Length of a value in bytes: 16 hexadecimal digits, a slash, 8 hexadecimal digits.
 pub(crate) const LENGTH: usize = 25;
 
 const LSN_DIGITS: usize = 16;
 
 const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
-/// The commit record's LSN, a slash, and the number of the row in its transaction, from 0.
+/// The LSN of the commit record, a slash, and the number of the row in its transaction, from 0.
 ///
-/// Rows after number 2³² - 1 of one transaction all have that number.
+/// All rows of a transaction from number 2³² - 1 on have that number.
 pub(crate) fn text(event: &Event) -> [u8; LENGTH] {
     let mut text = [b'/'; LENGTH];
     let (lsn, row) = text.split_at_mut(LSN_DIGITS);

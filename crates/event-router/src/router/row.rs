@@ -1,4 +1,4 @@
-//! A row while it is made a record: its parts, and the record that borrows them.
+//! The parts that are read from a row, and the record that borrows them.
 
 use std::fmt;
 use std::str;
@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 use walrelay_pgoutput::Value;
 use walrelay_sink::{Header, Record};
 
-use crate::plan::{Field, RouteError, Slots};
+use crate::plan::{Field, Plan, RouteError, Slots};
 use crate::value::{Fault, Part, ValueError};
 
-/// Headers that a row may need before it costs an allocation.
+/// Number of headers of a row that need no allocation.
 const INLINE_HEADERS: usize = 9;
 
-/// A row that was read; [`Router::routed`](crate::Router::routed) joins it with what the router rendered for it.
+/// The parts of a row; [`Router::routed`](crate::Router::routed) makes a record of them.
 #[derive(Default)]
 pub struct Row<'t> {
     pub(super) plan: usize,
@@ -26,7 +26,7 @@ pub struct Row<'t> {
     pub(super) passed_over: bool,
 }
 
-/// A record made of a row. It borrows from the row, and from the router until the next row is read.
+/// The record of a row. Borrows from the row, and from the router until the next row is read.
 #[derive(Default)]
 pub struct Routed<'a> {
     pub(super) topic: &'a str,
@@ -49,16 +49,24 @@ pub(super) struct RowReader<'r, 't> {
 
 impl<'t> RowReader<'_, 't> {
     #[inline]
-    pub(super) fn optional(&mut self, field: Option<&Field>) -> Result<Part<'t>, RouteError> {
-        match field {
-            Some(field) => self.part(field),
-            None => Ok(Part::Null),
+    pub(super) fn read(&mut self, plan: &Plan, row: &mut Row<'t>) -> Result<(), RouteError> {
+        row.key = match &plan.key {
+            Some(field) => self.part(field)?,
+            None => Part::Null,
+        };
+        row.value = self.part(&plan.value)?;
+        row.partition = self.number(plan.partition.as_ref())?;
+        row.timestamp_ms = self.number(plan.timestamp.as_ref())?;
+        row.headers.clear();
+        for (_, field) in &plan.headers {
+            row.headers.push(self.part(field)?);
         }
+        Ok(())
     }
 
-    /// By far the most parts are in the row: nothing is rendered.
+    // Most parts are in the row, and need no rendering.
     #[inline]
-    pub(super) fn part(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
+    fn part(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
         match field.piece.in_row(self.values) {
             Some(text) => Ok(Part::Row(text)),
             None => self.render(field),
@@ -71,11 +79,8 @@ impl<'t> RowReader<'_, 't> {
         part.map_err(|fault| self.slots.error(fault, &field.role))
     }
 
-    /// A part that is rendered as decimal text.
-    pub(super) fn number<T: str::FromStr>(
-        &mut self,
-        field: Option<&Field>,
-    ) -> Result<Option<T>, RouteError> {
+    /// Parses a part that is rendered as decimal text.
+    fn number<T: str::FromStr>(&mut self, field: Option<&Field>) -> Result<Option<T>, RouteError> {
         let Some(field) = field else { return Ok(None) };
         let part = self.part(field)?;
         let Some(text) = part.resolve(self.scratch) else {
@@ -92,12 +97,12 @@ impl<'t> RowReader<'_, 't> {
 // === impl Routed ===
 
 impl<'a> Routed<'a> {
-    /// Adds more headers behind those it has.
+    /// Adds headers after the others.
     pub fn add_headers(&mut self, more: impl IntoIterator<Item = Header<'a>>) {
         self.headers.extend(more);
     }
 
-    /// The record, to be offered to a sink.
+    /// The record, for a sink.
     pub fn record(&self) -> Record<'_> {
         Record {
             topic: self.topic,
@@ -109,47 +114,48 @@ impl<'a> Routed<'a> {
         }
     }
 
-    /// The topic.
+    /// Topic of the record.
     pub fn topic(&self) -> &'a str {
         self.topic
     }
 
-    /// The record's key.
+    /// Key of the record.
     pub fn key(&self) -> Option<&'a [u8]> {
         self.key
     }
 
-    /// The record's value.
+    /// Value of the record.
     pub fn value(&self) -> Option<&'a [u8]> {
         self.value
     }
 
-    /// The record's headers.
+    /// Headers of the record.
     pub fn headers(&self) -> &[Header<'a>] {
         &self.headers
     }
 
-    /// The event's id, unchanged from the row.
+    /// Id of the event, unchanged from the row.
     pub fn event_id(&self) -> Option<&'a [u8]> {
         self.event_id
     }
 }
 
 impl Row<'_> {
-    /// The router's [`Selection`](crate::Selection) leaves the event out: there is no record of it.
+    /// Whether the router's [`Selection`](crate::Selection) leaves the event out, so that it has no
+    /// record.
     pub fn is_passed_over(&self) -> bool {
         self.passed_over
     }
 }
 
-/// No values.
+/// Shows no values.
 impl fmt::Debug for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Row").finish_non_exhaustive()
     }
 }
 
-/// As [`Record`]'s: lengths, no values.
+/// Like [`Record`]'s: shows lengths, no values.
 impl fmt::Debug for Routed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Routed").field(&self.record()).finish()

@@ -1,8 +1,10 @@
-//! What a run that is not the relay's own changes: which events it takes, and where they go.
+//! The selection of events, and the change of topics, of runs other than the relay itself.
 
 use std::str::FromStr;
 
-/// Events whose parts equal given texts: `type = 'OrderPlaced' and key = 'order-42'`.
+use crate::value::cursor::Cursor;
+
+/// A selection of events by their parts: `type = 'OrderPlaced' and key = 'order-42'`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
     terms: Vec<(Subject, String)>,
@@ -17,14 +19,14 @@ enum Subject {
     Id,
 }
 
-/// Why a text is no [`Selection`].
+/// Why a text is not a [`Selection`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; the form is: type = 'OrderPlaced' and key = 'order-42'")]
 pub struct SelectionError {
     what: String,
 }
 
-/// The parts of an event, as bytes.
+/// The parts of an event that a selection compares.
 #[derive(Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub(super) kind: Option<&'a [u8]>,
@@ -34,13 +36,12 @@ pub(super) struct Parts<'a> {
 }
 
 impl Selection {
-    pub(super) fn asks_for_type(&self) -> bool {
-        self.terms
-            .iter()
-            .any(|(subject, _)| *subject == Subject::Type)
+    pub(super) fn compares_type(&self) -> bool {
+        let mut terms = self.terms.iter();
+        terms.any(|(subject, _)| *subject == Subject::Type)
     }
 
-    pub(super) fn takes(&self, parts: Parts<'_>) -> bool {
+    pub(super) fn matches(&self, parts: Parts<'_>) -> bool {
         self.terms.iter().all(|(subject, text)| {
             let found = match subject {
                 Subject::Type => parts.kind,
@@ -58,12 +59,10 @@ impl FromStr for Selection {
 
     fn from_str(text: &str) -> Result<Self, SelectionError> {
         let mut terms = Vec::new();
-        let mut rest = text.trim_start();
+        let mut text = Cursor::new(text.trim());
         loop {
-            let end = rest
-                .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                .unwrap_or(rest.len());
-            let (name, after) = rest.split_at(end);
+            text.blanks();
+            let name = text.take_while(|c| c.is_ascii_alphanumeric() || c == '_');
             let subject = match name {
                 "type" => Subject::Type,
                 "key" => Subject::Key,
@@ -71,38 +70,22 @@ impl FromStr for Selection {
                 "id" => Subject::Id,
                 _ => return Err(wrong("each condition begins with type, key, topic or id")),
             };
-            let value = after.trim_start().strip_prefix('=');
-            let value = value.ok_or_else(|| wrong(format!("= is missing after {name}")))?;
-            let (text, after) = literal(value.trim_start())
+            text.blanks();
+            if !text.take("=") {
+                return Err(wrong(format!("= is missing after {name}")));
+            }
+            text.blanks();
+            let value = text.take("'").then(|| text.quoted('\'')).flatten();
+            let value = value
                 .ok_or_else(|| wrong(format!("{name} is compared with a text in single quotes")))?;
-            terms.push((subject, text));
-            let after = after.trim();
-            if after.is_empty() {
+            terms.push((subject, value));
+            text.blanks();
+            if text.rest.is_empty() {
                 return Ok(Self { terms });
             }
-            rest = after
-                .strip_prefix("and ")
-                .or_else(|| after.strip_prefix("AND "))
-                .ok_or_else(|| wrong("conditions are joined by and"))?
-                .trim_start();
-        }
-    }
-}
-
-/// A text in single quotes, in which two of them are one; and what follows.
-fn literal(text: &str) -> Option<(String, &str)> {
-    let mut rest = text.strip_prefix('\'')?;
-    let mut value = String::new();
-    loop {
-        let end = rest.find('\'')?;
-        value.push_str(rest.get(..end)?);
-        rest = rest.get(end + 1..)?;
-        match rest.strip_prefix('\'') {
-            Some(more) => {
-                value.push('\'');
-                rest = more;
+            if !text.take("and ") && !text.take("AND ") {
+                return Err(wrong("conditions are joined by and"));
             }
-            None => return Some((value, rest)),
         }
     }
 }
@@ -111,12 +94,12 @@ fn wrong(what: impl Into<String>) -> SelectionError {
     SelectionError { what: what.into() }
 }
 
-/// Other topics than the route's.
+/// Change of the route's topics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopicChange {
-    /// Each topic with this text before it.
+    /// Puts this text before each topic.
     Prefix(String),
-    /// This one for all.
+    /// Replaces all topics by this one.
     To(String),
 }
 
@@ -136,16 +119,16 @@ mod tests {
     #[test]
     fn every_condition_must_hold() {
         let of = |text: &str| text.parse::<Selection>().unwrap();
-        assert!(of("type = 'A'").takes(parts("A")));
-        assert!(!of("type='B'").takes(parts("A")));
-        assert!(of(" type = 'A' and key = 'it''s' AND topic='orders' ").takes(parts("A")));
-        assert!(!of("type = 'A' and topic = 'other'").takes(parts("A")));
-        assert!(!of("id = ''").takes(parts("A")), "no id equals no text");
-        assert!(of("type = 'A'").asks_for_type() && !of("key = ''").asks_for_type());
+        assert!(of("type = 'A'").matches(parts("A")));
+        assert!(!of("type='B'").matches(parts("A")));
+        assert!(of(" type = 'A' and key = 'it''s' AND topic='orders' ").matches(parts("A")));
+        assert!(!of("type = 'A' and topic = 'other'").matches(parts("A")));
+        assert!(!of("id = ''").matches(parts("A")), "no id equals no text");
+        assert!(of("type = 'A'").compares_type() && !of("key = ''").compares_type());
     }
 
     #[test]
-    fn what_is_no_selection_is_refused_with_the_reason() {
+    fn other_texts_than_selections_are_refused() {
         for (text, about) in [
             ("", "begins with"),
             ("payload = 'x'", "begins with"),

@@ -1,44 +1,46 @@
-//! A cache of rendered topics: an outbox has few, and its rows repeat them.
+//! A cache of rendered topics, as an outbox has few topics and its rows repeat them.
 
 use walrelay_pgoutput::Value;
 
 use crate::plan::Topic;
 use crate::value::{Fault, value};
 
-/// Of the cache; a power of two.
-const PLACES: usize = 128;
-/// Longer values are rendered each time.
-const LONGEST: usize = 256;
+/// Number of places in the cache; a power of two.
+const CACHE_SIZE: usize = 128;
+/// Longest routing value in bytes that is cached; topics of longer values are rendered for each
+/// row.
+const MAX_VALUE_BYTES: usize = 256;
 
-/// The topics of the last row and of rows before it. Length and some bytes of a value choose its place.
-/// A value replaces another one there.
+/// The topic of the last row, and a cache of topics by routing value. Length and some bytes of a
+/// value select its place; a value replaces the former one in its place.
 #[derive(Default)]
-pub(crate) struct Topics {
-    places: Vec<Rendered>,
+pub(crate) struct TopicCache {
+    entries: Vec<CachedTopic>,
     last: usize,
     /// The last topic, if it is not in the cache.
     other: String,
 }
 
 #[derive(Default)]
-struct Rendered {
-    /// The plan that rendered it; `None`: the place is empty.
+struct CachedTopic {
+    /// Index of the plan that rendered the topic; `None` if the place is empty.
     plan: Option<usize>,
     value: Vec<u8>,
     topic: String,
 }
 
-fn place(value: &[u8]) -> usize {
+/// The place of a routing value in the cache.
+fn index(value: &[u8]) -> usize {
     let byte = |at: usize| value.get(at).map_or(0, |byte| u32::from(*byte));
     let length = value.len();
     let some = byte(0) | byte(length / 2) << 8 | byte(length.wrapping_sub(1)) << 16;
     // Fibonacci hashing: the upper bits of a product with 2³² through the golden ratio.
     let mixed = (some | (length as u32) << 24).wrapping_mul(0x9E37_79B9);
-    (mixed >> (u32::BITS - PLACES.ilog2())) as usize
+    (mixed >> (u32::BITS - CACHE_SIZE.ilog2())) as usize
 }
 
-impl Topics {
-    /// Renders the topic of a row with these `values`, or finds it.
+impl TopicCache {
+    /// Sets the last topic to that of a row with these `values`: from the cache, or rendered.
     pub(crate) fn render(
         &mut self,
         plan: usize,
@@ -48,22 +50,22 @@ impl Topics {
     ) -> Result<(), Fault> {
         let routed_by = match topic {
             Topic::Routed { slot, .. } => value(values, *slot)?,
-            Topic::Made(_) => None,
+            Topic::Rendered(_) => None,
         };
-        let Some(routed_by) = routed_by.filter(|value| value.len() <= LONGEST) else {
-            self.last = PLACES;
+        let Some(routed_by) = routed_by.filter(|value| value.len() <= MAX_VALUE_BYTES) else {
+            self.last = CACHE_SIZE;
             return topic.render(values, scratch, &mut self.other);
         };
-        let place = place(routed_by);
-        self.last = place;
-        if let Some(known) = self.places.get(place)
+        let index = index(routed_by);
+        self.last = index;
+        if let Some(known) = self.entries.get(index)
             && known.plan == Some(plan)
             && known.value == routed_by
         {
             return Ok(());
         }
-        self.places.resize_with(PLACES, Rendered::default);
-        let Some(known) = self.places.get_mut(place) else {
+        self.entries.resize_with(CACHE_SIZE, CachedTopic::default);
+        let Some(known) = self.entries.get_mut(index) else {
             return Ok(());
         };
         known.plan = None;
@@ -75,16 +77,16 @@ impl Topics {
     }
 
     pub(crate) fn last(&self) -> &str {
-        let known = self.places.get(self.last);
+        let known = self.entries.get(self.last);
         known.map_or(&self.other, |known| &known.topic)
     }
 
-    /// Empties the cache: the plans have changed.
-    pub(crate) fn forget(&mut self) {
-        for known in &mut self.places {
+    /// Empties the cache. Must be called when plans change.
+    pub(crate) fn clear(&mut self) {
+        for known in &mut self.entries {
             known.plan = None;
         }
-        self.last = PLACES;
+        self.last = CACHE_SIZE;
         self.other.clear();
     }
 }
@@ -108,9 +110,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever came before, a topic is what it is when nothing is kept.
+        /// A topic from the cache equals the rendered topic, whatever rows came before.
         #[test]
-        fn what_is_kept_is_what_would_be_rendered(
+        fn cached_topics_equal_rendered_topics(
             rows in prop::collection::vec(
                 (0..3_usize, prop::option::of("[a-c]{0,3}|[a-z\u{85}é\n]{0,8}|x{250,260}"), any::<bool>()),
                 1..200,
@@ -125,10 +127,10 @@ mod tests {
                     name: None,
                 },
             ];
-            let mut topics = Topics::default();
-            for (plan, text, forget) in &rows {
-                if *forget && text.is_none() {
-                    topics.forget();
+            let mut topics = TopicCache::default();
+            for (plan, text, clear) in &rows {
+                if *clear && text.is_none() {
+                    topics.clear();
                 }
                 let value = match text {
                     Some(text) => Value::Text(text.as_bytes()),
@@ -146,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_refused_each_time() {
-        let mut topics = Topics::default();
+    fn invalid_utf8_is_refused_each_time() {
+        let mut topics = TopicCache::default();
         let topic = routed("t.${routedByValue}", None);
         for _ in 0..2 {
             let found = topics.render(0, &topic, &[Value::Text(b"a\xFF")], &mut Vec::new());

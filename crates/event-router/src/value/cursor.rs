@@ -1,8 +1,8 @@
-//! Reading a text from left to right.
+//! A parser's position in a text.
 
 pub(crate) struct Cursor<'t> {
     pub(crate) rest: &'t str,
-    /// Of the next character, counted in characters from 1.
+    /// Position of the next character, counted in characters from 1.
     pub(crate) position: usize,
 }
 
@@ -24,7 +24,7 @@ impl<'t> Cursor<'t> {
         Some(c)
     }
 
-    /// Passes over `text` if it comes next.
+    /// Skips `text` if it comes next; returns whether it did.
     pub(crate) fn take(&mut self, text: &str) -> bool {
         let rest = self.rest.strip_prefix(text);
         if let Some(rest) = rest {
@@ -42,7 +42,13 @@ impl<'t> Cursor<'t> {
         taken
     }
 
-    /// The text up to the next `quote`, which is passed over; a doubled quote is one, as in SQL.
+    /// Skips whitespace; returns the position after it.
+    pub(crate) fn blanks(&mut self) -> usize {
+        self.take_while(char::is_whitespace);
+        self.position
+    }
+
+    /// Reads up to the closing `quote` and skips it. A doubled quote stands for one, as in SQL.
     pub(crate) fn quoted(&mut self, quote: char) -> Option<String> {
         let mut text = String::new();
         loop {
@@ -55,7 +61,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// A text in double quotes, in which a backslash takes the next character literally.
+    /// Reads a text in double quotes, in which a backslash escapes the next character.
     pub(crate) fn backslashed(&mut self) -> Option<String> {
         let mut text = String::new();
         if !self.take("\"") {

@@ -1,4 +1,4 @@
-//! Decimal numbers of any size, as `java.math.BigDecimal` has them.
+//! Decimal numbers of any size, with the semantics of `java.math.BigDecimal`.
 
 use std::str::FromStr;
 
@@ -6,14 +6,14 @@ use num_bigint::BigInt;
 
 use super::Malformed;
 
-/// `unscaled / 10^scale`.
+/// A decimal number, `unscaled / 10^scale`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Decimal {
     unscaled: BigInt,
     scale: i32,
 }
 
-/// A `numeric`: a number or a special value.
+/// A value of Postgres' type `numeric`: a number or a special value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Numeric {
     Number(Decimal),
@@ -22,17 +22,18 @@ pub(crate) enum Numeric {
     NegativeInfinity,
 }
 
-/// More digits than any `numeric` has: 131072 before the point, 16383 after it.
+/// Limit of digits, and of zeros that an exponent stands for. Above any `numeric`, which has at most 131072 before the point and 16383 after
+/// it.
 const MAX_DIGITS: usize = 200_000;
 
-/// The scale of a schema comes from outside: its power of ten must not take memory without end. Texts of
-/// numbers for Avro have at most 2,000 digits and exponents up to 2,000.
+/// Limit of the exponent of a power of ten. A schema's scale is input from outside and must not
+/// exhaust the memory. Numbers for Avro have at most 2,000 digits and exponents up to 2,000.
 const MAX_PLACES: u32 = 4_000;
 
 impl FromStr for Decimal {
     type Err = Malformed;
 
-    /// Digits with at most one point, and `E` with an exponent as Java and floats write it.
+    /// Parses digits with at most one point, and an optional exponent after `E` or `e`.
     fn from_str(text: &str) -> Result<Self, Malformed> {
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let exponent: i32 = exponent.parse()?;
@@ -46,9 +47,13 @@ impl FromStr for Decimal {
         let sign = if mantissa.starts_with('-') { "-" } else { "" };
         let text = [sign, whole, fraction].concat();
         let scale = i32::try_from(fraction.len()).map_err(|_| Malformed)?;
+        let scale = scale.checked_sub(exponent).ok_or(Malformed)?;
+        if scale.unsigned_abs() as usize > MAX_DIGITS {
+            return Err(Malformed);
+        }
         Ok(Self {
             unscaled: text.parse().map_err(|_| Malformed)?,
-            scale: scale.checked_sub(exponent).ok_or(Malformed)?,
+            scale,
         })
     }
 }
@@ -67,7 +72,7 @@ impl FromStr for Numeric {
 }
 
 impl Decimal {
-    /// Two's complement of the unscaled value, most significant byte first, as few as will do.
+    /// The unscaled value in two's complement, big-endian, in as few bytes as possible.
     pub(crate) fn unscaled_bytes(&self) -> Vec<u8> {
         self.unscaled.to_signed_bytes_be()
     }
@@ -76,7 +81,8 @@ impl Decimal {
         self.scale
     }
 
-    /// `setScale(scale, HALF_UP)`. Scales that Postgres has no numbers for leave it as it is.
+    /// Java's `setScale(scale, HALF_UP)`. Does nothing if the scales differ by more than 200,000,
+    /// which numbers of Postgres cannot.
     pub(crate) fn with_scale(mut self, scale: i32) -> Self {
         let places = scale - self.scale;
         if places.unsigned_abs() > 200_000 {
@@ -98,8 +104,8 @@ impl Decimal {
         self
     }
 
-    /// The number times `10^scale`, if that is a whole one. `None` also if the scales differ by more than
-    /// [`MAX_PLACES`].
+    /// The number times `10^scale`, if it is an integer. `None` also if the scales differ by more
+    /// than [`MAX_PLACES`].
     pub(crate) fn exactly(&self, scale: i32) -> Option<BigInt> {
         let places = scale.checked_sub(self.scale)?;
         if self.unscaled == BigInt::ZERO {
@@ -116,7 +122,7 @@ impl Decimal {
         (&whole * power == self.unscaled).then_some(whole)
     }
 
-    /// `stripTrailingZeros`, but without a negative scale.
+    /// Java's `stripTrailingZeros`, but without a negative scale.
     pub(crate) fn stripped(mut self) -> Self {
         if self.unscaled == BigInt::ZERO {
             self.scale = 0;
@@ -133,6 +139,7 @@ impl Decimal {
         self.with_scale(scale)
     }
 
+    /// Java's `toPlainString`: without an exponent.
     pub(crate) fn plain(&self) -> String {
         let (sign, digits) = self.digits();
         let Ok(scale @ 1..) = usize::try_from(self.scale) else {
@@ -152,7 +159,7 @@ impl Decimal {
         }
     }
 
-    /// `toString`: with an exponent where the number is small or the scale negative.
+    /// Java's `toString`: with an exponent if the number is small or the scale negative.
     pub(crate) fn text(&self) -> String {
         let (sign, digits) = self.digits();
         let adjusted = i64::try_from(digits.len()).unwrap_or(0) - 1 - i64::from(self.scale);
@@ -180,7 +187,7 @@ impl Decimal {
 }
 
 impl Numeric {
-    /// By `decimal.handling.mode=string`: the special values have names.
+    /// The text by `decimal.handling.mode=string`, as Debezium writes the special values.
     pub(crate) fn string(&self) -> String {
         match self {
             Self::Number(number) => number.plain(),
@@ -190,7 +197,7 @@ impl Numeric {
         }
     }
 
-    /// By `decimal.handling.mode=double`.
+    /// The number by `decimal.handling.mode=double`.
     pub(crate) fn double(&self) -> f64 {
         match self {
             Self::Number(number) => number.double(),
@@ -201,7 +208,7 @@ impl Numeric {
     }
 }
 
-/// A `money` as Postgres writes it in the locales that group by commas: `-$1,234.56`, `($1.00)`.
+/// Parses a `money` as Postgres writes it in locales that group by commas: `-$1,234.56`, `($1.00)`.
 pub(crate) fn money(text: &str) -> Result<Decimal, Malformed> {
     let kept = |c: &char| c.is_ascii_digit() || *c == '.';
     let digits: String = text.chars().filter(kept).collect();
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_those_of_a_big_decimal() {
+    fn texts_equal_those_of_java() {
         for (text, string, plain) in [
             ("99.90", "99.90", "99.90"),
             ("-0.05", "-0.05", "-0.05"),
@@ -245,10 +252,7 @@ mod tests {
         assert_eq!(decimal("-0.05").unscaled_bytes(), [0xfb]);
         assert_eq!(decimal("0").unscaled_bytes(), [0]);
         let stripped = decimal("12345.67800").stripped();
-        assert_eq!(
-            (stripped.scale(), stripped.plain()),
-            (3, "12345.678".to_owned())
-        );
+        assert_eq!((stripped.scale(), &*stripped.plain()), (3, "12345.678"));
         assert_eq!(decimal("100").stripped().plain(), "100");
         assert_eq!(decimal("0.000").stripped().scale(), 0);
         assert_eq!(decimal("0.005").with_scale(2).plain(), "0.01");
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_of_ten_is_bounded() {
+    fn powers_of_ten_are_bounded() {
         let number: Decimal = "1.5".parse().unwrap();
         assert_eq!(number.exactly(1), Some(BigInt::from(15)));
         assert_eq!(number.exactly(0), None);
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn other_texts_than_numbers_are_refused() {
         for text in [
             "",
             "-",

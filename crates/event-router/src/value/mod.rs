@@ -1,4 +1,4 @@
-//! Values of a row, and the bytes that are made of them.
+//! Values of a row, and the parts of a record that are rendered from them.
 
 pub(crate) mod cursor;
 pub(crate) mod decimal;
@@ -12,32 +12,32 @@ use std::ops::Range;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, Value};
 
-/// The place of a row in the log, and its commit time.
+/// Position of an event: the row's place in the WAL and the commit time of its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// Where the transaction's commit record starts.
+    /// LSN at which the transaction's commit record starts.
     pub commit_lsn: Lsn,
-    /// Which of the transaction's rows it is, from 0.
+    /// Number of the row in its transaction, from 0.
     pub row: u64,
-    /// When it committed, by the server's clock.
+    /// Commit time of the transaction, by the server's clock.
     pub commit_time: PgTimestamp,
 }
 
-/// Bytes of a record's part, which are not copied from the row.
+/// Bytes of one part of a record: borrowed from the row, or a range of the scratch buffer.
 #[derive(Clone, Default)]
 pub(crate) enum Part<'t> {
     #[default]
     Null,
     /// A header or member that is left out.
     Absent,
-    /// Bytes of the row, or literals.
+    /// Bytes of the row, or a literal.
     Row(&'t [u8]),
-    /// Rendered, at this place of the router's scratch buffer.
+    /// Rendered bytes: their range in the router's scratch buffer.
     Scratch(Range<usize>),
 }
 
 impl<'t> Part<'t> {
-    /// The bytes, with what was rendered found in `scratch`.
+    /// The bytes of the part; `scratch` is the buffer that [`Self::Scratch`] is a range of.
     pub(crate) fn resolve<'a>(&self, scratch: &'a [u8]) -> Option<&'a [u8]>
     where
         't: 'a,
@@ -49,7 +49,7 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// The bytes that were appended to `scratch` at `start`.
+    /// The bytes appended to `scratch` since its length was `start`.
     pub(crate) fn since(start: usize, scratch: &[u8]) -> Self {
         Self::Scratch(start..scratch.len())
     }
@@ -60,7 +60,7 @@ impl<'t> Part<'t> {
         Self::since(start, scratch)
     }
 
-    /// The text of `number`, at the end of `scratch`.
+    /// Appends the text of `number` to `scratch`.
     pub(crate) fn printed(number: impl std::fmt::Display, scratch: &mut Vec<u8>) -> Self {
         use std::io::Write as _;
 
@@ -70,8 +70,8 @@ impl<'t> Part<'t> {
         Self::since(start, scratch)
     }
 
-    /// A text that is not empty.
-    pub(crate) fn filled(self, slot: usize, scratch: &[u8]) -> Result<Self, Fault> {
+    /// Returns the part if it is a non-empty UTF-8 text, else a fault of the column in `slot`.
+    pub(crate) fn require_text(self, slot: usize, scratch: &[u8]) -> Result<Self, Fault> {
         let why = match self.resolve(scratch) {
             None => ValueError::Null,
             Some([]) => ValueError::Empty,
@@ -81,7 +81,7 @@ impl<'t> Part<'t> {
         Err(Fault::new(slot, why))
     }
 
-    /// 0 for null.
+    /// Length in bytes; 0 for NULL.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Null | Self::Absent => 0,
@@ -91,7 +91,7 @@ impl<'t> Part<'t> {
     }
 
     #[must_use]
-    pub(crate) fn sub(self, range: Range<usize>) -> Self {
+    pub(crate) fn slice(self, range: Range<usize>) -> Self {
         match self {
             Self::Row(bytes) => Self::Row(bytes.get(range).unwrap_or_default()),
             Self::Scratch(whole) => {
@@ -101,7 +101,7 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// Appends the bytes of a range of the part to `scratch`, in which the part itself may lie.
+    /// Appends a range of the part's bytes to `scratch`, which may be the buffer that has the part.
     pub(crate) fn copy(&self, range: Range<usize>, scratch: &mut Vec<u8>) {
         match self {
             Self::Row(bytes) => scratch.extend_from_slice(bytes.get(range).unwrap_or_default()),
@@ -113,24 +113,24 @@ impl<'t> Part<'t> {
     }
 }
 
-/// The byte that two hexadecimal digits are.
+/// The byte of two hexadecimal digits.
 pub(crate) fn hex_byte(digits: [u8; 2]) -> Option<u8> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
     u8::try_from(high? << 4 | low?).ok()
 }
 
-/// The text in a slot, `None` for NULL.
+/// The text of the value in a slot, `None` for NULL.
 pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t [u8]>, Fault> {
     match values.get(slot) {
         Some(Value::Text(text)) => Ok(Some(text)),
-        // A row has as many values as its table has columns: this is compared before.
+        // The router has compared the number of values with the table's columns.
         Some(Value::Null) | None => Ok(None),
         Some(Value::UnchangedToast) => Err(Fault::new(slot, ValueError::UnchangedToast)),
         Some(Value::Binary(_)) => Err(Fault::new(slot, ValueError::Binary)),
     }
 }
 
-/// The value in a slot does not fit its purpose.
+/// A value that does not fit its purpose: its slot, and what is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) slot: usize,
@@ -143,7 +143,7 @@ impl Fault {
     }
 }
 
-/// A text is not written as Postgres writes values of its type, or is not JSON.
+/// The error of a text that is not as Postgres writes values of its type, or is not JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -163,43 +163,43 @@ impl From<ParseFloatError> for Malformed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// It is NULL, and must not be.
+    /// NULL, where a value is needed.
     #[error("is NULL")]
     Null,
-    /// It is not a text.
+    /// Not UTF-8.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// It is empty, and must not be.
+    /// Empty, where a text is needed.
     #[error("is empty")]
     Empty,
-    /// The row marks the value as unchanged, which no inserted row does.
+    /// Marked as an unchanged TOAST value, which no inserted row contains.
     #[error("is left out as unchanged")]
     UnchangedToast,
-    /// The relay asks for text format.
+    /// In binary format; the relay requests text format.
     #[error("is in binary format")]
     Binary,
     /// A boolean that is neither `t` nor `f`.
     #[error("is boolean and neither t nor f")]
     NotBoolean,
-    /// It is not a number, or too large a one.
+    /// Not a number, or out of range.
     #[error("is not a number in the range that is needed")]
     NotANumber,
-    /// It is not a point in time since 1970.
+    /// Not a point in time since 1970.
     #[error("is not a point in time since 1970")]
     NotATime,
-    /// It is not JSON, or nested too deep.
+    /// Not JSON, or nested too deep.
     #[error("is not JSON, or nested too deep")]
     NotJson,
-    /// It is not `\\x` and digits.
+    /// Not `\\x` and hexadecimal digits.
     #[error("is not the hexadecimal form of bytes (bytea_output = hex)")]
     NotHex,
-    /// The lookup table does not have it.
+    /// Not a key of the lookup table.
     #[error("is not in the lookup table")]
     NotInTable,
-    /// It is not of the form of its type.
+    /// Not as Postgres writes values of the column's type.
     #[error("is not written as Postgres writes values of its type")]
     Malformed,
-    /// The converter writes nothing but bytes.
+    /// Not bytes, and the converter writes only bytes.
     #[error(
         "is not bytes, and the converter writes nothing else: use a column of the type bytea, or a converter for texts"
     )]

@@ -1,71 +1,73 @@
-//! Dates and times: parses texts of Postgres (`DateStyle` ISO, set by the relay) and of RFC 3339; the
-//! calendar.
+//! Dates and times: parses the texts of Postgres (`DateStyle` ISO, which the relay sets) and of RFC
+//! 3339, and computes with the calendar.
 
 use std::ops::RangeInclusive;
 
 use super::Part;
 
-/// A date; time of day and offset if the text has them.
-pub(crate) struct Printed<'t> {
+/// A parsed date, with the time of day and the offset if the text has them.
+pub(crate) struct DateTime<'t> {
     pub(crate) date: Date,
-    /// Absent of a `date`.
-    pub(crate) clock: Option<Clock<'t>>,
+    /// `None` for a `date`.
+    pub(crate) time: Option<TimeOfDay<'t>>,
     pub(crate) offset: Option<Offset<'t>>,
 }
 
-/// A day of the calendar. A day beyond the end of the month belongs to the next month.
+/// A date of the proleptic Gregorian calendar. A day after the end of the month counts on into the
+/// next.
 #[derive(Clone, Copy)]
 pub(crate) struct Date {
-    /// By astronomers' count: 1 BC is 0.
+    /// Astronomical year: 1 BC is 0.
     year: i64,
     month: u8,
     day: u8,
 }
 
+/// A time of day.
 #[derive(Clone, Copy)]
-pub(crate) struct Clock<'t> {
-    /// `10:34:56.789012`.
+pub(crate) struct TimeOfDay<'t> {
+    /// The text, such as `10:34:56.789012`.
     text: &'t [u8],
-    /// 24 at most: Postgres knows 24:00:00.
+    /// At most 24: Postgres allows 24:00:00.
     pub(crate) hour: i64,
-    /// Since midnight. A second 60 is the next minute's first.
+    /// Seconds since midnight. Second 60 is the first of the next minute.
     pub(crate) seconds: i64,
     pub(crate) nanos: i64,
-    /// Digits after the point.
+    /// Number of digits after the point.
     pub(crate) digits: usize,
 }
 
-/// `Z`, `+02`, `-03:30` or `+00:19:32`.
+/// An offset from UTC: `Z`, `+02`, `-03:30` or `+00:19:32`.
 #[derive(Clone, Copy)]
 pub(crate) struct Offset<'t> {
     text: &'t [u8],
-    /// East of Greenwich.
+    /// Seconds east of Greenwich.
     pub(crate) seconds: i64,
 }
 
-/// Appends the ISO 8601 form, `2024-02-29T10:34:56.789012Z`, which needs no escape in JSON. Appends
-/// nothing and gives `false` for other texts, such as `infinity`.
+/// Appends the ISO 8601 form, such as `2024-02-29T10:34:56.789012Z`, which needs no escape in JSON.
+/// For other texts, such as `infinity`, appends nothing and returns `false`.
 pub(crate) fn iso(text: &[u8], out: &mut Vec<u8>) -> bool {
-    let Some(printed) = parse(text) else {
+    let Some(date_time) = parse(text) else {
         return false;
     };
-    let Date { year, month, day } = printed.date;
+    let Date { year, month, day } = date_time.date;
     let sign = if year < 0 { "-" } else { "" };
-    // Years beyond 9999 are written in full.
+    // `:04` does not truncate years beyond 9999.
     Part::printed(
         format_args!("{sign}{:04}-{month:02}-{day:02}", year.unsigned_abs()),
         out,
     );
-    if let Some(clock) = printed.clock {
+    if let Some(time) = date_time.time {
         out.push(b'T');
-        out.extend_from_slice(clock.text);
+        out.extend_from_slice(time.text);
     }
-    match printed.offset {
+    match date_time.offset {
         None => {}
         Some(Offset { seconds: 0, .. }) => out.push(b'Z'),
         Some(Offset { text, .. }) => {
             out.extend_from_slice(text);
-            // ISO 8601 mixes no extended time with a basic offset.
+            // ISO 8601 allows no basic offset (`+02`) after a time in extended format.
             if text.len() == 3 {
                 out.extend_from_slice(b":00");
             }
@@ -74,32 +76,34 @@ pub(crate) fn iso(text: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Milliseconds since 1970 UTC, rounded towards the past, of a point in time (UTC without an offset) or
-/// of such a number. `None` for other texts, and before 1970: Kafka's timestamps are not negative.
+/// Milliseconds since 1970 UTC of a point in time, rounded towards the past, or of a text that is
+/// such a number. A time without an offset is in UTC. `None` for other texts, and before 1970:
+/// timestamps of Kafka are not negative.
 pub(crate) fn millis(text: &[u8]) -> Option<i64> {
     let number = std::str::from_utf8(text).ok().map(str::parse);
     let millis = if let Some(Ok(millis)) = number {
         millis
     } else {
-        let printed = parse(text)?;
-        let nanos = printed.clock.map_or(0, |clock| clock.nanos);
-        let seconds = printed.seconds();
+        let date_time = parse(text)?;
+        let nanos = date_time.time.map_or(0, |time| time.nanos);
+        let seconds = date_time.seconds();
         seconds.checked_mul(1000)?.checked_add(nanos / 1_000_000)?
     };
     (millis >= 0).then_some(millis)
 }
 
-impl Printed<'_> {
-    /// Whole seconds since 1970 UTC; without an offset, UTC is meant.
+impl DateTime<'_> {
+    /// Whole seconds since 1970 UTC; a time without an offset is in UTC.
     pub(crate) fn seconds(&self) -> i64 {
-        let of_day = self.clock.map_or(0, |clock| clock.seconds);
+        let of_day = self.time.map_or(0, |time| time.seconds);
         let east = self.offset.map_or(0, |offset| offset.seconds);
         self.date.days() * 86_400 + of_day - east
     }
 }
 
 impl Date {
-    /// Since 1970-01-01, by Howard Hinnant's `days_from_civil`. A year has at most nine digits.
+    /// Days since 1970-01-01, by Howard Hinnant's `days_from_civil`. The year has at most nine
+    /// digits.
     pub(crate) fn days(self) -> i64 {
         let (month, day) = (i64::from(self.month), i64::from(self.day));
         let year = if month <= 2 { self.year - 1 } else { self.year };
@@ -109,14 +113,15 @@ impl Date {
         year.div_euclid(400) * 146_097 + day_of_era - 719_468
     }
 
+    /// Whether the month has this day.
     pub(crate) fn is_real(self) -> bool {
         let (year, month, day) = (self.year, i64::from(self.month), i64::from(self.day));
         gregorian(self.days()) == (year, month, day)
     }
 }
 
-/// Parses a date, then nothing, or a time with or without an offset.
-pub(crate) fn parse(text: &[u8]) -> Option<Printed<'_>> {
+/// Parses a date, optionally with a time of day, which may have an offset.
+pub(crate) fn parse(text: &[u8]) -> Option<DateTime<'_>> {
     let (mut rest, before_christ) = match text.strip_suffix(b" BC") {
         Some(text) => (text, true),
         None => (text, false),
@@ -127,21 +132,22 @@ pub(crate) fn parse(text: &[u8]) -> Option<Printed<'_>> {
     byte(&mut rest, b"-")?;
     let day = two_digits(&mut rest, 1..=31)? as u8;
     let year = if before_christ { 1 - year } else { year };
-    let (clock, offset) = if rest.is_empty() {
+    let (time, offset) = if rest.is_empty() {
         (None, None)
     } else {
         byte(&mut rest, b" Tt")?;
-        let (clock, offset) = clock(rest)?;
-        (Some(clock), offset)
+        let (time, offset) = time(rest)?;
+        (Some(time), offset)
     };
-    Some(Printed {
+    Some(DateTime {
         date: Date { year, month, day },
-        clock,
+        time,
         offset,
     })
 }
 
-pub(crate) fn clock(text: &[u8]) -> Option<(Clock<'_>, Option<Offset<'_>>)> {
+/// Parses a time of day, optionally with an offset.
+pub(crate) fn time(text: &[u8]) -> Option<(TimeOfDay<'_>, Option<Offset<'_>>)> {
     let mut rest = text;
     let hour = two_digits(&mut rest, 0..=24)?;
     byte(&mut rest, b":")?;
@@ -155,7 +161,7 @@ pub(crate) fn clock(text: &[u8]) -> Option<(Clock<'_>, Option<Offset<'_>>)> {
         places = before - rest.len();
         nanos *= 10_i64.pow(9 - u32::try_from(places).ok()?);
     }
-    let clock = Clock {
+    let time = TimeOfDay {
         text: text.get(..text.len() - rest.len())?,
         hour,
         seconds: (hour * 60 + minute) * 60 + second,
@@ -166,7 +172,7 @@ pub(crate) fn clock(text: &[u8]) -> Option<(Clock<'_>, Option<Offset<'_>>)> {
         [] => None,
         _ => Some(offset(rest)?),
     };
-    Some((clock, offset))
+    Some((time, offset))
 }
 
 fn offset(text: &[u8]) -> Option<Offset<'_>> {
@@ -194,11 +200,12 @@ fn byte(rest: &mut &[u8], allowed: &[u8]) -> Option<u8> {
     })
 }
 
+/// Takes two digits whose number is in the range.
 fn two_digits(rest: &mut &[u8], within: RangeInclusive<i64>) -> Option<i64> {
     digits(rest, 2..=2).filter(|number| within.contains(number))
 }
 
-/// Takes as many digits as `count` allows, nine at most.
+/// Takes as many digits as `count` allows, at most nine.
 fn digits(rest: &mut &[u8], count: RangeInclusive<usize>) -> Option<i64> {
     let most = rest.iter().take(*count.end());
     let found = most.take_while(|byte| byte.is_ascii_digit()).count();
@@ -211,7 +218,7 @@ fn digits(rest: &mut &[u8], count: RangeInclusive<usize>) -> Option<i64> {
     Some(number.iter().fold(0, digit))
 }
 
-/// Year, month and day of the Gregorian calendar.
+/// Year, month and day of the Gregorian calendar, from days since 1970-01-01.
 pub(crate) fn gregorian(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let century = days.div_euclid(146_097);
@@ -221,7 +228,7 @@ pub(crate) fn gregorian(days: i64) -> (i64, i64, i64) {
     month_and_day(century * 400 + year, day)
 }
 
-/// Year, month and day of the Julian calendar.
+/// Year, month and day of the Julian calendar, from days since 1970-01-01.
 pub(crate) fn julian(days: i64) -> (i64, i64, i64) {
     let days = days + 719_470;
     let cycle = days.div_euclid(1461);
@@ -230,7 +237,7 @@ pub(crate) fn julian(days: i64) -> (i64, i64, i64) {
     month_and_day(cycle * 4 + year, day - 365 * year)
 }
 
-/// Years begin in March here.
+/// Year, month and day, from a year and day of the year that begin on 1 March.
 fn month_and_day(year: i64, day_of_year: i64) -> (i64, i64, i64) {
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_postgres_prints_becomes_iso() {
+    fn postgres_times_become_iso() {
         for (printed, expected) in [
             (
                 "2024-02-29 10:34:56.789012+00",
@@ -307,7 +314,8 @@ mod tests {
             ("2024-02-29 10:34", None),
             ("2024-13-01", None),
             ("yesterday", None),
-            // Beyond 64 bits, to either side of zero if it wrapped.
+            // Beyond 64 bits; a wrapped result would be negative for the first, positive for the
+            // second.
             ("600000000-01-01", None),
             ("999999999-12-31 23:59:59+00", None),
         ] {
@@ -317,16 +325,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_clock_of_the_wire(micros in 0..(i64::MAX / 2)) {
-            // PgTimestamp counts and prints for itself.
+        fn agrees_with_pg_timestamp(micros in 0..(i64::MAX / 2)) {
+            // PgTimestamp has a calendar and a printer of its own.
             let time = walrelay_pgoutput::PgTimestamp::new(micros);
             let printed = time.to_string();
-            prop_assert_eq!(millis(printed.as_bytes()), Some(time.unix_millis()));
+            prop_assert_eq!(millis(printed.as_bytes()), time.unix_micros().map(|micros| micros.div_euclid(1000)));
             prop_assert_eq!(as_iso(&printed), Some(printed));
         }
 
         #[test]
-        fn any_text_is_taken(text in "[0-9:. TZ+-]{0,32}") {
+        fn no_text_panics(text in "[0-9:. TZ+-]{0,32}") {
             let _ = millis(text.as_bytes());
             as_iso(&text);
         }

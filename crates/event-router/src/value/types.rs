@@ -1,14 +1,14 @@
-//! Types of columns by their OIDs, which are those of `pg_type.dat`, fixed for ever below 16384.
+//! Types of columns by OID. The OIDs are those of `pg_type.dat`; below 16384 they never change.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
     Verbatim,
-    /// Postgres writes `t` and `f`, Java `true` and `false`.
+    /// `t` and `f`, as Postgres writes booleans, become `true` and `false`, as Java writes them.
     Boolean,
 }
 
 impl Reading {
-    /// `None`: the text is not that of a boolean.
+    /// The text for the record; `None` if the text is not that of a boolean.
     pub(crate) const fn read(self, text: &[u8]) -> Option<&[u8]> {
         match (self, text) {
             (Self::Verbatim, text) => Some(text),
@@ -21,7 +21,7 @@ impl Reading {
 
 const BOOL: u32 = 16;
 
-/// The reading of a column of this type for the dead letter of an unroutable row.
+/// How a column of this type is read for the dead letter of an unroutable row.
 pub(crate) const fn reading(type_oid: u32) -> Reading {
     match type_oid {
         BOOL => Reading::Boolean,
@@ -29,7 +29,7 @@ pub(crate) const fn reading(type_oid: u32) -> Reading {
     }
 }
 
-/// A type in an error: its name, or its OID.
+/// The type in an error: its name if known, else its OID.
 pub(crate) fn described(type_oid: u32) -> String {
     match name(type_oid) {
         Some(name) => name.to_owned(),

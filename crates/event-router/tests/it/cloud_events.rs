@@ -1,104 +1,66 @@
-//! CloudEvents 1.0.2 in both modes, over each route.
+//! CloudEvents 1.0.2 in both modes, for each kind of route.
 
+use CloudEventMode::{Binary, Structured};
+use serde_json::Value as Json;
 use walrelay_event_router::{
-    CloudEventMode, CloudEvents, Event, Lookups, Options, Place, Preset, Route, RouteError, Router,
-    Template,
+    CloudEventMode, CloudEvents, Lookups, Options, Preset, Route, RouteError, Router, Templates,
+    ValueTemplate,
 };
-use walrelay_lsn::Lsn;
-use walrelay_pgoutput::PgTimestamp;
 use walrelay_sink::Poison;
 
-use crate::messages::{JSONB, TEXT, TIMESTAMPTZ, announce, as_row, insert_texts, relation};
-
-const EVENT: Event = Event {
-    commit_lsn: Lsn::new(8),
-    row: 0,
-    commit_time: PgTimestamp::new(820_638_245_678_000),
+use crate::messages::{
+    DEBEZIUM, PRESETS_ROW, TEXT, TIMESTAMPTZ, TextRecord, announce, cloud_events, debezium_outbox,
+    insert_texts, presets_outbox, relation, route, template, text_record,
 };
-
-fn template(text: &str) -> Template {
-    Template::parse(text, Place::Header, &Lookups::new()).unwrap()
-}
 
 fn events(mode: CloudEventMode, content_type: &str) -> CloudEvents {
     CloudEvents {
-        mode,
-        id: None,
-        source: template("/orders"),
-        kind: template("com.example.{type}"),
-        time: None,
         subject: Some(template("{aggregateid}")),
         content_type: content_type.to_owned(),
-        lookups: Lookups::new(),
+        ..cloud_events(mode)
     }
 }
 
-/// The Relation message of a table of texts but for those named; `at` is a timestamptz, `raw` is bytea.
-fn table(columns: &[&str]) -> Vec<u8> {
-    let columns = columns.iter().map(|name| {
-        let oid = match *name {
-            "payload" => JSONB,
-            "at" | "created_at" => TIMESTAMPTZ,
-            "raw" => 17,
-            _ => TEXT,
-        };
-        (*name, oid)
-    });
-    relation(&columns.collect::<Vec<_>>())
-}
+/// A row of Debezium's table.
+const PLACED: [&str; 5] = ["1b9d", "Order", "k", "placed", "{\"a\": 1}"];
 
-const DEBEZIUM: [&str; 5] = ["id", "aggregatetype", "aggregateid", "type", "payload"];
-/// The same, and `at`.
-const WITH_TIME: [&str; 6] = [
-    "id",
-    "aggregatetype",
-    "aggregateid",
-    "type",
-    "payload",
-    "at",
-];
-/// A row of [`DEBEZIUM`].
-const PLACED: [Option<&str>; 5] = [
-    Some("1b9d"),
-    Some("Order"),
-    Some("k"),
-    Some("placed"),
-    Some("{\"a\": 1}"),
-];
-
-/// Topic, key, value, headers as text.
-type Seen = (String, String, Option<String>, Vec<String>);
-
-fn route(
-    route: impl Into<Route>,
+fn seen(
+    by: impl Into<Route>,
     events: CloudEvents,
     table: &[u8],
     row: &[Option<&str>],
-) -> Result<Seen, RouteError> {
-    let mut router = Router::new(route).with_cloud_events(Some(events));
+) -> Result<TextRecord, RouteError> {
+    let mut router = Router::new(by).with_cloud_events(Some(events));
     announce(&mut router, table).unwrap();
-    let body = insert_texts(row);
-    let (relation, row) = as_row(&body);
-    let routed = router.route(relation, &row, &EVENT)?;
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let headers = routed.headers().iter().map(|header| {
-        let value = header.value.map_or("(null)".to_owned(), text);
-        format!("{}={value}", header.name)
-    });
-    Ok((
-        routed.topic().to_owned(),
-        routed.key().map_or(String::new(), text),
-        routed.value().map(text),
-        headers.collect(),
-    ))
+    text_record(&mut router, &insert_texts(row))
+}
+
+/// A row of Debezium's table, by Debezium's rules.
+fn debezium(events: CloudEvents, row: [Option<&str>; 5]) -> Result<TextRecord, RouteError> {
+    seen(Options::default(), events, &debezium_outbox(), &row)
+}
+
+/// An event of Debezium's table with a further column `at`, which is the time.
+fn timed(
+    mode: CloudEventMode,
+    id: Option<&str>,
+    at: Option<&str>,
+) -> Result<TextRecord, RouteError> {
+    let events = CloudEvents {
+        time: Some(template("{at}")),
+        kind: template("{type}"),
+        ..events(mode, "application/json")
+    };
+    let table = relation(&[&DEBEZIUM[..], &[("at", TIMESTAMPTZ)]].concat());
+    let row = [id, Some("Order"), Some("k"), Some("t"), Some("{}"), at];
+    seen(Options::default(), events, &table, &row)
 }
 
 #[test]
-fn binary_mode_leaves_the_value_as_it_is() {
-    let events = events(CloudEventMode::Binary, "application/json");
-    let seen = route(Options::default(), events, &table(&DEBEZIUM), &PLACED).unwrap();
+fn binary_mode_keeps_the_value() {
+    let record = debezium(events(Binary, "application/json"), PLACED.map(Some)).unwrap();
     assert_eq!(
-        seen.3,
+        record.headers,
         [
             "id=1b9d",
             "ce_specversion=1.0",
@@ -110,84 +72,82 @@ fn binary_mode_leaves_the_value_as_it_is() {
             "content-type=application/json",
         ]
     );
-    let topic_key_value = (&*seen.0, &*seen.1, seen.2.as_deref());
-    assert_eq!(
-        topic_key_value,
-        ("outbox.event.Order", "k", Some("{\"a\": 1}"))
-    );
+    assert_eq!(record.topic, "outbox.event.Order");
+    assert_eq!(record.key.as_deref(), Some("k"));
+    assert_eq!(record.value.as_deref(), Some("{\"a\": 1}"));
 }
 
 #[test]
 fn structured_mode_has_everything_in_one_object() {
     let row = [
-        Some("1b\"9d"),
-        Some("Order"),
-        Some("k"),
-        Some("pl\u{e4}ced\n"),
-        Some("{\"a\": [1.50, null]}"),
+        "1b\"9d",
+        "Order",
+        "k",
+        "pl\u{e4}ced\n",
+        "{\"a\": [1.50, null]}",
     ];
-    let events = events(CloudEventMode::Structured, "application/json");
-    let seen = route(Options::default(), events, &table(&DEBEZIUM), &row).unwrap();
+    let record = debezium(events(Structured, "application/json"), row.map(Some)).unwrap();
     assert_eq!(
-        seen.2.as_deref(),
+        record.value.as_deref(),
         Some(
             "{\"specversion\":\"1.0\",\"id\":\"1b\\\"9d\",\"source\":\"/orders\",\
              \"type\":\"com.example.pl\u{e4}ced\\n\",\"time\":\"2026-01-02T03:04:05.678000Z\",\
              \"subject\":\"k\",\"datacontenttype\":\"application/json\",\"data\":{\"a\": [1.50, null]}}"
         )
     );
-    assert_eq!(
-        seen.3,
-        [
-            "id=1b\"9d",
-            "content-type=application/cloudevents+json; charset=UTF-8"
-        ]
-    );
-    assert_eq!((&*seen.0, &*seen.1), ("outbox.event.Order", "k"));
-    let read: serde_json::Value = serde_json::from_str(&seen.2.unwrap()).unwrap();
+    let content_type = "content-type=application/cloudevents+json; charset=UTF-8";
+    assert_eq!(record.headers, ["id=1b\"9d", content_type]);
+    assert_eq!(record.topic, "outbox.event.Order");
+    assert_eq!(record.key.as_deref(), Some("k"));
+    let read: Json = serde_json::from_str(&record.value.unwrap()).unwrap();
     assert_eq!(read["data"]["a"][0], 1.5);
 }
 
 #[test]
-fn data_that_is_no_json_stands_as_its_content_type_says() {
-    let columns = ["id", "aggregatetype", "aggregateid", "type", "body", "raw"];
-    let row = [
-        Some("1"),
-        Some("Order"),
-        Some("k"),
-        Some("t"),
-        Some("a \"b\""),
-        Some("\\x00ff"),
+fn data_is_written_by_its_content_type() {
+    let columns = [
+        ("id", TEXT),
+        ("aggregateid", TEXT),
+        ("type", TEXT),
+        ("body", TEXT),
+        ("raw", 17),
     ];
+    let row = ["1", "k", "t", "a \"b\"", "\\x00ff"].map(Some);
     let value = |column: &str, content_type: &str| {
-        let templates = walrelay_event_router::Templates {
+        let templates = Templates {
             id: Some("id".to_owned()),
             topic: template("orders"),
             key: None,
-            value: walrelay_event_router::ValueTemplate::Text(template(&format!("{{{column}}}"))),
+            value: ValueTemplate::Text(template(&format!("{{{column}}}"))),
             headers: Vec::new(),
             partition: None,
             timestamp: None,
             lookups: Lookups::new(),
         };
-        let events = events(CloudEventMode::Structured, content_type);
-        let seen = route(templates, events, &table(&columns), &row)?;
-        let read: serde_json::Value = serde_json::from_str(&seen.2.unwrap()).unwrap();
+        let events = events(Structured, content_type);
+        let record = seen(templates, events, &relation(&columns), &row)?;
+        let read: Json = serde_json::from_str(&record.value.unwrap()).unwrap();
         Ok::<_, RouteError>((read["data"].clone(), read["data_base64"].clone()))
     };
-    let null = serde_json::Value::Null;
-    assert_eq!(
-        value("body", "text/plain; charset=utf-8").unwrap(),
-        ("a \"b\"".into(), null.clone())
-    );
-    assert_eq!(
-        value("raw", "application/octet-stream").unwrap(),
-        (null.clone(), "AP8=".into())
-    );
-    assert_eq!(
-        value("body", "application/octet-stream").unwrap(),
-        (null, "YSAiYiI=".into())
-    );
+    for (column, content_type, expected) in [
+        (
+            "body",
+            "text/plain; charset=utf-8",
+            ("a \"b\"".into(), Json::Null),
+        ),
+        (
+            "raw",
+            "application/octet-stream",
+            (Json::Null, "AP8=".into()),
+        ),
+        (
+            "body",
+            "application/octet-stream",
+            (Json::Null, "YSAiYiI=".into()),
+        ),
+    ] {
+        assert_eq!(value(column, content_type), Ok(expected), "{content_type}");
+    }
     for content_type in ["application/json", "application/vnd.x+JSON;v=1"] {
         let error = value("body", content_type).unwrap_err();
         assert_eq!(error.poison(), Some(Poison::Undecodable), "{error}");
@@ -195,25 +155,18 @@ fn data_that_is_no_json_stands_as_its_content_type_says() {
     }
 }
 
-/// An event without data is one. It has a value in structured mode, and none in binary mode.
+/// An event without data is valid. It has a value in structured mode, and none in binary mode.
 #[test]
 fn null_is_an_event_without_data() {
-    let row = [Some("1"), Some("Order"), None, Some("t"), None];
-    for (mode, expected) in [
-        (CloudEventMode::Binary, false),
-        (CloudEventMode::Structured, true),
-    ] {
-        let events = events(mode, "application/json");
-        let seen = route(Options::default(), events, &table(&DEBEZIUM), &row).unwrap();
-        assert_eq!(seen.2.is_some(), expected);
-        // A subject that is NULL is left out.
-        assert!(
-            !seen.3.iter().any(|header| header.starts_with("ce_subject")),
-            "{:?}",
-            seen.3
-        );
-        if let Some(value) = seen.2 {
-            let read: serde_json::Value = serde_json::from_str(&value).unwrap();
+    for mode in [Binary, Structured] {
+        let row = [Some("1"), Some("Order"), None, Some("t"), None];
+        let record = debezium(events(mode, "application/json"), row).unwrap();
+        assert_eq!(record.value.is_some(), mode == Structured);
+        // A NULL subject is left out.
+        let mut headers = record.headers.iter();
+        assert!(!headers.any(|header| header.starts_with("ce_subject")));
+        if let Some(value) = record.value {
+            let read: Json = serde_json::from_str(&value).unwrap();
             let names: Vec<&String> = read.as_object().unwrap().keys().collect();
             assert_eq!(names, ["id", "source", "specversion", "time", "type"]);
         }
@@ -221,29 +174,16 @@ fn null_is_an_event_without_data() {
 }
 
 #[test]
-fn what_an_attribute_cannot_be_is_poison() {
-    for (id, kind, at) in [
-        (None, "t", "2024-02-29 12:34:56+02"),
-        (Some(""), "t", "2024-02-29 12:34:56+02"),
-        (Some("1"), "t", "infinity"),
-        (Some("1"), "t", "0044-03-15 00:00:00+00 BC"),
-        (Some("1"), "t", "secret"),
+fn invalid_attributes_are_poison() {
+    for (id, at) in [
+        (None, "2024-02-29 12:34:56+02"),
+        (Some(""), "2024-02-29 12:34:56+02"),
+        (Some("1"), "infinity"),
+        (Some("1"), "0044-03-15 00:00:00+00 BC"),
+        (Some("1"), "secret"),
     ] {
-        for mode in [CloudEventMode::Binary, CloudEventMode::Structured] {
-            let events = CloudEvents {
-                time: Some(template("{at}")),
-                kind: template("{type}"),
-                ..events(mode, "application/json")
-            };
-            let row = [
-                id,
-                Some("Order"),
-                Some("k"),
-                Some(kind),
-                Some("{}"),
-                Some(at),
-            ];
-            let error = route(Options::default(), events, &table(&WITH_TIME), &row).unwrap_err();
+        for mode in [Binary, Structured] {
+            let error = timed(mode, id, Some(at)).unwrap_err();
             assert_eq!(error.poison(), Some(Poison::Undecodable), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
@@ -254,85 +194,51 @@ fn what_an_attribute_cannot_be_is_poison() {
 fn times_are_those_of_rfc_3339() {
     for (at, expected) in [
         (
-            "2024-02-29 12:34:56.789+02",
-            "2024-02-29T12:34:56.789+02:00",
+            Some("2024-02-29 12:34:56.789+02"),
+            Some("2024-02-29T12:34:56.789+02:00"),
         ),
-        ("2024-02-29 12:34:56+00", "2024-02-29T12:34:56Z"),
-        ("2024-02-29 12:34:56", "2024-02-29T12:34:56Z"),
-        ("2024-02-29", "2024-02-29T00:00:00Z"),
-    ]
-    .map(|(at, time)| (Some(at), Some(time)))
-    .into_iter()
-    .chain([(None, None)])
-    {
-        let events = CloudEvents {
-            time: Some(template("{at}")),
-            ..events(CloudEventMode::Binary, "application/json")
-        };
-        let row = [
-            Some("1"),
-            Some("Order"),
-            Some("k"),
-            Some("t"),
-            Some("{}"),
-            at,
-        ];
-        let seen = route(Options::default(), events, &table(&WITH_TIME), &row).unwrap();
-        let mut headers = seen.3.iter();
+        (Some("2024-02-29 12:34:56+00"), Some("2024-02-29T12:34:56Z")),
+        (Some("2024-02-29 12:34:56"), Some("2024-02-29T12:34:56Z")),
+        (Some("2024-02-29"), Some("2024-02-29T00:00:00Z")),
+        (None, None),
+    ] {
+        let record = timed(Binary, Some("1"), at).unwrap();
+        let mut headers = record.headers.iter();
         let time = headers.find_map(|header| header.strip_prefix("ce_time="));
         assert_eq!(time, expected);
     }
 }
 
 #[test]
-fn every_preset_has_an_id_to_offer() {
-    let columns = [
-        "id",
-        "aggregate_type",
-        "aggregate_id",
-        "event_type",
-        "type",
-        "payload",
-        "metadata",
-        "created_at",
-    ];
-    let row = [
-        Some("7"),
-        Some("Order"),
-        Some("k"),
-        Some("order.placed"),
-        Some("order.placed"),
-        Some("{\"a\": 1}"),
-        None,
-        Some("2024-02-29 12:34:56+00"),
-    ];
+fn every_preset_has_an_id() {
+    let mut row = PRESETS_ROW.map(Some);
+    row[5] = None;
     for preset in Preset::ALL {
-        let events = CloudEvents {
-            subject: None,
-            ..events(CloudEventMode::Structured, "application/json")
-        };
-        let seen = route(preset.routes().unwrap(), events, &table(&columns), &row).unwrap();
-        let read: serde_json::Value = serde_json::from_str(&seen.2.unwrap()).unwrap();
-        assert_eq!(read["id"], "7", "{}", preset.name);
+        let record = seen(
+            preset.routes().unwrap(),
+            cloud_events(Structured),
+            &presets_outbox(),
+            &row,
+        )
+        .unwrap();
+        let read: Json = serde_json::from_str(&record.value.unwrap()).unwrap();
+        assert_eq!(read["id"], PRESETS_ROW[0], "{}", preset.name);
         assert!(read["data"].is_object(), "{}", preset.name);
-        assert!(
-            seen.3.last().unwrap().starts_with("content-type="),
-            "{}",
-            preset.name
-        );
+        let last = record.headers.last().unwrap();
+        assert!(last.starts_with("content-type="), "{}", preset.name);
     }
 }
 
-/// A column that is not there is told when the table is announced.
+/// A missing column is an error when the table is announced, not at its first row.
 #[test]
-fn a_missing_column_is_told_before_the_first_row() {
+fn a_missing_column_is_refused_at_the_announcement() {
     let events = CloudEvents {
         kind: template("{kind}"),
-        ..events(CloudEventMode::Binary, "application/json")
+        ..events(Binary, "application/json")
     };
     assert_eq!(events.columns(), ["kind", "aggregateid"]);
     let mut router = Router::new(Options::default()).with_cloud_events(Some(events));
-    let error = announce(&mut router, &table(&DEBEZIUM)).unwrap_err();
+    let error = announce(&mut router, &debezium_outbox()).unwrap_err();
     let error = error.to_string();
     assert!(
         error.contains("\"kind\"") && error.contains("CloudEvents attribute \"type\""),
@@ -340,17 +246,16 @@ fn a_missing_column_is_told_before_the_first_row() {
     );
 }
 
-/// Scratch buffers are kept.
+/// The buffers are reused.
 #[test]
 fn nothing_is_allocated_per_row() {
-    for mode in [CloudEventMode::Binary, CloudEventMode::Structured] {
+    for mode in [Binary, Structured] {
         let events = events(mode, "application/json");
         let mut router = Router::new(Options::default()).with_cloud_events(Some(events));
-        announce(&mut router, &table(&DEBEZIUM)).unwrap();
-        let body = insert_texts(&PLACED);
-        let (relation, row) = as_row(&body);
+        announce(&mut router, &debezium_outbox()).unwrap();
+        let message = insert_texts(&PLACED.map(Some));
         let mut all = || {
-            let routed = router.route(relation, &row, &EVENT).unwrap();
+            let routed = route(&mut router, &message).unwrap();
             assert!(routed.headers().len() >= 2);
         };
         all();

@@ -1,4 +1,4 @@
-//! The committed corpus of the fuzz targets, through the functions that the targets run.
+//! Runs the committed corpora through the functions of the fuzz targets.
 
 use walrelay_event_router::fuzzing;
 

@@ -1,6 +1,6 @@
-//! The router over pgoutput messages: recorded outcomes, errors, properties, allocations.
+//! Tests of the router with pgoutput messages: recorded outcomes, errors, properties, allocations.
 
-// Lints allow in tests what they deny elsewhere, and go by this attribute.
+// Some lints allow in tests what they deny elsewhere; they recognise tests by this attribute.
 #![cfg(test)]
 
 mod allocations;

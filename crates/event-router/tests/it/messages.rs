@@ -1,55 +1,53 @@
-//! pgoutput messages for tests, and what is in them.
+//! Makes and decodes pgoutput messages for tests.
 
-use walrelay_event_router::{Event, PlanError, RouteError, Routed, Router};
-use walrelay_lsn::{Lsn, RelationId};
-use walrelay_pgoutput::{Message, PgTimestamp, Relation, Tuple, decode};
+use walrelay_event_router::{
+    CloudEventMode, CloudEvents, Event, Lookups, Place, PlanError, RouteError, Routed, Router,
+    Template,
+};
+use walrelay_lsn::{Lsn, RelationId, TypeOid};
+use walrelay_pgoutput::{
+    Column, Message, PgTimestamp, Relation, ReplicaIdentity, Tuple, Value, decode, encode,
+};
+use walrelay_sink::Header;
 
+pub(crate) const BOOL: u32 = 16;
+pub(crate) const INT8: u32 = 20;
 pub(crate) const TEXT: u32 = 25;
 pub(crate) const UUID: u32 = 2950;
 pub(crate) const JSONB: u32 = 3802;
 pub(crate) const TIMESTAMPTZ: u32 = 1184;
 
-/// The OID of the table that [`relation`] and [`insert`] speak of.
-pub(crate) const TABLE: u32 = 16385;
+/// The table in the messages of [`relation`] and [`insert`].
+pub(crate) const TABLE: RelationId = RelationId::new(16385);
 
-/// A value of a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Cell {
-    Null,
-    Unchanged,
-    Text(Vec<u8>),
-    Binary(Vec<u8>),
-}
-
-pub(crate) fn text(text: &str) -> Cell {
-    Cell::Text(text.as_bytes().to_vec())
+pub(crate) fn text(text: &str) -> Value<'_> {
+    Value::Text(text.as_bytes())
 }
 
 /// A Relation message of `public.outbox` with these columns.
 pub(crate) fn relation<S: AsRef<str>>(columns: &[(S, u32)]) -> Vec<u8> {
-    let mut message = vec![b'R'];
-    message.extend(TABLE.to_be_bytes());
-    message.extend(b"public\0outbox\0d");
-    message.extend((columns.len() as u16).to_be_bytes());
-    for (name, type_oid) in columns {
-        message.push(0);
-        message.extend(name.as_ref().as_bytes());
-        message.push(0);
-        message.extend(type_oid.to_be_bytes());
-        message.extend((-1_i32).to_be_bytes());
-    }
-    message
+    let columns = columns.iter().map(|(name, type_oid)| Column {
+        name: name.as_ref(),
+        is_key: false,
+        type_oid: TypeOid::new(*type_oid),
+        type_modifier: -1,
+    });
+    let identity = ReplicaIdentity::Default;
+    encode::relation(TABLE, "public", "outbox", identity, columns)
 }
 
-/// The Relation message of the table Debezium's documentation describes.
+/// The columns of the table in Debezium's documentation.
+pub(crate) const DEBEZIUM: [(&str, u32); 5] = [
+    ("id", UUID),
+    ("aggregatetype", TEXT),
+    ("aggregateid", TEXT),
+    ("type", TEXT),
+    ("payload", JSONB),
+];
+
+/// The Relation message of the table in Debezium's documentation.
 pub(crate) fn debezium_outbox() -> Vec<u8> {
-    relation(&[
-        ("id", UUID),
-        ("aggregatetype", TEXT),
-        ("aggregateid", TEXT),
-        ("type", TEXT),
-        ("payload", JSONB),
-    ])
+    relation(&DEBEZIUM)
 }
 
 /// The columns of the preset `outbox`.
@@ -63,52 +61,36 @@ pub(crate) const OUTBOX: [(&str, u32); 7] = [
     ("created_at", TIMESTAMPTZ),
 ];
 
-/// The Relation message of a table that has the columns of every preset.
+/// The Relation message of a table that has the columns of every preset: those of [`OUTBOX`], then
+/// `type`.
 pub(crate) fn presets_outbox() -> Vec<u8> {
-    relation(&[
-        ("id", UUID),
-        ("aggregate_type", TEXT),
-        ("aggregate_id", TEXT),
-        ("type", TEXT),
-        ("event_type", TEXT),
-        ("payload", JSONB),
-        ("metadata", JSONB),
-        ("created_at", TIMESTAMPTZ),
-    ])
+    relation(&[&OUTBOX[..], &[("type", TEXT)]].concat())
 }
 
+/// A row of [`presets_outbox`].
+pub(crate) const PRESETS_ROW: [&str; 8] = [
+    "00000000-0000-0000-0000-000000000001",
+    "Order",
+    "agg \"1\"",
+    "order.placed",
+    "{\"a\": 1}",
+    "{}",
+    "2026-01-02 03:04:05.678+00",
+    "order.placed",
+];
+
 /// An Insert message.
-pub(crate) fn insert(cells: &[Cell]) -> Vec<u8> {
-    let mut message = vec![b'I'];
-    message.extend(TABLE.to_be_bytes());
-    message.push(b'N');
-    message.extend((cells.len() as u16).to_be_bytes());
-    for cell in cells {
-        let (kind, bytes) = match cell {
-            Cell::Null => (b'n', None),
-            Cell::Unchanged => (b'u', None),
-            Cell::Text(bytes) => (b't', Some(bytes)),
-            Cell::Binary(bytes) => (b'b', Some(bytes)),
-        };
-        message.push(kind);
-        if let Some(bytes) = bytes {
-            message.extend((bytes.len() as u32).to_be_bytes());
-            message.extend(bytes);
-        }
-    }
-    message
+pub(crate) fn insert(values: &[Value<'_>]) -> Vec<u8> {
+    encode::insert(TABLE, values)
 }
 
 /// An Insert message of texts and NULLs.
 pub(crate) fn insert_texts(values: &[Option<&str>]) -> Vec<u8> {
-    let cells: Vec<Cell> = values
-        .iter()
-        .map(|value| value.map_or(Cell::Null, text))
-        .collect();
-    insert(&cells)
+    let values = values.iter().map(|value| value.map_or(Value::Null, text));
+    insert(&values.collect::<Vec<_>>())
 }
 
-/// What a Relation message says.
+/// Decodes a Relation message.
 pub(crate) fn as_relation(message: &[u8]) -> Relation<'_> {
     match decode(message) {
         Ok(Message::Relation(relation)) => relation,
@@ -116,7 +98,7 @@ pub(crate) fn as_relation(message: &[u8]) -> Relation<'_> {
     }
 }
 
-/// The row of an Insert message.
+/// The relation and the row of an Insert message.
 pub(crate) fn as_row(message: &[u8]) -> (RelationId, Tuple<'_>) {
     match decode(message) {
         Ok(Message::Insert(insert)) => (insert.relation, insert.tuple),
@@ -129,12 +111,12 @@ pub(crate) fn announce(router: &mut Router, message: &[u8]) -> Result<(), PlanEr
     router.relation(&as_relation(message))
 }
 
-/// The first row of a transaction that committed when Postgres' time began.
+/// The first row of a transaction that committed at 2026-01-02 03:04:05.678 UTC.
 pub(crate) fn event() -> Event {
     Event {
         commit_lsn: Lsn::new(0x100),
         row: 0,
-        commit_time: PgTimestamp::new(0),
+        commit_time: PgTimestamp::new(820_638_245_678_000),
     }
 }
 
@@ -145,4 +127,62 @@ pub(crate) fn route<'a>(
 ) -> Result<Routed<'a>, RouteError> {
     let (relation, row) = as_row(message);
     router.route(relation, &row, &event())
+}
+
+/// The parts of a record as text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TextRecord {
+    pub(crate) topic: String,
+    pub(crate) key: Option<String>,
+    pub(crate) value: Option<String>,
+    /// As from [`headers`].
+    pub(crate) headers: Vec<String>,
+    pub(crate) partition: Option<i32>,
+    pub(crate) timestamp_ms: Option<i64>,
+}
+
+/// Routes the row of an Insert message, and copies the record.
+pub(crate) fn text_record(router: &mut Router, message: &[u8]) -> Result<TextRecord, RouteError> {
+    let routed = route(router, message)?;
+    let record = routed.record();
+    Ok(TextRecord {
+        topic: record.topic.to_owned(),
+        key: record.key.map(as_text),
+        value: record.value.map(as_text),
+        headers: headers(&routed),
+        partition: record.partition,
+        timestamp_ms: record.timestamp_ms,
+    })
+}
+
+/// Each header as `name=value`, where `(null)` stands for no value.
+pub(crate) fn headers(routed: &Routed<'_>) -> Vec<String> {
+    let header = |header: &Header<'_>| {
+        let value = header.value.map_or("(null)".to_owned(), as_text);
+        format!("{}={value}", header.name)
+    };
+    routed.headers().iter().map(header).collect()
+}
+
+fn as_text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A template without lookup tables.
+pub(crate) fn template(text: &str) -> Template {
+    Template::parse(text, Place::Header, &Lookups::new()).unwrap()
+}
+
+/// CloudEvents of type `com.example.{type}` without a subject.
+pub(crate) fn cloud_events(mode: CloudEventMode) -> CloudEvents {
+    CloudEvents {
+        mode,
+        id: None,
+        source: template("/orders"),
+        kind: template("com.example.{type}"),
+        time: None,
+        subject: None,
+        content_type: "application/json".to_owned(),
+        lookups: Lookups::new(),
+    }
 }

@@ -1,4 +1,4 @@
-//! Options by Debezium's names, and facts of tables, as the recordings have them.
+//! Parses the options and the facts about tables in the recordings.
 
 use serde_json::Value as Json;
 use walrelay_event_router::{
@@ -9,7 +9,7 @@ use walrelay_event_router::{
 use walrelay_lsn::TypeOid;
 use walrelay_pgoutput::Relation;
 
-/// The router's options of a configuration that was recorded.
+/// The router's options of a recorded configuration.
 pub(crate) fn options(config: &Json) -> Options {
     let mut options = Options {
         topic_prefix: "srv".to_owned(),
@@ -30,7 +30,7 @@ pub(crate) fn options(config: &Json) -> Options {
             }
             "route.tombstone.on.empty.payload" => options.tombstone_on_empty = value == "true",
             "field.name.adjustment.mode" if value == "avro" => expand.names = NameAdjustment::Avro,
-            // These are read below, or are not the router's.
+            // These options are read below, or do not concern the router.
             "table.expand.json.payload"
             | "route.topic.regex"
             | "route.topic.replacement"
@@ -49,7 +49,7 @@ pub(crate) fn options(config: &Json) -> Options {
     options
 }
 
-/// What the connector's options make of columns.
+/// The connector's options for column values of a recorded configuration.
 pub(crate) fn handling(config: &Json) -> Handling {
     let mut handling = Handling::default();
     for (name, value) in config.as_object().unwrap() {
@@ -85,7 +85,7 @@ pub(crate) fn handling(config: &Json) -> Handling {
     handling
 }
 
-/// What the catalogs said of the table.
+/// Facts about the table, as recorded from the catalogs.
 pub(crate) fn table(relation: &Relation<'_>, facts: &str) -> TableFacts {
     let columns: Vec<Json> = serde_json::from_str(facts).unwrap();
     TableFacts {

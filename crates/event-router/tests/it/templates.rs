@@ -3,53 +3,23 @@
 use std::collections::BTreeMap;
 
 use walrelay_event_router::{
-    Lookups, Member, Object, Place, PlanError, Preset, RouteError, Router, Scalar, Template,
-    Templates, ValueTemplate,
+    Lookups, Member, Object, Place, PlanError, Preset, RouteError, Router, Template, Templates,
+    ValueTemplate,
 };
+use walrelay_pgoutput::Value;
 use walrelay_sink::Poison;
 
-use crate::messages::{Cell, JSONB, OUTBOX, TEXT, UUID, announce, insert, relation, route, text};
+use crate::messages::{
+    BOOL, INT8, JSONB, OUTBOX, TEXT, TIMESTAMPTZ, TextRecord, UUID, announce, as_row, insert,
+    relation, route, text, text_record,
+};
 
-const BOOL: u32 = 16;
 const BYTEA: u32 = 17;
-const INT8: u32 = 20;
 const INT4: u32 = 23;
 const NUMERIC: u32 = 1700;
-const TIMESTAMPTZ: u32 = 1184;
 
-/// A record, owned.
-#[derive(Debug, PartialEq, Eq)]
-struct Made {
-    topic: String,
-    key: Option<Vec<u8>>,
-    value: Option<Vec<u8>>,
-    headers: Vec<(String, Option<Vec<u8>>)>,
-    partition: Option<i32>,
-    timestamp_ms: Option<i64>,
-}
-
-impl Made {
-    fn value(&self) -> &str {
-        std::str::from_utf8(self.value.as_deref().expect("a value")).unwrap()
-    }
-}
-
-fn made(router: &mut Router, cells: &[Cell]) -> Result<Made, RouteError> {
-    let message = insert(cells);
-    let routed = route(router, &message)?;
-    let record = routed.record();
-    Ok(Made {
-        topic: record.topic.to_owned(),
-        key: record.key.map(<[u8]>::to_vec),
-        value: record.value.map(<[u8]>::to_vec),
-        headers: record
-            .headers
-            .iter()
-            .map(|header| (header.name.to_owned(), header.value.map(<[u8]>::to_vec)))
-            .collect(),
-        partition: record.partition,
-        timestamp_ms: record.timestamp_ms,
-    })
+fn record_of(router: &mut Router, values: &[Value<'_>]) -> Result<TextRecord, RouteError> {
+    text_record(router, &insert(values))
 }
 
 fn lookups() -> Lookups {
@@ -95,21 +65,33 @@ fn router(templates: Templates, columns: &[(&str, u32)]) -> Router {
     router
 }
 
-/// The value that a template makes of one column.
-fn value_of(expression: &str, type_oid: u32, cell: Cell) -> Result<Option<String>, RouteError> {
+/// Renders the template `expression` for a column `c`.
+fn value_of(
+    expression: &str,
+    type_oid: u32,
+    value: Value<'_>,
+) -> Result<Option<String>, RouteError> {
     let mut router = router(of_value(expression), &[("c", type_oid)]);
-    let value = made(&mut router, &[cell])?.value;
-    Ok(value.map(|bytes| String::from_utf8(bytes).unwrap()))
+    Ok(record_of(&mut router, &[value])?.value)
 }
 
-/// The JSON that a template makes of one column, as the only member of an object.
-fn json_of(expression: &str, type_oid: u32, cell: Cell) -> Result<String, RouteError> {
+/// Renders an object whose only member is the template `expression` for a column `c`; returns the
+/// JSON of the member, or `None` if it is left out.
+fn json_of(
+    expression: &str,
+    type_oid: u32,
+    value: Value<'_>,
+) -> Result<Option<String>, RouteError> {
     let mut router = router(of_members(&[("m", expression)]), &[("c", type_oid)]);
-    let made = made(&mut router, &[cell])?;
-    // Whatever it is, it is JSON.
-    let parsed: serde_json::Value = serde_json::from_str(made.value()).unwrap();
+    let object = record_of(&mut router, &[value])?.value.unwrap();
+    // The result is JSON for every value.
+    let parsed: serde_json::Value = serde_json::from_str(&object).unwrap();
     assert!(parsed.is_object());
-    Ok(made.value().to_owned())
+    if object == "{}" {
+        return Ok(None);
+    }
+    let member = object.strip_prefix("{\"m\":").unwrap();
+    Ok(member.strip_suffix('}').map(str::to_owned))
 }
 
 #[test]
@@ -123,35 +105,30 @@ fn events_outbox() {
         ("dispatched_at", TIMESTAMPTZ),
     ];
     let mut router = router(Preset::EVENTS_OUTBOX.routes().unwrap(), &columns);
-    let cells = [
+    let values = [
         text("17"),
         text("aaaaaaaa-0000-0000-0000-000000000001"),
         text("order.placed"),
         text(r#"{"total": 12.5}"#),
         text("2026-01-02 03:04:05+00"),
-        Cell::Null,
+        Value::Null,
     ];
-    let record = made(&mut router, &cells).unwrap();
-    assert_eq!(record.topic, "order");
-    assert_eq!(
-        record.key.as_deref(),
-        Some(b"aaaaaaaa-0000-0000-0000-000000000001".as_slice())
-    );
-    assert_eq!(record.value(), r#"{"total": 12.5}"#);
-    assert_eq!(
-        record.headers,
-        [("event_id".to_owned(), Some(b"17".to_vec()))]
-    );
-    assert_eq!((record.partition, record.timestamp_ms), (None, None));
-    let message = insert(&cells);
-    assert_eq!(
-        route(&mut router, &message).unwrap().event_id(),
-        Some(b"17".as_slice())
-    );
+    let expected = TextRecord {
+        topic: "order".to_owned(),
+        key: Some("aaaaaaaa-0000-0000-0000-000000000001".to_owned()),
+        value: Some(r#"{"total": 12.5}"#.to_owned()),
+        headers: vec!["event_id=17".to_owned()],
+        partition: None,
+        timestamp_ms: None,
+    };
+    assert_eq!(record_of(&mut router, &values), Ok(expected));
+    let message = insert(&values);
+    let event_id = route(&mut router, &message).unwrap().event_id();
+    assert_eq!(event_id, Some(b"17".as_slice()));
 }
 
 #[test]
-fn outbox_events_in_both_of_its_shapes() {
+fn outbox_events_of_both_tables() {
     let of = [
         ("id", UUID),
         ("aggregate_id", TEXT),
@@ -175,108 +152,86 @@ fn outbox_events_in_both_of_its_shapes() {
     ];
     for columns in [of.as_slice(), with_status.as_slice()] {
         let mut router = router(Preset::OUTBOX_EVENTS.routes().unwrap(), columns);
-        let mut cells = vec![Cell::Null; columns.len()];
-        for (cell, value) in cells.iter_mut().zip(["i", "agg", "payment", "{}"]) {
-            *cell = text(value);
-        }
-        let record = made(&mut router, &cells).unwrap();
-        // Without a dot, all of it.
+        let mut values = vec![Value::Null; columns.len()];
+        values[..4].copy_from_slice(&["i", "agg", "payment", "{}"].map(text));
+        let record = record_of(&mut router, &values).unwrap();
+        // A type without a dot is the topic.
         assert_eq!(record.topic, "payment");
-        assert_eq!(record.key.as_deref(), Some(b"agg".as_slice()));
-        assert_eq!(record.value(), "{}");
-        assert_eq!(
-            record.headers,
-            [("x-outbox-event-id".to_owned(), Some(b"i".to_vec()))]
-        );
+        assert_eq!(record.key.as_deref(), Some("agg"));
+        assert_eq!(record.value.as_deref(), Some("{}"));
+        assert_eq!(record.headers, ["x-outbox-event-id=i"]);
     }
 }
 
 #[test]
 fn outbox() {
     let mut router = router(Preset::OUTBOX.routes().unwrap(), &OUTBOX);
-    let cells = [
+    let values = [
         text("i"),
         text("Order"),
         text("o \"1\""),
         text("OrderPlaced"),
         text(r#"{"total": 12.5}"#),
-        Cell::Null,
+        Value::Null,
         text("2026-01-02 03:04:05.678+02"),
     ];
-    let record = made(&mut router, &cells).unwrap();
+    let record = record_of(&mut router, &values).unwrap();
     assert_eq!(record.topic, "order.events");
-    assert_eq!(record.key.as_deref(), Some(b"o \"1\"".as_slice()));
+    assert_eq!(record.key.as_deref(), Some("o \"1\""));
     assert_eq!(
-        record.value(),
+        record.value.unwrap(),
         "{\"event_id\":\"i\",\"event_type\":\"OrderPlaced\",\"aggregate_type\":\"Order\",\
          \"aggregate_id\":\"o \\\"1\\\"\",\"payload\":{\"total\": 12.5},\"metadata\":null,\
          \"timestamp\":\"2026-01-02T03:04:05.678+02:00\"}"
     );
-    let headers = [("event-type", "OrderPlaced"), ("aggregate-id", "o \"1\"")];
-    let headers = headers.map(|(name, value)| (name.to_owned(), Some(value.as_bytes().to_vec())));
+    let headers = ["event-type=OrderPlaced", "aggregate-id=o \"1\""];
     assert_eq!(record.headers, headers);
 }
 
 #[test]
-fn null_means_what_its_place_says() {
-    let columns = [("a", TEXT), ("n", TEXT)];
-    let row = [text("x"), Cell::Null];
+fn the_place_decides_what_null_means() {
     let with = |change: &dyn Fn(&mut Templates)| {
         let mut templates = of_value("{a}");
         change(&mut templates);
-        made(&mut router(templates, &columns), &row)
+        let mut router = router(templates, &[("a", TEXT), ("n", TEXT)]);
+        record_of(&mut router, &[text("x"), Value::Null])
     };
-    let poison = |made: Result<Made, RouteError>| made.unwrap_err().poison();
-
-    let unroutable = with(&|t| t.topic = template("{n}", Place::Topic));
+    let topic = |text| with(&|t| t.topic = template(text, Place::Topic)).unwrap_err();
+    let unroutable = topic("{n}");
     assert_eq!(
-        unroutable.as_ref().unwrap_err().to_string(),
+        unroutable.to_string(),
         "table public.outbox: column \"n\" chooses the topic and is NULL in this row"
     );
-    assert_eq!(poison(unroutable), Some(Poison::Unroutable));
-    let within = with(&|t| t.topic = template("x.{n}", Place::Topic));
-    assert_eq!(poison(within), Some(Poison::Unroutable));
+    assert_eq!(unroutable.poison(), Some(Poison::Unroutable));
+    assert_eq!(topic("x.{n}").poison(), Some(Poison::Unroutable));
 
+    let key = with(&|t| t.key = Some(template("{n}", Place::Key)));
+    assert_eq!(key.unwrap().key, None);
+
+    let value = |text| with(&|t| t.value = ValueTemplate::Text(template(text, Place::Value)));
+    assert_eq!(value("{n}").unwrap().value, None);
+    let within = value("x{n}").unwrap_err();
     assert_eq!(
-        with(&|t| t.key = Some(template("{n}", Place::Key)))
-            .unwrap()
-            .key,
-        None
-    );
-    let value = |text| ValueTemplate::Text(template(text, Place::Value));
-    assert_eq!(with(&|t| t.value = value("{n}")).unwrap().value, None);
-    let within = with(&|t| t.value = value("x{n}"));
-    assert_eq!(
-        within.as_ref().unwrap_err().to_string(),
+        within.to_string(),
         "table public.outbox: column \"n\", needed for the value, is NULL in this row"
     );
-    assert_eq!(poison(within), Some(Poison::Undecodable));
-    assert_eq!(
-        with(&|t| t.value = value("x{n | default('?')}"))
-            .unwrap()
-            .value(),
-        "x?"
-    );
+    assert_eq!(within.poison(), Some(Poison::Undecodable));
+    let replaced = value("x{n | default('?')}").unwrap();
+    assert_eq!(replaced.value.as_deref(), Some("x?"));
 
-    let header = |text| vec![("h".to_owned(), template(text, Place::Header))];
-    let present = with(&|t| t.headers = header("{n}")).unwrap().headers;
-    assert_eq!(present, [("h".to_owned(), None)]);
-    let left_out = with(&|t| t.headers = header("{n | optional}"))
-        .unwrap()
-        .headers;
-    assert_eq!(left_out, []);
-    let there = with(&|t| t.headers = header("{a | optional}"))
-        .unwrap()
-        .headers;
-    assert_eq!(there, [("h".to_owned(), Some(b"x".to_vec()))]);
+    let headers = |text| {
+        let headers = vec![("h".to_owned(), template(text, Place::Header))];
+        with(&|t| t.headers.clone_from(&headers)).unwrap().headers
+    };
+    assert_eq!(headers("{n}"), ["h=(null)"]);
+    assert!(headers("{n | optional}").is_empty());
+    assert_eq!(headers("{a | optional}"), ["h=x"]);
 
-    let partition = |text| Some(template(text, Place::Partition));
-    let unroutable = with(&|t| t.partition = partition("{n}"));
-    assert_eq!(poison(unroutable), Some(Poison::Unroutable));
-    let free = with(&|t| t.partition = partition("{n | optional}"))
-        .unwrap()
-        .partition;
-    assert_eq!(free, None);
+    let partition = |text| with(&|t| t.partition = Some(template(text, Place::Partition)));
+    let unroutable = partition("{n}").unwrap_err();
+    assert_eq!(unroutable.poison(), Some(Poison::Unroutable));
+    assert_eq!(partition("{n | optional}").unwrap().partition, None);
+
     let timestamp = with(&|t| t.timestamp = Some(template("{n}", Place::Timestamp)));
     assert_eq!(timestamp.unwrap().timestamp_ms, None);
 }
@@ -288,32 +243,20 @@ fn partition_and_timestamp_are_numbers_of_their_range() {
         templates.partition = Some(template("{p}", Place::Partition));
         templates.timestamp = Some(template("{t}", Place::Timestamp));
         let mut router = router(templates, &[("p", INT4), ("t", TIMESTAMPTZ)]);
-        made(&mut router, &[text(partition), text(timestamp)])
+        record_of(&mut router, &[text(partition), text(timestamp)])
     };
     let record = of("7", "2024-02-29 12:34:56.789012+02").unwrap();
     assert_eq!(record.partition, Some(7));
     assert_eq!(record.timestamp_ms, Some(1_709_202_896_789));
     for partition in ["-1", "2147483648", "", "x", "+1"] {
         let error = of(partition, "0").unwrap_err();
-        assert_eq!(
-            error.poison(),
-            Some(Poison::Unroutable),
-            "{partition}: {error}"
-        );
+        assert_eq!(error.poison(), Some(Poison::Unroutable), "{error}");
     }
     for timestamp in ["infinity", "1969-12-31 00:00:00+00", "-5"] {
         let error = of("0", timestamp).unwrap_err();
-        assert_eq!(
-            error.poison(),
-            Some(Poison::Undecodable),
-            "{timestamp}: {error}"
-        );
-        assert!(
-            error
-                .to_string()
-                .contains("is not a point in time since 1970"),
-            "{error}"
-        );
+        assert_eq!(error.poison(), Some(Poison::Undecodable), "{error}");
+        let why = "is not a point in time since 1970";
+        assert!(error.to_string().contains(why), "{error}");
     }
     let mut templates = of_value("v");
     templates.timestamp = Some(template("{b}", Place::Timestamp));
@@ -329,19 +272,24 @@ fn partition_and_timestamp_are_numbers_of_their_range() {
 }
 
 #[test]
-fn texts_are_what_the_filters_make_of_them() {
-    let value = |expression, cell: &str| value_of(expression, TEXT, text(cell)).unwrap().unwrap();
-    assert_eq!(value("{c}", "Ä"), "Ä");
-    assert_eq!(value("<{c | lower}> {{{c}}}", "Order"), "<order> {Order}");
+fn filters_change_texts() {
+    let of = |type_oid, cell: &str, expression: &str| {
+        value_of(expression, type_oid, text(cell)).unwrap().unwrap()
+    };
+    assert_eq!(of(TEXT, "Ä", "{c}"), "Ä");
     assert_eq!(
-        value("{c | after('.') | before('.') | upper}!", "a.bé.c"),
+        of(TEXT, "Order", "<{c | lower}> {{{c}}}"),
+        "<order> {Order}"
+    );
+    assert_eq!(
+        of(TEXT, "a.bé.c", "{c | after('.') | before('.') | upper}!"),
         "BÉ!"
     );
-    assert_eq!(value("{c | replace('-', '')}{'$'}{c}", "a-b"), "ab$a-b");
-    assert_eq!(value("{c | lookup('topics')}", "order.placed"), "orders");
-    assert_eq!(value("{c | lookup('topics', keep)}", "other"), "other");
+    assert_eq!(of(TEXT, "a-b", "{c | replace('-', '')}{'$'}{c}"), "ab$a-b");
+    assert_eq!(of(TEXT, "order.placed", "{c | lookup('topics')}"), "orders");
+    assert_eq!(of(TEXT, "other", "{c | lookup('topics', keep)}"), "other");
     assert_eq!(
-        value("{c | lookup('topics', 'rest') | upper}", "other"),
+        of(TEXT, "other", "{c | lookup('topics', 'rest') | upper}"),
         "REST"
     );
     let error = value_of("{c | lookup('topics')}", TEXT, text("secret")).unwrap_err();
@@ -351,137 +299,90 @@ fn texts_are_what_the_filters_make_of_them() {
         "table public.outbox: column \"c\", needed for the value, is not in the lookup table in \
          this row"
     );
-    // Of other types.
-    assert_eq!(value_of("{c}", BOOL, text("t")).unwrap().unwrap(), "true");
-    assert_eq!(
-        value_of("{c}", BYTEA, text("\\x6162")).unwrap().unwrap(),
-        "ab"
-    );
-    assert_eq!(
-        value_of("{c | text}", BYTEA, text("\\x6162"))
-            .unwrap()
-            .unwrap(),
-        "YWI="
-    );
-    assert_eq!(
-        value_of("<{c}>", BYTEA, text("\\x6162")).unwrap().unwrap(),
-        "<YWI=>"
-    );
-    assert_eq!(
-        value_of("{c}", JSONB, text("\"x\"")).unwrap().unwrap(),
-        "\"x\""
-    );
+    // Columns of other types than text.
+    assert_eq!(of(BOOL, "t", "{c}"), "true");
+    assert_eq!(of(BYTEA, "\\x6162", "{c}"), "ab");
+    assert_eq!(of(BYTEA, "\\x6162", "{c | text}"), "YWI=");
+    assert_eq!(of(BYTEA, "\\x6162", "<{c}>"), "<YWI=>");
+    assert_eq!(of(JSONB, "\"x\"", "{c}"), "\"x\"");
     let member = "{c | json('a', 1, 'b')}";
-    let document = r#"{"a": [0, {"b": "x\ty"}]}"#;
-    assert_eq!(
-        value_of(member, JSONB, text(document)).unwrap().unwrap(),
-        "x\ty"
-    );
+    assert_eq!(of(JSONB, r#"{"a": [0, {"b": "x\ty"}]}"#, member), "x\ty");
     assert_eq!(value_of(member, JSONB, text("{}")), Ok(None));
-    assert_eq!(
-        value_of("{c | json('a') | default('-')}", JSONB, text("{}"))
-            .unwrap()
-            .unwrap(),
-        "-"
-    );
-    // JSON in a string in JSON, as some have it.
+    assert_eq!(of(JSONB, "{}", "{c | json('a') | default('-')}"), "-");
+    // JSON in a string of JSON, which some tables contain.
     let twice = r#"{"a": "{\"b\": 5}"}"#;
-    assert_eq!(
-        value_of("{c | json('a') | json('b')}", JSONB, text(twice))
-            .unwrap()
-            .unwrap(),
-        "5"
-    );
+    assert_eq!(of(JSONB, twice, "{c | json('a') | json('b')}"), "5");
     let error = value_of("{c | json('a')}", TEXT, text("{")).unwrap_err();
     assert_eq!(error.poison(), Some(Poison::Undecodable));
 }
 
 #[test]
 fn members_are_json_by_the_type_of_their_column() {
-    let json = |type_oid, cell: &str| json_of("{c}", type_oid, text(cell)).unwrap();
-    assert_eq!(
-        json(TEXT, "a\"b\\c\n\u{1}é😀"),
-        "{\"m\":\"a\\\"b\\\\c\\n\\u0001é😀\"}"
-    );
-    assert_eq!(json(UUID, "aaaaaaaa-0000"), r#"{"m":"aaaaaaaa-0000"}"#);
-    assert_eq!(json(INT8, "9007199254740993"), r#"{"m":9007199254740993}"#);
-    assert_eq!(json(NUMERIC, "12.50"), r#"{"m":12.50}"#);
-    assert_eq!(json(NUMERIC, "NaN"), r#"{"m":"NaN"}"#);
-    assert_eq!(json(701, "-1.5e-07"), r#"{"m":-1.5e-07}"#);
-    assert_eq!(json(701, "-Infinity"), r#"{"m":"-Infinity"}"#);
-    assert_eq!(json(BOOL, "f"), r#"{"m":false}"#);
-    assert_eq!(json(JSONB, r#"{"a": [1]}"#), r#"{"m":{"a": [1]}}"#);
-    assert_eq!(
-        json(TIMESTAMPTZ, "2026-01-02 03:04:05+00"),
-        r#"{"m":"2026-01-02T03:04:05Z"}"#
-    );
-    assert_eq!(json(TIMESTAMPTZ, "infinity"), r#"{"m":"infinity"}"#);
-    assert_eq!(json(BYTEA, "\\x6162"), r#"{"m":"YWI="}"#);
-    assert_eq!(json(1009, "{a,\"b\"}"), r#"{"m":"{a,\"b\"}"}"#);
-    for type_oid in [TEXT, INT8, NUMERIC, BOOL, JSONB, TIMESTAMPTZ, BYTEA] {
-        assert_eq!(
-            json_of("{c}", type_oid, Cell::Null).unwrap(),
-            r#"{"m":null}"#
-        );
-        assert_eq!(
-            json_of("{c | optional}", type_oid, Cell::Null).unwrap(),
-            "{}"
-        );
+    let of = |type_oid, value: Value<'_>, expression: &str| {
+        json_of(expression, type_oid, value).unwrap()
+    };
+    for (type_oid, cell, expected) in [
+        (TEXT, "a\"b\\c\n\u{1}é😀", r#""a\"b\\c\n\u0001é😀""#),
+        (UUID, "aaaaaaaa-0000", r#""aaaaaaaa-0000""#),
+        (INT8, "9007199254740993", "9007199254740993"),
+        (NUMERIC, "12.50", "12.50"),
+        (NUMERIC, "NaN", "\"NaN\""),
+        (701, "-1.5e-07", "-1.5e-07"),
+        (701, "-Infinity", "\"-Infinity\""),
+        (BOOL, "f", "false"),
+        (JSONB, r#"{"a": [1]}"#, r#"{"a": [1]}"#),
+        (
+            TIMESTAMPTZ,
+            "2026-01-02 03:04:05+00",
+            r#""2026-01-02T03:04:05Z""#,
+        ),
+        (TIMESTAMPTZ, "infinity", "\"infinity\""),
+        (BYTEA, "\\x6162", "\"YWI=\""),
+        (1009, "{a,\"b\"}", r#""{a,\"b\"}""#),
+    ] {
+        assert_eq!(of(type_oid, text(cell), "{c}").unwrap(), expected, "{cell}");
     }
-    let with =
-        |expression, type_oid, cell: &str| json_of(expression, type_oid, text(cell)).unwrap();
-    assert_eq!(with("{c | text}", INT8, "5"), r#"{"m":"5"}"#);
-    assert_eq!(
-        with("{c | text}", JSONB, r#"{"a": 1}"#),
-        r#"{"m":"{\"a\": 1}"}"#
-    );
-    assert_eq!(
-        with("{c | json}", TEXT, r#" {"a": 1} "#),
-        r#"{"m":{"a": 1}}"#
-    );
-    assert_eq!(
-        with("{c | json('a')}", JSONB, r#"{"a": "x\n"}"#),
-        r#"{"m":"x\n"}"#
-    );
-    assert_eq!(
-        with("{c | json('a')}", JSONB, r#"{"a": [1]}"#),
-        r#"{"m":[1]}"#
-    );
-    assert_eq!(
-        with("{c | json('a') | lower}", JSONB, r#"{"a": "X\n"}"#),
-        r#"{"m":"x\n"}"#
-    );
-    assert_eq!(with("no. {c}", INT8, "5"), r#"{"m":"no. 5"}"#);
-    assert_eq!(
-        json_of("{c | default('0')}", INT8, Cell::Null).unwrap(),
-        r#"{"m":0}"#
-    );
-    assert_eq!(
-        json_of("{c | default('{}')}", JSONB, Cell::Null).unwrap(),
-        r#"{"m":{}}"#
-    );
-    assert_eq!(
-        json_of("{c | default('ä\"')}", TEXT, Cell::Null).unwrap(),
-        r#"{"m":"ä\""}"#
-    );
-    let missing = json_of("{c | json('a') | default('none')}", JSONB, text("{}"));
-    assert_eq!(missing.unwrap(), r#"{"m":"none"}"#);
-    assert_eq!(
-        json_of("{c}", TEXT, Cell::Text(vec![0xff]))
-            .unwrap_err()
-            .poison(),
-        Some(Poison::Undecodable)
-    );
+    for type_oid in [TEXT, INT8, NUMERIC, BOOL, JSONB, TIMESTAMPTZ, BYTEA] {
+        assert_eq!(of(type_oid, Value::Null, "{c}").unwrap(), "null");
+        assert_eq!(of(type_oid, Value::Null, "{c | optional}"), None);
+    }
+    for (type_oid, cell, expression, expected) in [
+        (INT8, "5", "{c | text}", "\"5\""),
+        (JSONB, r#"{"a": 1}"#, "{c | text}", r#""{\"a\": 1}""#),
+        (TEXT, r#" {"a": 1} "#, "{c | json}", r#"{"a": 1}"#),
+        (JSONB, r#"{"a": "x\n"}"#, "{c | json('a')}", r#""x\n""#),
+        (JSONB, r#"{"a": [1]}"#, "{c | json('a')}", "[1]"),
+        (
+            JSONB,
+            r#"{"a": "X\n"}"#,
+            "{c | json('a') | lower}",
+            r#""x\n""#,
+        ),
+        (JSONB, "{}", "{c | json('a') | default('none')}", "\"none\""),
+        (INT8, "5", "no. {c}", "\"no. 5\""),
+    ] {
+        assert_eq!(of(type_oid, text(cell), expression).unwrap(), expected);
+    }
+    for (type_oid, expression, expected) in [
+        (INT8, "{c | default('0')}", "0"),
+        (JSONB, "{c | default('{}')}", "{}"),
+        (TEXT, "{c | default('ä\"')}", r#""ä\"""#),
+    ] {
+        assert_eq!(of(type_oid, Value::Null, expression).unwrap(), expected);
+    }
+    let error = json_of("{c}", TEXT, Value::Text(b"\xff")).unwrap_err();
+    assert_eq!(error.poison(), Some(Poison::Undecodable));
 }
 
 #[test]
-fn objects_nest_and_leave_out() {
+fn objects_nest_and_leave_out_members() {
     let member = |text| Member::Template(template(text, Place::Member));
-    let object = |members: Vec<(&str, Member)>| Object {
-        members: members
-            .into_iter()
-            .map(|(name, member)| (name.to_owned(), member))
-            .collect(),
+    let object = |members: Vec<(&str, Member)>| {
+        let members = members.into_iter();
+        let members = members.map(|(name, member)| (name.to_owned(), member));
+        Object {
+            members: members.collect(),
+        }
     };
     let inner = object(vec![
         ("a", member("{a | optional}")),
@@ -492,22 +393,22 @@ fn objects_nest_and_leave_out() {
         ("spec\"version", member("1.0")),
         ("data", Member::Object(inner)),
         ("also gone", member("{n | optional}")),
-        ("v", Member::Literal(Scalar::Integer(-3))),
-        ("ok", Member::Literal(Scalar::Boolean(true))),
+        ("v", Member::Integer(-3)),
+        ("ok", Member::Boolean(true)),
     ]);
-    let mut router = router(
-        bare(ValueTemplate::Object(outer)),
-        &[("a", TEXT), ("n", TEXT)],
-    );
-    let record = made(&mut router, &[text("x"), Cell::Null]).unwrap();
+    let templates = bare(ValueTemplate::Object(outer));
+    let mut router = router(templates, &[("a", TEXT), ("n", TEXT)]);
+    let mut value = |a| {
+        let record = record_of(&mut router, &[a, Value::Null]).unwrap();
+        record.value.unwrap()
+    };
     let expected = r#"{"spec\"version":"1.0","data":{"a":"x"},"v":-3,"ok":true}"#;
-    assert_eq!(record.value(), expected);
-    let record = made(&mut router, &[Cell::Null, Cell::Null]).unwrap();
-    assert_eq!(record.value(), expected.replace(r#"{"a":"x"}"#, "{}"));
+    assert_eq!(value(text("x")), expected);
+    assert_eq!(value(Value::Null), expected.replace(r#"{"a":"x"}"#, "{}"));
 }
 
 #[test]
-fn what_the_table_has_not_is_refused() {
+fn missing_columns_are_refused() {
     let columns = relation(&[("id", UUID), ("event_typ", TEXT), ("payload", JSONB)]);
     let refused =
         |templates: Templates| announce(&mut Router::new(templates), &columns).unwrap_err();
@@ -521,56 +422,41 @@ fn what_the_table_has_not_is_refused() {
         headers: vec![("x".to_owned(), template("{none}", Place::Header))],
         ..of_value("v")
     };
-    let error = refused(header).to_string();
-    assert!(
-        error.contains("for header \"x\" (option router.route.headers)"),
-        "{error}"
-    );
     let id = Templates {
         id: Some("uuid".to_owned()),
         ..of_value("v")
     };
-    let error = refused(id).to_string();
-    assert!(
-        error.contains("for the event's id (option router.route.id)"),
-        "{error}"
-    );
-    let error = refused(of_members(&[("m", "{payload | default('no json')}")]));
+    let default = of_members(&[("m", "{payload | default('no json')}")]);
+    let error = refused(default.clone());
     assert!(matches!(error, PlanError::Default { .. }), "{error}");
-    assert!(
-        error.to_string().contains("member \"m\" of the value"),
-        "{error}"
-    );
+    for (templates, words) in [
+        (header, "for header \"x\" (option router.route.headers)"),
+        (id, "for the event's id (option router.route.id)"),
+        (default, "member \"m\" of the value"),
+    ] {
+        let error = refused(templates).to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[test]
-fn what_cannot_be_routed_can_be_salvaged() {
-    let mut router = router(
-        Preset::EVENTS_OUTBOX.routes().unwrap(),
-        &[
-            ("id", INT8),
-            ("aggregate_id", UUID),
-            ("type", TEXT),
-            ("payload", JSONB),
-        ],
-    );
-    let message = insert(&[text("17"), text("k"), Cell::Null, text("{}")]);
+fn an_unroutable_row_gives_a_partial_row() {
+    let columns = [
+        ("id", INT8),
+        ("aggregate_id", UUID),
+        ("type", TEXT),
+        ("payload", JSONB),
+    ];
+    let mut router = router(Preset::EVENTS_OUTBOX.routes().unwrap(), &columns);
+    let message = insert(&[text("17"), text("k"), Value::Null, text("{}")]);
     assert!(route(&mut router, &message).is_err());
-    let (table, row) = crate::messages::as_row(&message);
+    let (table, row) = as_row(&message);
     let partial_row = router.partial_row(table, &row);
     let [header] = partial_row.headers();
-    assert_eq!(
-        (header.name, header.value),
-        ("event_id", Some(b"17".as_slice()))
-    );
-    assert_eq!(
-        [partial_row.event_id, partial_row.key, partial_row.value],
-        [
-            Some(b"17".as_slice()),
-            Some(b"k".as_slice()),
-            Some(b"{}".as_slice())
-        ]
-    );
+    assert_eq!((header.name, header.value), ("event_id", Some(&b"17"[..])));
+    assert_eq!(partial_row.event_id, Some(&b"17"[..]));
+    assert_eq!(partial_row.key, Some(&b"k"[..]));
+    assert_eq!(partial_row.value, Some(&b"{}"[..]));
 }
 
 #[test]
@@ -580,6 +466,6 @@ fn errors_and_debug_show_no_values() {
     let shown = format!("{:?}", route(&mut router, &message).unwrap());
     assert!(!shown.contains("s3cret"), "{shown}");
     assert!(!format!("{router:?}").contains("s3cret"), "{router:?}");
-    let error = made(&mut router, &[text("s3cret")]).unwrap_err();
+    let error = record_of(&mut router, &[text("s3cret")]).unwrap_err();
     assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
 }

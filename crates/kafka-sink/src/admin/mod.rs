@@ -1,4 +1,4 @@
-//! Topics as objects of administration: names, creation, removal; what a cluster says of them.
+//! Administration of topics: names, creation, deletion, survey.
 
 pub(crate) mod creator;
 mod survey;
@@ -13,6 +13,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 
 use crate::config::{KafkaConfig, TopicCreation};
+use crate::error::KafkaError;
 
 pub use survey::{ClusterSurvey, Creation, KafkaSettings, TopicState, TopicSurvey, survey};
 pub use temporary_topics::TemporaryTopics;
@@ -20,14 +21,22 @@ pub use topic_name::problem as topic_name_problem;
 
 type Client = AdminClient<DefaultClientContext>;
 
-/// A client that asks for changes of topics.
+/// Creates an admin client.
 fn client(config: &KafkaConfig) -> Result<Client, ClientError> {
     let mut client = config.client_config();
-    // rdkafka's admin client never reads its log, which would grow in memory; what is wrong
-    // with the brokers the producer tells as well.
+    // rdkafka's admin client never reads its log queue, which would grow in memory. The producer
+    // logs errors of brokers, too.
     client.remove("debug").remove("statistics.interval.ms");
     client.set_log_level(RDKafkaLogLevel::Emerg);
     client.create()
+}
+
+/// Creates an admin client that has its token, if it needs one. **Blocks** until then.
+fn authorised_client(config: &KafkaConfig) -> Result<Client, KafkaError> {
+    let client = client(config).map_err(|error| KafkaError::of_creation(config, &error))?;
+    let authorised = config.authorise(client.inner());
+    authorised.map_err(|reason| KafkaError::Token { reason })?;
+    Ok(client)
 }
 
 fn new_topic<'a>(name: &'a str, creation: &'a TopicCreation) -> NewTopic<'a> {
@@ -37,7 +46,7 @@ fn new_topic<'a>(name: &'a str, creation: &'a TopicCreation) -> NewTopic<'a> {
     properties.fold(topic, |topic, (k, v)| topic.set(k, v))
 }
 
-/// `timeout` for the request, and for the brokers to do what it asks for.
+/// Options with `timeout` for the request and for the operation on the brokers.
 fn options(timeout: Duration) -> AdminOptions {
     AdminOptions::new()
         .request_timeout(Some(timeout))

@@ -1,15 +1,19 @@
-//! Topics that are made for a while and removed again, as a benchmark needs them.
+//! Creates and deletes the topics of a benchmark.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rdkafka::types::RDKafkaErrorCode;
+use futures_executor::block_on;
+use rdkafka::admin::TopicResult;
+use rdkafka::error::KafkaResult;
+use rdkafka::metadata::MetadataPartition;
+use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::{Client, new_topic, options};
+use super::{Client, authorised_client, new_topic, options};
 use crate::{KafkaConfig, KafkaError, TopicCreation};
 
-/// How often it is looked whether a topic has leaders.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of the requests that check whether a new topic has leaders.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Creates and deletes topics by name, with the producer's configuration.
 pub struct TemporaryTopics {
@@ -18,15 +22,11 @@ pub struct TemporaryTopics {
 }
 
 impl TemporaryTopics {
-    /// Makes the client; talks to no broker yet. **Blocks** where a token must be got first.
+    /// Creates the client; does not connect yet. **Blocks** if a token must be fetched first.
     ///
-    /// `timeout` is for each of the calls below.
+    /// `timeout` applies to each of the calls below.
     pub fn new(config: &KafkaConfig, timeout: Duration) -> Result<Self, KafkaError> {
-        let client =
-            super::client(config).map_err(|error| KafkaError::of_creation(config, &error))?;
-        config
-            .authorise(client.inner())
-            .map_err(|reason| KafkaError::Token { reason })?;
+        let client = authorised_client(config)?;
         Ok(Self { client, timeout })
     }
 
@@ -35,9 +35,8 @@ impl TemporaryTopics {
     /// **Blocks.**
     pub fn create(&self, name: &str, creation: &TopicCreation) -> Result<(), KafkaError> {
         let new = [new_topic(name, creation)];
-        let answers =
-            futures_executor::block_on(self.client.create_topics(&new, &options(self.timeout)));
-        judge("created", name, answers)?;
+        let created = self.client.create_topics(&new, &options(self.timeout));
+        check_answer("created", name, block_on(created))?;
         let deadline = Instant::now() + self.timeout;
         loop {
             let metadata = self
@@ -46,35 +45,31 @@ impl TemporaryTopics {
                 .fetch_metadata(Some(name), self.timeout)
                 .map_err(KafkaError::Tail)?;
             let ready = metadata.topics().iter().any(|topic| {
-                let led = |p: &rdkafka::metadata::MetadataPartition| p.leader() >= 0;
-                topic.error().is_none()
-                    && !topic.partitions().is_empty()
-                    && topic.partitions().iter().all(led)
+                let led = |p: &MetadataPartition| p.leader() >= 0;
+                let partitions = topic.partitions();
+                topic.error().is_none() && !partitions.is_empty() && partitions.iter().all(led)
             });
             if ready {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(KafkaError::of_topic(
-                    name,
-                    RDKafkaErrorCode::LeaderNotAvailable,
-                ));
+                return Err(KafkaError::of_topic(name, Code::LeaderNotAvailable));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Deletes a topic. One that is not there is no error.
+    /// Deletes a topic. A topic that does not exist is no error.
     ///
     /// **Blocks.**
     pub fn delete(&self, name: &str) -> Result<(), KafkaError> {
         let deleted = self.client.delete_topics(&[name], &options(self.timeout));
-        match judge("deleted", name, futures_executor::block_on(deleted)) {
+        match check_answer("deleted", name, block_on(deleted)) {
             Err(KafkaError::Change {
-                code: RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic,
+                code: Code::UnknownTopicOrPartition | Code::UnknownTopic,
                 ..
             }) => Ok(()),
-            judged => judged,
+            result => result,
         }
     }
 }
@@ -85,19 +80,18 @@ impl fmt::Debug for TemporaryTopics {
     }
 }
 
-type Answers = rdkafka::error::KafkaResult<Vec<Result<String, (String, RDKafkaErrorCode)>>>;
+type Answers = KafkaResult<Vec<TopicResult>>;
 
-fn judge(change: &'static str, topic: &str, answers: Answers) -> Result<(), KafkaError> {
+fn check_answer(change: &'static str, topic: &str, answers: Answers) -> Result<(), KafkaError> {
     let failed = |code| KafkaError::Change {
         change,
         topic: topic.to_owned(),
         code,
     };
-    let answers = answers
-        .map_err(|error| failed(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)))?;
-    match answers.into_iter().next() {
-        Some(Ok(_)) => Ok(()),
-        Some(Err((_, code))) => Err(failed(code)),
-        None => Err(failed(RDKafkaErrorCode::Fail)),
+    match answers.map(|answers| answers.into_iter().next()) {
+        Ok(Some(Ok(_))) => Ok(()),
+        Ok(Some(Err((_, code)))) => Err(failed(code)),
+        Ok(None) => Err(failed(Code::Fail)),
+        Err(error) => Err(failed(error.rdkafka_error_code().unwrap_or(Code::Fail))),
     }
 }

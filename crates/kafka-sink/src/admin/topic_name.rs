@@ -1,10 +1,10 @@
-//! Kafka's rules for the names of topics, checked before a record is queued: the broker would refuse
-//! it only much later, and librdkafka would retry for ever.
+//! Kafka's rules for the names of topics. They are checked before a record is queued: the broker
+//! would refuse the record much later, and librdkafka would retry without end.
 
 /// The longest name, from `org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH`.
 const MAX_LENGTH: usize = 249;
 
-/// Why no topic can be called so; `None` for a good name.
+/// What is wrong with a topic's name; `None` if it is valid.
 pub fn problem(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("the name of a topic must not be empty".to_owned());

@@ -1,4 +1,4 @@
-//! What is wrong with single properties.
+//! Checks single properties.
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError as ClientError;
@@ -34,7 +34,7 @@ pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaCon
             nearest: nearest(property),
         });
     }
-    // Ask the library itself about the value. It parses and keeps it, and does nothing else.
+    // librdkafka validates the value itself: setting it parses and stores it, nothing else.
     let mut config = ClientConfig::new();
     config.set(property, value);
     match config.create_native_config() {
@@ -51,7 +51,7 @@ pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaCon
     }
 }
 
-/// librdkafka's words with the name that was given, where they have another name of the property.
+/// librdkafka's message, with another name of the property replaced by the given one.
 fn as_given(property: &str, reason: String) -> String {
     names_of(property).iter().fold(reason, |reason, name| {
         reason.replace(&format!("\"{name}\""), &format!("\"{property}\""))
@@ -66,7 +66,7 @@ fn nearest(property: &str) -> Option<String> {
         .map(|(_, known)| known.to_owned())
 }
 
-/// All names of a property, when it has several.
+/// All names of a property; empty if it has only one.
 pub(super) fn names_of(property: &str) -> &'static [&'static str] {
     ALIASES
         .iter()

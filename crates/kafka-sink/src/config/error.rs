@@ -1,59 +1,59 @@
-/// Why a configuration was refused. No variant holds a value: it may be a secret.
+/// Why a configuration was refused. No variant contains a value, which may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KafkaConfigError {
-    /// The property would break what the relay promises.
+    /// The property's value would break a promise of the relay.
     #[error("{property}: {reason}")]
     Refused {
-        /// Its name, as given.
+        /// The property's name, as given.
         property: String,
-        /// What it would break.
+        /// What the value would break.
         reason: &'static str,
         /// What to do instead.
         remedy: &'static str,
     },
-    /// The property means nothing to a producer.
+    /// The property has no effect on a producer.
     #[error("{property} is a consumer property, and this is a producer")]
     ConsumerOnly {
-        /// Its name.
+        /// The property's name.
         property: String,
     },
     /// librdkafka has no such property.
     #[error("{property} is not a property of librdkafka")]
     Unknown {
-        /// Its name, as given.
+        /// The property's name, as given.
         property: String,
-        /// What may have been meant.
+        /// The property that was probably meant.
         nearest: Option<String>,
     },
-    /// librdkafka does not take the value.
+    /// librdkafka does not accept the value.
     #[error("{property}: {reason}")]
     Invalid {
-        /// Its name.
+        /// The property's name.
         property: String,
-        /// librdkafka's words; for a secret, ours.
+        /// librdkafka's message; for a secret, a fixed text.
         reason: String,
     },
     /// Two names of the same property were given.
     #[error("{first} and {second} are two names of one property")]
     Twice {
-        /// One.
+        /// One of the names.
         first: String,
-        /// The other.
+        /// The other name.
         second: String,
     },
-    /// A property that has no default is missing.
+    /// A property without a default is missing.
     #[error("{property} is missing: {reason}")]
     Missing {
-        /// Its name.
+        /// The property's name.
         property: &'static str,
-        /// What it is needed for.
+        /// What the property is needed for.
         reason: &'static str,
     },
-    /// `sasl.mechanism` is OAUTHBEARER, and nothing gives it tokens.
+    /// `sasl.mechanism` is OAUTHBEARER, and there is no source of tokens.
     #[error("sasl.mechanism: OAUTHBEARER needs a source of tokens, and there is none")]
     NoTokens,
-    /// There is a source of tokens, and `sasl.mechanism` is another.
+    /// There is a source of tokens, and `sasl.mechanism` is not OAUTHBEARER.
     #[error("a source of OAUTHBEARER tokens is configured, and sasl.mechanism is not OAUTHBEARER")]
     TokensUnused,
     /// One of [`KafkaOptions`](super::KafkaOptions) is out of range.
@@ -61,13 +61,13 @@ pub enum KafkaConfigError {
     Option {
         /// The field's name.
         option: &'static str,
-        /// What is allowed.
+        /// The allowed range.
         reason: &'static str,
     },
 }
 
 impl KafkaConfigError {
-    /// What to do about it.
+    /// What to do about the error.
     pub fn remedy(&self) -> String {
         match self {
             Self::Refused { remedy, .. } => (*remedy).to_owned(),

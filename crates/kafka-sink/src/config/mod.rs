@@ -24,66 +24,67 @@ use crate::ffi;
 use crate::producer::partition_gate::{Keyless, Requests};
 use crate::tokens::{TokenCache, TokenSource, chain};
 
-/// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
+/// The relay's defaults where they differ from librdkafka's. They can be overridden within the
+/// rules.
 const DEFAULTS: &[(&str, &str)] = &[
     ("client.id", "walrelay"),
     ("partitioner", "murmur2_random"),
-    // For latency: a record alone is in flight at once, and under load batches form while
-    // the requests before them are sent. It costs the broker CPU where a burst is spread over many
-    // partitions; whoever minds sets a linger.
+    // For latency: a single record is sent at once; under load, batches form while earlier requests
+    // are sent. A burst over many partitions costs the broker CPU; a configured linger reduces it.
     ("linger.ms", "0"),
-    // The default of 10 s would leave a broker that came back unnoticed for that long.
+    // With the default of 10 s a broker that is back would go unnoticed for that long.
     ("reconnect.backoff.max.ms", "1000"),
-    // A peer that vanished behind a firewall shows only so while nothing is sent.
+    // Without traffic, only keepalives detect a peer that vanished behind a firewall.
     ("socket.keepalive.enable", "true"),
 ];
 
-/// Round-trip times and states of brokers, in milliseconds.
+/// `statistics.interval.ms`: how often librdkafka reports round-trip times and states of brokers.
 const STATISTICS_INTERVAL: &str = "1000";
 
-/// What is not negotiable: a rule refuses any attempt.
+/// Properties that cannot be overridden: a rule refuses any other value.
 const FIXED: &[(&str, &str)] = &[
     ("acks", "all"),
     ("enable.idempotence", "true"),
-    // A request that is repeated must not find a later one there already. Idempotence alone does
-    // not see to that where a broker has no state of the producer, as with the first request of a
-    // partition. docs/adr/0007-one-request-in-flight.md has the whole story. Where gates see to it there
-    // may be more: `of_gates`.
+    // A repeated request must not be written after a later one. Idempotence alone does not prevent
+    // that where a broker has no state of the producer, as at the first request of a partition: see
+    // docs/adr/0007-one-request-in-flight.md. Where gates prevent it, more requests are allowed:
+    // `for_gates`.
     ("max.in.flight", "1"),
-    // A batch that fails for good ends the producer; otherwise librdkafka goes on behind it.
+    // A batch that fails for good ends the producer; otherwise librdkafka would send those behind
+    // it.
     ("enable.gapless.guarantee", "true"),
-    // Never give up on our own account: the relay decides, and no hole opens in a sequence.
+    // No limit: the relay decides when to give up, and no gap opens in the sequence numbers.
     ("message.timeout.ms", "0"),
-    // Our own window bounds the queue, also where one record is larger than it.
+    // The sink's own window bounds the queue, also if a single record is larger than the window.
     ("queue.buffering.max.messages", "0"),
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
 
-/// As many as an idempotent producer may have in flight to a broker, whose look at sequence numbers goes
-/// back so far.
+/// `max.in.flight` with gates: the most that an idempotent producer may have, because a broker
+/// checks the sequence numbers of the last five batches.
 const SEVERAL_REQUESTS: &str = "5";
 
-const STICKS: &str = "sticky.partitioning.linger.ms";
-/// librdkafka's default of it.
-const STICKS_FOR: Duration = Duration::from_millis(10);
+const STICKY_LINGER: &str = "sticky.partitioning.linger.ms";
+/// librdkafka's default of `sticky.partitioning.linger.ms`.
+const DEFAULT_STICKY_LINGER: Duration = Duration::from_millis(10);
 
 /// A validated configuration of the producer.
 ///
-/// Its `Debug` shows the properties with secrets taken out.
+/// Its `Debug` shows the properties without secrets.
 #[derive(Clone)]
 pub struct KafkaConfig {
     properties: BTreeMap<String, String>,
     options: KafkaOptions,
     tokens: Option<Arc<TokenCache>>,
-    /// librdkafka is asked for statistics, unless the properties say how often.
+    /// Sets [`STATISTICS_INTERVAL`], unless the properties have an interval.
     statistics: bool,
-    /// Of log lines about the cluster, by any producer of this configuration.
+    /// Throttles log lines about the cluster, for all producers of this configuration.
     throttle: Arc<LogThrottle>,
 }
 
 impl KafkaConfig {
-    /// Validates librdkafka `properties`, by their own names, against librdkafka itself and against
-    /// what the relay promises. Touches neither network nor files.
+    /// Validates librdkafka `properties` by librdkafka itself and by the relay's rules. Uses
+    /// neither network nor files.
     pub fn new(
         properties: BTreeMap<String, String>,
         options: KafkaOptions,
@@ -91,7 +92,7 @@ impl KafkaConfig {
         Self::with_tokens(properties, options, None)
     }
 
-    /// The same, with a source of tokens for `sasl.mechanism=OAUTHBEARER`.
+    /// As [`new`](Self::new), with a source of tokens for `sasl.mechanism=OAUTHBEARER`.
     pub fn with_tokens(
         properties: BTreeMap<String, String>,
         options: KafkaOptions,
@@ -112,45 +113,38 @@ impl KafkaConfig {
         Ok(config)
     }
 
-    /// What is wrong with single properties, and with pairs that are two names of one: each by the name that
-    /// was given. Touches neither network nor files.
+    /// All errors of single properties, and of two names of one property, each with the given name.
+    /// Uses neither network nor files.
     pub fn problems(properties: &BTreeMap<String, String>) -> Vec<(String, KafkaConfigError)> {
-        let mut problems = Vec::new();
-        for (property, value) in properties {
-            if let Err(error) = check_property(property, value) {
-                problems.push((property.clone(), error));
-            }
-        }
-        for aliases in ALIASES {
+        let single = properties.iter().filter_map(|(property, value)| {
+            let error = check_property(property, value).err()?;
+            Some((property.clone(), error))
+        });
+        let twice = ALIASES.iter().filter_map(|aliases| {
             let mut given = aliases.iter().filter(|a| properties.contains_key(**a));
-            if let (Some(first), Some(second)) = (given.next(), given.next()) {
-                let error = KafkaConfigError::Twice {
-                    first: (*first).to_owned(),
-                    second: (*second).to_owned(),
-                };
-                problems.push(((*second).to_owned(), error));
-            }
-        }
-        problems
+            let mut next = || given.next().map(|name| (*name).to_owned());
+            let (first, second) = (next()?, next()?);
+            Some((second.clone(), KafkaConfigError::Twice { first, second }))
+        });
+        single.chain(twice).collect()
     }
 
-    /// Which log lines were written lately.
     pub(crate) fn throttle(&self) -> &LogThrottle {
         &self.throttle
     }
 
-    /// With statistics of producers, by [`STATISTICS_INTERVAL`] unless the properties say how often.
+    /// Enables statistics of producers, every [`STATISTICS_INTERVAL`] unless configured otherwise.
     pub(crate) fn with_statistics(mut self) -> Self {
         self.statistics = true;
         self
     }
 
-    /// The bounds and the creation of topics.
+    /// The in-flight bounds, the linger and the creation of topics.
     pub fn options(&self) -> &KafkaOptions {
         &self.options
     }
 
-    /// The linger of the producer for throughput, if there is to be one.
+    /// The linger of the producer for throughput; `None`: there is only one producer.
     pub(crate) fn bulk_linger(&self) -> Option<Duration> {
         self.options
             .bulk_linger
@@ -162,13 +156,11 @@ impl KafkaConfig {
         self.get("bootstrap.servers").unwrap_or_default()
     }
 
-    /// The value of a property by any of its names.
+    /// The value of a property, by any of its names.
     fn get(&self, property: &str) -> Option<&str> {
-        names_of(property)
-            .iter()
-            .find_map(|name| self.properties.get(*name))
-            .map(String::as_str)
-            .or_else(|| self.properties.get(property).map(String::as_str))
+        let mut names = names_of(property).iter().chain([&property]);
+        let value = names.find_map(|name| self.properties.get(*name));
+        value.map(String::as_str)
     }
 
     fn check_together(&self) -> Result<(), KafkaConfigError> {
@@ -178,14 +170,14 @@ impl KafkaConfig {
                 reason: "it names the brokers to ask first, as host:port, separated by commas",
             });
         }
-        let oauth = self.speaks("sasl_") && self.get("sasl.mechanism") == Some("OAUTHBEARER");
+        let oauth = self.protocol_has("sasl_") && self.get("sasl.mechanism") == Some("OAUTHBEARER");
         match (&self.tokens, oauth) {
             (None, true) => return Err(KafkaConfigError::NoTokens),
             (Some(_), false) => return Err(KafkaConfigError::TokensUnused),
             (Some(_), true) => return Ok(()),
             (None, false) => {}
         }
-        if self.speaks("sasl_") {
+        if self.protocol_has("sasl_") {
             for (property, reason) in [
                 (
                     "sasl.mechanism",
@@ -203,17 +195,17 @@ impl KafkaConfig {
         Ok(())
     }
 
-    /// Whether `security.protocol` begins with, or ends with, `part`.
-    fn speaks(&self, part: &str) -> bool {
+    /// Whether `security.protocol` starts or ends with `part`.
+    fn protocol_has(&self, part: &str) -> bool {
         let protocol = self.get("security.protocol").unwrap_or("plaintext");
         let protocol = protocol.trim().to_ascii_lowercase();
         protocol.starts_with(part) || protocol.ends_with(part)
     }
 
-    /// Settings that are allowed and give security away: a line each, for whoever starts a relay.
+    /// Warnings about settings that are allowed but weaken security, a line each.
     pub fn warnings(&self) -> Vec<&'static str> {
         let mut warnings = Vec::new();
-        if self.speaks("ssl") {
+        if self.protocol_has("ssl") {
             let off = |value: &str| matches!(value.trim(), "false" | "f" | "0");
             let verify = "enable.ssl.certificate.verification";
             if self.get(verify).is_some_and(off) {
@@ -231,7 +223,7 @@ impl KafkaConfig {
                 );
             }
         }
-        if self.speaks("sasl_plaintext") {
+        if self.protocol_has("sasl_plaintext") {
             match self.get("sasl.mechanism") {
                 Some("PLAIN" | "OAUTHBEARER") => warnings.push(
                     "security.protocol is SASL_PLAINTEXT: the password or token goes over the \
@@ -246,7 +238,7 @@ impl KafkaConfig {
         warnings
     }
 
-    /// What `rdkafka::ClientContext::generate_oauth_token` returns. Asks the source of tokens, and logs a failure.
+    /// The result for `rdkafka::ClientContext::generate_oauth_token`. Logs a failure.
     pub(crate) fn oauth_token(
         &self,
         throttle: &LogThrottle,
@@ -258,8 +250,8 @@ impl KafkaConfig {
         token.inspect_err(|error| no_token(throttle, &error.to_string()))
     }
 
-    /// Gives a client its token now: one whose events nobody serves, or whose token was refused.
-    /// Does nothing with other mechanisms.
+    /// Sets a client's token now: for a client whose events are not served, or whose token was
+    /// refused. Does nothing with other mechanisms than OAUTHBEARER.
     pub(crate) fn authorise<C: ClientContext>(&self, client: &Client<C>) -> Result<(), String> {
         let Some(tokens) = &self.tokens else {
             return Ok(());
@@ -268,7 +260,8 @@ impl KafkaConfig {
         ffi::set_token(client, &token).map_err(|reason| self.scrub(&reason))
     }
 
-    /// For a client that looks at the brokers' certificates: verifies as this one, logs in as nobody.
+    /// The configuration of a client that checks the brokers' certificates: it verifies as this one
+    /// and has no credentials.
     pub(crate) fn without_credentials(&self) -> ClientConfig {
         let mut config = self.client_config();
         for property in self.properties.keys() {
@@ -289,7 +282,7 @@ impl KafkaConfig {
         self.tokens.is_some()
     }
 
-    /// Everything for librdkafka: our defaults, what was given, what is not negotiable.
+    /// All properties for librdkafka: the relay's defaults, the given ones, the fixed ones.
     pub(crate) fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         for (property, value) in DEFAULTS {
@@ -312,33 +305,26 @@ impl KafkaConfig {
         config
     }
 
-    /// One of these for a sink whose topics have gates, which choose partitions in librdkafka's stead; and
-    /// what the gates do with records that have no key.
-    pub(crate) fn of_gates(
+    /// Adapts a configuration to topics with gates, which choose partitions in place of librdkafka.
+    /// Also returns how the gates treat records without a key.
+    pub(crate) fn for_gates(
         mut config: ClientConfig,
         requests: Requests,
     ) -> (ClientConfig, Keyless) {
         if requests == Requests::Several {
             config.set("max.in.flight", SEVERAL_REQUESTS);
         }
-        let sticks = config.get(STICKS).and_then(|ms| ms.parse().ok());
+        let linger = config.get(STICKY_LINGER).and_then(|ms| ms.parse().ok());
         let keyless = match config.get("partitioner") {
             Some("murmur2") => Keyless::Hashed,
-            _ => Keyless::Sticky(sticks.map_or(STICKS_FOR, Duration::from_millis)),
+            _ => Keyless::Sticky(linger.map_or(DEFAULT_STICKY_LINGER, Duration::from_millis)),
         };
-        config.set(STICKS, "0");
+        config.set(STICKY_LINGER, "0");
         (config, keyless)
     }
 
-    /// [`client_config`](Self::client_config), filling requests for so long.
-    pub(crate) fn client_config_lingering(&self, linger: Duration) -> ClientConfig {
-        let mut config = self.client_config();
-        config.set("linger.ms", linger.as_millis().to_string());
-        config
-    }
-
-    /// The properties of a producer on top of these: statistics, where somebody reads them.
-    pub(crate) fn of_producer(&self, mut config: ClientConfig) -> ClientConfig {
+    /// Adds the statistics interval of a producer, if statistics are enabled.
+    pub(crate) fn for_producer(&self, mut config: ClientConfig) -> ClientConfig {
         const INTERVAL: &str = "statistics.interval.ms";
         if self.statistics && self.get(INTERVAL).is_none() {
             config.set(INTERVAL, STATISTICS_INTERVAL);
@@ -346,12 +332,12 @@ impl KafkaConfig {
         config
     }
 
-    /// `message.max.bytes` as librdkafka sees it.
+    /// `message.max.bytes`, with librdkafka's default.
     pub fn message_max_bytes(&self) -> &str {
         self.get("message.max.bytes").unwrap_or("1000000")
     }
 
-    /// The text without any secret that may have strayed into it.
+    /// The text with every secret replaced.
     pub(crate) fn scrub(&self, text: &str) -> String {
         let text = self
             .properties
@@ -366,7 +352,7 @@ impl KafkaConfig {
         }
     }
 
-    /// The same for a consumer.
+    /// [`client_config`](Self::client_config) for a consumer.
     pub(crate) fn consumer_config(&self) -> ClientConfig {
         let mut config = self.client_config();
         for property in properties::producer_only() {
@@ -375,7 +361,7 @@ impl KafkaConfig {
         config
     }
 
-    /// What a failure to make a client says, without secrets.
+    /// The message of a client that could not be created, without secrets.
     pub(crate) fn creation_reason(&self, error: &ClientError) -> String {
         match error {
             ClientError::ClientConfig(_, _, property, _) if is_secret(property) => {

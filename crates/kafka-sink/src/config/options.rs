@@ -1,27 +1,28 @@
-//! What librdkafka has no property for.
+//! Options for which librdkafka has no property.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::error::KafkaConfigError;
 
-/// [`KafkaOptions::bulk_linger`] by default. With more of it the broker gains little, and what is
-/// in flight takes more memory: docs/adr/0013-producer-modes.md.
+/// The default of [`KafkaOptions::bulk_linger`]. A longer linger saves the broker little, and the
+/// records in flight take more memory: docs/adr/0013-producer-modes.md.
 const BULK_LINGER: Duration = Duration::from_millis(50);
 
-/// How much may be in flight, and whether topics are created.
+/// In-flight bounds, the linger for throughput, and the creation of topics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaOptions {
-    /// Records accepted and not yet reported.
+    /// The most records accepted and not yet reported.
     pub max_in_flight_records: u64,
-    /// Their bytes: key, value and headers, and librdkafka's overhead of about 200 bytes a record, 96
-    /// for its list of headers and 60 for each. A record larger than this passes alone.
+    /// The most bytes of those records: key, value and headers, and librdkafka's overhead of about
+    /// 200 bytes per record, 96 for a list of headers and 60 per header. A larger record is sent
+    /// alone.
     pub max_in_flight_bytes: u64,
-    /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one, as
-    /// when the properties have a `linger.ms` of their own.
+    /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one
+    /// producer, as when the properties contain `linger.ms`.
     pub bulk_linger: Option<Duration>,
-    /// `Some`: a topic that is missing is created before the first record to it is sent. `None`: the
-    /// broker's own rule (`auto.create.topics.enable`) decides.
+    /// `Some`: a missing topic is created before the first record is sent to it. `None`: the
+    /// broker's `auto.create.topics.enable` applies.
     pub topics: Option<TopicCreation>,
 }
 

@@ -1,18 +1,18 @@
-//! The names of librdkafka's properties, from its CONFIGURATION.md (2.12.1): to tell a misspelt one
-//! from one that is meant for a consumer. A test checks them against the library itself.
+//! The names of librdkafka's properties, from its CONFIGURATION.md (2.12.1), to distinguish a
+//! misspelt property from a consumer's. A test checks the names against the linked library.
 
-/// What a producer reads, callbacks included.
+/// The properties of a producer, callbacks included.
 pub(super) fn producer() -> impl Iterator<Item = &'static str> {
     PRODUCER.split_ascii_whitespace()
 }
 
-/// What only a consumer reads.
+/// The properties of consumers only.
 pub(super) fn consumer() -> impl Iterator<Item = &'static str> {
     CONSUMER.split_ascii_whitespace()
 }
 
-/// What a consumer would only complain of: CONFIGURATION.md marks it with a P. And `receive.message.max.bytes`,
-/// which librdkafka otherwise derives from what is fetched.
+/// The properties that a consumer would warn about, marked P in CONFIGURATION.md; and
+/// `receive.message.max.bytes`, which librdkafka otherwise derives from the size of fetches.
 pub(super) fn producer_only() -> impl Iterator<Item = &'static str> {
     PRODUCER_ONLY.split_ascii_whitespace()
 }

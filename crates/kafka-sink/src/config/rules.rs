@@ -1,15 +1,15 @@
-//! What is refused, as data: the property, which values pass, what the others would break, and what
+//! The rules for properties, as data: the allowed values, what other values would break, and what
 //! to do instead.
 
-/// A property that not every value of is compatible with the relay's promises.
+/// A property of which some values would break a promise of the relay.
 pub(super) struct Rule {
-    /// All its names, separated by spaces.
+    /// All names of the property, separated by spaces.
     names: &'static str,
-    /// Whether this value passes.
+    /// Whether a value is allowed.
     pub(super) allows: fn(&str) -> bool,
-    /// What a value that does not pass would break.
+    /// What other values would break.
     pub(super) reason: &'static str,
-    /// What to do.
+    /// What to do instead.
     pub(super) remedy: &'static str,
 }
 
@@ -188,7 +188,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Groups of names that mean the same property.
+/// Groups of names of the same property.
 pub(super) const ALIASES: &[&[&str]] = &[
     &["bootstrap.servers", "metadata.broker.list"],
     &["acks", "request.required.acks"],
@@ -200,8 +200,8 @@ pub(super) const ALIASES: &[&[&str]] = &[
     &["sasl.mechanism", "sasl.mechanisms"],
 ];
 
-/// What must never be shown: librdkafka's own list (`_RK_SENSITIVE`) without the paths of files, and
-/// whatever else holds a password.
+/// The properties that must never be shown: librdkafka's list (`_RK_SENSITIVE`) without paths of
+/// files, and the other properties that contain a password.
 pub(super) const SECRETS: &[&str] = &[
     "sasl.password",
     "sasl.oauthbearer.config",
@@ -214,7 +214,7 @@ pub(super) const SECRETS: &[&str] = &[
     "ssl.keystore.password",
 ];
 
-/// Names from Java's client, and what does the same here.
+/// Names from Java's client, and what has the same effect here.
 pub(super) const JAVA_NAMES: &[(&str, &str)] = &[
     ("max.request.size", "message.max.bytes"),
     ("ssl.truststore.location", "ssl.ca.location"),

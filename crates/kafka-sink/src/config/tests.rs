@@ -14,7 +14,7 @@ fn with(pairs: &[(&str, &str)]) -> Result<KafkaConfig, KafkaConfigError> {
 }
 
 #[test]
-fn what_would_break_a_promise_is_refused_with_reason_and_remedy() {
+fn values_that_would_break_a_promise_are_refused_with_reason_and_remedy() {
     for (property, value) in [
         ("acks", "1"),
         ("acks", "0"),
@@ -106,7 +106,7 @@ fn the_same_properties_pass_with_values_that_keep_the_promises() {
 }
 
 #[test]
-fn consumer_properties_and_unknown_ones_are_told_apart() {
+fn consumer_properties_and_unknown_ones_are_distinguished() {
     assert_eq!(
         with(&[("group.id", "g")]).expect_err("a consumer's"),
         KafkaConfigError::ConsumerOnly {
@@ -140,7 +140,7 @@ fn consumer_properties_and_unknown_ones_are_told_apart() {
 }
 
 #[test]
-fn bad_values_speak_in_librdkafkas_words() {
+fn invalid_values_are_reported_with_librdkafkas_message() {
     let error = with(&[("linger.ms", "soon")]).expect_err("not a number");
     assert!(
         matches!(&error, KafkaConfigError::Invalid { property, .. } if property == "linger.ms"),
@@ -151,7 +151,7 @@ fn bad_values_speak_in_librdkafkas_words() {
 }
 
 #[test]
-fn what_belongs_together_is_checked_together() {
+fn dependent_properties_are_checked_together() {
     let none = KafkaConfig::new(BTreeMap::new(), KafkaOptions::default());
     assert!(matches!(
         none,
@@ -188,7 +188,7 @@ fn what_belongs_together_is_checked_together() {
     ));
 }
 
-/// No test here asks it.
+/// A token source that the tests do not call.
 #[derive(Debug)]
 struct Nothing;
 
@@ -231,7 +231,7 @@ fn tokens_and_oauthbearer_belong_together() {
 }
 
 #[test]
-fn what_gives_security_away_is_allowed_and_warned_about() {
+fn settings_that_weaken_security_are_allowed_with_a_warning() {
     let warnings = |pairs: &[(&str, &str)]| with(pairs).expect("allowed").warnings();
     let ssl = ("security.protocol", "SSL");
     assert!(
@@ -258,9 +258,8 @@ fn what_gives_security_away_is_allowed_and_warned_about() {
     assert!(clear("SCRAM-SHA-256")[0].contains("SASL_SSL"));
 }
 
-/// What looks at certificates has nothing to give away.
 #[test]
-fn the_client_that_looks_at_certificates_holds_no_credential() {
+fn the_client_that_checks_certificates_has_no_credentials() {
     let config = with(&[
         ("security.protocol", "SASL_SSL"),
         ("sasl.mechanism", "PLAIN"),
@@ -313,12 +312,12 @@ fn options_have_bounds() {
 
 #[test]
 fn secrets_are_nowhere() {
-    // Some are not settable in this build, which is librdkafka's to say.
+    // This build of librdkafka refuses some of the properties.
     let settable = |p: &&str| check_property(p, "hush-hush").is_ok();
     let names = SECRETS.iter().copied().filter(settable);
     let mut secrets: Vec<(&str, &str)> = names.map(|p| (p, "hush-hush")).collect();
     assert!(secrets.len() >= 4, "{secrets:?}");
-    // librdkafka parses PEM when the property is set and complains: that, too, must not tell.
+    // librdkafka parses PEM when the property is set; its error must not contain the value.
     let error = with(&[("ssl.key.pem", "hush-hush\0")]).expect_err("a NUL");
     assert!(!format!("{error:?} {error}").contains("hush"), "{error}");
     secrets.push(("sasl.username", "visible"));
@@ -333,7 +332,7 @@ fn secrets_are_nowhere() {
 }
 
 #[test]
-fn defaults_and_what_is_not_negotiable_reach_librdkafka() {
+fn defaults_and_fixed_properties_reach_librdkafka() {
     let native = with(&[("linger.ms", "7"), ("request.required.acks", "-1")])
         .expect("valid")
         .client_config()
@@ -354,7 +353,8 @@ fn defaults_and_what_is_not_negotiable_reach_librdkafka() {
     }
 }
 
-/// The tables follow CONFIGURATION.md of one version; this ties them to the library that is linked.
+/// The tables follow CONFIGURATION.md of one version; this test compares them with the linked
+/// library.
 #[test]
 fn librdkafka_knows_every_name_in_the_tables() {
     use rdkafka::types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
@@ -369,7 +369,7 @@ fn librdkafka_knows_every_name_in_the_tables() {
         if let Err(ClientError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, reason, ..)) =
             config.create_native_config()
         {
-            // Properties that this build leaves out are known all the same.
+            // librdkafka also knows the properties that this build does not support.
             assert!(
                 !reason.contains("No such configuration property"),
                 "{reason}"

@@ -1,5 +1,5 @@
-//! The crate's only consumer: reads topics with the producer's configuration, that is from the same brokers with the
-//! same credentials. It belongs to no group and commits nothing.
+//! The crate's only consumer. It reads topics with the producer's configuration: from the same
+//! brokers, with the same credentials. It joins no group and commits no offsets.
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,10 +24,10 @@ mod tail;
 
 pub use tail::{FollowedPartition, Tail};
 
-/// How often a token that the broker refuses is replaced by what its source has by then.
-const RENEWAL: Duration = Duration::from_secs(2);
+/// The interval at which a refused token is replaced by a new one of the source.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A record as the broker has it.
+/// A record read from a topic.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TailedRecord {
     /// The topic.
@@ -63,7 +63,7 @@ impl TailedRecord {
     }
 }
 
-// By hand: no values in a log.
+// Not derived: keys, values and headers must not be logged.
 impl fmt::Debug for TailedRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TailedRecord")
@@ -78,67 +78,68 @@ impl fmt::Debug for TailedRecord {
     }
 }
 
-/// What came of waiting for a record.
+/// The result of waiting for a record.
 pub(crate) enum Polled {
     Record(TailedRecord),
-    /// Everything that is committed in this partition was read.
+    /// All committed records of this partition were read.
     End(i32),
-    /// Nothing came in time.
+    /// No record came in time.
     Nothing,
-    /// The client or the broker complains. It goes on trying.
-    Complaint(Code),
+    /// The client or the broker reports an error. The client keeps retrying.
+    Error(Code),
 }
 
-/// Whether a record was ever written to the topic, also one that retention has removed since. A topic that does not
-/// exist has none, and is not created.
+/// Whether a record was ever written to the topic, including records that retention has removed. A
+/// missing topic counts as not written to, and is not created.
 ///
-/// **Blocks** for `patience` at most for each question: one about the cluster, and one for each partition.
+/// **Blocks** for `timeout` at most for each request: the probe, the metadata, and one per
+/// partition.
 ///
 /// # Errors
-/// The brokers cannot be asked, or do not let this principal look at the topic.
+/// If the brokers do not answer, or this principal may not read the topic.
 pub fn was_written_to(
     config: &KafkaConfig,
     topic: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<bool, KafkaError> {
-    // It knows the words for what can be wrong.
-    probe(config, patience)?;
+    // The probe has the specific errors for whatever can be wrong.
+    probe(config, timeout)?;
     let client = Consumer::new(config, &[])?;
-    for partition in client.partitions(topic, patience)?.unwrap_or_default() {
-        if client.ends(topic, partition, patience)?.1 > 0 {
+    for partition in client.partitions(topic, timeout)?.unwrap_or_default() {
+        if client.ends(topic, partition, timeout)?.1 > 0 {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Where reading starts in partitions of one topic.
+/// A partition, and the offset at which reading starts.
 pub(crate) type Start = (i32, Offset);
 
-/// A consumer of the partitions that it is assigned.
+/// A consumer of explicitly assigned partitions.
 pub(crate) struct Consumer {
     consumer: BaseConsumer<Context>,
     renewed: Cell<Instant>,
 }
 
 impl Consumer {
-    /// Makes the client; talks to no broker yet. `more`: properties that differ from the usual ones. **Blocks** where a
-    /// token must be got first.
+    /// Creates the client with the properties `more` on top; does not connect yet. **Blocks** if a
+    /// token must be fetched first.
     pub(crate) fn new(config: &KafkaConfig, more: &[(&str, &str)]) -> Result<Self, KafkaError> {
         let mut client = config.consumer_config();
         client
-            // librdkafka assigns nothing without one; no member of it ever joins.
+            // librdkafka assigns no partitions without a group; this client never joins it.
             .set("group.id", "walrelay-dlq")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
-            // Looking whether there is a topic must not make one.
+            // A request for the metadata of a topic must not create it.
             .set("allow.auto.create.topics", "false")
-            // What it reads ahead, and with it the memory that it takes: a queue, and one answer of
-            // `fetch.message.max.bytes` (1 MiB) for each partition. The formula of docs/OPERATIONS.md
-            // counts both.
+            // Bounds the memory for read-ahead: a queue, and one response of
+            // `fetch.message.max.bytes` (1 MiB) for each partition. The formula in
+            // docs/OPERATIONS.md includes both.
             .set("queued.max.messages.kbytes", "2048")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.wait.max.ms", "500");
@@ -157,12 +158,12 @@ impl Consumer {
             consumer,
             renewed: Cell::new(Instant::now()),
         };
-        // Its events are served by polling, and it is asked for partitions before.
+        // Polling serves the client's events, but metadata is requested before the first poll.
         client.authorise();
         Ok(client)
     }
 
-    /// Gives it a token, if it needs one.
+    /// Sets the client's token, if it needs one.
     fn authorise(&self) {
         let context = self.consumer.context();
         if let Err(reason) = context.config.authorise(self.consumer.client()) {
@@ -170,7 +171,7 @@ impl Consumer {
         }
     }
 
-    /// The topic's partitions; `None` when the broker says that there is no such topic.
+    /// The topic's partitions; `None` if the topic does not exist.
     ///
     /// **Blocks** for `timeout` at most.
     pub(crate) fn partitions(
@@ -194,7 +195,7 @@ impl Consumer {
         }
     }
 
-    /// Offset of the oldest record, and of the one that will be written next.
+    /// The offsets of the oldest record and of the next one to be written.
     ///
     /// **Blocks** for `timeout` at most.
     pub(crate) fn ends(
@@ -208,7 +209,7 @@ impl Consumer {
             .map_err(KafkaError::Tail)
     }
 
-    /// Where the first record of that time or later lies in each partition.
+    /// The offset of the first record at or after the timestamp, in each partition.
     ///
     /// **Blocks** for `timeout` at most.
     pub(crate) fn offsets_at(
@@ -230,7 +231,7 @@ impl Consumer {
             .collect())
     }
 
-    /// Reads these partitions from there, and no others.
+    /// Reads these partitions from these offsets, and no others.
     pub(crate) fn assign(
         &self,
         topic: &str,
@@ -241,7 +242,7 @@ impl Consumer {
             .map_err(KafkaError::Tail)
     }
 
-    /// Reads these partitions too.
+    /// Reads these partitions, too.
     pub(crate) fn assign_also(
         &self,
         topic: &str,
@@ -252,10 +253,10 @@ impl Consumer {
             .map_err(KafkaError::Tail)
     }
 
-    /// **Blocks** for `timeout` at most.
+    /// The next record or event. **Blocks** for `timeout` at most.
     pub(crate) fn poll(&self, timeout: Duration) -> Polled {
         let refused = &self.consumer.context().refused;
-        if self.renewed.get().elapsed() > RENEWAL && refused.swap(false, SeqCst) {
+        if self.renewed.get().elapsed() > RENEWAL_INTERVAL && refused.swap(false, SeqCst) {
             self.renewed.set(Instant::now());
             self.authorise();
         }
@@ -263,7 +264,7 @@ impl Consumer {
             None => Polled::Nothing,
             Some(Ok(message)) => Polled::Record(TailedRecord::copy_of(&message)),
             Some(Err(ClientError::PartitionEOF(partition))) => Polled::End(partition),
-            Some(Err(error)) => Polled::Complaint(error.rdkafka_error_code().unwrap_or(Code::Fail)),
+            Some(Err(error)) => Polled::Error(error.rdkafka_error_code().unwrap_or(Code::Fail)),
         }
     }
 }
@@ -283,7 +284,7 @@ fn list(
 struct Context {
     throttle: LogThrottle,
     config: KafkaConfig,
-    /// A broker refused who we are.
+    /// A broker refused the credentials.
     refused: AtomicBool,
 }
 
@@ -316,29 +317,22 @@ impl ConsumerContext for Context {}
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use rdkafka::ClientConfig;
-    use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
     use super::*;
-    use crate::KafkaOptions;
+    use crate::testing::{cluster, config_of};
 
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_topic_was_written_to_once_it_had_a_record() {
-        let cluster = MockCluster::new(1).expect("a mock cluster");
-        cluster.create_topic("orders", 4, 1).expect("a topic");
-        let servers = cluster.bootstrap_servers();
-        let property = ("bootstrap.servers".to_owned(), servers.clone());
-        let config = KafkaConfig::new(BTreeMap::from([property]), KafkaOptions::default());
-        let config = config.expect("valid");
+        let cluster = cluster(&[("orders", 4)]);
+        let config = config_of(&cluster, &[]);
         let written = || was_written_to(&config, "orders", LONG).expect("an answer");
         assert!(!written());
         let producer: BaseProducer = ClientConfig::new()
-            .set("bootstrap.servers", servers)
+            .set("bootstrap.servers", cluster.bootstrap_servers())
             .create()
             .expect("a producer");
         let record: BaseRecord<'_, str, str> = BaseRecord::to("orders").partition(3).payload("x");

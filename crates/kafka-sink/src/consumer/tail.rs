@@ -15,22 +15,22 @@ const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// A partition that a [`Tail`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FollowedPartition {
-    /// Its number.
+    /// The partition's number.
     pub partition: i32,
-    /// The offset that reading begins at.
+    /// The offset at which reading starts.
     pub start: i64,
-    /// The offset that the next record would have had when reading began.
+    /// The offset of the next record to be written, when reading started.
     pub end: i64,
 }
 
-/// Reads topics as their records come, from their beginning or from a time on.
+/// Reads the records of topics, from the first record or from a time on, and those that follow.
 pub struct Tail {
     consumer: Consumer,
 }
 
 impl Tail {
-    /// Looks up the partitions of `topics`, which must exist, and starts to read, from brokers that ask for neither
-    /// encryption nor credentials. Asks for records so often that the mock broker, too, gives them at once.
+    /// Starts reading `topics`, which must exist, from brokers without encryption and
+    /// authentication. Fetches so often that the mock broker, too, returns records at once.
     ///
     /// **Blocks** for `timeout` at most.
     pub fn open(
@@ -47,9 +47,9 @@ impl Tail {
         Self::start(&config, topics, timeout, &at_once)
     }
 
-    /// The same with the producer's configuration.
+    /// Starts reading `topics`, which must exist, with the producer's configuration.
     ///
-    /// **Blocks** for `timeout` at most, and where a token must be got first.
+    /// **Blocks** for `timeout` at most, and longer if a token must be fetched first.
     pub fn with_config(
         config: &KafkaConfig,
         topics: &[&str],
@@ -81,10 +81,10 @@ impl Tail {
         Ok(Self { consumer })
     }
 
-    /// Reads one more topic, from the first record of that time on, in milliseconds since 1970. Gives the partitions
-    /// with the offsets that it begins at and that the next record would have had; `None`: there is no such topic.
+    /// Reads one more topic, from the first record at or after `from_ms` (milliseconds since
+    /// 1970-01-01 UTC). Returns the partitions; `None` if the topic does not exist.
     ///
-    /// **Blocks** for some times `timeout` at most.
+    /// **Blocks** for `timeout` at most for each request: two, and one per partition.
     pub fn follow(
         &mut self,
         topic: &str,
@@ -117,19 +117,19 @@ impl Tail {
         Ok(Some(followed))
     }
 
-    /// The next record of any partition; `None` when none came in time.
+    /// The next record of any partition; `None` if none came in time.
     ///
     /// **Blocks** for `timeout` at most.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<TailedRecord>, KafkaError> {
         match self.consumer.poll(timeout) {
             Polled::Record(record) => Ok(Some(record)),
-            // From a lost connection the client recovers by itself.
+            // The client recovers from a lost connection by itself.
             Polled::End(_)
             | Polled::Nothing
-            | Polled::Complaint(
+            | Polled::Error(
                 Code::BrokerTransportFailure | Code::AllBrokersDown | Code::OperationTimedOut,
             ) => Ok(None),
-            Polled::Complaint(code) => Err(KafkaError::Tail(ClientError::MessageConsumption(code))),
+            Polled::Error(code) => Err(KafkaError::Tail(ClientError::MessageConsumption(code))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a record in the topic of dead letters is.
+//! Parses the records of the topic of dead letters.
 
 use std::fmt;
 
@@ -6,92 +6,94 @@ use walrelay_sink::{EventPosition, dlq_headers};
 
 use crate::consumer::TailedRecord;
 
-/// Where a record lies in the topic of dead letters.
+/// The position of a record in the topic of dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
     /// The partition.
     pub partition: i32,
-    /// The offset in it.
+    /// The offset in the partition.
     pub offset: i64,
 }
 
-/// An event that could not be delivered, as [`walrelay_sink::dlq_headers`] describes it.
+impl Position {
+    pub(super) fn of(record: &TailedRecord) -> Self {
+        Self {
+            partition: record.partition,
+            offset: record.offset,
+        }
+    }
+}
+
+/// A dead letter: an event that could not be delivered. Format: [`walrelay_sink::dlq_headers`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct DlqRecord {
-    /// Which event of the slot.
+    /// The event's position in the slot.
     pub id: EventPosition,
-    /// The replication slot it was read from.
+    /// The replication slot that the event was read from.
     pub slot: String,
     /// The name of a [`Poison`](walrelay_sink::Poison), or [`dlq_headers::PARKED`].
     pub class: String,
-    /// In words, for an operator.
+    /// The cause, for an operator.
     pub cause: Option<String>,
     /// The transaction's number.
     pub xid: Option<u32>,
-    /// When it was committed, RFC 3339.
+    /// The transaction's commit time, RFC 3339.
     pub commit_time: Option<String>,
     /// `schema.table`.
     pub table: Option<String>,
-    /// The event's id; `None` where it is NULL or unknown.
+    /// The event's id; `None` if it is NULL or unknown.
     pub event_id: Option<Vec<u8>>,
-    /// Where the record was bound for; `None` where there is no such place.
+    /// The event's topic; `None` if it has none.
     pub topic: Option<String>,
-    /// The partition it was bound for; `None` where the key decides.
+    /// The event's partition; `None` if the key decides.
     pub partition: Option<i32>,
-    /// The record's timestamp in milliseconds; `None` where it has none.
+    /// The record's timestamp in milliseconds; `None` if it has none.
     pub timestamp_ms: Option<i64>,
-    /// The value was left out, and would have so many bytes.
+    /// The value's size in bytes, if it was left out of the dead letter.
     pub omitted_bytes: Option<u64>,
     /// The record's key.
     pub key: Option<Vec<u8>>,
     /// The record's value; `None` is null, or left out.
     pub value: Option<Vec<u8>>,
-    /// The record's own headers, in their order.
+    /// The original record's headers, in their order.
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// Where the dead letter lies.
+    /// The position of the dead letter itself.
     pub position: Position,
 }
 
-/// What became of a dead letter.
+/// How a dead letter was resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Its record was sent where it had been bound for.
+    /// The record was sent to its topic.
     Redriven,
-    /// It is not to be sent.
+    /// The record is not to be sent.
     Dropped,
 }
 
-/// The record that closes a dead letter.
+/// The record that resolves a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resolution {
     /// The slot of the dead letter.
     pub slot: String,
-    /// The dead letter.
+    /// The event's position in the slot.
     pub id: EventPosition,
-    /// What became of it.
+    /// How the dead letter was resolved.
     pub outcome: Outcome,
-    /// Where the resolution lies.
-    pub position: Position,
 }
 
 /// A record of the topic of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// An event that could not be delivered.
+    /// A dead letter.
     DlqRecord(Box<DlqRecord>),
-    /// What became of one.
+    /// The resolution of a dead letter.
     Resolution(Resolution),
-    /// Neither: somebody else's record, or one that lacks what a dead letter must have.
-    Foreign {
-        /// Where it lies.
-        position: Position,
-        /// Why it is neither.
-        why: &'static str,
-    },
+    /// Neither, and why: a record of another program, or one without the required headers.
+    Foreign(&'static str),
 }
 
 impl Outcome {
-    /// As the header has it.
+    /// The value of the header [`dlq_headers::RESOLUTION`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Redriven => dlq_headers::REDRIVEN,
@@ -115,7 +117,7 @@ impl DlqRecord {
     }
 }
 
-// By hand: key, value and headers are values of rows.
+// Not derived: key, value and headers are values of rows.
 impl fmt::Debug for DlqRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DlqRecord")
@@ -133,28 +135,16 @@ impl fmt::Debug for DlqRecord {
 }
 
 impl Entry {
-    /// Where it lies.
-    pub(super) fn position(&self) -> Position {
-        match self {
-            Self::DlqRecord(dead_letter) => dead_letter.position,
-            Self::Resolution(resolution) => resolution.position,
-            Self::Foreign { position, .. } => *position,
-        }
-    }
-
-    /// Reads a record.
+    /// Parses a record.
     pub(super) fn of(record: TailedRecord) -> Self {
-        let position = Position {
-            partition: record.partition,
-            offset: record.offset,
-        };
-        Self::read(record, position).unwrap_or_else(|why| Self::Foreign { position, why })
+        Self::read(record).unwrap_or_else(Self::Foreign)
     }
 
-    fn read(record: TailedRecord, position: Position) -> Result<Self, &'static str> {
-        let ours = Ours(&record.headers);
+    fn read(record: TailedRecord) -> Result<Self, &'static str> {
+        let position = Position::of(&record);
+        let ours = RelayHeaders(&record.headers);
         if let Some(resolves) = ours.text(dlq_headers::RESOLVES)? {
-            return resolution(resolves, &ours, position).map(Self::Resolution);
+            return resolution(resolves, &ours).map(Self::Resolution);
         }
         let class = ours
             .text(dlq_headers::CLASS)?
@@ -191,11 +181,7 @@ impl Entry {
     }
 }
 
-fn resolution(
-    resolves: &str,
-    ours: &Ours<'_>,
-    position: Position,
-) -> Result<Resolution, &'static str> {
+fn resolution(resolves: &str, ours: &RelayHeaders<'_>) -> Result<Resolution, &'static str> {
     let (slot, id) = resolves
         .split_once(' ')
         .ok_or("what it resolves cannot be read")?;
@@ -208,14 +194,14 @@ fn resolution(
         slot: slot.to_owned(),
         id: id.parse().map_err(|_| "what it resolves cannot be read")?,
         outcome,
-        position,
     })
 }
 
-/// The headers that the relay added: the last of a name counts, as they come behind the record's.
-struct Ours<'a>(&'a [(String, Option<Vec<u8>>)]);
+/// The headers that the relay added. The last header of a name counts: the relay's headers follow
+/// the original record's.
+struct RelayHeaders<'a>(&'a [(String, Option<Vec<u8>>)]);
 
-impl<'a> Ours<'a> {
+impl<'a> RelayHeaders<'a> {
     fn bytes(&self, name: &str) -> Option<&'a [u8]> {
         let (_, value) = self.0.iter().rfind(|(n, _)| n == name)?;
         value.as_deref()
@@ -263,7 +249,7 @@ pub(crate) mod tests {
 
     const FULL: &[(&str, &str)] = &[
         ("id", "secret-header"),
-        // The event's own, with one of our names: ours comes behind.
+        // A header of the event with a name of the relay's: the relay's own follows it.
         (dlq_headers::CLASS, "imposter"),
         (dlq_headers::CLASS, "rejected"),
         (dlq_headers::CAUSE, "it is refused"),
@@ -322,16 +308,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_dead_letter_may_lack_is_none() {
-        let mut wanting = headers(&[
+    fn optional_headers_may_be_missing() {
+        let mut minimal = headers(&[
             (dlq_headers::CLASS, "unroutable"),
             (dlq_headers::SLOT, "orders"),
             (dlq_headers::LSN, "0/1"),
             (dlq_headers::ROW, "0"),
             (dlq_headers::VALUE_BYTES, "70000000"),
         ]);
-        wanting.push((dlq_headers::EVENT_ID.to_owned(), None));
-        let dead_letter = dead_letter_of(wanting);
+        minimal.push((dlq_headers::EVENT_ID.to_owned(), None));
+        let dead_letter = dead_letter_of(minimal);
         assert_eq!(
             (
                 dead_letter.topic,
@@ -361,7 +347,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn anything_else_is_foreign_and_says_why() {
+    fn any_other_record_is_foreign_with_a_reason() {
         let without = |name: &str| {
             let mut headers = headers(FULL);
             headers.retain(|(n, _)| n != name);
@@ -397,10 +383,7 @@ pub(crate) mod tests {
             ),
         ] {
             match Entry::of(record(given)) {
-                Entry::Foreign { position, why } => {
-                    assert!(why.contains(expected), "{why} is not {expected}");
-                    assert_eq!(position.offset, 7);
-                }
+                Entry::Foreign(why) => assert!(why.contains(expected), "{why} is not {expected}"),
                 other => panic!("{expected}: {other:?}"),
             }
         }

@@ -7,7 +7,7 @@ use walrelay_sink::{EventPosition, dlq_headers};
 
 use super::entry::{DlqRecord, Entry, Outcome, Position};
 
-/// Which dead letter: names of slots in order, then the order of the log.
+/// Identifies a dead letter. Ordered by the slot's name, then by the event's position in the WAL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DlqRecordId {
     /// The replication slot.
@@ -16,44 +16,43 @@ pub struct DlqRecordId {
     pub id: EventPosition,
 }
 
-/// Slot, LSN and row.
+/// Slot, LSN and row, separated by spaces.
 impl fmt::Display for DlqRecordId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.slot, self.id)
     }
 }
 
-/// What is known of all dead letters, so that each can be fetched again.
+/// An index of all dead letters, with the positions to fetch them again.
 ///
-/// Memory: about 100 bytes for every dead letter that the topic holds, and for an open one another 150
-/// and its key. Values and headers are not kept.
+/// Memory: about 100 bytes for every dead letter in the topic, and for an open one another 150
+/// bytes and its key. Values and headers are not kept.
 #[derive(Debug, Default)]
 pub struct DlqIndex {
-    /// In the order of the log.
     known: BTreeMap<DlqRecordId, Known>,
-    /// Slots and topics: few, and each kept once.
+    /// Names of slots and topics, each stored once.
     names: HashSet<Arc<str>>,
     foreign: u64,
     open: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
-    /// Of its first copy; unknown while only its resolution was read.
+    /// The position of the first copy; `None` while only the resolution was read.
     position: Option<Position>,
     selected: bool,
     outcome: Option<Outcome>,
     open: Option<Box<Open>>,
 }
 
-/// What an open dead letter needs: to be taken in order, and not too many at once.
+/// What is needed to replay an open dead letter in order and in bounded batches.
 struct Open {
     scope: OrderScope,
     parked: bool,
     bytes: usize,
 }
 
-// By hand: keys are values of rows.
+// Not derived: keys are values of rows.
 impl fmt::Debug for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Open")
@@ -62,8 +61,8 @@ impl fmt::Debug for Open {
     }
 }
 
-/// Where order must hold: events of one slot and key, to one topic. Without a topic it concerns
-/// every topic; without a key there is no order.
+/// The scope of ordering: events of one slot, key and topic. Without a topic the scope is every
+/// topic; without a key there is no order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct OrderScope {
     pub(super) slot: Arc<str>,
@@ -81,7 +80,7 @@ impl OrderScope {
     }
 }
 
-/// A dead letter that is to be taken.
+/// A dead letter to be replayed.
 pub(super) struct Due {
     pub(super) name: DlqRecordId,
     pub(super) position: Position,
@@ -89,31 +88,31 @@ pub(super) struct Due {
     pub(super) bytes: usize,
 }
 
-/// A dead letter that was selected although an earlier one of its key was not.
+/// A selected dead letter whose scope has an earlier open one that is not selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfOrder {
-    /// The dead letter.
+    /// The selected dead letter.
     pub dead_letter: DlqRecordId,
-    /// The earlier open one.
+    /// The earlier open dead letter.
     pub behind: DlqRecordId,
 }
 
 /// A dead letter of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Which.
+    /// The id of the dead letter.
     pub name: DlqRecordId,
-    /// Where its first copy lies.
+    /// The position of its first copy.
     pub position: Position,
-    /// What became of it; `None`: it is open.
+    /// How it was resolved; `None`: it is open.
     pub outcome: Option<Outcome>,
 }
 
 impl DlqIndex {
-    /// Takes in what was read. `select` is asked for each dead letter.
-    pub(super) fn take(&mut self, entry: &Entry, select: impl FnOnce(&DlqRecord) -> bool) {
+    /// Adds a record. `select` decides whether a dead letter is selected.
+    pub(super) fn add(&mut self, entry: &Entry, select: impl FnOnce(&DlqRecord) -> bool) {
         match entry {
-            Entry::Foreign { .. } => self.foreign += 1,
+            Entry::Foreign(_) => self.foreign += 1,
             Entry::Resolution(resolution) => {
                 let name = self.name(&resolution.slot, resolution.id);
                 self.resolve(&name, resolution.outcome);
@@ -126,7 +125,7 @@ impl DlqIndex {
         let name = self.name(&dead_letter.slot, dead_letter.id);
         let topic = dead_letter.topic.as_deref().map(|topic| self.intern(topic));
         match self.known.entry(name) {
-            // Another copy of it.
+            // Another copy of a known dead letter.
             Slot::Occupied(known) if known.get().position.is_some() => {}
             Slot::Occupied(mut known) => {
                 let known = known.get_mut();
@@ -170,31 +169,26 @@ impl DlqIndex {
         new
     }
 
-    /// A dead letter is open no more.
+    /// Marks a dead letter as resolved.
     pub(super) fn resolve(&mut self, name: &DlqRecordId, outcome: Outcome) {
-        let known = self.known.entry(name.clone()).or_insert(Known {
-            position: None,
-            selected: false,
-            outcome: None,
-            open: None,
-        });
+        let known = self.known.entry(name.clone()).or_default();
         known.outcome = Some(outcome);
         if known.open.take().is_some() {
             self.open -= 1;
         }
     }
 
-    /// How many dead letters are open, selected or not.
+    /// The number of open dead letters, selected or not.
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Records that were neither dead letters nor resolutions.
+    /// The number of records that were neither dead letters nor resolutions.
     pub fn foreign(&self) -> u64 {
         self.foreign
     }
 
-    /// Selected dead letters in their order; those that were resolved too if `resolved`.
+    /// Selected dead letters in order; the resolved ones only if `resolved`.
     pub fn selected(&self, resolved: bool) -> Vec<Listed> {
         let selected = self.known.iter().filter(|(_, known)| known.selected);
         let wanted = selected.filter(|(_, known)| resolved || known.outcome.is_none());
@@ -208,14 +202,14 @@ impl DlqIndex {
         listed.collect()
     }
 
-    /// Open dead letters in their order.
+    /// Open dead letters in order.
     fn in_order(&self) -> impl Iterator<Item = (&DlqRecordId, &Known, &Open, Position)> {
         self.known.iter().filter_map(|(name, known)| {
             Some((name, known, known.open.as_deref()?, known.position?))
         })
     }
 
-    /// Selected dead letters in front of which there is an open one of the same key that is not.
+    /// Selected dead letters behind an open one of the same scope that is not selected.
     pub(super) fn out_of_order(&self) -> Vec<OutOfOrder> {
         let mut passed = OrderScopes::default();
         let mut found = Vec::new();
@@ -232,8 +226,8 @@ impl DlqIndex {
         found
     }
 
-    /// What is to be taken, in order: selected dead letters, and with `follow` those that are parked
-    /// behind dead letters that are taken, or were (`taken`).
+    /// The dead letters to replay, in order: the selected ones, and with `follow` also those parked
+    /// behind a replayed one. `follow` contains the scopes replayed before.
     pub(super) fn due(&self, follow: Option<&OrderScopes>) -> Vec<Due> {
         let mut taken = follow.cloned().unwrap_or_default();
         let mut passed = OrderScopes::default();
@@ -261,7 +255,7 @@ impl DlqIndex {
     }
 }
 
-/// Keys of slots, each with a dead letter of it by topic; `None` is one without a topic, and comes first.
+/// A set of scopes: slot and key, and for each topic one dead letter. The topic `None` comes first.
 #[derive(Clone, Default)]
 pub(super) struct OrderScopes(HashMap<(Arc<str>, Arc<[u8]>), ByTopic>);
 
@@ -280,7 +274,7 @@ impl OrderScopes {
         first.or_insert_with(|| name.clone());
     }
 
-    /// A dead letter among these that an event of this scope must not pass.
+    /// A dead letter of this set that an event of `scope` must not pass.
     pub(super) fn before(&self, scope: &OrderScope) -> Option<&DlqRecordId> {
         let key = (Arc::clone(&scope.slot), Arc::clone(scope.key.as_ref()?));
         let by_topic = self.0.get(&key)?;

@@ -1,18 +1,18 @@
-//! The topic of dead letters: reads it, and writes what became of them.
+//! The topic of dead letters: reads dead letters, and writes their resolutions.
 //!
-//! What a dead letter looks like is said in [`walrelay_sink::dlq_headers`]. The relay writes dead letters as it
-//! writes any record; this is the other half.
+//! [`walrelay_sink::dlq_headers`] describes the format. The relay writes dead letters like any
+//! other record, so this module only reads and resolves them.
 //!
 //! # Contents
-//! - [`DlqRecord`]: an event that could not be delivered. `entry` reads it, `reader` the topic from beginning to end.
-//! - [`DlqIndex`]: which dead letters are open, and in which order they are to be taken.
-//! - [`DlqReplayer`]: redrives dead letters and drops them.
-//! - [`DlqWatcher`]: tells a relay which keys are parked.
+//! - [`DlqRecord`]: a dead letter. `entry` parses it, `reader` reads the topic.
+//! - [`DlqIndex`]: which dead letters are open, and in which order they are replayed.
+//! - [`DlqReplayer`]: redrives or drops dead letters.
+//! - [`DlqWatcher`]: keeps the parked keys of a relay up to date.
 //!
 //! # Invariants
-//! - Readers belong to no consumer group, commit nothing, read what is committed only, and never
-//!   bring a topic into being.
-//! - Records that are no dead letters are counted and passed over, never fatal.
+//! - Readers join no consumer group, commit no offsets, read committed records only, and never
+//!   create a topic.
+//! - Records that are no dead letters are counted and skipped; they are never fatal.
 //! - No `Debug`, error or log line shows key, value or headers.
 
 mod entry;

@@ -9,13 +9,13 @@ use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError, probe};
 
 const POLL: Duration = Duration::from_millis(100);
-/// Records that are read and thrown away rather than asking the broker for another place.
-const PASSED_OVER: i64 = 2_000;
+/// The most records that are read and discarded instead of fetching from another offset.
+const MAX_SKIPPED: i64 = 2_000;
 
-/// Reads the topic of dead letters up to where it ended when it was asked to; then again from there.
+/// Reads the topic of dead letters to its current end; the next call continues from there.
 ///
-/// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the
-/// caller keeps.
+/// Memory: librdkafka's read-ahead (2 MiB, and for each partition one response of 1 MiB or one
+/// larger record), and what the caller keeps.
 pub(super) struct DlqReader {
     client: Consumer,
     topic: String,
@@ -25,18 +25,18 @@ pub(super) struct DlqReader {
 }
 
 impl DlqReader {
-    /// Looks the topic up; `None`: the brokers know no such topic.
+    /// Opens the topic; `None` if it does not exist.
     ///
-    /// `patience`: how long the brokers may take to answer, and how long reading may make no
+    /// `patience`: how long a broker may take for a response, and how long reading may make no
     /// progress.
     ///
-    /// **Blocks** for about `patience` at most.
+    /// **Blocks** for `patience` at most for each of some requests.
     pub(super) fn open(
         config: &KafkaConfig,
         topic: &str,
         patience: Duration,
     ) -> Result<Option<Self>, KafkaError> {
-        // It knows the words for what can be wrong.
+        // The probe has the specific errors for whatever can be wrong.
         probe(config, patience)?;
         let client = Consumer::new(config, &[])?;
         let Some(partitions) = client.partitions(topic, patience)? else {
@@ -48,15 +48,15 @@ impl DlqReader {
             patience,
             offsets: partitions
                 .into_iter()
-                .map(|partition| (partition, Offset::Beginning))
+                .map(|p| (p, Offset::Beginning))
                 .collect(),
         }))
     }
 
-    /// Leaves out what was written before that time, by the brokers' or the relay's clock, in
-    /// milliseconds since 1970.
+    /// Skips the records with an earlier timestamp (milliseconds since 1970-01-01 UTC; by the clock
+    /// of the brokers or of the relay).
     ///
-    /// **Blocks** until the brokers answer.
+    /// **Blocks** for `patience` at most.
     pub(super) fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
         let partitions = self.offsets.keys().copied();
         let found = self
@@ -66,10 +66,10 @@ impl DlqReader {
         Ok(())
     }
 
-    /// Gives every record from where the last reading ended, the first time from the beginning, to
-    /// where each partition ends now. In order within a partition.
+    /// Passes every record to `each`, from the end of the previous read (at first from the
+    /// beginning) to the current end of each partition. In order within a partition.
     ///
-    /// **Blocks** meanwhile.
+    /// **Blocks** until all are read.
     pub(super) fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
         let mut ends = BTreeMap::new();
         for (partition, next) in &mut self.offsets {
@@ -91,17 +91,16 @@ impl DlqReader {
             .keys()
             .map(|partition| (*partition, self.offsets[partition]));
         self.client.assign(&self.topic, starts)?;
-        let mut complaint = Code::OperationTimedOut;
+        let mut last_error = Code::OperationTimedOut;
         while !ends.is_empty() {
-            match self.next(&mut complaint)? {
-                // What is left up to the end is not committed, or not for readers: it is looked at
-                // again the next time.
+            match self.next(&mut last_error)? {
+                // The rest up to the end is uncommitted or control records. The next read starts
+                // with it.
                 Read::End(partition) => {
                     ends.remove(&partition);
                 }
-                Read::Entry(entry) => {
-                    let Position { partition, offset } = entry.position();
-                    // Behind the end, or of an assignment that is over.
+                Read::Entry(Position { partition, offset }, entry) => {
+                    // Skip a record behind the end or of an earlier assignment.
                     let Some(end) = ends.get(&partition).filter(|end| offset < **end) else {
                         continue;
                     };
@@ -116,10 +115,10 @@ impl DlqReader {
         self.client.assign(&self.topic, [])
     }
 
-    /// The dead letters that lie there; those that are gone since are missing. Does not change where
-    /// [`read`](Self::read) goes on.
+    /// The dead letters at these positions, without those that are gone since. Does not change
+    /// where [`read`](Self::read) continues.
     ///
-    /// **Blocks** meanwhile. Keeps all of them: ask for a bounded number.
+    /// **Blocks** until all are read. They are all in memory, so request a bounded number.
     pub(super) fn fetch(
         &mut self,
         positions: impl IntoIterator<Item = Position>,
@@ -129,7 +128,7 @@ impl DlqReader {
         positions.dedup();
         let mut found = HashMap::new();
         let near = |a: &Position, b: &Position| {
-            a.partition == b.partition && b.offset - a.offset <= PASSED_OVER
+            a.partition == b.partition && b.offset - a.offset <= MAX_SKIPPED
         };
         for run in positions.chunk_by(near) {
             self.fetch_run(run, &mut found)?;
@@ -138,7 +137,7 @@ impl DlqReader {
         Ok(found)
     }
 
-    /// Positions of one partition, in order and near each other.
+    /// Fetches positions of one partition that are in order and near each other.
     fn fetch_run(
         &self,
         run: &[Position],
@@ -150,14 +149,13 @@ impl DlqReader {
             &self.topic,
             [(first.partition, Offset::Offset(first.offset))],
         )?;
-        let mut complaint = Code::OperationTimedOut;
+        let mut last_error = Code::OperationTimedOut;
         loop {
-            let entry = match self.next(&mut complaint)? {
+            let (position, entry) = match self.next(&mut last_error)? {
                 Read::End(partition) if partition == first.partition => return Ok(()),
                 Read::End(_) => continue,
-                Read::Entry(entry) => entry,
+                Read::Entry(position, entry) => (position, entry),
             };
-            let position = entry.position();
             if position.partition != first.partition || position.offset < first.offset {
                 continue;
             }
@@ -172,30 +170,32 @@ impl DlqReader {
         }
     }
 
-    /// Waits for a record or an end, and gives up when neither has come for long.
+    /// Waits for a record or the end of a partition; an error after `patience` without either.
     ///
-    /// `complaint`: the last one, which is the cause if nothing comes.
-    fn next(&self, complaint: &mut Code) -> Result<Read, KafkaError> {
+    /// `last_error` keeps the last error of the client, which is then reported as the cause.
+    fn next(&self, last_error: &mut Code) -> Result<Read, KafkaError> {
         let since = Instant::now();
         loop {
             match self.client.poll(POLL) {
-                Polled::Record(record) => return Ok(Read::Entry(Entry::of(record))),
+                Polled::Record(record) => {
+                    return Ok(Read::Entry(Position::of(&record), Entry::of(record)));
+                }
                 Polled::End(partition) => return Ok(Read::End(partition)),
-                Polled::Complaint(code @ Code::TopicAuthorizationFailed) => {
+                Polled::Error(code @ Code::TopicAuthorizationFailed) => {
                     return Err(KafkaError::of_topic(&self.topic, code));
                 }
-                // Not that of a group: reading needs none.
-                Polled::Nothing | Polled::Complaint(Code::GroupAuthorizationFailed) => {}
-                Polled::Complaint(code) => *complaint = code,
+                // Reading needs no consumer group.
+                Polled::Nothing | Polled::Error(Code::GroupAuthorizationFailed) => {}
+                Polled::Error(code) => *last_error = code,
             }
             if since.elapsed() > self.patience {
-                return Err(KafkaError::of_topic(&self.topic, *complaint));
+                return Err(KafkaError::of_topic(&self.topic, *last_error));
             }
         }
     }
 }
 
 enum Read {
-    Entry(Entry),
+    Entry(Position, Entry),
     End(i32),
 }

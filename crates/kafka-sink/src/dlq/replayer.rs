@@ -12,128 +12,130 @@ use super::reader::DlqReader;
 use super::sender::{Sender, Unanswered};
 use crate::{KafkaConfig, KafkaError};
 
-/// Dead letters that are fetched at once: so many, and so many bytes.
+/// The most dead letters fetched at once, and the most bytes of them.
 const BATCH: usize = 500;
 const BATCH_BYTES: usize = 16 << 20;
-/// A relay learns a moment later that a key is free, and may park more events meanwhile.
-const SETTLED: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(100);
+/// How long to wait for more parked dead letters: a relay learns a moment later that a key is free,
+/// and may park more events meanwhile.
+const FOLLOW_WAIT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is to become of dead letters.
+/// What to do with dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Their records are sent where they were bound for, or to this topic.
+    /// Send the records to their topics, or to another one.
     Redrive {
-        /// Instead of the dead letters' own.
+        /// The topic to send to in place of the dead letters' own.
         topic: Option<String>,
-        /// Parked dead letters behind those that are redriven are redriven too, also such as a running
-        /// relay adds meanwhile.
+        /// Also redrive the dead letters parked behind redriven ones, including those that a
+        /// running relay adds meanwhile.
         follow: bool,
     },
-    /// They are closed and not sent.
+    /// Resolve the dead letters without sending them.
     Drop,
 }
 
-/// How a [`DlqReplayer`] works.
+/// The options of a [`DlqReplayer`].
 #[derive(Debug, Clone)]
 pub struct ReplayOptions {
-    /// What is to be done.
+    /// What to do with the dead letters.
     pub action: Action,
-    /// No more dead letters than this.
+    /// The most dead letters to replay.
     pub limit: Option<usize>,
-    /// How long an acknowledgement may take. More than the half minute after which librdkafka
-    /// says that there is no such topic.
+    /// How long an acknowledgement may take. Should exceed the half minute after which librdkafka
+    /// reports a missing topic.
     pub patience: Duration,
 }
 
-/// Why a dead letter stays open. The rest goes on.
+/// Why a dead letter stays open. The replay continues with the others.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRedriven {
-    /// Its value is not in the dead letter.
+    /// The value was left out of the dead letter.
     #[error("its value of {bytes} bytes was left out of the dead letter")]
     Omitted {
-        /// The value's size.
+        /// The value's size in bytes.
         bytes: u64,
     },
-    /// It was bound for no topic.
+    /// The event has no topic.
     #[error("it has no topic to go to")]
     NoTopic,
     /// The broker or the client refuses the record.
     #[error(transparent)]
     Refused(DeliveryError),
-    /// Retention removed it after it was looked up.
+    /// Retention removed the dead letter after it was indexed.
     #[error("it is not in the topic of dead letters any more")]
     Gone,
-    /// The topic refused another record a moment ago, for a reason that is not that record's.
+    /// The topic refused another record before, for a reason that concerns the whole topic.
     #[error("its topic takes nothing: {0}")]
     TopicRefuses(Arc<str>),
 }
 
-/// Why work on dead letters ended.
+/// Why a replay ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// Dead letters cannot be read, or there is no producer.
+    /// The dead letters cannot be read, or the producer could not be created.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
-    /// Nobody acknowledged in time. The record may have arrived or not.
+    /// No acknowledgement came in time. The record may have been written or not.
     #[error("dead letter {dead_letter}: no acknowledgement within {patience:?}")]
     NoAnswer {
-        /// The dead letter that was being worked on: it is open.
+        /// The dead letter in work; it is open.
         dead_letter: DlqRecordId,
-        /// How long was waited.
+        /// How long the replayer waited.
         patience: Duration,
-        /// The last that was heard.
+        /// The last error reported.
         source: Option<DeliveryError>,
     },
-    /// What became of a dead letter could not be written down.
+    /// The resolution of a dead letter could not be written.
     #[error(
         "dead letter {dead_letter}: that it was {outcome} could not be written to the topic of dead letters"
     )]
     NotRecorded {
-        /// The dead letter: it counts as open.
+        /// The dead letter; it is open.
         dead_letter: DlqRecordId,
         /// What was done already.
         outcome: Outcome,
-        /// Why.
+        /// Why the resolution was not written.
         source: DeliveryError,
     },
 }
 
-/// What was done with a dead letter.
+/// The result for one dead letter.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// Done, and written down.
+    /// The dead letter was replayed, and its resolution is written.
     Done(&'a DlqRecord),
-    /// It stays open.
+    /// The dead letter stays open.
     Failed(&'a DlqRecordId, Option<&'a DlqRecord>, NotRedriven),
-    /// It stays open, as one before it did.
+    /// The dead letter was not tried, because an earlier one stays open.
     HeldBack {
         /// The dead letter.
         dead_letter: &'a DlqRecordId,
-        /// The one before it.
+        /// The earlier one.
         behind: &'a DlqRecordId,
     },
 }
 
-/// How many dead letters came to which end.
+/// The numbers of dead letters by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplaySummary {
     /// Redriven or dropped.
     pub done: usize,
     /// Tried, and still open.
     pub failed: usize,
-    /// Not tried: one before them is open.
+    /// Not tried, because an earlier one is open.
     pub held_back: usize,
 }
 
-/// Works on the dead letters of a topic.
+/// Redrives or drops the dead letters of a topic.
 ///
 /// # Order
-/// Dead letters are taken one after the other in the order of the log. A dead letter's record is acknowledged
-/// before its resolution is written, and that before the next dead letter is begun: whoever is killed
-/// repeats one record at most. Behind a dead letter that stays open, no other of its key is sent.
+/// Dead letters of a slot are replayed one after the other in the order of the WAL. A record is
+/// acknowledged before its resolution is written, and the resolution before the next dead letter is
+/// begun: a replay that is killed repeats one record at most. Behind a dead letter that stays open,
+/// no other one of its key is sent.
 ///
-/// Two of them at work on the same dead letters repeat records, and can send one behind a later one.
+/// Two replayers that run at the same time can repeat records and send a record behind a later one.
 pub struct DlqReplayer {
     topic: String,
     reader: DlqReader,
@@ -142,8 +144,8 @@ pub struct DlqReplayer {
 }
 
 impl DlqReplayer {
-    /// Looks the topic up; `None`: the brokers know no such topic. `patience`: how long the brokers may
-    /// take to answer, and how long reading may make no progress.
+    /// Opens the topic; `None` if it does not exist. `patience`: how long a broker may take for a
+    /// response, and how long reading may make no progress.
     ///
     /// **Blocks**.
     pub fn open(
@@ -160,30 +162,32 @@ impl DlqReplayer {
         }))
     }
 
-    /// Leaves out what was written before that time, in milliseconds since 1970. Only for looking: it may hide dead letters that come before others.
+    /// Skips the records with an earlier timestamp (milliseconds since 1970-01-01 UTC). For listing
+    /// only: it may hide dead letters that must be replayed before others.
     pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
         self.reader.start_at(timestamp_ms)
     }
 
-    /// Reads the topic to its end and remembers which dead letters are selected.
+    /// Reads the topic to its end into the index. `select` selects dead letters.
     ///
     /// **Blocks**.
     pub fn read(&mut self, select: impl Fn(&DlqRecord) -> bool) -> Result<(), KafkaError> {
         let index = &mut self.index;
-        self.reader.read(|entry| index.take(&entry, &select))
+        self.reader.read(|entry| index.add(&entry, &select))
     }
 
-    /// What was read.
+    /// The index of the dead letters read so far.
     pub fn index(&self) -> &DlqIndex {
         &self.index
     }
 
-    /// Selected dead letters that would overtake an open one of their key, were they redriven.
+    /// Selected dead letters that would pass an open one of their key if they were redriven.
     pub fn out_of_order(&self) -> Vec<OutOfOrder> {
         self.index.out_of_order()
     }
 
-    /// What [`carry_out`](Self::carry_out) would begin with.
+    /// The dead letters that [`carry_out`](Self::carry_out) would replay, without those that are
+    /// parked meanwhile.
     pub fn plan(&self, options: &ReplayOptions) -> Vec<Listed> {
         let nothing = OrderScopes::default();
         let due = self.index.due(options.follows().then_some(&nothing));
@@ -197,7 +201,7 @@ impl DlqReplayer {
             .collect()
     }
 
-    /// Gives the dead letters themselves, in this order; `None` for one that is gone.
+    /// Fetches dead letters and passes them to `show` in this order; `None` for one that is gone.
     ///
     /// **Blocks**.
     pub fn each(
@@ -205,66 +209,65 @@ impl DlqReplayer {
         listed: &[Listed],
         mut show: impl FnMut(&Listed, Option<&DlqRecord>),
     ) -> Result<(), KafkaError> {
-        // What a value weighs is not known here.
+        // Small batches, because the sizes of the values are not known here.
         for some in listed.chunks(50) {
             let found = self.reader.fetch(some.iter().map(|l| l.position))?;
-            for one in some {
-                show(one, found.get(&one.position));
+            for item in some {
+                show(item, found.get(&item.position));
             }
         }
         Ok(())
     }
 
-    /// Does what is ordered with the dead letters that were selected. `select` says which of those that
-    /// come meanwhile, of keys that are worked on, are to be taken too.
+    /// Replays the selected dead letters. With `follow`, `select` also selects among the dead
+    /// letters that are added meanwhile, of keys that were replayed.
     ///
-    /// **Blocks** until it is done.
+    /// **Blocks** until all are replayed.
     pub fn carry_out(
         &mut self,
         options: &ReplayOptions,
         select: impl Fn(&DlqRecord) -> bool,
         mut report: impl FnMut(Step<'_>),
     ) -> Result<ReplaySummary, ReplayError> {
-        let mut work = Work {
+        let mut run = Run {
             options,
             summary: ReplaySummary::default(),
             taken: OrderScopes::default(),
             blocked: OrderScopes::default(),
-            over: HashSet::new(),
+            tried: HashSet::new(),
             refusing: HashMap::new(),
         };
         let mut since = Instant::now();
         loop {
-            let due = self.index.due(options.follows().then_some(&work.taken));
-            let due: Vec<Due> = due
+            let due: Vec<Due> = self
+                .index
+                .due(options.follows().then_some(&run.taken))
                 .into_iter()
-                .filter(|due| !work.over.contains(&due.name))
-                .take(work.left())
+                .filter(|due| !run.tried.contains(&due.name))
+                .take(run.left())
                 .collect();
             if !due.is_empty() {
-                self.round(&due, &mut work, &mut report)?;
+                self.replay_batches(&due, &mut run, &mut report)?;
                 since = Instant::now();
             }
-            if !options.follows() || work.left() == 0 || work.taken.is_empty() {
-                return Ok(work.summary);
+            let follows = options.follows() && run.left() > 0 && !run.taken.is_empty();
+            if !follows || since.elapsed() > FOLLOW_WAIT {
+                return Ok(run.summary);
             }
-            if since.elapsed() > SETTLED {
-                return Ok(work.summary);
-            }
-            thread::sleep(LOOK);
-            let (index, taken) = (&mut self.index, &work.taken);
+            thread::sleep(POLL_INTERVAL);
+            let (index, taken) = (&mut self.index, &run.taken);
             self.reader.read(|entry| {
-                index.take(&entry, |dead_letter| {
+                index.add(&entry, |dead_letter| {
                     taken.before(&OrderScope::of(dead_letter)).is_some() && select(dead_letter)
                 });
             })?;
         }
     }
 
-    fn round(
+    fn replay_batches(
         &mut self,
         due: &[Due],
-        work: &mut Work<'_>,
+        run: &mut Run<'_>,
         report: &mut impl FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
         let mut rest = due;
@@ -273,27 +276,27 @@ impl DlqReplayer {
             rest = later;
             let ready = batch
                 .iter()
-                .filter(|due| work.blocked.before(&due.scope).is_none());
+                .filter(|due| run.blocked.before(&due.scope).is_none());
             let found = self.reader.fetch(ready.map(|due| due.position))?;
             for due in batch {
-                self.one(due, found.get(&due.position), work, report)?;
+                self.replay_one(due, found.get(&due.position), run, report)?;
             }
         }
         Ok(())
     }
 
-    fn one(
+    fn replay_one(
         &mut self,
         due: &Due,
         dead_letter: Option<&DlqRecord>,
-        work: &mut Work<'_>,
+        run: &mut Run<'_>,
         report: &mut impl FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
-        work.over.insert(due.name.clone());
-        if work.options.action != Action::Drop
-            && let Some(behind) = work.blocked.before(&due.scope)
+        run.tried.insert(due.name.clone());
+        if run.options.action != Action::Drop
+            && let Some(behind) = run.blocked.before(&due.scope)
         {
-            work.summary.held_back += 1;
+            run.summary.held_back += 1;
             report(Step::HeldBack {
                 dead_letter: &due.name,
                 behind,
@@ -301,37 +304,38 @@ impl DlqReplayer {
             return Ok(());
         }
         let Some(dead_letter) = dead_letter else {
-            work.failed(due, None, NotRedriven::Gone, report);
+            run.failed(due, None, NotRedriven::Gone, report);
             return Ok(());
         };
-        let (outcome, sent) = match &work.options.action {
+        let (outcome, sent) = match &run.options.action {
             Action::Drop => (Outcome::Dropped, Ok(())),
             Action::Redrive { topic, .. } => {
                 let topic = topic.as_deref();
-                let sent = self.redrive(&due.name, dead_letter, topic, work)?;
+                let sent = self.redrive(&due.name, dead_letter, topic, run)?;
                 (Outcome::Redriven, sent)
             }
         };
         match sent {
             Ok(()) => {
-                self.record(&due.name, dead_letter, outcome, work.options.patience)?;
+                self.record(&due.name, dead_letter, outcome, run.options.patience)?;
                 self.index.resolve(&due.name, outcome);
-                work.taken.add(&due.scope, &due.name);
-                work.summary.done += 1;
+                run.taken.add(&due.scope, &due.name);
+                run.summary.done += 1;
                 report(Step::Done(dead_letter));
             }
-            Err(why) => work.failed(due, Some(dead_letter), why, report),
+            Err(why) => run.failed(due, Some(dead_letter), why, report),
         }
         Ok(())
     }
 
-    /// Sends a dead letter's record; the inner error leaves it open and lets the others go on.
+    /// Sends a dead letter's record. The outer error ends the replay; the inner error leaves the
+    /// dead letter open, and the replay continues.
     fn redrive(
         &mut self,
         name: &DlqRecordId,
         dead_letter: &DlqRecord,
         instead: Option<&str>,
-        work: &mut Work<'_>,
+        run: &mut Run<'_>,
     ) -> Result<Result<(), NotRedriven>, ReplayError> {
         if let Some(bytes) = dead_letter.omitted_bytes {
             return Ok(Err(NotRedriven::Omitted { bytes }));
@@ -339,7 +343,7 @@ impl DlqReplayer {
         let Some(topic) = instead.or(dead_letter.topic.as_deref()) else {
             return Ok(Err(NotRedriven::NoTopic));
         };
-        if let Some(reason) = work.refusing.get(topic) {
+        if let Some(reason) = run.refusing.get(topic) {
             return Ok(Err(NotRedriven::TopicRefuses(Arc::clone(reason))));
         }
         let headers: Vec<Header<'_>> = dead_letter
@@ -359,23 +363,25 @@ impl DlqReplayer {
             value: dead_letter.value.as_deref(),
             headers: &headers,
         };
-        let patience = work.options.patience;
+        let patience = run.options.patience;
         let answer = self.sender.send(&record, patience);
         let answer = answer.map_err(|why| why.of(name, patience))?;
         Ok(answer.map_err(|error| {
-            // No such topic, or not allowed: it would take half a minute to hear it again.
+            // A missing or forbidden topic: the next record would wait half a minute for this
+            // error.
             let of_topic = error.poison == Some(Poison::Rejected)
                 && error.disposition != Disposition::Fatal
                 && record.partition.is_none();
             if of_topic {
                 let reason = Arc::from(error.reason.as_str());
-                work.refusing.insert(topic.to_owned(), reason);
+                run.refusing.insert(topic.to_owned(), reason);
             }
             NotRedriven::Refused(error)
         }))
     }
 
-    /// Writes down what became of a dead letter: in its partition, wherever its key may belong now.
+    /// Writes the resolution into the dead letter's own partition, because its key may belong to
+    /// another partition by now.
     fn record(
         &mut self,
         name: &DlqRecordId,
@@ -425,7 +431,7 @@ impl Unanswered {
     }
 }
 
-/// How many of them to fetch at once: one at least.
+/// The length of the next batch, at least one.
 fn batch_length(due: &[Due]) -> usize {
     let mut bytes = 0;
     let fit = due.iter().take(BATCH).take_while(|due| {
@@ -435,21 +441,21 @@ fn batch_length(due: &[Due]) -> usize {
     fit.count().max(1)
 }
 
-struct Work<'a> {
+struct Run<'a> {
     options: &'a ReplayOptions,
     summary: ReplaySummary,
-    /// Keys of which dead letters were redriven or dropped.
+    /// The scopes of redriven or dropped dead letters.
     taken: OrderScopes,
-    /// Keys of which a dead letter stays open.
+    /// The scopes of dead letters that stay open.
     blocked: OrderScopes,
-    /// Dead letters that were seen to, whatever came of it.
-    over: HashSet<DlqRecordId>,
-    /// Topics that take nothing, and why.
+    /// Dead letters with a result, whichever it is.
+    tried: HashSet<DlqRecordId>,
+    /// Topics that refuse all records, and why.
     refusing: HashMap<String, Arc<str>>,
 }
 
-impl Work<'_> {
-    /// A dead letter stays open, and with it those of its key behind it.
+impl Run<'_> {
+    /// Reports a dead letter that stays open, and blocks those of its key behind it.
     fn failed(
         &mut self,
         due: &Due,
@@ -462,10 +468,10 @@ impl Work<'_> {
         report(Step::Failed(&due.name, dead_letter, why));
     }
 
-    /// How many dead letters may still be taken.
+    /// How many more dead letters the limit allows.
     fn left(&self) -> usize {
         let limit = self.options.limit.unwrap_or(usize::MAX);
-        limit.saturating_sub(self.over.len())
+        limit.saturating_sub(self.tried.len())
     }
 }
 

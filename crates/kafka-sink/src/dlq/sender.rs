@@ -10,23 +10,23 @@ use crate::config::KafkaConfig;
 use crate::error::KafkaError;
 use crate::producer::{KafkaSink, KafkaSinkFactory};
 
-/// Sends one record after another, each acknowledged before the next, with the relay's own producer.
+/// Sends records with the relay's own producer, each acknowledged before the next is sent.
 pub(super) struct Sender {
     factory: KafkaSinkFactory,
-    /// Made anew after a failure: a sink takes nothing after one.
+    /// Replaced after a failure: a failed sink accepts no more records.
     sink: Option<(KafkaSink, Receiver<Report>)>,
     seq: u64,
 }
 
-/// Why it is not known what became of a record.
+/// Why the outcome of a record is unknown.
 pub(super) enum Unanswered {
-    /// Nobody acknowledged it in time. The last reason heard, if any.
+    /// No acknowledgement came in time. Contains the last error reported, if any.
     Late(Option<DeliveryError>),
-    /// There is no producer.
+    /// The producer could not be created.
     Client(KafkaError),
 }
 
-/// The inner error is a refusal, which lasts until somebody changes something.
+/// The inner error is a refusal that does not pass by itself.
 pub(super) type Answer = Result<Result<(), DeliveryError>, Unanswered>;
 
 impl Sender {
@@ -38,22 +38,22 @@ impl Sender {
         }
     }
 
-    /// **Blocks** until the record is acknowledged or refused, for `patience` at most.
+    /// Sends a record. **Blocks** until it is acknowledged or refused, for about `patience` at
+    /// most.
     pub(super) fn send(&mut self, record: &Record<'_>, patience: Duration) -> Answer {
         let deadline = Instant::now() + patience;
         let mut heard = None;
         loop {
-            let answer = self.attempt(record, deadline);
-            let error = match answer {
-                Ok(Ok(())) | Err(Unanswered::Client(_)) => return answer,
-                Ok(Err(error)) => error,
-                Err(Unanswered::Late(_)) => {
-                    self.sink = None;
-                    return Err(Unanswered::Late(heard));
-                }
+            let error = match self.attempt(record, deadline) {
+                Ok(Err(error)) => Some(error),
+                Err(Unanswered::Late(_)) => None,
+                answer @ (Ok(Ok(())) | Err(Unanswered::Client(_))) => return answer,
             };
             self.sink = None;
-            // Not the record's fault, and not for ever.
+            let Some(error) = error else {
+                return Err(Unanswered::Late(heard));
+            };
+            // Retry only what is neither the record's fault nor permanent.
             if error.poison.is_some() || error.disposition != Disposition::Retryable {
                 return Ok(Err(error));
             }
@@ -95,12 +95,12 @@ impl Sender {
 }
 
 enum Report {
-    /// What became of the record with this sequence number.
+    /// The delivery report of the record with this sequence number.
     Record(u64, Result<(), DeliveryError>),
     Capacity,
 }
 
-/// Passes reports on to the thread that waits for them. It is gone when sending fails.
+/// Passes reports to the thread that waits for them. Sending fails if it has stopped waiting.
 struct Reports(mpsc::Sender<Report>);
 
 impl Deliveries for Reports {

@@ -8,41 +8,43 @@ use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::Parking;
 
-use super::entry::Entry;
+use super::entry::{Entry, Position};
 use crate::client_log::LogThrottle;
-use crate::consumer::{Consumer, Polled};
+use crate::consumer::{Consumer, Polled, TailedRecord};
 use crate::worker::Worker;
 use crate::{KafkaConfig, KafkaError};
 
-/// How long it blocks before it looks whether it is to stop.
+/// How long a poll blocks before the stop flag is checked.
 const POLL: Duration = Duration::from_millis(250);
-/// For one answer of the broker: it cannot be interrupted.
-const ANSWER: Duration = Duration::from_secs(1);
-/// Until the end is known, and while there is no topic: how often is asked.
-const ASK: Duration = Duration::from_millis(500);
-/// While there is no topic, once the relay may go on without.
-const ASK_FOR_TOPIC: Duration = Duration::from_secs(2);
-/// Partitions can be added.
-const ASK_FOR_PARTITIONS: Duration = Duration::from_secs(30);
-/// So often in a row must be heard that there is no such topic: a broker that has just started may
-/// not know them all.
-const CERTAIN: u32 = 3;
+/// Timeout of one request to a broker, which cannot be interrupted.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval of requests for metadata until the parking is ready.
+const STARTUP_INTERVAL: Duration = Duration::from_millis(500);
+/// The same interval afterwards, while the topic does not exist.
+const MISSING_TOPIC_INTERVAL: Duration = Duration::from_secs(2);
+/// The same interval when the topic exists: partitions can be added.
+const PARTITIONS_INTERVAL: Duration = Duration::from_secs(30);
+/// A topic is missing if brokers report so this often in a row: a broker that has just started may
+/// not know all topics yet.
+const MISSING_REPORTS: u32 = 3;
 
-/// Follows the topic of dead letters on a thread of its own, and keeps a [`Parking`] up to date: keys
-/// with open dead letters of one slot are parked, and freed when the last of them is resolved.
+/// Follows the topic of dead letters on the thread `kafka-dlq`, and keeps a [`Parking`] up to date:
+/// keys with open dead letters of one slot are parked, and freed when the last one is resolved.
 ///
-/// Calls [`Parking::set_ready`] when it has read what was there when it started, or has heard
-/// several times that there is no such topic. A topic that appears later is followed from its
-/// beginning on. Brokers that are away are waited for.
+/// Calls [`Parking::set_ready`] when it has read everything up to the ends found after the start,
+/// or when brokers have reported several times that the topic does not exist. A topic that is
+/// created later is followed from its beginning. While brokers are unreachable, the watcher waits
+/// for them.
 ///
-/// Dropping it ends the thread; **blocks** for a second or two at most.
+/// Dropping it ends the thread. **Blocks** until running requests have ended, each within
+/// a second.
 pub struct DlqWatcher(Worker);
 
 impl DlqWatcher {
-    /// Starts to read. Does not wait for a broker.
+    /// Starts reading. Does not wait for a broker.
     ///
     /// # Errors
-    /// The client or the thread could not be made.
+    /// If the client or the thread could not be created.
     pub fn start(
         config: &KafkaConfig,
         topic: &str,
@@ -56,13 +58,13 @@ impl DlqWatcher {
             parking,
             partitions: BTreeMap::new(),
             missing: 0,
-            ask: Instant::now(),
+            next_refresh: Instant::now(),
             confirmed: None,
             throttle: LogThrottle::default(),
         };
         let worker = Worker::start("kafka-dlq", move |stop| {
             while !stop.load(Ordering::Relaxed) {
-                watch.turn();
+                watch.step();
             }
         });
         worker.map(Self)
@@ -89,25 +91,26 @@ struct Watch {
     slot: String,
     parking: Arc<Parking>,
     partitions: BTreeMap<i32, Progress>,
-    /// How often in a row a broker said that there is no such topic.
+    /// How often in a row brokers reported that the topic does not exist.
     missing: u32,
-    /// When to ask the broker next.
-    ask: Instant,
-    /// The position that the relay had confirmed before the ends of the partitions were asked for.
+    /// When to refresh the partitions next.
+    next_refresh: Instant,
+    /// The position that the relay had confirmed before the ends in `Progress::marked` were
+    /// requested.
     confirmed: Option<u64>,
     throttle: LogThrottle,
 }
 
-/// How far a partition was read.
+/// How far a partition was read. All positions are offsets.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Where it ended when we first asked; unknown until we were answered.
+    /// The partition's end at the first response.
     end: Option<i64>,
-    /// Behind the last record that was read.
+    /// The offset behind the last record read.
     next: i64,
-    /// Read to its end once.
+    /// Whether the partition was read to its end once.
     done: bool,
-    /// Where it ended when the position of `Watch::confirmed` was known.
+    /// The partition's end, requested after the position in `Watch::confirmed` was taken.
     marked: Option<i64>,
 }
 
@@ -119,33 +122,33 @@ impl Progress {
 }
 
 impl Watch {
-    fn turn(&mut self) {
-        if Instant::now() >= self.ask {
-            if let Err(error) = self.look_around() {
-                self.complain("the brokers cannot be asked for it", &error);
+    fn step(&mut self) {
+        if Instant::now() >= self.next_refresh {
+            if let Err(error) = self.refresh_partitions() {
+                self.warn("the brokers cannot be asked for it", &error);
             }
             let ready = self.parking.is_ready();
-            self.ask = Instant::now()
+            self.next_refresh = Instant::now()
                 + match self.partitions.is_empty() {
-                    _ if !ready => ASK,
-                    true => ASK_FOR_TOPIC,
-                    false => ASK_FOR_PARTITIONS,
+                    _ if !ready => STARTUP_INTERVAL,
+                    true => MISSING_TOPIC_INTERVAL,
+                    false => PARTITIONS_INTERVAL,
                 };
         }
         match self.client.poll(POLL) {
             Polled::Nothing => {}
-            Polled::Record(record) => self.take(Entry::of(record)),
+            Polled::Record(record) => self.apply(record),
             Polled::End(partition) => {
                 if let Some(progress) = self.partitions.get_mut(&partition) {
                     progress.done = true;
                 }
             }
-            // As there are topics that one may write to and not read.
-            Polled::Complaint(
+            // A principal may have the right to write to a topic but not to read it.
+            Polled::Error(
                 code @ (Code::TopicAuthorizationFailed | Code::UnknownTopicOrPartition),
-            ) => self.complain("it cannot be read", &code),
-            // The client tries again by itself, and says more in its log.
-            Polled::Complaint(code) => tracing::debug!(topic = self.topic, %code, "dead letters"),
+            ) => self.warn("it cannot be read", &code),
+            // The client retries by itself and logs the error.
+            Polled::Error(code) => tracing::debug!(topic = self.topic, %code, "dead letters"),
         }
         self.forget_resolved();
         if !self.parking.is_ready() && self.has_caught_up() {
@@ -158,19 +161,17 @@ impl Watch {
         }
     }
 
-    /// Looks for the topic, for partitions that are new, and for the ends of the first ones.
-    fn look_around(&mut self) -> Result<(), KafkaError> {
-        match self.client.partitions(&self.topic, ANSWER)? {
+    /// Requests the topic's partitions and reads the new ones; until the parking is ready, also
+    /// requests their ends.
+    fn refresh_partitions(&mut self) -> Result<(), KafkaError> {
+        match self.client.partitions(&self.topic, REQUEST_TIMEOUT)? {
             None => self.missing = self.missing.saturating_add(1),
-            Some(found) => {
+            Some(mut new) => {
                 self.missing = 0;
-                let new: Vec<i32> = found
-                    .into_iter()
-                    .filter(|partition| !self.partitions.contains_key(partition))
-                    .collect();
+                new.retain(|partition| !self.partitions.contains_key(partition));
                 if !new.is_empty() {
-                    self.client
-                        .assign_also(&self.topic, new.iter().map(|p| (*p, Offset::Beginning)))?;
+                    let beginning = new.iter().map(|p| (*p, Offset::Beginning));
+                    self.client.assign_also(&self.topic, beginning)?;
                     let new = new.into_iter().map(|p| (p, Progress::default()));
                     self.partitions.extend(new);
                 }
@@ -179,7 +180,7 @@ impl Watch {
         if !self.parking.is_ready() {
             for (partition, progress) in &mut self.partitions {
                 if progress.end.is_none() {
-                    let (low, high) = self.client.ends(&self.topic, *partition, ANSWER)?;
+                    let (low, high) = self.client.ends(&self.topic, *partition, REQUEST_TIMEOUT)?;
                     progress.end = Some(high);
                     progress.next = progress.next.max(low);
                 }
@@ -188,20 +189,19 @@ impl Watch {
         self.mark()
     }
 
-    /// Notes where the partitions end, so that resolved dead letters can be forgotten once they are read so
-    /// far.
+    /// Marks the ends of the partitions: when they are read, resolved dead letters can be
+    /// forgotten.
     fn mark(&mut self) -> Result<(), KafkaError> {
         if self.parking.resolved() == 0 || self.partitions.values().any(|p| p.marked.is_some()) {
             return Ok(());
         }
-        // In this order: the dead letters of what was confirmed lie before these ends.
+        // The order matters: `confirmed` is taken first, so that the dead letters of confirmed
+        // transactions are before the ends.
         let confirmed = self.parking.confirmed();
         let mut ends = Vec::new();
         for partition in self.partitions.keys() {
-            ends.push((
-                *partition,
-                self.client.ends(&self.topic, *partition, ANSWER)?,
-            ));
+            let end = self.client.ends(&self.topic, *partition, REQUEST_TIMEOUT)?;
+            ends.push((*partition, end));
         }
         for (partition, (low, high)) in ends {
             if let Some(progress) = self.partitions.get_mut(&partition) {
@@ -213,7 +213,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Forgets the resolved dead letters of which no repeat is left to be read.
+    /// Forgets the resolved dead letters without a repeat left to read.
     fn forget_resolved(&mut self) {
         let Some(confirmed) = self.confirmed else {
             return;
@@ -230,56 +230,47 @@ impl Watch {
 
     fn has_caught_up(&mut self) -> bool {
         if self.partitions.is_empty() {
-            self.missing >= CERTAIN
+            self.missing >= MISSING_REPORTS
         } else {
-            // Each is asked: the answer is remembered.
-            let open = self
-                .partitions
-                .values_mut()
-                .filter_map(|p| (!p.is_done()).then_some(()));
-            open.count() == 0
+            // No short circuit: `is_done` remembers its result for each partition.
+            let done = self.partitions.values_mut().map(Progress::is_done);
+            done.fold(true, |all, done| all & done)
         }
     }
 
-    fn take(&mut self, entry: Entry) {
-        let position = match entry {
-            Entry::DlqRecord(dead_letter) => {
-                if let Some(key) = dead_letter
-                    .key
-                    .as_deref()
-                    .filter(|_| dead_letter.slot == self.slot)
-                {
-                    self.parking
-                        .park(dead_letter.id, dead_letter.topic.as_deref(), key);
+    fn apply(&mut self, record: TailedRecord) {
+        let Position { partition, offset } = Position::of(&record);
+        match Entry::of(record) {
+            Entry::DlqRecord(dead_letter) if dead_letter.slot == self.slot => {
+                if let Some(key) = &dead_letter.key {
+                    let topic = dead_letter.topic.as_deref();
+                    self.parking.park(dead_letter.id, topic, key);
                 }
-                dead_letter.position
             }
-            Entry::Resolution(resolution) => {
-                if resolution.slot == self.slot {
-                    self.parking.resolve(resolution.id);
-                }
-                resolution.position
+            Entry::Resolution(resolution) if resolution.slot == self.slot => {
+                self.parking.resolve(resolution.id);
             }
-            Entry::Foreign { position, why } => {
+            // Another slot's.
+            Entry::DlqRecord(_) | Entry::Resolution(_) => {}
+            Entry::Foreign(why) => {
                 if let Some(held_back) = self.throttle.pass("foreign") {
                     tracing::warn!(
                         topic = self.topic,
-                        partition = position.partition,
-                        offset = position.offset,
+                        partition,
+                        offset,
                         why,
                         held_back = held_back.shown(),
                         "a record among the dead letters is none"
                     );
                 }
-                position
             }
-        };
-        if let Some(progress) = self.partitions.get_mut(&position.partition) {
-            progress.next = position.offset + 1;
+        }
+        if let Some(progress) = self.partitions.get_mut(&partition) {
+            progress.next = offset + 1;
         }
     }
 
-    fn complain(&self, what: &'static str, error: &dyn fmt::Display) {
+    fn warn(&self, what: &'static str, error: &dyn fmt::Display) {
         if let Some(held_back) = self.throttle.pass(what) {
             let waiting = !self.parking.is_ready();
             tracing::warn!(

@@ -1,4 +1,4 @@
-//! What the poll thread does with librdkafka's events.
+//! Handles librdkafka's events, on the poll thread.
 
 use std::sync::atomic::{
     AtomicBool,
@@ -29,37 +29,37 @@ use crate::producer::statistics;
 use crate::producer::topic::TopicContext;
 use crate::sync::lock;
 
-/// librdkafka's own memory for a queued record, roughly (its author's figure, librdkafka#2114; 185 were
-/// measured).
+/// librdkafka's memory per queued record in bytes, roughly (by its author, librdkafka#2114;
+/// measured: 185).
 const RECORD_OVERHEAD: u64 = 200;
-/// For a list of headers (measured: how much a queue of such records grows a process by).
+/// Bytes for a list of headers (measured by the growth of a process with such records queued).
 const HEADERS_OVERHEAD: u64 = 96;
-/// And for each header, which it allocates singly (measured: 57 to 66).
+/// Bytes for each header, which librdkafka allocates individually (measured: 57 to 66).
 const HEADER_OVERHEAD: u64 = 60;
 
-/// What a producer and its poll thread share, and rdkafka calls into.
+/// The context of a producer: shared with its poll thread, and called by rdkafka.
 pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
     /// All brokers were down since the last delivery.
-    trouble: AtomicBool,
-    /// A record was reported since the poll thread last looked, which is the thread that reports.
+    all_down: AtomicBool,
+    /// A record was reported since the last `take_reported`.
     reported: AtomicBool,
     config: KafkaConfig,
-    /// A broker refused who we are since the poll thread last looked.
+    /// A broker refused the credentials since the last `renew_refused_token`.
     refused: AtomicBool,
     /// The last attempt to get a token failed.
     tokenless: AtomicBool,
-    /// librdkafka calls into them until it is destroyed, which is before this goes.
+    /// Kept alive for librdkafka, which calls them until it is destroyed, before this context is
+    /// dropped.
     topics: Mutex<Vec<Arc<TopicContext>>>,
     brokers: Arc<Mutex<Vec<BrokerStats>>>,
-    /// The topic of the last report: reports come in runs.
+    /// The topic of the last report: consecutive reports often have the same topic.
     last_topic: Mutex<Option<(Box<str>, Arc<TopicStats>)>>,
 }
 
 impl TopicOwner for Context {
     fn keep(&self, topic: Arc<TopicContext>) {
-        let mut topics = lock(&self.topics);
-        topics.push(topic);
+        lock(&self.topics).push(topic);
     }
 }
 
@@ -75,7 +75,7 @@ impl Context {
             brokers: shared.stats.client(),
             last_topic: Mutex::default(),
             shared,
-            trouble: AtomicBool::new(false),
+            all_down: AtomicBool::new(false),
             reported: AtomicBool::new(false),
             config,
             refused: AtomicBool::new(false),
@@ -84,13 +84,13 @@ impl Context {
         }
     }
 
-    /// Shared by all producers of a configuration: they talk to the same brokers.
+    /// Shared by all producers of a configuration, because they use the same brokers.
     fn throttle(&self) -> &LogThrottle {
         self.config.throttle()
     }
 
-    /// A token that a broker refused is not used to its end: somebody may have mended what makes
-    /// them. Called by the poll thread, which then has nothing else to do.
+    /// Replaces a token that a broker refused before it expires: the source may have been fixed.
+    /// Called by the poll thread. Blocks it for as long as the token source may take.
     pub(crate) fn renew_refused_token(&self, producer: &BaseProducer<Self>) {
         if !self.refused.swap(false, SeqCst) || !self.config.uses_tokens() {
             return;
@@ -106,12 +106,11 @@ impl Context {
         self.reported.swap(false, Relaxed)
     }
 
-    /// The brokers that librdkafka began with.
     pub(crate) fn bootstrap_servers(&self) -> &str {
         self.config.bootstrap_servers()
     }
 
-    /// Tells librdkafka again of the brokers that it began with.
+    /// Gives librdkafka `bootstrap.servers` again.
     pub(crate) fn rebootstrap(&self, producer: &BaseProducer<Self>) {
         let known = ffi::add_brokers(producer, self.config.bootstrap_servers());
         tracing::debug!(
@@ -120,7 +119,7 @@ impl Context {
         );
     }
 
-    /// Counts a report by topic and outcome. `failure`: the class of one.
+    /// Counts a report by topic and outcome. `failure`: the class of a failure.
     fn count(&self, message: &BorrowedMessage<'_>, failure: Option<String>) {
         let name = message.topic();
         let mut last = lock(&self.last_topic);
@@ -144,7 +143,7 @@ impl Context {
 
     fn delivered(&self, seq: u64) {
         self.shared.delivered(seq);
-        if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
+        if self.all_down.load(SeqCst) && self.all_down.swap(false, SeqCst) {
             self.shared.stats.all_down.store(false, Relaxed);
             tracing::info!("Kafka takes records again");
             self.throttle().forget();
@@ -155,7 +154,7 @@ impl Context {
 impl ClientContext for Context {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
-    /// Served by the poll thread, as all events are.
+    /// Called on the poll thread, as for all events.
     fn generate_oauth_token(
         &self,
         _: Option<&str>,
@@ -176,7 +175,8 @@ impl ClientContext for Context {
         client_log::line(self.throttle(), level, facility, &message);
     }
 
-    /// Also where nobody reads the figures: rdkafka would parse each document and print it.
+    /// Implemented also for sinks without metrics, because rdkafka's default parses and prints each
+    /// document.
     fn stats_raw(&self, document: &[u8]) {
         match statistics::brokers(document) {
             Ok(brokers) => {
@@ -194,19 +194,20 @@ impl ClientContext for Context {
             return;
         }
         let code = error.rdkafka_error_code();
-        // Of one broker among several is not trouble: records flow, and "again" would be said often.
+        // Only if all brokers are down: with one broker down records still flow, and the message
+        // "again" would be logged often.
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {
-            self.trouble.store(true, SeqCst);
+            self.all_down.store(true, SeqCst);
             self.shared.stats.all_down.store(true, Relaxed);
         }
-        // Said by who asked for the token, and more often than once.
+        // `oauth_token` has logged it; librdkafka repeats it.
         if reason.contains("Failed to acquire SASL OAUTHBEARER token") {
             return;
         }
         if is_refusal(code) {
             self.refused.store(true, SeqCst);
         }
-        // rdkafka calls twice for each error event, which the filter hides.
+        // rdkafka calls this twice for each error event; the throttle suppresses the second call.
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
         if let Some(held_back) = self.throttle().pass(&kind) {
             let reason = self.config.scrub(reason);
@@ -217,7 +218,7 @@ impl ClientContext for Context {
                 "Kafka: {reason}{remedy}"
             );
             if code == Some(RDKafkaErrorCode::SSL) {
-                crate::tls::explain(&self.config);
+                crate::tls::log_diagnosis(&self.config);
             }
         }
     }
@@ -235,7 +236,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
             Ok(message) if is_acknowledged(message) => {
                 self.delivered(seq);
                 self.count(message, None);
-                // What failed opens nothing: nothing may follow it.
+                // Only an acknowledged record may open a partition: none may follow a failed one.
                 if let Some(topic) = ffi::topic_of(message) {
                     let fresh = is_fresh(message);
                     if !fresh {
@@ -277,40 +278,41 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     }
 }
 
-/// Whether a broker answered for this very record: then it told the record's offset.
+/// Whether a broker acknowledged this very record: then the report contains the record's offset.
 ///
-/// When a request fails in a way that can pass and a later one of the same partition succeeds,
-/// librdkafka takes the first for delivered without a word from the broker
-/// (`rd_kafka_dr_implicit_ack`): had it not been appended, the second would have been refused for
-/// its sequence number. That was so once. Since KIP-360 a broker that has no state of the producer
-/// for the partition takes any first sequence number, and the first request's records are nowhere.
-/// Such messages have no offset (`RD_KAFKA_OFFSET_INVALID`).
+/// When a request fails with a retriable error and a later request to the same partition succeeds,
+/// librdkafka reports the first as delivered without a response (`rd_kafka_dr_implicit_ack`). It
+/// assumes that the broker would otherwise have refused the second for its sequence number. That
+/// does not hold since KIP-360: a broker without state of the producer for the partition accepts
+/// any first sequence number, and the records of the first request are lost. Records reported in
+/// this way have no offset (`RD_KAFKA_OFFSET_INVALID`).
 fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
     message.offset() >= 0
 }
 
-/// Whether the record's timestamp is of the last half hour:
-/// [`PartitionGate::delivered`](crate::producer::partition_gate::PartitionGate::delivered). That of a topic with
-/// `message.timestamp.type=LogAppendTime` is the broker's own, of this moment.
+/// Whether the record's timestamp is less than half an hour old: see
+/// [`PartitionGate::delivered`](crate::producer::partition_gate::PartitionGate::delivered). In a
+/// topic with `message.timestamp.type=LogAppendTime` it is the broker's current time.
 fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
     let written = match message.timestamp() {
         Timestamp::LogAppendTime(_) => return true,
         Timestamp::CreateTime(written) => written,
         Timestamp::NotAvailable => return false,
     };
-    // A clock before 1970 calls everything fresh, which it is to itself.
+    // With a clock before 1970 every record is fresh.
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     i128::from(written) + OPEN.as_millis() as i128 > now.as_millis() as i128
 }
 
-/// What a record takes of the window.
+/// Bytes of the window that a record takes.
 pub(crate) fn weight_of_record(record: &Record<'_>) -> u64 {
     record.payload_bytes() as u64 + overhead(record.headers.len())
 }
 
-/// The same, reckoned from the message that comes back: nothing needs to be remembered per record.
+/// [`weight_of_record`], computed from the reported message, so that it need not be stored per
+/// record.
 fn weight_of_message(message: &BorrowedMessage<'_>) -> u64 {
     let headers = message.headers().map_or(0, Headers::count);
     payload_of_message(message) as u64 + overhead(headers)

@@ -1,16 +1,17 @@
-//! Records to the broker: which producer sends a record, when, and what came of it.
+//! Sends records: which producer sends a record, when, and with which outcome.
 //!
 //! # Contents, from the bottom up
 //! - `window`: how many records and bytes may be in flight. `outcome`: what an error code means.
 //! - `partition_gate`: which records of a topic may be in flight together, and in which producer.
 //!   `hold_queues`: the records that a gate holds back.
-//! - `shared`: what the producers of one sink share. `topic`: a topic of one producer, as librdkafka's callbacks need
-//!   it.
-//! - `context`: librdkafka's events. `poll`: the thread that serves them. `rebootstrap`: brokers are named again.
+//! - `shared`: the state shared by the producers of one sink. `topic`: a topic of one producer, for
+//!   librdkafka's callbacks.
+//! - `context`: handles librdkafka's events. `poll`: the thread that serves them. `rebootstrap`:
+//!   when librdkafka is given `bootstrap.servers` again.
 //! - `producers`: the two producers of a sink, and the mode that selects one.
-//! - `obstacle`: what records wait for that no broker acknowledges.
-//! - `statistics`: what librdkafka says of its brokers.
-//! - `sink`: all of it behind [`Sink`](walrelay_sink::Sink).
+//! - `obstacle`: why records are not acknowledged.
+//! - `statistics`: librdkafka's figures of its brokers.
+//! - `sink`: the implementation of [`Sink`](walrelay_sink::Sink).
 
 pub(crate) mod context;
 pub(crate) mod hold_queues;

@@ -1,13 +1,14 @@
-//! Asks the brokers, on a thread of its own, what unacknowledged records wait for.
+//! Finds out why records are not acknowledged: requests metadata on the thread `kafka-inquiry`.
 //!
-//! librdkafka gives a record up that has no topic after `topic.metadata.propagation.max.ms` (30 s), and one
-//! that has no leader or no broker never. Until then it says nothing of the record. So while the oldest
-//! record is not acknowledged, a broker is asked for metadata of the topics in use.
+//! librdkafka gives up a record without a topic after `topic.metadata.propagation.max.ms` (30 s),
+//! and a record without a leader or a broker never. Until then it reports nothing about the record.
+//! So while the oldest record is not acknowledged, a broker is asked for the metadata of the topics
+//! in use.
 //!
 //! # Bounds
-//! One request at a time, one thread at a time, at intervals that grow. A request blocks its thread and no
-//! other: delivery reports go on. It names all topics in use, so a topic that was deleted while none of its
-//! records was in flight may be named, too.
+//! One request and one thread at a time, at growing intervals. A request blocks only its own
+//! thread; delivery reports continue. It covers all topics in use, so the result may include a
+//! topic that was deleted while none of its records was in flight.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -24,18 +25,19 @@ use crate::producer::context::Context;
 use crate::producer::producers::Producer;
 use crate::sync::lock;
 
-/// How long the brokers may take, by all producers. Longer than a round trip to any broker, and the longest that
-/// closing a sink waits for the thread.
-const ANSWER: Duration = Duration::from_secs(1);
-/// The interval between the first two requests. Each is twice as long as the one before.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30);
-/// An answer is of no use for other records: after so long without a question, everything begins anew.
-const FORGOTTEN: Duration = Duration::from_secs(3);
-/// How many topics or partitions are named.
-const NAMED: usize = 3;
+/// Timeout of the requests of all producers together. Longer than a round trip to any broker, and
+/// the longest that closing a sink waits for the thread.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The interval between the first two requests. It doubles with each request.
+const FIRST_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
+/// After this time without a call the schedule starts again: results are of no use for other
+/// records.
+const RESET_AFTER: Duration = Duration::from_secs(3);
+/// The most topics or partitions in a description.
+const MAX_NAMED: usize = 3;
 
-/// Asks what records wait for. Belongs to one sink.
+/// Finds out what records wait for. Belongs to one sink.
 #[derive(Debug, Default)]
 pub(crate) struct Inquiry {
     answer: Arc<Mutex<Option<Obstacle>>>,
@@ -43,30 +45,31 @@ pub(crate) struct Inquiry {
     schedule: Schedule,
 }
 
-/// When to ask.
+/// When to send requests.
 #[derive(Debug, Default)]
 struct Schedule {
-    /// When the last question came, when the next request is due, and how long after the one before.
+    /// The time of the last call, the time of the next request, and the interval before that
+    /// request.
     next: Option<(Instant, Instant, Duration)>,
 }
 
-/// What is to be done about a question.
+/// Whether a request is due.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
-    /// The first one of its kind: earlier answers are of no use.
-    Anew,
+    /// The first request of the schedule: discard earlier results.
+    First,
     Again,
     NotYet,
 }
 
 impl Schedule {
-    fn question(&mut self, now: Instant) -> Due {
-        let known = self.next.filter(|(last, ..)| now < *last + FORGOTTEN);
+    fn due(&mut self, now: Instant) -> Due {
+        let known = self.next.filter(|(last, ..)| now < *last + RESET_AFTER);
         let (due, next, interval) = match known {
-            None => (Due::Anew, now + FIRST, FIRST),
+            None => (Due::First, now + FIRST_INTERVAL, FIRST_INTERVAL),
             Some((_, next, interval)) if now < next => (Due::NotYet, next, interval),
             Some((.., interval)) => {
-                let interval = (interval * 2).min(LONGEST);
+                let interval = (interval * 2).min(MAX_INTERVAL);
                 (Due::Again, now + interval, interval)
             }
         };
@@ -76,27 +79,27 @@ impl Schedule {
 }
 
 impl Inquiry {
-    /// The last answer, and a new request where one is due. The answer to it wakes the sender.
+    /// Returns the last result and starts a request if one is due. A new result wakes the sender.
     pub(crate) fn answer(&mut self, producers: &[Producer]) -> Option<Obstacle> {
-        // One that is still under way is asked for again by the next question.
+        // While a request is running, the schedule is not advanced.
         let idle = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         if idle {
-            match self.schedule.question(Instant::now()) {
+            match self.schedule.due(Instant::now()) {
                 Due::NotYet => {}
                 due => {
-                    self.end();
-                    if due == Due::Anew {
+                    self.join();
+                    if due == Due::First {
                         *lock(&self.answer) = None;
                     }
-                    self.ask(producers);
+                    self.request(producers);
                 }
             }
         }
         lock(&self.answer).clone()
     }
 
-    /// Asks by each producer that has records in flight: each knows its own topics.
-    fn ask(&mut self, producers: &[Producer]) {
+    /// Sends a request by each producer with records in flight, because each knows its own topics.
+    fn request(&mut self, producers: &[Producer]) {
         let busy = producers.iter().map(|producer| &producer.client);
         let busy: Vec<Arc<BaseProducer<Context>>> = busy
             .filter(|client| client.in_flight_count() > 0)
@@ -108,7 +111,7 @@ impl Inquiry {
         let answer = Arc::clone(&self.answer);
         let thread = thread::Builder::new().name("kafka-inquiry".to_owned());
         let thread = thread.spawn(move || {
-            let limit = ANSWER / u32::try_from(busy.len()).unwrap_or(1);
+            let limit = REQUEST_TIMEOUT / u32::try_from(busy.len()).unwrap_or(1);
             let states: Result<Vec<_>, Code> = busy
                 .iter()
                 .map(|client| ffi::topic_states(client, limit))
@@ -124,13 +127,13 @@ impl Inquiry {
         });
         match thread {
             Ok(thread) => self.thread = Some(thread),
-            // Asked for again at the next interval.
+            // Retried after the next interval.
             Err(error) => tracing::debug!(%error, "no thread to ask the brokers with"),
         }
     }
 
-    /// Waits for the thread, which holds references to the producers. **Blocks** for a second at most.
-    pub(crate) fn end(&mut self) {
+    /// Joins the thread, which holds references to the producers. **Blocks** for a second at most.
+    pub(crate) fn join(&mut self) {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -139,37 +142,29 @@ impl Inquiry {
     }
 }
 
-/// What keeps records of these topics from being acknowledged, if that can be seen there.
+/// Why records of these topics are not acknowledged, if the metadata show it.
 fn obstacle(answer: Result<Vec<TopicState>, Code>, brokers: &str) -> Option<Obstacle> {
-    let topics = match answer {
-        Ok(topics) => topics,
+    let mut found: Vec<(Disposition, String)> = match answer {
+        Ok(topics) => topics.iter().flat_map(problems).collect(),
         Err(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown) => {
-            return Some(Obstacle {
-                what: format!("no broker answers: {brokers}"),
-                disposition: Disposition::Retryable,
-            });
+            let what = format!("no broker answers: {brokers}");
+            vec![(Disposition::Retryable, what)]
         }
         Err(code) => {
-            return Some(Obstacle {
-                what: format!("the broker tells nothing of its topics: {code}"),
-                disposition: Disposition::Retryable,
-            });
+            let what = format!("the broker tells nothing of its topics: {code}");
+            vec![(Disposition::Retryable, what)]
         }
     };
-    let mut found: Vec<(Disposition, String)> = topics.iter().flat_map(problems).collect();
-    // What needs somebody comes first.
+    // Problems that need an operator come first.
     found.sort_by_key(|(disposition, _)| *disposition == Disposition::Retryable);
-    // Two producers may say the same of a topic.
-    let mut said = HashSet::new();
-    found.retain(|(_, what)| said.insert(what.clone()));
+    // Two producers may report the same problem.
+    let mut seen = HashSet::new();
+    found.retain(|(_, what)| seen.insert(what.clone()));
     let disposition = found.first()?.0;
-    let more = found.len().saturating_sub(NAMED);
-    let mut named: Vec<String> = found
-        .into_iter()
-        .take(NAMED)
-        .map(|(_, what)| what)
-        .collect();
+    let mut named: Vec<String> = found.into_iter().map(|(_, what)| what).collect();
+    let more = named.len().saturating_sub(MAX_NAMED);
     if more > 0 {
+        named.truncate(MAX_NAMED);
         named.push(format!("and {more} more"));
     }
     Some(Obstacle {
@@ -256,18 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn requests_become_ever_more_seldom_and_begin_anew_with_other_records() {
+    fn intervals_grow_and_start_again_with_other_records() {
         let mut schedule = Schedule::default();
         let start = Instant::now();
         let at = |fifths: u64| start + Duration::from_millis(fifths * 200);
         let asked: Vec<u64> = (0..=5 * 100)
-            .filter(|fifths| schedule.question(at(*fifths)) != Due::NotYet)
+            .filter(|fifths| schedule.due(at(*fifths)) != Due::NotYet)
             .map(|fifths| fifths / 5)
             .collect();
         assert_eq!(asked, [0, 1, 3, 7, 15, 31, 61, 91]);
-        let later = at(5 * 100) + FORGOTTEN;
-        assert_eq!(schedule.question(later), Due::Anew);
-        assert_eq!(schedule.question(later + FIRST / 2), Due::NotYet);
-        assert_eq!(schedule.question(later + FIRST), Due::Again);
+        let later = at(5 * 100) + RESET_AFTER;
+        assert_eq!(schedule.due(later), Due::First);
+        assert_eq!(schedule.due(later + FIRST_INTERVAL / 2), Due::NotYet);
+        assert_eq!(schedule.due(later + FIRST_INTERVAL), Due::Again);
     }
 }

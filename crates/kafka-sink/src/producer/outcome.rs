@@ -1,4 +1,4 @@
-//! What an error of librdkafka or of the broker asks for, as data.
+//! How to react to an error code of librdkafka or of the broker.
 
 use std::sync::Arc;
 
@@ -9,124 +9,98 @@ use walrelay_sink::{DeliveryError, Poison};
 const REBUILD: &str = "the idempotent producer has lost its state: a new one must be made and \
                        everything unconfirmed sent again";
 
-/// The error that is reported for a record.
+/// The error to report for a record.
 pub(crate) fn delivery_error(topic: &str, code: Code) -> DeliveryError {
-    let (disposition, advice) = classify(code);
+    let advice = advice(code);
     let reason = if advice.is_empty() {
         code.to_string()
     } else {
         format!("{code}; {advice}")
     };
+    let (poison, disposition) = classify(code);
     DeliveryError {
         topic: Arc::from(topic),
         reason,
         disposition,
-        poison: poison(code),
+        poison,
     }
 }
 
-/// Whether such an answer is about the record, and what it says of it. A topic that is not there and
-/// one that may not be written to are the record's own matter too: other topics go on.
-pub(crate) fn poison(code: Code) -> Option<Poison> {
+/// Why the record itself cannot be delivered, if the error is about the record; and how to react.
+///
+/// A missing topic and a topic that may not be written to count as the record's fault: other topics
+/// continue.
+///
+/// Any code that is not listed is [`Retryable`]: an error is temporary unless proven otherwise. With
+/// `message.timeout.ms=0` librdkafka itself retries every error that Kafka calls retriable. A
+/// `Retryable` error here needs another attempt by the relay, or a new producer; some need an
+/// administrator, but no restart of the relay.
+fn classify(code: Code) -> (Option<Poison>, Disposition) {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
-            Some(Poison::Oversize)
+            (Some(Poison::Oversize), Fatal)
         }
-        Code::InvalidTopic => Some(Poison::Unroutable),
+        Code::InvalidTopic => (Some(Poison::Unroutable), Fatal),
         Code::InvalidRecord
         | Code::InvalidTimestamp
         | Code::PolicyViolation
         | Code::BadMessage
         | Code::UnsupportedForMessageFormat
-        | Code::InvalidArgument
-        | Code::TopicAuthorizationFailed
+        | Code::InvalidArgument => (Some(Poison::Rejected), Fatal),
+        Code::TopicAuthorizationFailed
         | Code::UnknownTopicOrPartition
         | Code::UnknownTopic
-        | Code::UnknownPartition => Some(Poison::Rejected),
-        _ => None,
+        | Code::UnknownPartition => (Some(Poison::Rejected), Retryable),
+        // The set-up does not allow any record.
+        Code::InvalidRequiredAcks | Code::UnsupportedCompressionType => (None, Fatal),
+        Code::UnsupportedVersion
+        | Code::UnsupportedFeature
+        | Code::SaslAuthenticationFailed
+        | Code::TransactionalIdAuthorizationFailed => (None, Configuration),
+        _ => (None, Retryable),
     }
 }
 
-/// What an error code asks for, and what to do where librdkafka's words do not say it. What is not listed
-/// is [`Retryable`]: an error is temporary unless it is proven otherwise.
-///
-/// With `message.timeout.ms=0` librdkafka has retried on its own whatever Kafka calls retriable; what
-/// arrives here as `Retryable` needs a fresh attempt, or a fresh producer.
-fn classify(code: Code) -> (Disposition, &'static str) {
+/// What to do about an error; empty where librdkafka's message says it.
+fn advice(code: Code) -> &'static str {
     match code {
-        // The record itself: it will be refused again.
-        Code::MessageSizeTooLarge => (
-            Fatal,
-            "raise max.message.bytes of the topic, or lower batch.size if the record itself is small",
-        ),
-        Code::MessageBatchTooLarge => (
-            Fatal,
-            "raise segment.bytes of the topic, or lower batch.size",
-        ),
-        Code::InvalidRecord => (
-            Fatal,
-            "the broker validates records: a compacted topic needs a key in each",
-        ),
-        Code::InvalidTimestamp => (
-            Fatal,
-            "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
-        ),
-        Code::InvalidTopic => (Fatal, "no topic can have this name"),
-        Code::PolicyViolation => (Fatal, "a policy of the cluster forbids it"),
-        Code::UnsupportedForMessageFormat => {
-            (Fatal, "the topic has an old message format without headers")
+        Code::MessageSizeTooLarge => {
+            "raise max.message.bytes of the topic, or lower batch.size if the record itself is small"
         }
-        Code::InvalidMessageSize | Code::BadMessage | Code::InvalidArgument => (Fatal, ""),
-        // The set-up.
-        Code::InvalidRequiredAcks => (Fatal, "the broker does not take acks=all"),
-        Code::UnsupportedCompressionType => (Fatal, "choose another compression.type"),
-        Code::UnsupportedVersion => (
-            Configuration,
-            "the broker is too old for an idempotent producer",
-        ),
-        Code::UnsupportedFeature => (
-            Configuration,
-            "the broker is too old for what is asked of it",
-        ),
-        Code::SaslAuthenticationFailed => (Configuration, "check sasl.username and sasl.password"),
-        Code::TransactionalIdAuthorizationFailed => {
-            (Configuration, "allow the principal its transactional.id")
+        Code::MessageBatchTooLarge => "raise segment.bytes of the topic, or lower batch.size",
+        Code::InvalidRecord => {
+            "the broker validates records: a compacted topic needs a key in each"
         }
-        // May pass by itself, or by an administrator's hand without our restart.
-        Code::InvalidDifferentRecord => (Retryable, "another record of its batch was refused"),
-        Code::TopicAuthorizationFailed => (
-            Retryable,
-            "allow the principal WRITE and DESCRIBE on the topic",
-        ),
-        Code::ClusterAuthorizationFailed => (
-            Retryable,
-            "allow the principal IDEMPOTENT_WRITE on the cluster",
-        ),
-        Code::UnknownTopicOrPartition | Code::UnknownTopic => (
-            Retryable,
-            "create the topic, or let the broker or the relay create it",
-        ),
-        Code::UnknownPartition => (
-            Retryable,
-            "the topic has fewer partitions than the record asks for",
-        ),
-        Code::MessageTimedOut => (
-            Retryable,
-            "message.timeout.ms passed without a broker taking the record",
-        ),
-        Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => (
-            Retryable,
-            "too few in-sync replicas for min.insync.replicas",
-        ),
-        Code::KafkaStorageError => (Retryable, "a disk of the broker has failed"),
-        Code::PurgeQueue => (
-            Retryable,
-            "it was given up before it was sent, because the producer was closed or is broken",
-        ),
-        Code::PurgeInflight => (
-            Retryable,
-            "it was given up before the broker answered, because the producer was closed or is broken",
-        ),
+        Code::InvalidTimestamp => {
+            "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic"
+        }
+        Code::InvalidTopic => "no topic can have this name",
+        Code::PolicyViolation => "a policy of the cluster forbids it",
+        Code::UnsupportedForMessageFormat => "the topic has an old message format without headers",
+        Code::InvalidRequiredAcks => "the broker does not take acks=all",
+        Code::UnsupportedCompressionType => "choose another compression.type",
+        Code::UnsupportedVersion => "the broker is too old for an idempotent producer",
+        Code::UnsupportedFeature => "the broker is too old for what is asked of it",
+        Code::SaslAuthenticationFailed => "check sasl.username and sasl.password",
+        Code::TransactionalIdAuthorizationFailed => "allow the principal its transactional.id",
+        Code::InvalidDifferentRecord => "another record of its batch was refused",
+        Code::TopicAuthorizationFailed => "allow the principal WRITE and DESCRIBE on the topic",
+        Code::ClusterAuthorizationFailed => "allow the principal IDEMPOTENT_WRITE on the cluster",
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => {
+            "create the topic, or let the broker or the relay create it"
+        }
+        Code::UnknownPartition => "the topic has fewer partitions than the record asks for",
+        Code::MessageTimedOut => "message.timeout.ms passed without a broker taking the record",
+        Code::NotEnoughReplicas | Code::NotEnoughReplicasAfterAppend => {
+            "too few in-sync replicas for min.insync.replicas"
+        }
+        Code::KafkaStorageError => "a disk of the broker has failed",
+        Code::PurgeQueue => {
+            "it was given up before it was sent, because the producer was closed or is broken"
+        }
+        Code::PurgeInflight => {
+            "it was given up before the broker answered, because the producer was closed or is broken"
+        }
         Code::Fatal
         | Code::OutOfOrderSequenceNumber
         | Code::UnknownProducerId
@@ -134,8 +108,8 @@ fn classify(code: Code) -> (Disposition, &'static str) {
         | Code::InvalidProducerIdMapping
         | Code::ProducerFenced
         | Code::Fenced
-        | Code::GaplessGuarantee => (Retryable, REBUILD),
-        _ => (Retryable, ""),
+        | Code::GaplessGuarantee => REBUILD,
+        _ => "",
     }
 }
 
@@ -144,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_are_librdkafkas_and_ours() {
+    fn the_reason_is_librdkafkas_message_and_the_advice() {
         let error = delivery_error("orders", Code::TopicAuthorizationFailed);
         assert_eq!(error.disposition, Retryable);
         assert!(
@@ -155,9 +129,10 @@ mod tests {
         assert_eq!(&*error.topic, "orders");
     }
 
-    /// What says nothing of the record must never make a dead letter of it.
+    /// An error that is not about the record must never make a dead letter of it.
     #[test]
     fn only_what_is_the_records_fault_is_poison() {
+        let poison = |code| classify(code).0;
         assert_eq!(poison(Code::MessageSizeTooLarge), Some(Poison::Oversize));
         assert_eq!(poison(Code::InvalidTopic), Some(Poison::Unroutable));
         assert_eq!(poison(Code::InvalidRecord), Some(Poison::Rejected));
@@ -178,18 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn the_unknown_is_retryable() {
-        assert_eq!(
-            delivery_error("t", Code::RebootstrapRequired).disposition,
-            Retryable
-        );
-        assert_eq!(
-            delivery_error("t", Code::MessageSizeTooLarge).disposition,
-            Fatal
-        );
-        assert_eq!(
-            delivery_error("t", Code::InvalidDifferentRecord).disposition,
-            Retryable
-        );
+    fn codes_that_are_not_listed_are_retryable() {
+        for (code, disposition) in [
+            (Code::RebootstrapRequired, Retryable),
+            (Code::MessageSizeTooLarge, Fatal),
+            (Code::InvalidDifferentRecord, Retryable),
+        ] {
+            assert_eq!(delivery_error("t", code).disposition, disposition);
+        }
     }
 }

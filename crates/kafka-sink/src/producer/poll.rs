@@ -1,4 +1,5 @@
-//! The thread that serves librdkafka's events: reports, errors, tokens, and what must be given up.
+//! The thread `kafka-poll`: serves librdkafka's events (reports, errors, tokens) and purges the
+//! queues of a broken producer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,12 +13,13 @@ use crate::producer::rebootstrap::Rebootstrap;
 use crate::worker::Worker;
 use crate::{KafkaError, ffi};
 
-/// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
-/// spins for the last millisecond of each.
+/// How long a poll serves events before the stop flag is checked. Not shorter, because rdkafka
+/// spins for the last millisecond of each poll.
 const POLL: Duration = Duration::from_millis(200);
-/// When the poll thread asks for metadata, after its start: librdkafka looks for its producer id when
-/// metadata come, else half a second after its start, and sends nothing without it. The first metadata
-/// mostly come before there is a broker to ask for an id. Each request may take [`METADATA_TIMEOUT`].
+/// When the poll thread requests metadata, after its start. librdkafka sends nothing without a
+/// producer id, and requests one when metadata arrive, or else half a second after its start. The
+/// first metadata mostly arrive before a broker can be asked for an id. Each request may take
+/// [`METADATA_TIMEOUT`].
 const METADATA_REQUESTS: [Duration; 4] = [
     Duration::from_millis(20),
     Duration::from_millis(60),
@@ -25,12 +27,13 @@ const METADATA_REQUESTS: [Duration; 4] = [
     Duration::from_millis(240),
 ];
 const METADATA_TIMEOUT: Duration = Duration::from_millis(20);
-/// How often a token that the broker refuses is replaced by what its source has by then.
-const RENEWAL: Duration = Duration::from_secs(2);
-/// After a failure, how long brokers may still answer for what is in flight.
+/// The interval at which a refused token is replaced by a new one of the source.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
+/// After a failure, how long brokers may still acknowledge requests in flight.
 const BROKEN_GRACE: Duration = Duration::from_secs(1);
 
-/// The thread that serves librdkafka's events. Holds a reference to the producer until it is dropped.
+/// A handle of the poll thread, which holds a reference to the producer until the handle is
+/// dropped.
 pub(crate) struct PollThread(Worker);
 
 impl PollThread {
@@ -38,9 +41,9 @@ impl PollThread {
         Worker::start("kafka-poll", move |stop| poll(&producer, stop)).map(Self)
     }
 
-    /// Ends it, and waits for that.
+    /// Stops and joins the thread.
     pub(crate) fn stop(&mut self) {
-        // A panic there has ended the process: `AbortOnPanic`.
+        // The thread has not panicked: `AbortOnPanic` would have ended the process.
         let _ = self.0.stop();
     }
 }
@@ -51,9 +54,9 @@ impl Drop for PollThread {
     }
 }
 
-/// Ends the process if the thread panics, as the release profile does by itself. Without the poll
-/// thread no record is ever reported again, and the relay would wait for ever; a process that is gone
-/// is started again.
+/// Aborts the process if the thread panics, as the release profile does by itself. Without the poll
+/// thread no record is ever reported, and the relay would wait for ever; a process that ends is
+/// restarted.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -74,13 +77,13 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let context = producer.context();
     while !stop.load(SeqCst) {
         if requests.next_if(|at| started.elapsed() >= **at).is_some() {
-            // A failure needs no other answer than librdkafka's own retries.
+            // A failure needs no handling: librdkafka retries by itself.
             let _ = ffi::topic_states(producer, METADATA_TIMEOUT);
         }
         let wait = requests
             .peek()
             .map_or(POLL, |at| at.saturating_sub(started.elapsed()).min(POLL));
-        if renewed.elapsed() > RENEWAL {
+        if renewed.elapsed() > RENEWAL_INTERVAL {
             renewed = Instant::now();
             context.renew_refused_token(producer);
         }
@@ -88,19 +91,23 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
         if rebootstrap.is_due(in_flight, context.take_reported(), Instant::now()) {
             context.rebootstrap(producer);
         }
-        turn(producer, wait, &mut broken_since);
+        serve_events(producer, wait, &mut broken_since);
     }
 }
 
-fn turn(producer: &BaseProducer<Context>, poll: Duration, broken_since: &mut Option<Instant>) {
+fn serve_events(
+    producer: &BaseProducer<Context>,
+    poll: Duration,
+    broken_since: &mut Option<Instant>,
+) {
     let shared = &producer.context().shared;
     producer.poll(poll);
     if shared.queue_full.swap(false, SeqCst) {
         shared.wake_sender();
     }
     if broken_since.is_none() {
-        // Asked for, because the event of a fatal error carries the code of its cause and cannot be
-        // told from that of an ordinary one.
+        // Polled, because the event of a fatal error has the code of its cause, as an ordinary
+        // error has.
         if let Some((code, reason)) = producer.client().fatal_error() {
             if !shared.closing() {
                 tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
@@ -112,8 +119,8 @@ fn turn(producer: &BaseProducer<Context>, poll: Duration, broken_since: &mut Opt
     if let Some(since) = broken_since
         && producer.in_flight_count() > 0
     {
-        // Once is not enough: a record may have been accepted at the same moment, and what is in
-        // flight to a broker that does not answer must be reported too.
+        // Purge repeatedly: a record may have been accepted at the same moment, and records in
+        // flight to a broker that does not answer must be reported, too.
         let purge = PurgeConfig::default().queue().non_blocking();
         producer.purge(if since.elapsed() < BROKEN_GRACE {
             purge

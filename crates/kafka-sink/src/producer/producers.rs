@@ -1,17 +1,13 @@
-//! The producers of one sink: one that sends at once, one that fills its requests.
-//!
-//! librdkafka makes a request of what one partition has when its turn comes, and a broker pays for
-//! each request by itself: without a `linger.ms` some ten seconds of CPU for a million records, with
-//! one of 50 ms one to two. But a linger is fixed when a producer is made, and while records come one
-//! by one it would only make them late. So there is a producer for either case, and
-//! [`Sink::set_mode`](walrelay_sink::Sink::set_mode) says to which of them records are offered from then on
-//! (docs/adr/0013-producer-modes.md).
+//! The producers of one sink: one for latency, and one for throughput, whose longer linger makes
+//! requests cheaper for the broker (docs/adr/0013-producer-modes.md). A linger is fixed when a
+//! producer is created, so [`Sink::set_mode`](walrelay_sink::Sink::set_mode) selects the producer
+//! that records are offered to.
 //!
 //! # Order
-//! Both producers may have records in flight. A partition's are in one of them: its
-//! [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back what is offered to the other until
-//! they were reported (docs/adr/0021-order-per-partition.md). So a change of producer waits for no partition, and a
-//! partition that is down holds back its own records only.
+//! Both producers may have records in flight, but those of one partition are in one producer: the
+//! [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back records offered to
+//! the other one until they are reported (docs/adr/0021-order-per-partition.md). So a change of
+//! producer waits for no partition, and a partition that is down holds back its own records only.
 
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -31,19 +27,19 @@ use crate::producer::poll::PollThread;
 use crate::producer::shared::Shared;
 use crate::producer::topic::TopicContext;
 
-/// How long the second producer is kept when it is not wanted: its threads and connections cost a
-/// little, making it anew costs a little too.
-const KEPT: Duration = Duration::from_secs(10);
-/// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
-/// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
+/// How long the second producer is kept while it is not used. Its threads and connections cost a
+/// little, and so does creating it again.
+const KEEP_UNUSED: Duration = Duration::from_secs(10);
+/// How long closing waits for the reports of purged records. librdkafka needs milliseconds; with
+/// this limit a defect of librdkafka causes a log line and not a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
-/// How long closing waits in one go, before it looks what else there is to do.
-pub(crate) const CLOSING: Duration = Duration::from_millis(100);
+/// The longest wait of closing before it checks for other work.
+pub(crate) const CLOSING_SLICE: Duration = Duration::from_millis(100);
 
-/// A librdkafka client with its poll thread and its handles of topics.
+/// A librdkafka client with its poll thread and its topic handles.
 pub(crate) struct Producer {
-    // Declared in the order in which they must go: handles, poll thread, client.
-    /// By the topic's number.
+    // Declared in the order in which they must be dropped: handles, poll thread, client.
+    /// By the topic's number in the sink.
     topics: Vec<Option<ffi::Topic<Context>>>,
     poll: PollThread,
     pub(crate) client: Arc<BaseProducer<Context>>,
@@ -59,7 +55,7 @@ impl Producer {
     ) -> Result<Self, KafkaError> {
         let context = Context::new(Arc::clone(shared), config.clone());
         let client: BaseProducer<Context> = config
-            .of_producer(client.clone())
+            .for_producer(client.clone())
             .create_with_context(context)
             .map_err(|error| KafkaError::of_creation(config, &error))?;
         let client = Arc::new(client);
@@ -96,12 +92,12 @@ impl Producer {
         }
     }
 
-    /// Whether each record was reported.
+    /// Whether every record was reported.
     fn is_empty(&self) -> bool {
         self.client.in_flight_count() == 0
     }
 
-    /// Ends it; what is still in flight is purged and reported as failed. **Blocks.**
+    /// Closes the producer. Records in flight are purged and reported as failed. **Blocks.**
     fn close(mut self) {
         if !self.is_empty() {
             self.purge();
@@ -114,14 +110,13 @@ impl Producer {
             .purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
 
-    /// Gives up what is queued or in flight until the last of it has been reported.
+    /// Purges queued and in-flight records until all are reported, for [`PURGE_GRACE`] at most.
     fn purge(&self) {
         let start = Instant::now();
-        // More than once: a record that is in flight from one of librdkafka's queues to another
-        // can slip past a purge.
+        // Purge repeatedly: a purge can miss a record that moves between two queues of librdkafka.
         loop {
             self.give_up();
-            if ffi::flush(&self.client, CLOSING) {
+            if ffi::flush(&self.client, CLOSING_SLICE) {
                 return;
             }
             if start.elapsed() > PURGE_GRACE {
@@ -135,28 +130,28 @@ impl Producer {
     }
 }
 
-/// The producers of a sink, and which of them records are offered to.
+/// The producers of a sink, and the mode that selects one.
 pub(crate) struct Producers {
-    /// The first sends at once. The last of several fills its requests. One between them was replaced and still
-    /// has records in flight.
+    /// The first is for latency. The last, if there are several, is for throughput. Those between
+    /// were replaced and still have records in flight.
     pub(crate) all: Vec<Producer>,
-    /// Dropping a producer blocks for a moment: not on the sender's thread.
+    /// Threads that close producers, because closing one blocks for a moment.
     pub(crate) closing: Vec<JoinHandle<()>>,
-    /// For how long the second producer fills its requests. `None`: there is no second.
+    /// The linger of the second producer. `None`: there is only one producer.
     linger: Option<Duration>,
     config: KafkaConfig,
     shared: Arc<Shared>,
-    /// How many were made.
-    made: u32,
+    /// The number of producers created.
+    created: u32,
     wanted_mode: BatchingMode,
     /// The mode of the producer that records are offered to.
     pub(crate) mode: BatchingMode,
     unused_since: Option<Instant>,
-    pub(crate) kept: Duration,
+    pub(crate) keep_unused: Duration,
 }
 
 impl Producers {
-    /// With the first one started. `client`: its configuration, which has to suit the number of `requests`.
+    /// Starts the first producer. Its configuration `client` must allow the number of `requests`.
     pub(crate) fn new(
         config: &KafkaConfig,
         client: &ClientConfig,
@@ -172,11 +167,11 @@ impl Producers {
             linger,
             config: config.clone(),
             shared,
-            made: 1,
+            created: 1,
             wanted_mode: BatchingMode::Latency,
             mode: BatchingMode::Latency,
             unused_since: None,
-            kept: KEPT,
+            keep_unused: KEEP_UNUSED,
         })
     }
 
@@ -186,13 +181,13 @@ impl Producers {
         }
     }
 
-    /// The producer that a record is offered to now.
+    /// The producer that the next record is offered to.
     pub(crate) fn current(&mut self) -> &mut Producer {
         let at = match self.wanted_mode {
             BatchingMode::Latency => 0,
             BatchingMode::Throughput => self.second(),
         };
-        self.note(if at == 0 {
+        self.set_current_mode(if at == 0 {
             BatchingMode::Latency
         } else {
             BatchingMode::Throughput
@@ -200,7 +195,7 @@ impl Producers {
         &mut self.all[at]
     }
 
-    fn note(&mut self, mode: BatchingMode) {
+    fn set_current_mode(&mut self, mode: BatchingMode) {
         if self.mode != mode {
             self.mode = mode;
             self.shared.stats.set_mode(mode);
@@ -208,7 +203,8 @@ impl Producers {
         }
     }
 
-    /// Where the producer for throughput is, which is made if there is none. 0: there is none for now.
+    /// The index of the producer for throughput, which is created if needed. 0: there is none for
+    /// now.
     fn second(&mut self) -> usize {
         let last = self.all.len() - 1;
         let requests = if self.shared.is_stale() {
@@ -216,7 +212,7 @@ impl Producers {
         } else {
             Requests::Several
         };
-        // Timestamps never get fresh again.
+        // A producer with one request is not replaced by one with several: `is_stale` stays true.
         if last > 0 && (requests == Requests::Several || self.all[last].number.requests == requests)
         {
             return last;
@@ -224,15 +220,17 @@ impl Producers {
         let Some(linger) = self.linger else {
             return last;
         };
-        // One that replaces another is made at once: what waits for it is late by a linger each.
+        // A replacement is created at once: without it, each request would wait for a linger. A
+        // first one waits until the previous one is closed.
         self.closing.retain(|thread| !thread.is_finished());
         if last == 0 && !self.closing.is_empty() {
             return last;
         }
-        let client = self.config.client_config_lingering(linger);
-        let (client, _) = KafkaConfig::of_gates(client, requests);
+        let mut client = self.config.client_config();
+        client.set("linger.ms", linger.as_millis().to_string());
+        let (client, _) = KafkaConfig::for_gates(client, requests);
         let number = partition_gate::Producer {
-            id: self.made + 1,
+            id: self.created + 1,
             requests,
         };
         match Producer::start(&self.config, &client, &self.shared, number) {
@@ -240,12 +238,12 @@ impl Producers {
                 if requests == Requests::One {
                     tracing::debug!("one request at a time: timestamps are too old for more");
                 }
-                self.made += 1;
+                self.created += 1;
                 self.all.push(second);
                 self.all.len() - 1
             }
-            // The same configuration made the first one: this is want of memory or threads, and
-            // nothing is lost but speed.
+            // The first producer has the same configuration, so memory or threads are short. Only
+            // throughput is lost.
             Err(error) => {
                 tracing::warn!(%error, "the producer for throughput could not be made");
                 self.linger = None;
@@ -255,12 +253,12 @@ impl Producers {
         }
     }
 
-    /// Gives up producers that have nothing in flight: those that were replaced, and the second one if it was not
-    /// wanted for a while.
-    pub(crate) fn tidy(&mut self) {
+    /// Closes producers without records in flight: those that were replaced, and the second one if
+    /// it was not used for a while.
+    pub(crate) fn close_unused(&mut self) {
         if self.wanted_mode == BatchingMode::Latency {
-            // Also if no record is offered any more.
-            self.note(BatchingMode::Latency);
+            // `current` does it, too, but only when a record is offered.
+            self.set_current_mode(BatchingMode::Latency);
         }
         if self.all.len() == 1 {
             return;
@@ -272,7 +270,7 @@ impl Producers {
             }
             BatchingMode::Latency => {
                 let since = *self.unused_since.get_or_insert_with(Instant::now);
-                since.elapsed() >= self.kept
+                since.elapsed() >= self.keep_unused
             }
         };
         for at in (1..self.all.len()).rev() {
@@ -288,13 +286,13 @@ impl Producers {
         let thread = thread::Builder::new().name("kafka-close".to_owned());
         match thread.spawn(move || producer.close()) {
             Ok(thread) => self.closing.push(thread),
-            // Then the producer went with the closure, here.
+            // The producer was dropped with the closure, on this thread.
             Err(error) => tracing::warn!(%error, "no thread to close a producer with"),
         }
     }
 
-    /// **Blocks** until everything was reported, or the time is over; true for the former. Nothing lingers
-    /// meanwhile. `slice`: the longest that it waits for one of them before the next has its turn.
+    /// **Blocks** until every record is reported (returns true) or until `until` (returns false).
+    /// Meanwhile producers do not linger. Waits for one producer at most `slice` before the next.
     pub(crate) fn flush(&self, until: Instant, slice: Duration) -> bool {
         loop {
             let mut all_reported = true;
@@ -308,10 +306,10 @@ impl Producers {
         }
     }
 
-    /// Ends all of them. What was not reported is purged and reported as failed. **Blocks.**
+    /// Closes all producers. Unreported records are purged and reported as failed. **Blocks.**
     pub(crate) fn close(&mut self) {
         self.shared.close();
-        // In all of them before one is waited for: nothing that is given up may be delivered meanwhile.
+        // Purge all producers before waiting for one, so that the others deliver nothing meanwhile.
         for producer in self.all.iter().filter(|producer| !producer.is_empty()) {
             producer.give_up();
         }

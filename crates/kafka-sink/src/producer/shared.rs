@@ -1,19 +1,20 @@
-//! What the producers of one sink share: the window, the relay that hears the reports, and the first failure.
+//! The state shared by the producers of one sink: the window, the receiver of reports, the first
+//! failure.
 
 use std::sync::atomic::{
     AtomicBool,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use walrelay_sink::{Deliveries, DeliveryError, SinkStats};
 
 use crate::producer::window::Window;
 use crate::sync::lock;
 
-/// A producer whose queue can be given up.
+/// A producer whose queue can be purged.
 pub(crate) trait Purge: Send + Sync {
-    /// Gives up what is queued and not in flight. Does not block.
+    /// Gives up the records that are queued and not in flight. Does not block.
     fn purge_queue(&self);
 }
 
@@ -22,19 +23,20 @@ pub(crate) struct Shared {
     deliveries: Arc<dyn Deliveries>,
     pub(crate) window: Window,
     pub(crate) stats: Arc<SinkStats>,
-    /// librdkafka said that its queue was full although ours was not: a poll thread wakes the
-    /// sender at its next turn.
+    /// librdkafka's queue was full although the window was not: a poll thread wakes the sender
+    /// after its next poll.
     pub(crate) queue_full: AtomicBool,
-    /// Something that was accepted was not delivered: nothing more may be sent.
+    /// An accepted record was not delivered: no record may be sent any more.
     broken: AtomicBool,
-    /// The sink's producers, to purge them. Weak, or they would never be dropped.
+    /// The sink's producers, to purge them. Weak, because their contexts hold this struct.
     producers: Mutex<Vec<Weak<dyn Purge>>>,
-    /// Topics whose gates have requested a retry of their hold queues, and whether there are any.
+    /// Topics whose gates have requested a retry of their hold queues.
     retries: Mutex<Vec<usize>>,
+    /// Whether `retries` has topics.
     retry_requested: AtomicBool,
-    /// A record was acknowledged whose timestamp opens no gate.
+    /// A record was acknowledged whose timestamp is too old to open a gate.
     stale: AtomicBool,
-    /// What is in flight is given up on purpose.
+    /// The sink is being closed: records in flight are given up on purpose.
     closing: AtomicBool,
 }
 
@@ -58,26 +60,22 @@ impl Shared {
         }
     }
 
-    /// Adds a producer to those that the first failure purges.
+    /// Adds a producer to be purged at the first failure.
     pub(crate) fn attach(&self, producer: Weak<dyn Purge>) {
-        let mut producers = self.producers();
+        let mut producers = lock(&self.producers);
         producers.retain(|producer| producer.strong_count() > 0);
         producers.push(producer);
     }
 
-    fn producers(&self) -> MutexGuard<'_, Vec<Weak<dyn Purge>>> {
-        lock(&self.producers)
-    }
-
-    /// Makes the sender try the queues of a topic again, once it is woken.
+    /// Makes the sender retry the hold queues of a topic when it is woken.
     pub(crate) fn request_retry(&self, topic: usize) {
         let mut retries = lock(&self.retries);
         retries.push(topic);
         self.retry_requested.store(true, SeqCst);
     }
 
-    /// The topics that requested a retry since the last call. None twice: a gate requests no second one until the sender
-    /// has started the first.
+    /// The topics that requested a retry since the last call, each once: a gate requests no second
+    /// retry until the sender has started the first.
     pub(crate) fn take_retries(&self) -> Vec<usize> {
         if !self.retry_requested.load(SeqCst) {
             return Vec::new();
@@ -87,18 +85,18 @@ impl Shared {
         std::mem::take(&mut *retries)
     }
 
-    /// Notes a record whose timestamp opens no gate.
+    /// Notes that a record was acknowledged whose timestamp is too old to open a gate.
     pub(crate) fn set_stale(&self) {
         self.stale.store(true, SeqCst);
     }
 
-    /// Whether records come with timestamps that open no gate.
+    /// Whether [`set_stale`](Self::set_stale) was called.
     pub(crate) fn is_stale(&self) -> bool {
         self.stale.load(SeqCst)
     }
 
-    /// From now on librdkafka's complaints are of the end of the sink, and nobody has to mend them: a purge of
-    /// requests in flight is a fatal error of a producer that promises no gaps.
+    /// Declares that the sink is being closed, so that librdkafka's errors are not logged any more:
+    /// with `enable.gapless.guarantee` a purge of requests in flight is a fatal error.
     pub(crate) fn close(&self) {
         self.closing.store(true, SeqCst);
     }
@@ -113,48 +111,52 @@ impl Shared {
         self.broken.load(SeqCst)
     }
 
-    /// From now on nothing is accepted, and what is queued in any producer is given up at once: whatever
-    /// was sent after a record that failed would overtake it.
+    /// Breaks the sink: no record is accepted any more, and the queues of all producers are given
+    /// up at once. A record sent after a failed one would overtake it.
     pub(crate) fn break_off(&self) {
         if self.latch() {
             self.wake_sender();
         }
     }
 
-    /// The same, but for waking the sender. True: that is to be done.
+    /// [`break_off`](Self::break_off) without waking the sender. True for the first call: the
+    /// caller must wake the sender.
     fn latch(&self) -> bool {
         if self.broken.swap(true, SeqCst) {
             return false;
         }
-        // One that is being dropped purges by itself.
-        let producers: Vec<_> = self.producers().iter().filter_map(Weak::upgrade).collect();
+        // A producer that is being dropped purges itself.
+        let producers: Vec<_> = lock(&self.producers)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         for producer in producers {
             producer.purge_queue();
         }
         true
     }
 
-    /// Brings the figures of what is in flight up to date.
-    pub(crate) fn note_in_flight(&self) {
+    /// Updates the in-flight figures of the statistics.
+    pub(crate) fn update_in_flight_stats(&self) {
         let (records, bytes) = (self.window.in_flight(), self.window.bytes());
         self.stats.in_flight_records.store(records, Relaxed);
         self.stats.in_flight_bytes.store(bytes, Relaxed);
     }
 
-    /// Lets the sender look again.
+    /// Makes the sender offer its record again and poll the sink.
     pub(crate) fn wake_sender(&self) {
         self.deliveries.capacity();
     }
 
-    /// A record that was accepted was delivered.
+    /// Reports an accepted record as delivered.
     pub(crate) fn delivered(&self, seq: u64) {
         self.deliveries.delivered(seq);
     }
 
-    /// A record that was accepted was not delivered.
+    /// Reports an accepted record as failed, and breaks the sink.
     pub(crate) fn failed(&self, seq: u64, error: DeliveryError) {
-        // Before the relay is told, so that nothing is sent in the meantime; and it is woken after,
-        // so that it learns of the cause first.
+        // Break first, so that nothing is sent meanwhile; wake last, so that the relay knows the
+        // cause when it wakes.
         let first = self.latch();
         self.deliveries.failed(seq, error);
         if first {

@@ -1,4 +1,4 @@
-//! The statistics document of librdkafka (`STATISTICS.md` in its sources): what it says of brokers.
+//! The brokers in librdkafka's statistics document (`STATISTICS.md` in its sources).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ struct Document {
 #[derive(Deserialize)]
 struct Broker {
     name: String,
-    /// Below zero for what is no broker yet: a bootstrap server, or a group's coordinator.
+    /// Negative for a bootstrap server and for a group's coordinator.
     nodeid: i64,
     state: String,
     outbuf_msg_cnt: i64,
@@ -23,7 +23,7 @@ struct Broker {
     rtt: Window,
 }
 
-/// A rolling window, in microseconds.
+/// A rolling window of round-trip times, in microseconds.
 #[derive(Deserialize)]
 struct Window {
     avg: u64,
@@ -31,12 +31,12 @@ struct Window {
     cnt: u64,
 }
 
-/// The brokers; the bootstrap servers as long as no broker is known.
+/// The brokers; the bootstrap servers while no broker is known.
 pub(super) fn brokers(document: &[u8]) -> Result<Vec<BrokerStats>, serde_json::Error> {
     let Document { brokers } = serde_json::from_slice(document)?;
     let known = brokers.values().any(|broker| broker.nodeid >= 0);
     let brokers = brokers.into_values().filter(|broker| {
-        // The coordinator of groups is a connection of its own to one of the others.
+        // The group coordinator is another connection to one of the brokers.
         broker.nodeid >= 0 || (!known && broker.name != "GroupCoordinator")
     });
     let count = |records: i64| u64::try_from(records).unwrap_or(0);
@@ -63,7 +63,7 @@ mod tests {
         "waitresp_msg_cnt":4,"txretries":5,"rtt":{"avg":1500,"p99":20000,"cnt":7}}"#;
 
     #[test]
-    fn brokers_are_read_and_bootstrap_servers_stand_in_for_them() {
+    fn bootstrap_servers_are_shown_only_while_no_broker_is_known() {
         let document = format!(r#"{{"name":"x","brokers":{{{BOOTSTRAP},{BROKER}}}}}"#);
         let known = brokers(document.as_bytes()).unwrap();
         let expected = BrokerStats {

@@ -9,46 +9,47 @@ use walrelay_sink::Record;
 use super::partition_gate::{HoldQueue, Knows, Offer, PartitionGate, Producer};
 use super::shared::Shared;
 
-/// A topic with a gate, as the callbacks of one producer need it: the opaque of the topic's handle.
+/// A topic with a gate, for the callbacks of one producer: the opaque of the topic's handle.
 pub(crate) struct TopicContext {
     gate: Arc<PartitionGate>,
     producer: Producer,
     shared: Arc<Shared>,
-    /// How many partitions there were when this producer's partitioner was asked last; or one of the two below.
+    /// The number of partitions at the last call of this producer's partitioner; or one of the two
+    /// constants below.
     count: AtomicI32,
 }
 
-/// No partitioner was asked, and no record was acknowledged.
+/// The partitioner was not called, and no record was acknowledged.
 const UNKNOWN: i32 = -1;
-/// A record was acknowledged, and no partitioner was asked.
+/// A record was acknowledged, and the partitioner was not called.
 const ACKNOWLEDGED: i32 = 0;
 
 /// Why a record was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotQueued {
-    /// By the topic's [`PartitionGate`], which counts it in this queue now.
+    /// The topic's [`PartitionGate`] holds it back and counts it in this queue.
     Held(HoldQueue),
-    /// By librdkafka.
+    /// librdkafka refused it.
     Refused(RDKafkaErrorCode),
 }
 
-/// What has become of the record that this thread is producing.
+/// The state of the record that this thread is producing.
 #[derive(Clone, Copy)]
-enum Turn {
-    /// It is producing none.
+enum Producing {
+    /// The thread is producing no record.
     None,
-    /// It has entered, and the partitioner was not asked yet.
+    /// The record has entered the gate, and the partitioner was not called yet.
     Entered(Offer),
     Placed(i32),
     Held(HoldQueue),
 }
 
 thread_local! {
-    static TURN: Cell<Turn> = const { Cell::new(Turn::None) };
+    static PRODUCING: Cell<Producing> = const { Cell::new(Producing::None) };
 }
 
 impl TopicContext {
-    /// Of a producer that does not know the topic yet.
+    /// The context for a producer that does not know the topic yet.
     pub(crate) fn new(gate: Arc<PartitionGate>, producer: Producer, shared: Arc<Shared>) -> Self {
         Self {
             gate,
@@ -63,10 +64,12 @@ impl TopicContext {
         self.gate.hashes_all()
     }
 
-    /// Has the record queued by `queue` if the gate lets it in, at the partition that the gate has chosen, if it has.
-    /// `hash`: the partition of so many that the record's key belongs to. `from`: as in [`Offer`].
+    /// Calls `queue` with the record if the gate admits it, with the partition if the gate has
+    /// chosen one. `hash`: the partition of the record's key, by the number of partitions. `from`:
+    /// as in [`Offer`].
     ///
-    /// `queue` calls librdkafka, which calls [`partition`](Self::partition) on this thread if it knows the topic.
+    /// `queue` calls librdkafka, which calls [`partition`](Self::partition) on this thread if it
+    /// knows the topic.
     pub(crate) fn produce(
         &self,
         record: &Record<'_>,
@@ -87,29 +90,30 @@ impl TopicContext {
             None => gate.enter(offer, self.knows(), record.key.is_some(), hash),
         };
         let partition = entered.map_err(NotQueued::Held)?;
-        TURN.set(partition.map_or(Turn::Entered(offer), Turn::Placed));
+        PRODUCING.set(partition.map_or(Producing::Entered(offer), Producing::Placed));
         let result = queue(&Record {
             partition,
             ..*record
         });
-        let turn = TURN.replace(Turn::None);
+        let producing = PRODUCING.replace(Producing::None);
         result.map_err(|code| {
-            let placed = match turn {
-                Turn::Held(queue) => return NotQueued::Held(queue),
-                Turn::Placed(partition) => Some(partition),
-                Turn::Entered(_) | Turn::None => None,
+            let placed = match producing {
+                Producing::Held(queue) => return NotQueued::Held(queue),
+                Producing::Placed(partition) => Some(partition),
+                Producing::Entered(_) | Producing::None => None,
             };
             gate.withdraw(self.producer, placed);
             NotQueued::Refused(code)
         })
     }
 
-    /// The partitioner's answer: the partition of a record for which hashing chooses `choice` of `count`. Asked within
-    /// [`produce`](Self::produce) if the topic's partitions are known; for a record that was unplaced until then, by a
-    /// thread of librdkafka's. An answer that is no partition makes librdkafka refuse the record.
+    /// The partitioner: returns the partition of a record for which hashing chooses `choice` of
+    /// `count`. Called within [`produce`](Self::produce) if librdkafka knows the topic's
+    /// partitions; for an unplaced record, called later by a thread of librdkafka. A result that is
+    /// no partition makes librdkafka refuse the record.
     pub(crate) fn partition(&self, seq: u64, choice: i32, keyed: bool, count: i32) -> i32 {
         self.count.store(count, Relaxed);
-        let Turn::Entered(offer) = TURN.get() else {
+        let Producing::Entered(offer) = PRODUCING.get() else {
             if self.gate.placed_late(seq, choice, count) {
                 self.shared.request_retry(self.gate.topic());
                 self.shared.wake_sender();
@@ -118,21 +122,21 @@ impl TopicContext {
         };
         match self.gate.place(offer, choice, keyed, count) {
             Ok(partition) => {
-                TURN.set(Turn::Placed(partition));
+                PRODUCING.set(Producing::Placed(partition));
                 partition
             }
             Err(queue) => {
-                TURN.set(Turn::Held(queue));
+                PRODUCING.set(Producing::Held(queue));
                 i32::MAX
             }
         }
     }
 
-    /// A broker has acknowledged a record of the topic: see [`PartitionGate::delivered`]. True: the sender is to be
-    /// woken.
+    /// Enters an acknowledged record of the topic: see [`PartitionGate::delivered`]. True: the
+    /// caller must wake the sender.
     #[must_use]
     pub(crate) fn delivered(&self, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
-        // Fails where more is known already.
+        // Fails if the number of partitions is known already.
         let _ = self
             .count
             .compare_exchange(UNKNOWN, ACKNOWLEDGED, Relaxed, Relaxed);

@@ -1,15 +1,15 @@
-//! The in-flight window: what bounds the sink's memory and makes back-pressure.
+//! The in-flight window: bounds the sink's memory and causes back-pressure.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-/// Records and bytes in flight, counted by one sender and given back by the producers' poll threads.
+/// Records and bytes in flight: taken by one sender, given back by the producers' poll threads.
 ///
 /// # No lost wake-up
-/// A sender that finds no room says that it waits, says how little must be in flight before it
-/// is worth waking, and **then looks again**. All accesses are sequentially consistent, so a
-/// give-back either happened before that second look, which sees it, or sees `waiting`. As long as
-/// the second look finds no room something is in flight, whose give-back is still to come; the last
-/// of them leaves nothing in flight, which always wakes.
+/// A sender that finds no room stores the number of bytes at which it is to be woken, stores
+/// `waiting`, and **then checks again**. All accesses are sequentially consistent, so a give-back
+/// either happened before that second check, which sees it, or sees `waiting`. If the second check
+/// finds no room, records are in flight and their give-backs are still to come; the last of them
+/// leaves no record in flight, which always wakes.
 #[derive(Debug)]
 pub(crate) struct Window {
     max_records: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Both bounds are at least one.
+    /// Both bounds must be at least one.
     pub(crate) fn new(max_records: u64, max_bytes: u64) -> Self {
         Self {
             max_records,
@@ -34,10 +34,11 @@ impl Window {
         }
     }
 
-    /// Takes room for one record, or arranges to be woken and says no. Called by one thread only.
+    /// Takes room for one record; returns false if there is none, and then the sender will be
+    /// woken. Called by one thread only.
     ///
-    /// A record that is larger than the whole window passes when nothing is in flight: it would
-    /// otherwise wait for ever.
+    /// A record that is larger than the whole window is admitted when nothing is in flight;
+    /// otherwise it would wait for ever.
     pub(crate) fn try_take(&self, weight: u64) -> bool {
         if !self.fits(weight) {
             self.wake_bytes.store(
@@ -55,21 +56,22 @@ impl Window {
         true
     }
 
-    /// Undoes a [`try_take`](Self::try_take) whose record was not queued after all.
+    /// Undoes a [`try_take`](Self::try_take) whose record was not queued.
     pub(crate) fn cancel(&self, weight: u64) {
         self.bytes.fetch_sub(weight, SeqCst);
         self.records.fetch_sub(1, SeqCst);
     }
 
-    /// A record has been reported. True: somebody waits and there is room worth waking them for.
+    /// Gives back the room of a reported record. True: the sender waits and must be woken.
     ///
-    /// The wake-up comes with an eighth of the window free, so that a fast sender is not woken for
-    /// every single record.
+    /// The wake-up comes when an eighth of the window is free, so that a fast sender is not woken
+    /// for every record.
     #[must_use]
     pub(crate) fn give_back(&self, weight: u64) -> bool {
         self.bytes.fetch_sub(weight, SeqCst);
         self.records.fetch_sub(1, SeqCst);
-        // Read after both, or of two threads that give back at once neither might see what both have freed.
+        // Load after both: otherwise, of two threads that give back at the same time, neither might
+        // see the sum.
         let (records, bytes) = (self.records.load(SeqCst), self.bytes.load(SeqCst));
         self.waiting.load(SeqCst)
             && (records == 0
@@ -78,12 +80,12 @@ impl Window {
             && self.waiting.swap(false, SeqCst)
     }
 
-    /// Records that were accepted and not reported yet.
+    /// The number of records accepted and not reported yet.
     pub(crate) fn in_flight(&self) -> u64 {
         self.records.load(SeqCst)
     }
 
-    /// Their bytes.
+    /// The bytes of those records.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(SeqCst)
     }
@@ -158,8 +160,9 @@ mod tests {
         assert_eq!(window.in_flight(), 2);
     }
 
-    /// A sender and two reporters race over a tiny window: a lost wake-up would hang the test. A record that is
-    /// never reported, as to a partition that is down, makes the last give-back no different from the others.
+    /// A sender and two reporters race over a tiny window: a lost wake-up would hang the test. One
+    /// record is never reported, as if its partition were down, so no give-back leaves the window
+    /// empty.
     #[test]
     fn no_wake_up_is_lost() {
         let window = Arc::new(Window::new(5, 65));

@@ -1,4 +1,4 @@
-//! A consumer that notes when each record came.
+//! A consumer that notes the time of each record.
 
 use std::collections::HashMap;
 use std::sync::Barrier;
@@ -9,15 +9,16 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::rig::{BREAK_IN_RECORDS, PARTITIONS};
+use crate::harness::{PARTITIONS, WARM_UP_RECORDS};
 
-/// When a record was appended, and when a consumer had it; microseconds since 1970.
+/// When a record was appended to the Kafka log and when the consumer received it, in microseconds
+/// since 1970.
 pub(crate) struct Seen {
     pub(crate) appended: i64,
     pub(crate) consumed: i64,
 }
 
-/// Reads until so many rows were seen, by the id in their header.
+/// Consumes until it has seen `rows` different ids (header `id`), or until `stop` is set.
 pub(crate) fn consume(
     kafka: &str,
     topics: &[String],
@@ -36,14 +37,14 @@ pub(crate) fn consume(
     let mut partitions = TopicPartitionList::new();
     for topic in topics {
         for partition in 0..PARTITIONS {
-            let first = Offset::Offset(BREAK_IN_RECORDS);
+            let first = Offset::Offset(WARM_UP_RECORDS);
             partitions
                 .add_partition_offset(topic, partition, first)
                 .expect("an offset");
         }
     }
     consumer.assign(&partitions).expect("an assignment");
-    // The first poll makes the connections, whose time is not the contender's.
+    // The first poll opens the connections, whose time must not count for the contender.
     let _ = consumer.poll(Duration::from_secs(1));
     ready.wait();
     let mut seen = HashMap::with_capacity(rows as usize);
@@ -62,7 +63,7 @@ pub(crate) fn consume(
             appended: record.timestamp().to_millis().expect("LogAppendTime") * 1000,
             consumed: consumed.as_micros() as i64,
         };
-        // A repeat changes nothing: the first one counts.
+        // Of a record that is repeated, the first counts.
         seen.entry(id.expect("an id")).or_insert(at);
     }
     seen

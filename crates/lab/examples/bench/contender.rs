@@ -1,14 +1,13 @@
-//! The contenders.
+//! The contenders: the programs that are measured, and the server processes that work for each.
 
 use walrelay_lab::proc;
-use walrelay_testkit::{SlotWatch, eventually_some};
+use walrelay_testkit::{PATIENCE, Program, SlotWatch, eventually_some};
 
 use crate::debezium::{self, Tuned};
-use crate::polling::{self, Sent};
-use crate::rig::{RelayConfig, Rig};
-use crate::running::{PATIENCE, Running};
+use crate::harness::{Harness, RelayConfig};
+use crate::polling::{self, AfterSend};
 
-/// What carries rows, and by which way it reaches the database.
+/// A program under measurement, and whether it connects to Postgres by TCP or by the Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Contender {
     pub(crate) kind: Kind,
@@ -17,20 +16,21 @@ pub(crate) struct Contender {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// What comes with Postgres: it reads and throws away. The measure for the others.
+    /// `pg_recvlogical`, which comes with Postgres: reads the stream and discards it. The other
+    /// contenders are compared with it.
     Recvlogical,
-    /// `walrelay bench --copy-of`: reads, decodes, routes, and throws away.
+    /// `walrelay bench --copy-of`: reads, decodes and routes, and discards the records.
     Null,
-    /// `walrelay run`, with its defaults.
+    /// `walrelay run` with its defaults.
     Relay,
-    /// The same with its HTTP endpoint, so that it records what metrics and page show.
+    /// `Relay` with the HTTP endpoint, which records the figures of metrics and status page.
     Observed,
-    /// The same as `Relay` by the binary that `BENCH_BASELINE` names.
+    /// `Relay` by the binary that `BENCH_BASELINE` names.
     Baseline,
-    Polling(Sent),
+    Polling(AfterSend),
     /// Debezium Server, tuned.
     Debezium,
-    /// No relay: the writers send.
+    /// No relay: the writers send the records.
     Writers,
 }
 
@@ -43,14 +43,14 @@ const fn unix(kind: Kind) -> Contender {
 }
 
 impl Contender {
-    /// The measure.
-    pub(crate) const YARDSTICK: Self = tcp(Kind::Recvlogical);
+    /// The contender that the others are compared with.
+    pub(crate) const REFERENCE: Self = tcp(Kind::Recvlogical);
     pub(crate) const RELAY: Self = tcp(Kind::Relay);
     pub(crate) const RELAY_UNIX: Self = unix(Kind::Relay);
 
-    /// Those that drain a backlog.
+    /// Contenders that drain a backlog.
     pub(crate) const DRAINING: [Self; 11] = [
-        Self::YARDSTICK,
+        Self::REFERENCE,
         tcp(Kind::Null),
         Self::RELAY,
         tcp(Kind::Observed),
@@ -58,21 +58,21 @@ impl Contender {
         unix(Kind::Recvlogical),
         unix(Kind::Null),
         Self::RELAY_UNIX,
-        tcp(Kind::Polling(Sent::Update)),
-        tcp(Kind::Polling(Sent::Delete)),
+        tcp(Kind::Polling(AfterSend::Update)),
+        tcp(Kind::Polling(AfterSend::Delete)),
         tcp(Kind::Debezium),
     ];
-    /// Those whose latency is measured.
-    pub(crate) const PROMPT: [Self; 7] = [
+    /// Contenders whose latency is measured.
+    pub(crate) const LATENCY: [Self; 7] = [
         Self::RELAY,
         tcp(Kind::Observed),
         tcp(Kind::Baseline),
         Self::RELAY_UNIX,
         tcp(Kind::Writers),
-        tcp(Kind::Polling(Sent::Update)),
+        tcp(Kind::Polling(AfterSend::Update)),
         tcp(Kind::Debezium),
     ];
-    /// Those that are measured with nothing to do.
+    /// Contenders that are measured while the outbox is idle.
     pub(crate) const IDLE: [Self; 4] = [
         Self::RELAY,
         tcp(Kind::Observed),
@@ -80,16 +80,27 @@ impl Contender {
         tcp(Kind::Debezium),
     ];
 
-    /// Debezium and the baseline take part only where they are asked for.
-    pub(crate) fn takes_part(self, rig: &Rig) -> bool {
+    /// Debezium and the baseline take part only on request.
+    pub(crate) fn takes_part(self, harness: &Harness) -> bool {
         match self.kind {
-            Kind::Debezium => rig.peers,
-            Kind::Baseline => rig.baseline.is_some(),
+            Kind::Debezium => harness.peers,
+            Kind::Baseline => harness.baseline.is_some(),
             _ => true,
         }
     }
 
-    /// In the tables of draining.
+    /// Those of `contenders` that take part, in the order of a round. Every other round runs
+    /// backwards, so that no contender profits from its place in the order.
+    pub(crate) fn order(contenders: &[Self], harness: &Harness, round: usize) -> Vec<Self> {
+        let mut order = contenders.to_vec();
+        order.retain(|contender| contender.takes_part(harness));
+        if round.is_multiple_of(2) {
+            order.reverse();
+        }
+        order
+    }
+
+    /// Name in the tables of draining.
     pub(crate) fn name(self) -> String {
         let by = if self.unix { "unix socket" } else { "TCP" };
         match self.names() {
@@ -98,7 +109,7 @@ impl Contender {
         }
     }
 
-    /// In the tables of latency.
+    /// Name in the tables of latency.
     pub(crate) fn latency_name(self) -> String {
         match self.kind {
             Kind::Relay | Kind::Observed | Kind::Baseline => self.name().replace(", to Kafka", ""),
@@ -108,13 +119,13 @@ impl Contender {
         }
     }
 
-    /// For `BENCH_ONLY`, and for names of slots and topics.
+    /// Short name: for `BENCH_ONLY`, and in the names of slots and topics.
     pub(crate) fn word(self) -> String {
         let (_, word, _) = self.names();
         format!("{word}_{}", if self.unix { "unix" } else { "tcp" })
     }
 
-    /// Its name in tables, its word, and where it sends to.
+    /// Name in tables, short name, and destination.
     fn names(self) -> (&'static str, &'static str, Option<&'static str>) {
         const KAFKA: Option<&str> = Some("Kafka");
         match self.kind {
@@ -123,93 +134,99 @@ impl Contender {
             Kind::Relay => ("walrelay", "relay", KAFKA),
             Kind::Observed => ("walrelay with [http]", "observed_relay", KAFKA),
             Kind::Baseline => ("walrelay, baseline", "baseline_relay", KAFKA),
-            Kind::Polling(Sent::Update) => ("polling by 1,000, UPDATE", "polling_update", KAFKA),
-            Kind::Polling(Sent::Delete) => ("polling by 1,000, DELETE", "polling_delete", KAFKA),
+            Kind::Polling(AfterSend::Update) => {
+                ("polling by 1,000, UPDATE", "polling_update", KAFKA)
+            }
+            Kind::Polling(AfterSend::Delete) => {
+                ("polling by 1,000, DELETE", "polling_delete", KAFKA)
+            }
             Kind::Debezium => ("Debezium Server, tuned", "debezium", KAFKA),
             Kind::Writers => ("none, the writers send by themselves", "writers", None),
         }
     }
 
-    /// Whether it is `walrelay run`.
+    /// Whether the contender is `walrelay run`.
     pub(crate) fn is_walrelay(self) -> bool {
         matches!(self.kind, Kind::Relay | Kind::Observed | Kind::Baseline)
     }
 
-    /// Whether it writes to Kafka.
+    /// Whether the contender writes to Kafka.
     pub(crate) fn produces(self) -> bool {
         !matches!(self.kind, Kind::Recvlogical | Kind::Null)
     }
 
-    /// Whether it reads from a slot that is made for it.
+    /// Whether the contender reads from a slot that is created for it.
     pub(crate) fn has_slot(self) -> bool {
         !matches!(self.kind, Kind::Null | Kind::Polling(_) | Kind::Writers)
     }
 
-    pub(crate) fn url(self, rig: &Rig) -> String {
+    pub(crate) fn url(self, harness: &Harness) -> String {
         if self.unix {
-            rig.postgres.url()
+            harness.postgres.url()
         } else {
-            rig.tcp()
+            harness.tcp()
         }
     }
 
-    /// Starts what writes to Kafka, and returns when it reads. One that polls ends after so many rows, if
-    /// there are any.
+    /// Starts a contender that writes to Kafka; returns when it reads from Postgres. A polling
+    /// relay ends after `rows` rows, or never if `rows` is 0.
     pub(crate) fn start(
         self,
-        rig: &Rig,
+        harness: &Harness,
         config: &RelayConfig<'_>,
         tuned: Tuned,
         rows: u64,
-    ) -> Running {
+    ) -> Program {
         match self.kind {
-            Kind::Relay => rig.relay(&rig.binary, config, &[]),
-            Kind::Observed => rig.relay(&rig.binary, config, &["--set=http.listen=127.0.0.1:0"]),
+            Kind::Relay => harness.relay(&harness.binary, config, &[]),
+            Kind::Observed => {
+                harness.relay(&harness.binary, config, &["--set=http.listen=127.0.0.1:0"])
+            }
             Kind::Baseline => {
-                let baseline = rig.baseline.as_deref();
-                rig.relay(baseline.expect("BENCH_BASELINE is set"), config, &[])
+                let baseline = harness.baseline.as_deref();
+                harness.relay(baseline.expect("BENCH_BASELINE is set"), config, &[])
             }
             Kind::Polling(sent) => {
-                let kafka = rig.kafka.bootstrap_servers();
+                let kafka = harness.kafka.bootstrap_servers();
                 let arguments = polling::arguments(config.url, &kafka, config.prefix, rows, sent);
-                rig.spawn(&rig.own, &arguments, polling::BEGINS)
+                harness.spawn(&harness.bench_program, &arguments, polling::READY_LINE)
             }
-            Kind::Debezium => debezium::start(rig, config.slot, config.prefix, tuned),
+            Kind::Debezium => debezium::start(harness, config.slot, config.prefix, tuned),
             Kind::Recvlogical | Kind::Null | Kind::Writers => {
                 panic!("{} does not relay to Kafka", self.name())
             }
         }
     }
 
-    /// Ends it: walrelay in order. Of the others nothing is asked any more.
-    pub(crate) fn end(self, running: Running) {
+    /// Ends the contender: walrelay by SIGTERM, which must succeed; any other by SIGKILL.
+    pub(crate) fn end(self, running: Program) {
         if self.is_walrelay() {
-            running.terminate();
+            running.ends_well();
         }
     }
 }
 
-/// The server's processes that work for a contender.
+/// The processes of the Postgres server that work for a contender.
 #[derive(Debug)]
 pub(crate) struct Backends {
-    /// With the CPU that each was seen to have used.
+    /// Process ids, each with the CPU seconds last read for it.
     seen: Vec<(u32, f64)>,
 }
 
 impl Backends {
-    /// Those of a contender, as soon as all of them are there.
-    pub(crate) fn of(contender: Contender, rig: &Rig, slot: &str) -> Self {
+    /// Waits until all server processes of the contender exist.
+    pub(crate) fn of(contender: Contender, harness: &Harness, slot: &str) -> Self {
         let pids = match contender.kind {
             Kind::Null | Kind::Writers => Vec::new(),
             Kind::Polling(_) => {
                 let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = $1";
                 let rows = eventually_some(PATIENCE, || {
-                    let rows = rig.db.query(sql, &[&polling::APPLICATION]);
+                    let rows = harness.db.query(sql, &[&polling::APPLICATION]);
                     (rows.len() == polling::CONNECTIONS).then_some(rows)
                 });
                 rows.iter().map(|row| row.get(0)).collect()
             }
-            _ => vec![SlotWatch::new(&rig.postgres.url(), slot).wait_active(PATIENCE)],
+            _ => vec![SlotWatch::new(&harness.postgres.url(), slot).wait_active(PATIENCE)],
         };
         let seen = |pid: i32| (pid.unsigned_abs(), 0.0);
         Self {
@@ -221,7 +238,8 @@ impl Backends {
         self.seen.iter().map(|(pid, _)| *pid)
     }
 
-    /// Seconds so far. One that has ended counts with what it was seen to have used last.
+    /// CPU seconds of all the processes so far. A process that has ended counts with its last
+    /// reading.
     pub(crate) fn cpu(&mut self) -> f64 {
         for (pid, cpu) in &mut self.seen {
             *cpu = proc::cpu(*pid).unwrap_or(*cpu);

@@ -1,39 +1,45 @@
-//! CPU of a contender, of the servers and of the machine.
+//! CPU of a contender, of the servers and of the whole machine; memory of a program.
 
 use std::fmt;
 
 use serde::Serialize;
 use walrelay_lab::proc;
+use walrelay_testkit::Program;
 
+use crate::harness::Harness;
 use crate::quiet::machine_cpu;
-use crate::rig::Rig;
 
-/// Seconds of CPU.
+/// A line of `/proc/<pid>/status` in MB (10^6 bytes); `None` after the process has gone.
+pub(crate) fn megabytes(program: &Program, name: &str) -> Option<f64> {
+    proc::memory(program.pid(), name).map(|bytes| bytes as f64 / 1e6)
+}
+
+/// CPU time in seconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Cpu {
-    /// Of the contender.
+    /// CPU of the contender.
     pub(crate) relay: f64,
-    /// Of the server's processes that serve it.
+    /// CPU of the Postgres processes that serve the contender.
     pub(crate) postgres: f64,
     pub(crate) broker: f64,
-    /// Of this program.
+    /// CPU of this program.
     pub(crate) own: f64,
-    /// Of everything: the server's writers, and this program's, and its consumer, too.
+    /// CPU of the whole machine, which includes the writers and the consumer.
     pub(crate) machine: f64,
 }
 
 impl Cpu {
-    pub(crate) fn so_far(rig: &Rig, relay: f64, postgres: f64) -> Self {
+    pub(crate) fn so_far(harness: &Harness, relay: f64, postgres: f64) -> Self {
         Self {
             relay,
             postgres,
-            broker: rig.broker_cpu(),
+            broker: harness.broker_cpu(),
             own: proc::cpu("self").unwrap_or_default(),
             machine: machine_cpu(),
         }
     }
 
-    /// What was used since, so many times.
+    /// CPU used since `before`, multiplied by `times`.
     pub(crate) fn since(self, before: Self, times: f64) -> Self {
         let since = |of: fn(&Self) -> f64| (of(&self) - of(&before)) * times;
         Self {
@@ -45,13 +51,13 @@ impl Cpu {
         }
     }
 
-    /// What anything else on the machine used.
+    /// CPU used by anything else on the machine.
     pub(crate) fn others(&self) -> f64 {
         self.machine - self.relay - self.postgres - self.broker - self.own
     }
 }
 
-/// Of the relay, the server for it, the broker, and the whole machine.
+/// Relay / Postgres processes for the relay / broker / whole machine.
 impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

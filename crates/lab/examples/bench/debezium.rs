@@ -1,12 +1,10 @@
 //! Debezium Server, tuned, in a process of its own.
 
-use walrelay_lab::proc;
-use walrelay_testkit::{SlotWatch, debezium_properties, debezium_server, eventually};
+use walrelay_testkit::{Program, SlotWatch, debezium_properties, debezium_server};
 
-use crate::rig::{OUTBOX, Rig};
-use crate::running::{PATIENCE, Running};
+use crate::harness::{Harness, OUTBOX};
 
-/// For what it is tuned.
+/// What Debezium Server is tuned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tuned {
     Throughput,
@@ -30,9 +28,9 @@ impl Tuned {
     }
 }
 
-/// Starts it on a slot that exists, and returns when it reads that. Its records are like walrelay's
-/// with its defaults.
-pub(crate) fn start(rig: &Rig, slot: &str, prefix: &str, tuned: Tuned) -> Running {
+/// Starts Debezium Server on an existing slot; returns when it reads the slot. Its records are like
+/// walrelay's by default.
+pub(crate) fn start(harness: &Harness, slot: &str, prefix: &str, tuned: Tuned) -> Program {
     let router = "debezium.transforms.outbox";
     let others = format!(
         "debezium.source.database.sslmode=disable\n\
@@ -51,14 +49,13 @@ pub(crate) fn start(rig: &Rig, slot: &str, prefix: &str, tuned: Tuned) -> Runnin
          {}",
         tuned.lines()
     );
-    let brokers = rig.kafka.bootstrap_servers();
-    let properties = debezium_properties(&rig.postgres, &brokers, slot, OUTBOX, &others);
+    let brokers = harness.kafka.bootstrap_servers();
+    let properties = debezium_properties(&harness.postgres, &brokers, slot, OUTBOX, &others);
     let options = ["-Xms2g", "-Xmx2g", "-XX:+UseParallelGC"];
-    let mut command = debezium_server(&rig.file(slot), &properties, &options);
-    let running = rig.start_program(&mut command);
-    let watch = SlotWatch::new(&rig.postgres.url(), slot);
-    eventually(PATIENCE, || {
-        assert!(!proc::has_ended(running.pid()), "{}", running.log());
+    let mut command = debezium_server(&harness.file(slot), &properties, &options);
+    let running = harness.start_program(&mut command);
+    let watch = SlotWatch::new(&harness.postgres.url(), slot);
+    running.until("reader of the slot", || {
         watch.read().is_some_and(|slot| slot.active_pid.is_some())
     });
     running

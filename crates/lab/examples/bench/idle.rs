@@ -1,4 +1,4 @@
-//! A relay with nothing to do.
+//! A relay while the outbox is idle.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,9 +7,10 @@ use serde::Serialize;
 use walrelay_lab::proc;
 
 use crate::contender::{Backends, Contender, Kind};
+use crate::cpu::megabytes;
 use crate::debezium::Tuned;
+use crate::harness::{Harness, OUTBOX, RelayConfig};
 use crate::quiet::{Quiet, machine_cpu};
-use crate::rig::{OUTBOX, RelayConfig, Rig};
 
 const SLOT: &str = "idle";
 
@@ -17,35 +18,40 @@ const SLOT: &str = "idle";
 pub(crate) struct Idle {
     pub(crate) contender: &'static str,
     pub(crate) seconds: f64,
-    /// MB.
+    /// Resident memory in MB.
     pub(crate) memory: f64,
     pub(crate) memory_peak: f64,
     /// Milliseconds of CPU per second.
     pub(crate) cpu: f64,
     pub(crate) walsender_cpu: f64,
-    /// Processors that were busy with anything else.
+    /// Processors that anything else on the machine used.
     pub(crate) others: f64,
 }
 
-pub(crate) fn run(rig: &Rig, contender: Contender, time: Duration, quiet: &mut Quiet) -> Idle {
-    // What a start costs is not idleness.
+pub(crate) fn run(
+    harness: &Harness,
+    contender: Contender,
+    time: Duration,
+    quiet: &mut Quiet,
+) -> Idle {
+    // Wait for `settle` first: the start is not part of being idle.
     let (name, settle) = match contender.kind {
         Kind::Debezium => ("Debezium Server", Duration::from_secs(10)),
         Kind::Observed => ("walrelay with [http]", Duration::from_secs(10)),
         Kind::Baseline => ("walrelay, baseline", Duration::from_secs(1)),
         _ => ("walrelay", Duration::from_secs(1)),
     };
-    rig.slot_at_end(SLOT);
+    harness.slot_at_end(SLOT);
     quiet.wait();
     let config = RelayConfig {
-        url: &rig.tcp(),
+        url: &harness.tcp(),
         table: OUTBOX,
         slot: SLOT,
         prefix: "idle.",
         tls: false,
     };
-    let relay = contender.start(rig, &config, Tuned::Throughput, 0);
-    let mut walsender = Backends::of(contender, rig, SLOT);
+    let relay = contender.start(harness, &config, Tuned::Throughput, 0);
+    let mut walsender = Backends::of(contender, harness, SLOT);
     let mut used = || [proc::cpu(relay.pid()).expect("it runs"), walsender.cpu()];
 
     thread::sleep(settle);
@@ -55,7 +61,7 @@ pub(crate) fn run(rig: &Rig, contender: Contender, time: Duration, quiet: &mut Q
     let machine = machine_cpu() - machine;
     let cpu = [0, 1].map(|i| (after[i] - before[i]) / time);
     let others = machine / time - cpu.iter().sum::<f64>();
-    let memory = |name| relay.megabytes(name).expect("it runs");
+    let memory = |name| megabytes(&relay, name).expect("it runs");
     let idle = Idle {
         contender: name,
         seconds: time,
@@ -66,6 +72,6 @@ pub(crate) fn run(rig: &Rig, contender: Contender, time: Duration, quiet: &mut Q
         others: others.max(0.0),
     };
     contender.end(relay);
-    rig.drop_slot(SLOT);
+    harness.drop_slot(SLOT);
     idle
 }

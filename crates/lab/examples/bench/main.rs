@@ -4,18 +4,19 @@
 //! binary between them: draining a backlog beside `pg_recvlogical` on the same WAL, idle, and the
 //! latency at a steady rate. Prints Markdown on standard output, progress on standard error.
 //!
-//! It reads `/proc`, so it is for Linux. What others do on the machine at the same time is measured
-//! too and printed beside each run: a figure from a busy machine shows that it is one.
+//! It reads `/proc`, so it runs on Linux only. What other programs use of the machine meanwhile is
+//! measured too and printed beside each run.
 //!
 //! - `bench [path of the binary]`, else `WALRELAY_BIN`, else the release build beside this program
-//! - `BENCH_ONLY`: `drain`, `latency`, `ramp`, `light`, `idle` or `sweep` alone; another word means
-//!   draining by the contenders whose short names have it in them, such as `relay` or `tcp`
-//! - `BENCH_RUNS`: runs of each contender, 3 by default; of latency's at most 3
-//! - `BENCH_ROWS`: rows of the backlog, 1,000,000 by default; `BENCH_SWEEP_ROWS`: those of a sweep's,
-//!   500,000; `BENCH_SWEEP`: only cases with this in their word, such as `topics` or `tls`
-//! - `BENCH_SECONDS`: how long a rate is held, 15; `BENCH_RATE`: other rates,
-//!   with commas between them; `BENCH_STEP`: a step of the ramp, 5; `BENCH_IDLE`:
-//!   idleness, 60
+//! - `BENCH_ONLY`: `drain`, `latency`, `ramp`, `light`, `idle` or `sweep` alone; any other word
+//!   selects draining by the contenders whose short names contain it, such as `relay` or `tcp`
+//! - `BENCH_RUNS`: runs of each contender, 3 by default; at most 3 for latency
+//! - `BENCH_ROWS`: rows of the backlog, 1,000,000 by default; `BENCH_SWEEP_ROWS`: rows of a sweep's
+//!   backlog, 500,000 by default; `BENCH_SWEEP`: only cases whose short names contain this, such as
+//!   `topics` or `tls`
+//! - `BENCH_SECONDS`: how long a rate is held, 15 by default; `BENCH_RATE`: other rates, separated
+//!   by commas; `BENCH_STEP`: seconds of a step of the ramp, 5 by default; `BENCH_IDLE`: seconds of
+//!   idleness, 60 by default
 //! - `BENCH_BASELINE`: the path of an earlier binary, which is measured beside this one
 //! - `BENCH_PEERS=1`: Debezium Server takes part (`make bench` fetches it)
 //! - `BENCH_WAIT`: seconds to wait in all for a machine that is busy with other things, 60 by
@@ -28,18 +29,18 @@
     reason = "a program for the terminal, which ends with the reason when a measurement cannot be made"
 )]
 
+mod checker;
 mod consumer;
 mod contender;
 mod cpu;
 mod debezium;
 mod drain;
+mod harness;
 mod idle;
-mod judge;
 mod latency;
 mod polling;
+mod programs;
 mod quiet;
-mod rig;
-mod running;
 mod stream;
 mod sweep;
 mod table;
@@ -54,21 +55,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use crate::checker::Checker;
 use crate::contender::Contender;
-use crate::drain::{Course, Drained};
+use crate::drain::{DrainSpec, Drained};
+use crate::harness::{Backlog, Harness, Load, OUTBOX};
 use crate::idle::Idle;
-use crate::judge::Judge;
 use crate::latency::Latency;
 use crate::quiet::Quiet;
-use crate::rig::{Backlog, Load, OUTBOX, Rig};
 use crate::sweep::Swept;
 use crate::warm_up::warm_up;
 
-/// Everything that was measured.
+/// Everything that was measured; written as JSON.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     machine: Vec<(&'static str, String)>,
-    /// Of the backlog that was drained.
+    /// Average bytes of a payload in the drained backlog.
     payload_bytes: Option<f64>,
     wal_bytes: Option<i64>,
     drained: Vec<Drained>,
@@ -79,7 +80,7 @@ struct Figures {
     swept: Vec<Swept>,
 }
 
-/// What is measured when nothing is said. A sweep must be asked for.
+/// What is measured by default. A sweep must be asked for.
 const PARTS: [&str; 5] = ["drain", "latency", "ramp", "light", "idle"];
 const SWEEP: &str = "sweep";
 
@@ -101,30 +102,38 @@ fn main() {
     };
     let mut quiet = Quiet::new(Duration::from_secs(number("BENCH_WAIT", 60)));
 
-    let rig = Rig::start(peers);
+    let harness = Harness::start(peers);
     let mut figures = Figures {
-        machine: table::machine(&rig),
+        machine: table::machine(&harness),
         ..Figures::default()
     };
     println!("{}", table::facts(&figures.machine));
     if wanted("drain") {
         let word = if is_part { "" } else { &*only };
-        let backlog = rig.backlog(OUTBOX, Load::orders(rows));
+        let backlog = harness.backlog(OUTBOX, Load::orders(rows));
         figures.payload_bytes = Some(backlog.payload_bytes);
         figures.wal_bytes = Some(backlog.wal_bytes);
-        drain_all(&rig, &backlog, runs, word, &mut quiet, &mut figures.drained);
-        rig.drop_slot(&backlog.kept);
+        drain_all(
+            &harness,
+            &backlog,
+            runs,
+            word,
+            &mut quiet,
+            &mut figures.drained,
+        );
+        harness.drop_slot(&backlog.kept);
         println!("{}", table::draining(&backlog, &figures.drained));
         println!("{}", table::ratios(&figures.drained));
     }
     if ["latency", "ramp", "light"].into_iter().any(wanted) {
-        latency::until_warm(&rig, &mut quiet);
+        latency::until_warm(&harness, &mut quiet);
     }
     if wanted("latency") {
         let rounds = runs.min(latency::ROUNDS);
-        let say = |run: &Latency| eprintln!("{}", table::latency_progress(run));
+        let print_progress = |run: &Latency| eprintln!("{}", table::latency_progress(run));
         for rate in rates() {
-            let of_rate = latency::steady(&rig, rate, rounds, seconds, &mut quiet, say);
+            let of_rate =
+                latency::steady(&harness, rate, rounds, seconds, &mut quiet, print_progress);
             figures.latency.extend(of_rate);
         }
         println!("{}", table::latency(&figures.latency));
@@ -132,31 +141,32 @@ fn main() {
     }
     if wanted("ramp") {
         eprintln!("ramp");
-        figures.ramp = latency::ramp(&rig, number("BENCH_STEP", 5), &mut quiet);
+        figures.ramp = latency::ramp(&harness, number("BENCH_STEP", 5), &mut quiet);
         println!("{}", table::ramp(&figures.ramp));
     }
     if wanted("light") {
         eprintln!("a light topic, alone and beside a heavy one");
-        figures.light = latency::light(&rig, seconds, &mut quiet);
+        figures.light = latency::light(&harness, seconds, &mut quiet);
         println!("{}", table::light(&figures.light));
     }
     if wanted("idle") {
         let time = Duration::from_secs(number("BENCH_IDLE", 60));
         for contender in Contender::IDLE {
-            if contender.takes_part(&rig) {
+            if contender.takes_part(&harness) {
                 eprintln!("idle");
                 figures
                     .idle
-                    .push(idle::run(&rig, contender, time, &mut quiet));
+                    .push(idle::run(&harness, contender, time, &mut quiet));
             }
         }
-        println!("{}", table::idle(&rig, &figures.idle));
+        println!("{}", table::idle(&harness, &figures.idle));
     }
     if wanted(SWEEP) {
         let rows = number("BENCH_SWEEP_ROWS", 500_000);
         let cases = env::var("BENCH_SWEEP").unwrap_or_default();
-        let say = |case: &str, run: &Drained| eprintln!("{case}: {}", table::progress(run));
-        figures.swept = sweep::run(&rig, rows, runs, &cases, &mut quiet, say);
+        let print_progress =
+            |case: &str, run: &Drained| eprintln!("{case}: {}", table::progress(run));
+        figures.swept = sweep::run(&harness, rows, runs, &cases, &mut quiet, print_progress);
         println!("{}", table::sweep(&figures.swept));
     }
     if !figures.drained.is_empty() {
@@ -165,7 +175,7 @@ fn main() {
     println!("As JSON: {}", write(&figures).display());
 }
 
-/// Those of `BENCH_RATE`, if there are any.
+/// Rates of `BENCH_RATE`, or the defaults.
 fn rates() -> Vec<u64> {
     let Ok(text) = env::var("BENCH_RATE") else {
         return latency::RATES.to_vec();
@@ -178,7 +188,7 @@ fn rates() -> Vec<u64> {
 }
 
 fn drain_all(
-    rig: &Rig,
+    harness: &Harness,
     backlog: &Backlog,
     runs: usize,
     only: &str,
@@ -191,26 +201,22 @@ fn drain_all(
         backlog.wal_bytes / 1_000_000,
         backlog.payload_bytes
     );
-    let mut judge = Judge::new(rig, backlog);
+    let mut checker = Checker::new(harness, backlog);
     let mut drain = |contender, round| {
-        let course = Course {
-            rig,
+        let spec = DrainSpec {
+            harness,
             backlog,
             contender,
             round,
             tls: false,
         };
-        drain::run(&course, &mut judge, quiet)
+        drain::run(&spec, &mut checker, quiet)
     };
-    // The WAL comes into the page cache, too: these do not count.
+    // The warm-up runs do not count. They also bring the WAL into the page cache.
     warm_up(|_| drain(Contender::RELAY, 0).cost_to_broker());
     for round in 1..=runs {
-        // Every other round backwards, so that none profits from its place.
-        let mut order = Contender::DRAINING.to_vec();
-        order.retain(|contender| contender.takes_part(rig) && contender.word().contains(only));
-        if round % 2 == 0 {
-            order.reverse();
-        }
+        let mut order = Contender::order(&Contender::DRAINING, harness, round);
+        order.retain(|contender| contender.word().contains(only));
         for contender in order {
             let run = drain(contender, round);
             eprintln!("{}", table::progress(&run));
@@ -219,7 +225,7 @@ fn drain_all(
     }
 }
 
-/// Writes the figures beside the build.
+/// Writes the figures as JSON into the build directory.
 fn write(figures: &Figures) -> PathBuf {
     let own = env::current_exe().expect("this program has a path");
     let target = own.ancestors().nth(3).expect("a build directory");
@@ -233,7 +239,7 @@ fn write(figures: &Figures) -> PathBuf {
     path
 }
 
-/// A number from the environment.
+/// A number from the environment, or the default.
 fn number<T: FromStr>(name: &str, default: T) -> T {
     match env::var(name) {
         Ok(text) => text

@@ -1,14 +1,15 @@
-//! A polling relay, what walrelay replaces, written well.
+//! A well-written polling relay: the kind of relay that walrelay replaces.
 //!
-//! It takes a batch of rows under `FOR UPDATE SKIP LOCKED`, in the order of their number; sends all of
-//! them with `acks=all` and idempotence before it waits; marks or deletes the batch by one statement,
-//! and commits. Two connections take turns: one reads a batch while the broker has the other's. A batch
-//! is enqueued before the next is read, which keeps the order. Statements are prepared once and
-//! pipelined. The next batch begins behind the last one; it begins at the first unsent row now and
-//! then, and after a batch that was not full. The relay rests only after an empty batch.
+//! It reads a batch of rows with `FOR UPDATE SKIP LOCKED`, ordered by `seq`. It sends the whole
+//! batch with `acks=all` and idempotence before it waits for the reports, then marks or deletes the
+//! batch with one statement, and commits. Two connections take turns: one reads a batch while the
+//! other waits for the broker. A batch is enqueued before the next is read, which keeps the order.
+//! Statements are prepared once and pipelined. The next batch begins behind the last one; it begins
+//! at the first unsent row every [`RESCAN_EVERY`] batches and after a batch that was not full. The
+//! relay sleeps only after an empty batch.
 //!
-//! It is a process of its own, this program with `--polling`, so that its CPU and memory are measured
-//! apart from the rig's.
+//! It runs as a process of its own, this program with `--polling`, so that its CPU and memory are
+//! measured apart from the harness.
 
 use std::env;
 use std::sync::Arc;
@@ -23,28 +24,28 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::writers::{id_header, safe};
 
-/// As the widespread ones have it.
+/// Rows of a batch; a common value.
 const BATCH: i64 = 1000;
-/// How often it looks from the beginning again: a row that was committed after others with higher numbers
-/// is behind it.
-const AGAIN: u32 = 64;
-/// When nothing was there.
-const REST: Duration = Duration::from_millis(50);
-/// By which the rig finds its backends.
+/// Every so many batches the relay reads from the first unsent row again: a row may be committed
+/// after rows with higher numbers.
+const RESCAN_EVERY: u32 = 64;
+/// Pause after an empty batch.
+const POLL_PAUSE: Duration = Duration::from_millis(50);
+/// `application_name` by which the harness finds the server processes.
 pub(crate) const APPLICATION: &str = "polling";
 pub(crate) const CONNECTIONS: usize = 2;
 pub(crate) const FLAG: &str = "--polling";
-/// What it says when it begins.
-pub(crate) const BEGINS: &str = "polling begins";
+/// Line that the process prints when it begins.
+pub(crate) const READY_LINE: &str = "polling begins";
 
-/// What it does with a row that was sent.
+/// What happens to a row that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum AfterSend {
     Update,
     Delete,
 }
 
-impl Sent {
+impl AfterSend {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Update => "update",
@@ -52,7 +53,7 @@ impl Sent {
         }
     }
 
-    /// The condition on `sent_at` is for the index, which has the unsent rows only.
+    /// The condition on `sent_at` selects the partial index, which contains only unsent rows.
     fn statement(self) -> &'static str {
         match self {
             Self::Update => {
@@ -63,44 +64,45 @@ impl Sent {
     }
 }
 
-/// The arguments of a child that relays `rows` rows to topics of this prefix, and as long as it is let if
-/// there are none.
+/// Arguments of the child process: it relays `rows` rows to topics with this prefix, or runs until
+/// it is killed if `rows` is 0.
 pub(crate) fn arguments(
     url: &str,
     bootstrap: &str,
     prefix: &str,
     rows: u64,
-    sent: Sent,
+    sent: AfterSend,
 ) -> Vec<String> {
     let rows = rows.to_string();
     let words = [FLAG, url, bootstrap, prefix, &rows, sent.word()];
     words.map(str::to_owned).to_vec()
 }
 
-/// Records of a batch that the broker has not answered for.
+/// Counts the records of a batch without a delivery report.
 #[derive(Default)]
-struct Flight {
-    open: AtomicUsize,
-    landed: Notify,
+struct BatchReports {
+    pending: AtomicUsize,
+    all_reported: Notify,
 }
 
-struct Reports;
+struct ReportCounter;
 
-impl ClientContext for Reports {}
+impl ClientContext for ReportCounter {}
 
-impl ProducerContext for Reports {
-    type DeliveryOpaque = Arc<Flight>;
+impl ProducerContext for ReportCounter {
+    type DeliveryOpaque = Arc<BatchReports>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, flight: Arc<Flight>) {
-        // Rolled back with the process; started again, it would go on from there.
+    fn delivery(&self, result: &DeliveryResult<'_>, reports: Arc<BatchReports>) {
+        // The transaction is rolled back when the process ends; a restart would continue from
+        // there.
         assert!(result.is_ok(), "the broker refused a record");
-        if flight.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            flight.landed.notify_one();
+        if reports.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            reports.all_reported.notify_one();
         }
     }
 }
 
-/// The child.
+/// The main function of the child process.
 pub(crate) fn serve() {
     let arguments: Vec<String> = env::args().skip(2).collect();
     let [url, bootstrap, prefix, rows, sent] = &arguments[..] else {
@@ -108,12 +110,12 @@ pub(crate) fn serve() {
     };
     let rows: u64 = rows.parse().expect("a number of rows");
     let sent = match &**sent {
-        "update" => Sent::Update,
-        "delete" => Sent::Delete,
+        "update" => AfterSend::Update,
+        "delete" => AfterSend::Delete,
         other => panic!("{other} is neither update nor delete"),
     };
-    // The batch is there as a whole: the linger is what it takes to enqueue it.
-    let producer = safe(bootstrap, "2").create_with_context(Reports);
+    // The whole batch is there at once: the linger covers the time to enqueue it.
+    let producer = safe(bootstrap, "2").create_with_context(ReportCounter);
     let producer = producer.expect("a producer");
     let relay = Arc::new(Polling {
         producer,
@@ -136,7 +138,7 @@ pub(crate) fn serve() {
             tokio::spawn(connection);
             clients.push(client);
         }
-        eprintln!("{BEGINS}");
+        eprintln!("{READY_LINE}");
         let start = |client| tokio::spawn(Arc::clone(&relay).work(client));
         let workers: Vec<_> = clients.into_iter().map(start).collect();
         for worker in workers {
@@ -146,28 +148,28 @@ pub(crate) fn serve() {
 }
 
 struct Polling {
-    producer: ThreadedProducer<Reports>,
+    producer: ThreadedProducer<ReportCounter>,
     prefix: String,
-    sent: Sent,
+    sent: AfterSend,
     rows: u64,
     done: AtomicU64,
-    /// Who has it reads and enqueues.
-    turn: Mutex<Place>,
+    /// The holder of this lock reads and enqueues.
+    turn: Mutex<BatchStart>,
 }
 
-/// Where the next batch begins: what is locked by the other connection, and what is dead, need not be
-/// passed over for each.
+/// Where the next batch begins. It skips the rows that the other connection has locked, and dead
+/// rows.
 #[derive(Default)]
-struct Place {
+struct BatchStart {
     after: i64,
     batches: u32,
 }
 
-impl Place {
-    fn move_on(&mut self, last: Option<i64>, full: bool) {
+impl BatchStart {
+    fn advance(&mut self, last: Option<i64>, full: bool) {
         self.batches += 1;
         self.after = match last {
-            Some(last) if full && !self.batches.is_multiple_of(AGAIN) => last,
+            Some(last) if full && !self.batches.is_multiple_of(RESCAN_EVERY) => last,
             _ => 0,
         };
     }
@@ -196,22 +198,22 @@ impl Polling {
             let batch = batch.expect("a batch");
             let from_the_beginning = turn.after == 0;
             let last = batch.last().map(|row| row.get(0));
-            turn.move_on(last, batch.len() as i64 == BATCH);
+            turn.advance(last, batch.len() as i64 == BATCH);
             if batch.is_empty() {
                 drop(turn);
                 client.batch_execute("COMMIT").await.expect("its end");
                 if from_the_beginning {
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(POLL_PAUSE).await;
                 }
                 continue;
             }
-            let flight = Arc::new(Flight::default());
-            flight.open.store(batch.len(), Ordering::Release);
+            let reports = Arc::new(BatchReports::default());
+            reports.pending.store(batch.len(), Ordering::Release);
             for row in &batch {
-                self.send(row, &flight);
+                self.send(row, &reports);
             }
             drop(turn);
-            flight.landed.notified().await;
+            reports.all_reported.notified().await;
             let numbers: Vec<i64> = batch.iter().map(|row| row.get(0)).collect();
             let numbers: [&(dyn ToSql + Sync); 1] = [&numbers];
             let (closed, committed) = tokio::join!(
@@ -224,11 +226,11 @@ impl Polling {
         }
     }
 
-    fn send(&self, row: &tokio_postgres::Row, flight: &Arc<Flight>) {
+    fn send(&self, row: &tokio_postgres::Row, reports: &Arc<BatchReports>) {
         let (id, kind): (&str, &str) = (row.get(1), row.get(2));
         let (key, payload): (&str, &str) = (row.get(3), row.get(4));
         let topic = format!("{}{kind}", self.prefix);
-        let record = BaseRecord::with_opaque_to(&topic, Arc::clone(flight));
+        let record = BaseRecord::with_opaque_to(&topic, Arc::clone(reports));
         let record = record.key(key).payload(payload).headers(id_header(id));
         let sent = self.producer.send(record).map_err(|(error, _)| error);
         sent.expect("room for a batch");

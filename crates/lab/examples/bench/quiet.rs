@@ -1,38 +1,38 @@
-//! What else the machine does.
+//! Waits until nothing else uses the machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_lab::proc;
 
-/// Seconds of CPU that the machine has spent on work, of all processors.
+/// CPU seconds that all processors of the machine have spent on work.
 pub(crate) fn machine_cpu() -> f64 {
     proc::machine_cpu().expect("Linux's /proc")
 }
 
-/// Waits for a machine that does nothing else, as long as its patience lasts.
+/// Waits for an idle machine, for `budget` in all over the whole benchmark.
 pub(crate) struct Quiet {
-    patience: Duration,
+    budget: Duration,
 }
 
 impl Quiet {
-    /// Part of one processor that may be busy.
+    /// Fraction of one processor that may be busy.
     const BUSY: f64 = 0.1;
-    const LOOK: Duration = Duration::from_millis(500);
+    const READ_INTERVAL: Duration = Duration::from_millis(500);
 
-    pub(crate) fn new(patience: Duration) -> Self {
-        Self { patience }
+    pub(crate) fn new(budget: Duration) -> Self {
+        Self { budget }
     }
 
     pub(crate) fn wait(&mut self) {
         loop {
             let (begun, before) = (Instant::now(), machine_cpu());
-            thread::sleep(Self::LOOK);
+            thread::sleep(Self::READ_INTERVAL);
             let busy = (machine_cpu() - before) / begun.elapsed().as_secs_f64();
-            if busy <= Self::BUSY || self.patience.is_zero() {
+            if busy <= Self::BUSY || self.budget.is_zero() {
                 return;
             }
-            self.patience = self.patience.saturating_sub(begun.elapsed());
+            self.budget = self.budget.saturating_sub(begun.elapsed());
         }
     }
 }

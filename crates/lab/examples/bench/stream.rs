@@ -1,31 +1,31 @@
-//! Rows of several kinds that are written on a schedule at the same time.
+//! Streams: rows of several kinds, written on a schedule at the same time.
 
 use std::sync::atomic::AtomicBool;
 
-use walrelay_lab::load::{self, Due, Step, Wrote};
+use walrelay_lab::load::{self, Due, Step, StepTimes};
 use walrelay_testkit::Db;
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 use crate::writers::Writers;
 
 /// Rows of one kind, at one rate after another.
 #[derive(Debug, Clone)]
 pub(crate) struct Stream {
-    /// The aggregate's type, and so the topic.
+    /// Aggregate type of the rows, which names the topic.
     pub(crate) kind: &'static str,
     pub(crate) steps: Vec<Step>,
 }
 
 impl Stream {
-    /// Orders, as those of the backlog.
+    /// Orders, like the rows of a backlog.
     pub(crate) fn orders(steps: &[Step]) -> [Self; 1] {
         let (kind, steps) = ("order", steps.to_vec());
         [Self { kind, steps }]
     }
 }
 
-/// Rows are alone in their transactions up to a rate at which commits take a good part of two
-/// processors.
+/// A step with one row per transaction, up to 1,000 commits per second: beyond that, commits would
+/// take a large part of two processors.
 pub(crate) fn step(rate: u64, seconds: u64) -> Step {
     const COMMITS: u64 = 1_000;
     Step {
@@ -35,16 +35,16 @@ pub(crate) fn step(rate: u64, seconds: u64) -> Step {
     }
 }
 
-/// Connections of a stream. More than commits take at any time: one that takes long keeps no other
-/// waiting.
+/// Connections per stream. There are more than run at any time, so that a slow commit delays no
+/// other.
 const WRITERS: usize = 16;
-/// Rows of streams have numbers this far apart.
-const APART: u64 = 1_000_000_000;
+/// Distance between the row numbers of two streams.
+const STREAM_OFFSET: u64 = 1_000_000_000;
 
-/// Of which stream and step a row of this number is.
-pub(crate) fn place_of(streams: &[Stream], number: u64) -> (usize, usize) {
-    let stream = (number / APART) as usize;
-    let mut within = number % APART;
+/// Which stream and which step a row number belongs to.
+pub(crate) fn step_of(streams: &[Stream], number: u64) -> (usize, usize) {
+    let stream = (number / STREAM_OFFSET) as usize;
+    let mut within = number % STREAM_OFFSET;
     for (step, rows) in streams[stream].steps.iter().map(Step::rows).enumerate() {
         if within < rows {
             return (stream, step);
@@ -54,29 +54,29 @@ pub(crate) fn place_of(streams: &[Stream], number: u64) -> (usize, usize) {
     panic!("no stream wrote row {number}");
 }
 
-/// Writes all streams, and has `writers` send what was committed, if there are any. Returns how it went, for
-/// each stream and step.
+/// Writes all streams. If `writers` is given, it sends each transaction after its commit. Returns
+/// the figures of each stream and step.
 pub(crate) fn write(
     url: &str,
     table: &str,
     streams: &[Stream],
     writers: Option<&Writers>,
-) -> Vec<Vec<Wrote>> {
+) -> Vec<Vec<StepTimes>> {
     let plans = streams.iter().zip(0..);
-    let plans = plans.map(|(stream, number)| load::schedule(number * APART, &stream.steps));
+    let plans = plans.map(|(stream, number)| load::schedule(number * STREAM_OFFSET, &stream.steps));
     let plans: Vec<_> = plans.collect();
     let connect = |stream: usize| {
         let kind = streams[stream].kind;
         let db = Db::connect(url);
-        let put = Rig::prepare_put(&db, table, kind, writers.is_some());
+        let statement = Harness::prepare_insert(&db, table, kind, writers.is_some());
         Ok::<_, tokio_postgres::Error>(move |due: &Due| {
-            let rows = Rig::put(&db, &put, due.first as i64, due.rows as i64)?;
+            let rows = Harness::insert_rows(&db, &statement, due.first as i64, due.rows as i64)?;
             if let Some(writers) = writers {
                 writers.send(kind, &rows);
             }
             Ok(())
         })
     };
-    let wrote = load::write(&plans, WRITERS, &AtomicBool::new(false), connect);
-    wrote.expect("the rows are written")
+    let times = load::write(&plans, WRITERS, &AtomicBool::new(false), connect);
+    times.expect("the rows are written")
 }

@@ -1,29 +1,30 @@
-//! The relay over other loads: many topics, few and many partitions, payloads, encryption. Each is
-//! drained in turns with the ordinary load of the same number of rows, and shown as a ratio to it.
+//! The relay with other loads: many topics, few and many partitions, payload sizes, TLS. Each load
+//! is drained in turns with the ordinary load of the same number of rows, and shown as a ratio to
+//! it.
 
 use serde::Serialize;
 
+use crate::checker::Checker;
 use crate::contender::Contender;
-use crate::drain::{self, Course, Drained};
-use crate::judge::Judge;
+use crate::drain::{self, DrainSpec, Drained};
+use crate::harness::{Backlog, Harness, Load, PARTITIONS};
 use crate::quiet::Quiet;
-use crate::rig::{Backlog, Load, PARTITIONS, Rig};
 use crate::warm_up::warm_up;
 
-/// A load, and how the relay fares with it beside the ordinary one.
+/// The runs of a load beside those of the ordinary load.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Swept {
     pub(crate) name: &'static str,
     pub(crate) load: Load,
     pub(crate) tls: bool,
     pub(crate) runs: Vec<Drained>,
-    /// Of the ordinary load, taken in turns with them.
+    /// Runs of the ordinary load, in turns with the others.
     pub(crate) base: Vec<Drained>,
 }
 
 struct Case {
     name: &'static str,
-    /// For slots.
+    /// Short name: for `BENCH_SWEEP`, and in the names of slots and tables.
     word: &'static str,
     topics: u32,
     partitions: i32,
@@ -40,7 +41,7 @@ const BASE: Case = Case {
     tls: false,
 };
 
-/// Cases by name and word, with the fields that differ from [`BASE`].
+/// Builds cases from name, short name, and the fields that differ from [`BASE`].
 macro_rules! cases {
     ($($name:literal, $word:literal: $($field:ident = $value:expr),+;)*) => {
         &[$(Case { name: $name, word: $word, $($field: $value,)+ ..BASE }),*]
@@ -59,7 +60,7 @@ const CASES: &[Case] = cases! {
 };
 
 impl Case {
-    fn backlog(&self, rig: &Rig, rows: u64) -> Backlog {
+    fn backlog(&self, harness: &Harness, rows: u64) -> Backlog {
         let large = self.bytes.is_some_and(|bytes| bytes >= 10_000);
         let load = Load {
             rows: if large { rows / 10 } else { rows },
@@ -67,49 +68,50 @@ impl Case {
             partitions: self.partitions,
             bytes: self.bytes,
         };
-        rig.backlog(&format!("sweep_{}", self.word), load)
+        harness.backlog(&format!("sweep_{}", self.word), load)
     }
 }
 
 pub(crate) fn run(
-    rig: &Rig,
+    harness: &Harness,
     rows: u64,
     rounds: usize,
     only: &str,
     quiet: &mut Quiet,
     progress: impl Fn(&str, &Drained),
 ) -> Vec<Swept> {
-    let base = BASE.backlog(rig, rows);
-    let mut base_judge = Judge::new(rig, &base);
+    let base = BASE.backlog(harness, rows);
+    let mut base_checker = Checker::new(harness, &base);
     let mut count = 0;
-    let mut drain = |case: &Case, backlog: &Backlog, judge: &mut Judge| {
+    let mut drain = |case: &Case, backlog: &Backlog, checker: &mut Checker| {
         count += 1;
-        let course = Course {
-            rig,
+        let spec = DrainSpec {
+            harness,
             backlog,
             contender: Contender::RELAY,
             round: count,
             tls: case.tls,
         };
-        let run = drain::run(&course, judge, quiet);
+        let run = drain::run(&spec, checker, quiet);
         progress(case.name, &run);
         run
     };
-    // These do not count.
-    warm_up(|_| drain(&BASE, &base, &mut base_judge).cost_to_broker());
+    // The warm-up runs do not count.
+    warm_up(|_| drain(&BASE, &base, &mut base_checker).cost_to_broker());
     let mut swept = Vec::new();
     for case in CASES.iter().filter(|case| case.word.contains(only)) {
-        let backlog = case.backlog(rig, rows);
-        let mut judge = Judge::new(rig, &backlog);
-        // Nor does the first drain of a case, in which the broker's compiler learns the new load.
-        drain(case, &backlog, &mut judge);
+        let backlog = case.backlog(harness, rows);
+        let mut checker = Checker::new(harness, &backlog);
+        // The first run of a case does not count either: the broker's JIT compiler learns the new
+        // load.
+        drain(case, &backlog, &mut checker);
         let (mut runs, mut bases) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            bases.push(drain(&BASE, &base, &mut base_judge));
-            runs.push(drain(case, &backlog, &mut judge));
+            bases.push(drain(&BASE, &base, &mut base_checker));
+            runs.push(drain(case, &backlog, &mut checker));
         }
-        // The log that it keeps is not needed any more.
-        rig.drop_slot(&backlog.kept);
+        // Drop the slot, so that Postgres may remove the WAL of this backlog.
+        harness.drop_slot(&backlog.kept);
         swept.push(Swept {
             name: case.name,
             load: backlog.load,

@@ -1,4 +1,4 @@
-//! The figures as Markdown.
+//! The figures as Markdown tables.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,23 +8,26 @@ use walrelay_lab::figures::{Machine, known, median, thousands};
 
 use crate::contender::Contender;
 use crate::drain::Drained;
+use crate::harness::{Backlog, Harness, PARTITIONS};
 use crate::idle::Idle;
 use crate::latency::Latency;
-use crate::rig::{Backlog, PARTITIONS, Rig};
 use crate::sweep::Swept;
 
-/// What and where it was measured.
-pub(crate) fn machine(rig: &Rig) -> Vec<(&'static str, String)> {
+/// Facts about the machine, the servers and the binary.
+pub(crate) fn machine(harness: &Harness) -> Vec<(&'static str, String)> {
     let here = Machine::here();
     let unknown = || "?".to_owned();
     let model = here.model.unwrap_or_else(unknown);
     let memory = here.memory_mb.unwrap_or(0) as f64 / 1e3;
     let kernel = here.kernel.unwrap_or_else(unknown);
-    let control = say("cat", &["/proc/sys/net/ipv4/tcp_congestion_control"]);
-    let (version, fsync) = (setting(rig, "server_version"), setting(rig, "fsync"));
-    let recvlogical = say(&rig.recvlogical.to_string_lossy(), &["--version"]);
-    let (kafka, java) = (kafka_version(rig), say("java", &["-version"]));
-    let walrelay = say(&rig.binary.to_string_lossy(), &["--version"]);
+    let control = first_line("cat", &["/proc/sys/net/ipv4/tcp_congestion_control"]);
+    let (version, fsync) = (
+        setting(harness, "server_version"),
+        setting(harness, "fsync"),
+    );
+    let recvlogical = first_line(&harness.recvlogical.to_string_lossy(), &["--version"]);
+    let (kafka, java) = (kafka_version(harness), first_line("java", &["-version"]));
+    let walrelay = first_line(&harness.binary.to_string_lossy(), &["--version"]);
     vec![
         ("processors", format!("{} × {model}", here.processors)),
         ("memory", format!("{memory:.0} GB")),
@@ -50,11 +53,11 @@ pub(crate) fn facts(machine: &[(&str, String)]) -> String {
     format!("{BLANK}{}", rows.collect::<Vec<_>>().concat())
 }
 
-/// A table of two columns without headings.
+/// Head of a table of two columns without headings.
 const BLANK: &str = "| | |\n|---|---|\n";
 
-/// A table of rows: `"heading" => cell;` of each column. Columns are aligned to the right, unless their
-/// heading begins with `<`; a heading with bars in it is of several columns.
+/// Renders rows as a table: `"heading" => cell;` for each column. Columns are aligned to the right
+/// unless their heading begins with `<`. A heading with bars covers several columns.
 macro_rules! table {
     ($rows:expr, |$row:ident| $($heading:expr => $cell:expr;)*) => {
         render($rows, &[$(($heading, &|$row| $cell)),*])
@@ -81,7 +84,7 @@ fn render<T>(rows: &[T], columns: &[Column<'_, T>]) -> String {
     text
 }
 
-/// With so many places.
+/// A number with `places` decimal places.
 fn fixed(places: usize, figure: f64) -> String {
     format!("{figure:.places$}")
 }
@@ -91,8 +94,8 @@ fn most_memory(runs: &[&Drained]) -> String {
     format!("{most:.1} MB")
 }
 
-/// The first line a program prints.
-fn say(program: &str, args: &[&str]) -> String {
+/// The first line that a program prints.
+fn first_line(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let bytes = output.map_or_else(
         |_| Vec::new(),
@@ -102,14 +105,16 @@ fn say(program: &str, args: &[&str]) -> String {
     text.lines().next().unwrap_or("?").trim().to_owned()
 }
 
-fn setting(rig: &Rig, name: &str) -> String {
-    let value = rig.db.text(&format!("SELECT current_setting('{name}')"));
+fn setting(harness: &Harness, name: &str) -> String {
+    let value = harness
+        .db
+        .text(&format!("SELECT current_setting('{name}')"));
     value.unwrap_or_default()
 }
 
-/// The broker runs from a directory named after its version.
-fn kafka_version(rig: &Rig) -> String {
-    let pid = rig.kafka.pid().unwrap_or_default();
+/// Version of the broker, which runs from a directory named after it.
+fn kafka_version(harness: &Harness) -> String {
+    let pid = harness.kafka.pid().unwrap_or_default();
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let version = line.split_once("/kafka-").map(|(_, rest)| rest);
     let version = version.and_then(|rest| rest.split_once('/'));
@@ -123,7 +128,7 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
             .map(|run| run.rows_per_second)
             .collect::<Vec<_>>()
     };
-    let yardstick = rate(&chosen(runs, &Contender::YARDSTICK.word()));
+    let yardstick = rate(&chosen(runs, &Contender::REFERENCE.word()));
     let contenders = Contender::DRAINING.map(|contender| chosen(runs, &contender.word()));
     let contenders = contenders.into_iter().filter(|runs| !runs.is_empty());
     let contenders: Vec<Runs<'_>> = contenders.collect();
@@ -154,7 +159,7 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
     )
 }
 
-/// How many times as fast walrelay into Kafka is as the others, by the medians.
+/// Rates of walrelay into Kafka divided by those of the others, by the medians.
 pub(crate) fn ratios(runs: &[Drained]) -> String {
     let rate = |word: &str, of: fn(&Drained) -> f64| median_of(&chosen(runs, word), of);
     let whole: fn(&Drained) -> f64 = |run| run.rows_per_second;
@@ -181,11 +186,11 @@ pub(crate) fn ratios(runs: &[Drained]) -> String {
     format!("walrelay into Kafka, as many times as fast as:\n\n{table}")
 }
 
-/// Those of one contender.
+/// Runs of one contender.
 type Runs<'a> = Vec<&'a Drained>;
 
-/// The runs of a contender that count. Chosen by what others did, never by what came out. Where others
-/// were always busy all count, and the table of every run says so.
+/// The runs of a contender that count: the undisturbed ones, or all if every run was disturbed. The
+/// choice depends on what others used, never on the result.
 fn chosen<'a>(runs: &'a [Drained], word: &str) -> Runs<'a> {
     let mut all: Runs<'_> = runs.iter().filter(|run| run.word == word).collect();
     if !all.iter().all(|run| run.is_disturbed()) {
@@ -218,8 +223,8 @@ pub(crate) fn sweep(swept: &[Swept]) -> String {
     )
 }
 
-pub(crate) fn idle(rig: &Rig, idle: &[Idle]) -> String {
-    let size = fs::metadata(&rig.binary).map_or(0, |file| file.len());
+pub(crate) fn idle(harness: &Harness, idle: &[Idle]) -> String {
+    let size = fs::metadata(&harness.binary).map_or(0, |file| file.len());
     let mut text = BLANK.to_owned();
     for idle in idle {
         let _ = writeln!(
@@ -239,7 +244,7 @@ pub(crate) fn idle(rig: &Rig, idle: &[Idle]) -> String {
     text
 }
 
-/// The runs of each rate and contender, in the order of the first round.
+/// The runs grouped by rate and contender, in the order of the first round.
 fn by_contender(runs: &[Latency]) -> Vec<Vec<&Latency>> {
     let first = runs.iter().filter(|run| run.round == 1);
     let of = |run: &Latency| (run.step.rate, run.contender.clone());
@@ -250,7 +255,7 @@ fn by_contender(runs: &[Latency]) -> Vec<Vec<&Latency>> {
 pub(crate) fn latency(runs: &[Latency]) -> String {
     struct Row {
         run: Latency,
-        /// The p99 to a consumer of each.
+        /// The p99 to a consumer in each round.
         rounds: Vec<String>,
     }
     let rows = by_contender(runs).into_iter().map(|runs| Row {
@@ -281,13 +286,13 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
     )
 }
 
-/// How many times as long a record takes with the others as with walrelay by TCP, to a consumer.
+/// Latency to a consumer of the others divided by that of walrelay by TCP.
 pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
     let medians = by_contender(runs)
         .into_iter()
         .map(|runs| Latency::median(&runs));
     let medians: Vec<Latency> = medians.collect();
-    // The first of each rate is walrelay by TCP.
+    // The first run of each rate is walrelay by TCP.
     let ours = |run: &Latency| medians.iter().find(|ours| ours.step.rate == run.step.rate);
     let rows = medians.iter().map(|run| (run, ours(run).unwrap_or(run)));
     let rows: Vec<_> = rows
@@ -304,7 +309,7 @@ pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
     )
 }
 
-/// With bars, in which a step would be seen: each mark is a tenth of a factor of ten.
+/// The ramp with logarithmic bars, which show a step: each mark is a tenth of a factor of ten.
 pub(crate) fn ramp(runs: &[Latency]) -> String {
     let marks = |ms: f64| ((ms / 0.1).log10() * 10.0).round().max(0.0) as usize;
     let table = table!(runs, |run|
@@ -381,7 +386,7 @@ pub(crate) fn every_run(runs: &[Drained]) -> String {
     )
 }
 
-/// One run on one line.
+/// One run on one line, for progress.
 pub(crate) fn progress(run: &Drained) -> String {
     format!(
         "{:<42} {:>7} rows/s, {:>7} of the second half; CPU {:.2} {:.2} {}; {:.1} MB; others {:.2}",
@@ -396,7 +401,7 @@ pub(crate) fn progress(run: &Drained) -> String {
     )
 }
 
-/// NaN where no broker takes part.
+/// NaN for a run without a broker.
 fn broker_cpu(run: &Drained) -> f64 {
     run.broker_cpu.unwrap_or(f64::NAN)
 }

@@ -1,14 +1,14 @@
-//! No relay at all: each writer sends what it has committed, as services do without an outbox.
+//! No relay: each writer sends what it has committed, as services do without an outbox.
 //!
-//! A writer that dies in between loses the event. Here it is the floor: the same load, broker and consumer, and
-//! nothing between the commit and the producer.
+//! A writer that dies between commit and send loses the event. These figures are the lower bound:
+//! the same load, broker and consumer, with nothing between the commit and the producer.
 
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use tokio_postgres::Row;
 
-/// A producer as safe as walrelay's own, which waits so many milliseconds for more.
+/// Producer settings as safe as walrelay's, with this `linger.ms`.
 pub(crate) fn safe(bootstrap: &str, linger: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
@@ -20,20 +20,20 @@ pub(crate) fn safe(bootstrap: &str, linger: &str) -> ClientConfig {
     config
 }
 
-/// What the consumer knows a record by.
+/// The header `id` by which the consumer identifies a record.
 pub(crate) fn id_header(id: &str) -> OwnedHeaders {
     let value = Some(id);
     OwnedHeaders::new_with_capacity(1).insert(Header { key: "id", value })
 }
 
-/// One producer for all writers, as within a service.
+/// One producer shared by all writers, as within a service.
 pub(crate) struct Writers {
     producer: ThreadedProducer<DefaultProducerContext>,
     prefix: String,
 }
 
 impl Writers {
-    /// As safe as walrelay's own, and without a linger.
+    /// The producer does not linger.
     pub(crate) fn new(bootstrap: &str, prefix: &str) -> Self {
         Self {
             producer: safe(bootstrap, "0").create().expect("a producer"),

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-/// A user and group to run a server as.
+/// The user and group that a server runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Account {
     /// User id.
@@ -16,14 +16,14 @@ pub struct Account {
 }
 
 impl Account {
-    /// What the unprivileged fall back to where no account named `postgres` exists.
+    /// Fallback on a system without an account `postgres`.
     const NOBODY: Self = Self {
         uid: 65534,
         gid: 65534,
     };
 
-    /// The account a server must be run as because the present one is root's: `postgres`, else
-    /// `nobody`. `None` where the present account will do.
+    /// The account that a server must run as if this process runs as root: `postgres`, else
+    /// `nobody`. `None` if this process does not run as root.
     pub fn unprivileged() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
@@ -42,14 +42,14 @@ impl Account {
         })
     }
 
-    /// Hands a file or directory to this account.
+    /// Makes this account the owner of a file or directory.
     pub(super) fn own(self, path: &Path) -> io::Result<()> {
         chown(path, Some(self.uid), Some(self.gid))
     }
 }
 
-/// Has a command run as `account`. The standard library clears the supplementary groups when root changes
-/// the user.
+/// Makes a command run as `account`. The standard library clears the supplementary groups when root
+/// changes the user.
 pub(super) fn run_as(command: &mut Command, account: Option<Account>) -> &mut Command {
     if let Some(Account { uid, gid }) = account {
         command.uid(uid).gid(gid);

@@ -10,7 +10,7 @@ use super::{
     account::{find_in_path, is_executable},
 };
 
-/// A server's version, as `postgres --version` says it.
+/// A server's version, as `postgres --version` prints it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// 15 of 15.13.
@@ -26,7 +26,7 @@ impl fmt::Display for Version {
 }
 
 impl Version {
-    /// Reads `postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)`, also `18beta1`, `19devel`.
+    /// Parses `postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)`, also `18beta1`, `19devel`.
     fn parse(line: &str) -> Option<Self> {
         let (_, rest) = line.split_once("(PostgreSQL) ")?;
         let number = rest.split_whitespace().next()?;
@@ -47,14 +47,14 @@ pub struct PostgresBinaries {
 }
 
 impl PostgresBinaries {
-    /// The first server, of this major version if one is given, among: the directory that
-    /// `WALRELAY_POSTGRES_BIN` names, `PATH`, the places packages install to (newest first), and
-    /// [`cache_dir`]`/postgres-<major>/bin` (newest first).
+    /// Finds the first server, of this major version if one is given, among: the directory that
+    /// `WALRELAY_POSTGRES_BIN` names, `PATH`, the directories that packages install to (newest
+    /// first), and [`cache_dir`]`/postgres-<major>/bin` (newest first).
     ///
     /// # Errors
     /// [`ThrowawayError::NotFound`] says what to install. [`ThrowawayError::NotPostgres`] if
-    /// `WALRELAY_POSTGRES_BIN` is set and holds no server: a directory named on purpose is not passed
-    /// over in silence.
+    /// `WALRELAY_POSTGRES_BIN` is set and contains no server: a directory that was named explicitly
+    /// is not skipped silently.
     pub fn find(major: Option<u32>) -> Result<Self, ThrowawayError> {
         let fits = |found: &Self| major.is_none_or(|major| found.version.major == major);
         let mut looked = Vec::new();
@@ -66,7 +66,7 @@ impl PostgresBinaries {
             looked.push(named.into());
         }
         for dir in candidates() {
-            // A directory may be half installed or of another architecture: the next one may do.
+            // A directory may be half installed or of another architecture, so try the next one.
             match Self::at(&dir) {
                 Ok(found) if fits(&found) => return Ok(found),
                 _ => looked.push(dir),
@@ -78,10 +78,10 @@ impl PostgresBinaries {
         })
     }
 
-    /// The server whose `postgres` and `initdb` lie in `dir`.
+    /// The server whose `postgres` and `initdb` are in `dir`.
     ///
     /// # Errors
-    /// [`ThrowawayError::NotPostgres`] if they do not, or cannot be run.
+    /// [`ThrowawayError::NotPostgres`] if they are missing or cannot be run.
     pub fn at(dir: impl Into<PathBuf>) -> Result<Self, ThrowawayError> {
         let dir = dir.into();
         let refuse = |reason: String| ThrowawayError::NotPostgres {
@@ -109,12 +109,12 @@ impl PostgresBinaries {
         }
     }
 
-    /// The server's version.
+    /// Version of the server.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The directory the programs lie in.
+    /// Directory of the server's programs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -124,9 +124,10 @@ impl PostgresBinaries {
     }
 }
 
-/// Where downloaded servers lie: `WALRELAY_CACHE`, else `/var/cache/walrelay` for root (the
-/// unprivileged account servers run as must be able to read it), else `$XDG_CACHE_HOME/walrelay`,
-/// else `~/.cache/walrelay`. `scripts/fetch-servers.sh` has the same rule.
+/// Directory of downloaded servers: `WALRELAY_CACHE`, else `/var/cache/walrelay` for root (the
+/// unprivileged account that servers run as must be able to read it), else
+/// `$XDG_CACHE_HOME/walrelay`, else `~/.cache/walrelay`. `scripts/fetch-servers.sh` has the same
+/// rule.
 pub fn cache_dir() -> PathBuf {
     let set = |name| {
         let value = env::var_os(name).filter(|value| !value.is_empty());
@@ -144,13 +145,13 @@ pub fn cache_dir() -> PathBuf {
         .join("walrelay")
 }
 
-/// Every directory to try, best first. What does not exist is left out.
+/// Directories that may contain a server, best first.
 fn candidates() -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     if let Some(postgres) = find_in_path("postgres") {
         dirs.extend(postgres.parent().map(Path::to_path_buf));
     }
-    // Debian and Ubuntu, Red Hat and its kin, Homebrew on either processor, the cache.
+    // Debian and Ubuntu, Red Hat and its derivatives, Homebrew on either processor, the cache.
     for (parent, prefix) in [
         ("/usr/lib/postgresql".into(), ""),
         ("/usr".into(), "pgsql-"),
@@ -201,43 +202,30 @@ mod tests {
         for name in ["9", "15", "18", "lib", "17x"] {
             fs::create_dir_all(dir.path().join(name).join("bin")).unwrap();
         }
-        fs::create_dir(dir.path().join("20")).unwrap(); // no bin in it
-        let order: Vec<_> = ["18", "15", "9"]
-            .map(|n| dir.path().join(n).join("bin"))
-            .into();
+        fs::create_dir(dir.path().join("20")).unwrap(); // without bin
+        let order = ["18", "15", "9"].map(|n| dir.path().join(n).join("bin"));
         assert_eq!(numbered(dir.path(), ""), order);
-        assert_eq!(
-            numbered(&dir.path().join("absent"), ""),
-            Vec::<PathBuf>::new()
-        );
+        assert!(numbered(&dir.path().join("absent"), "").is_empty());
     }
 
     #[test]
     fn a_directory_without_a_server_says_what_it_lacks() {
         let dir = tempfile::tempdir().unwrap();
-        let error = PostgresBinaries::at(dir.path()).unwrap_err();
-        assert!(
-            error.to_string().contains("no executable postgres"),
-            "{error}"
-        );
+        let error = PostgresBinaries::at(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("no executable postgres"), "{error}");
     }
 
     #[test]
     fn an_absent_version_says_what_to_install() {
         let error = PostgresBinaries::find(Some(999)).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                ThrowawayError::NotFound {
-                    wanted: Some(999),
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, ThrowawayError::NotFound { .. }), "{error}");
         let words = error.to_string();
-        assert!(words.contains("no PostgreSQL 999 server"), "{words}");
-        assert!(words.contains("apt-get install postgresql"), "{words}");
-        assert!(words.contains("WALRELAY_POSTGRES_BIN"), "{words}");
+        for part in [
+            "no PostgreSQL 999 server",
+            "apt-get install postgresql",
+            "WALRELAY_POSTGRES_BIN",
+        ] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
     }
 }

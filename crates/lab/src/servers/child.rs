@@ -8,16 +8,15 @@ use std::{
 
 use super::{Signal, janitor::shell};
 
-/// Leads the process group of the owner's children. Its pipe closes when the owner ends, however it
-/// ends; then it kills the group, itself included.
+/// Leader of the process group of the owner's children. Its pipe closes when the owner ends, in
+/// whatever way; then it kills the group, itself included.
 const LEADER: &str = "trap '' HUP INT; while read -r _; do :; done; kill -s KILL 0";
 
-/// Has `command` run in a process group that is killed when this process ends, also by SIGKILL.
+/// Makes `command` run in a process group that is killed when this process ends, also by SIGKILL.
 ///
-/// The group is one for this process, and its leader is a small shell. What the command starts
-/// itself belongs to the group too, unless it makes a group of its own. The kernel puts the child
-/// into the group before the program runs, so there is no moment in which the child could be
-/// missed.
+/// There is one group per owner process, led by a small shell. Processes that the command starts
+/// belong to the group too, unless they make a group of their own. The kernel puts the child into
+/// the group before the program runs, so no child is ever outside it.
 ///
 /// # Errors
 /// If `/bin/sh` cannot be run.
@@ -25,7 +24,7 @@ pub fn end_with_owner(command: &mut Command) -> io::Result<&mut Command> {
     static STARTED: Mutex<Option<Child>> = Mutex::new(None);
     let mut leader = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if leader.is_none() {
-        // The pipe to it stays open in this `Child`, which is never dropped.
+        // This `Child` is never dropped, so the pipe to the leader stays open.
         *leader = Some(shell(LEADER, "walrelay-children").spawn()?);
     }
     if let Some(leader) = &*leader {
@@ -34,11 +33,11 @@ pub fn end_with_owner(command: &mut Command) -> io::Result<&mut Command> {
     Ok(command)
 }
 
-/// A child process that is killed and reaped when this value is dropped, and killed when its owner
-/// ends ([`end_with_owner`]).
+/// A child process that is killed and reaped on drop, and killed when its owner ends
+/// ([`end_with_owner`]).
 ///
-/// For programs under test. A server has a [`Process`](super::Process): an account, a directory and
-/// a signal that lets it end in order.
+/// It is for programs under test. A server needs a [`Process`](super::Process), which has an
+/// account, a directory and a signal for an orderly end.
 #[derive(Debug)]
 pub struct ChildGuard(Child);
 
@@ -51,11 +50,11 @@ impl ChildGuard {
         end_with_owner(command)?.spawn().map(Self)
     }
 
-    /// Sends a signal. Not after `wait` or `try_wait` gave a status: the pid may be another
-    /// process's by then.
+    /// Sends a signal. Do not call it after `wait` or `try_wait` returned a status: the pid may
+    /// then belong to another process.
     ///
     /// # Errors
-    /// If the child may not be signalled.
+    /// If this process may not signal the child.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         signal.send_to(&self.0)
     }
@@ -77,7 +76,7 @@ impl DerefMut for ChildGuard {
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // Neither fails but for a child that has ended.
+        // Both fail only for a child that has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

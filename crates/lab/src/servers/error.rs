@@ -18,11 +18,11 @@ pub enum ThrowawayError {
         looked: Vec<PathBuf>,
     },
 
-    /// A directory that was named explicitly holds no usable server.
+    /// A directory that was named explicitly contains no usable server.
     #[error("{} is not a directory of PostgreSQL server programs: {reason}", path.display())]
     NotPostgres { path: PathBuf, reason: String },
 
-    /// A setting, a line of `pg_hba.conf` or a file name cannot be written down safely.
+    /// A setting, a line of `pg_hba.conf` or a file name cannot be written safely.
     #[error("cannot use {what} {name:?}: {reason}")]
     Invalid {
         what: &'static str,
@@ -30,7 +30,7 @@ pub enum ThrowawayError {
         reason: &'static str,
     },
 
-    /// The operating system refused something.
+    /// The operating system returned an error.
     #[error("cannot {what}")]
     Io { what: String, source: io::Error },
 
@@ -45,7 +45,7 @@ pub enum ThrowawayError {
         log_tail: String,
     },
 
-    /// The server was not ready in time. It has been stopped.
+    /// The server was not ready in time. It was stopped.
     #[error("the server was not ready after {waited:?}; its log ends:\n{log_tail}")]
     NotReady { waited: Duration, log_tail: String },
 
@@ -53,11 +53,11 @@ pub enum ThrowawayError {
     #[error("the server had not stopped after {waited:?}; its log ends:\n{log_tail}")]
     NotStopped { waited: Duration, log_tail: String },
 
-    /// [`start_again`](super::Postgres::start_again) of a server that runs.
+    /// [`start_again`](super::Postgres::start_again) was called on a running server.
     #[error("the server is running already")]
     Running,
 
-    /// Something that needs a running server was asked of a stopped one.
+    /// A stopped server was asked for something that needs a running one.
     #[error("the server is not running")]
     Stopped,
 }
@@ -68,7 +68,7 @@ impl ThrowawayError {
         Self::Invalid { what, name, reason }
     }
 
-    /// For `map_err`: what was attempted, in words that follow "cannot".
+    /// For `map_err`: `what` was attempted, in words that follow "cannot".
     pub(super) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

@@ -1,12 +1,19 @@
 //! Files and environment of a server.
 
-use std::{fs, io, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+};
 
-use super::{Account, ThrowawayError};
+use super::{Account, Scratch, ThrowawayError};
 
-/// Removes from a server program's environment what would change its ways.
+/// Removes variables from the environment that would change a server program's behaviour, and sets
+/// its working directory and locale.
 pub(super) fn prepare_environment(command: &mut Command, dir: &Path) {
-    // The present directory need not be one the unprivileged account may enter.
+    // The unprivileged account may have no access to the current directory.
     command.current_dir(dir).env("LC_ALL", "C");
     for name in [
         "PGDATA",
@@ -20,7 +27,7 @@ pub(super) fn prepare_environment(command: &mut Command, dir: &Path) {
     }
 }
 
-/// `name = 'value'`, quoted.
+/// The line `name = 'value'` of a configuration file, quoted.
 pub(super) fn setting_line(name: &str, value: &str) -> Result<String, ThrowawayError> {
     let invalid = |reason| Err(ThrowawayError::invalid("setting", name, reason));
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.');
@@ -30,20 +37,49 @@ pub(super) fn setting_line(name: &str, value: &str) -> Result<String, ThrowawayE
     if value.contains(['\n', '\r', '\0']) {
         return invalid("a value is one line");
     }
-    // The file's quoted values know backslash escapes as well as doubled quotes.
+    // Quoted values in the file know backslash escapes as well as doubled quotes.
     let quoted = value.replace('\\', "\\\\").replace('\'', "''");
     Ok(format!("{name} = '{quoted}'\n"))
 }
 
-pub(super) fn write_private(path: &Path, bytes: &[u8], account: Option<Account>) -> io::Result<()> {
-    fs::write(path, bytes)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    account.map_or(Ok(()), |account| account.own(path))
+/// Lines of a configuration file under a comment.
+pub(super) fn setting_lines<'s>(
+    comment: &str,
+    settings: impl Iterator<Item = (&'s str, &'s str)>,
+) -> Result<String, ThrowawayError> {
+    let lines = settings.map(|(name, value)| setting_line(name, value));
+    let lines: String = lines.collect::<Result<_, _>>()?;
+    Ok(format!("\n# {comment}\n{lines}"))
 }
 
-pub(super) fn make_dir(path: &Path, account: Option<Account>) -> io::Result<()> {
-    fs::create_dir(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+/// Appends lines to the `postgresql.conf` of a data directory. The values that initdb found for
+/// this machine stay.
+pub(super) fn append_settings(data: &Path, lines: &str) -> Result<(), ThrowawayError> {
+    OpenOptions::new()
+        .append(true)
+        .open(data.join("postgresql.conf"))
+        .and_then(|mut file| file.write_all(lines.as_bytes()))
+        .map_err(ThrowawayError::io("write postgresql.conf"))
+}
+
+pub(super) fn write_private(path: &Path, bytes: &[u8], account: Option<Account>) -> io::Result<()> {
+    fs::write(path, bytes)?;
+    make_private(path, 0o600, account)
+}
+
+/// A scratch directory for a server, with the directory of its Unix socket.
+pub(super) fn postgres_scratch(account: Option<Account>) -> Result<Scratch, ThrowawayError> {
+    let scratch = Scratch::new("walrelay-pg-", account)
+        .map_err(ThrowawayError::io("make a temporary directory"))?;
+    let sockets = scratch.path().join("s");
+    fs::create_dir(&sockets)
+        .and_then(|()| make_private(&sockets, 0o700, account))
+        .map_err(ThrowawayError::io("make a directory for the socket"))?;
+    Ok(scratch)
+}
+
+fn make_private(path: &Path, mode: u32, account: Option<Account>) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     account.map_or(Ok(()), |account| account.own(path))
 }
 

@@ -3,8 +3,8 @@ use std::{
     io::{self, Write as _},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 use super::{Account, Signal};
 
-/// Reads one line per change from its owner, and acts only when the pipe closes without the word
-/// `done`: the owner is gone and its destructors did not run.
+/// Script of the janitor. It reads one line per change from its owner, and cleans up only when the
+/// pipe closes without the word `done`: the owner has gone and its destructors did not run.
 ///
-/// `$1` is the directory. A line is `SIGNAL PID` of the process in charge, or `-` for none.
+/// `$1` is the directory. A line is `SIGNAL PID` of the process to end, or `-` for none.
 const JANITOR: &str = r#"
 trap '' HUP INT
 PATH=${PATH:-}:/usr/bin:/bin
@@ -40,10 +40,10 @@ sleep 0.5
 rm -rf -- "$1"
 "#;
 
-/// A temporary directory that is removed with its owner, come what may.
+/// A temporary directory that is removed with its owner, in whatever way the owner ends.
 ///
-/// Dropped, it removes itself. If the owner is killed, the janitor (see the module's invariants)
-/// removes it after ending the [`Process`](super::Process) that lives in it.
+/// It removes itself on drop. If the owner is killed, the janitor (see the module's invariants)
+/// ends the [`Process`](super::Process) that uses the directory, and removes it.
 #[derive(Debug)]
 pub struct Scratch {
     dir: TempDir,
@@ -52,14 +52,13 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes `<temporary directory>/<prefix>XXXXXX`, owned by `account` if one is given.
+    /// Creates `<temporary directory>/<prefix>XXXXXX`, owned by `account` if one is given.
     ///
-    /// The temporary directory is [`std::env::temp_dir`], or `/tmp` where that is so long that a
-    /// Unix socket in it would have a name beyond the system's limit (108 bytes on Linux, 104 on
-    /// macOS).
+    /// The temporary directory is [`std::env::temp_dir`], or `/tmp` if that path is so long that a
+    /// Unix socket in it would exceed the system's limit (108 bytes on Linux, 104 on macOS).
     pub fn new(prefix: &str, account: Option<Account>) -> io::Result<Self> {
         let mut parent = env::temp_dir();
-        // `/s/.s.PGSQL.65535.lock` and six random letters.
+        // The 22 bytes are `/s/.s.PGSQL.65535.lock`, the 6 are random letters.
         if parent.as_os_str().len() + 1 + prefix.len() + 6 + 22 > 100 {
             parent = PathBuf::from("/tmp");
         }
@@ -78,12 +77,12 @@ impl Scratch {
         })
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Whom it belongs to, if not to the present account.
+    /// The account that owns the directory, if it is not that of this process.
     pub fn account(&self) -> Option<Account> {
         self.account
     }
@@ -95,14 +94,14 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A server's children may outlive it by an instant and still make files.
+        // A server's children may outlive it for a moment and still create files.
         let deadline = Instant::now() + Duration::from_secs(3);
         while let Err(error) = fs::remove_dir_all(self.dir.path()) {
             if error.kind() == io::ErrorKind::NotFound {
                 break;
             }
             if Instant::now() >= deadline {
-                return; // not dismissed: the janitor will try once more when the owner ends
+                return; // the janitor tries again when the owner ends
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -110,8 +109,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A small shell in a process group of its own, which sees its pipe from the owner close when the owner ends,
-/// however it ends.
+/// A small shell in a process group of its own. Its pipe from the owner closes when the owner ends,
+/// in whatever way.
 pub(super) fn shell(script: &str, name: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     command
@@ -124,43 +123,40 @@ pub(super) fn shell(script: &str, name: &str) -> Command {
     command
 }
 
-/// The shell that outlives a killed owner for as long as tidying up takes.
+/// The shell that cleans up after an owner that was killed.
 #[derive(Debug)]
-pub(super) struct Janitor {
-    inner: Mutex<(Option<ChildStdin>, Child)>,
-}
+pub(super) struct Janitor(Mutex<Child>);
 
 impl Janitor {
     fn start(dir: &Path) -> io::Result<Self> {
-        let mut child = shell(JANITOR, "walrelay-janitor").arg(dir).spawn()?;
-        let pipe = child.stdin.take();
-        Ok(Self {
-            inner: Mutex::new((pipe, child)),
-        })
+        let child = shell(JANITOR, "walrelay-janitor").arg(dir).spawn()?;
+        Ok(Self(Mutex::new(child)))
     }
 
-    /// From now on this process is to be ended with this signal.
-    pub(super) fn mind(&self, pid: u32, signal: Signal) {
-        self.tell(&format!("{} {pid}\n", signal.name()));
+    /// Makes the janitor end this process with this signal if the owner dies.
+    pub(super) fn watch(&self, pid: u32, signal: Signal) {
+        self.send_line(&format!("{} {pid}\n", signal.name()));
     }
 
-    /// That process is gone; its pid may be given to another.
+    /// Makes the janitor end nothing: the process has gone, and its pid may be reused.
     pub(super) fn forget(&self) {
-        self.tell("-\n");
+        self.send_line("-\n");
     }
 
-    fn tell(&self, line: &str) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pipe) = inner.0.as_mut() {
-            // A janitor that somebody killed is a loss we can live with.
+    fn send_line(&self, line: &str) {
+        if let Some(pipe) = self.child().stdin.as_mut() {
+            // The pipe is closed if the janitor was killed; then there is no clean-up.
             let _ = pipe.write_all(line.as_bytes());
         }
     }
 
     fn dismiss(&self) {
-        self.tell("done\n");
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.0 = None;
-        let _ = inner.1.wait();
+        self.send_line("done\n");
+        // This closes the pipe first.
+        let _ = self.child().wait();
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

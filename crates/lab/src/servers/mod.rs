@@ -1,4 +1,4 @@
-//! Throwaway servers: a Postgres for one demonstration or one test, gone with its owner.
+//! Throwaway servers: a Postgres for one demonstration or one test, removed with its owner.
 //!
 //! ```no_run
 //! use walrelay_lab::servers::{Postgres, Shutdown};
@@ -12,25 +12,26 @@
 //!
 //! # Contents
 //! - [`Postgres`], [`Builder`]: the server, ready for logical replication (`wal_level=logical`).
-//!   [`Shutdown`], [`Auth`], [`ThrowawayError`] belong to it. [`Postgres::standby`] makes it a standby.
+//!   [`Shutdown`], [`ThrowawayError`] belong to it. [`Postgres::standby`] creates a standby of it.
 //! - [`PostgresBinaries`], [`Version`]: an installed server and where it was found.
-//! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: what any throwaway server is made of. The
-//!   tests' Kafka is built from the same parts.
-//! - [`ChildGuard`], [`end_with_owner`]: a program that ends with whoever started it.
-//! - [`cache_dir`]: where downloaded servers lie. `scripts/fetch-servers.sh` has the same rule.
+//! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server. The
+//!   tests' Kafka is built from them too.
+//! - [`ChildGuard`], [`end_with_owner`]: a program that ends with the process that started it.
+//! - [`cache_dir`]: the directory of downloaded servers. `scripts/fetch-servers.sh` has the same
+//!   rule.
 //!
 //! # Invariants
-//! - **Nothing outlives its owner.** Dropping a value stops the server and removes its directory; so
-//!   does a panic that unwinds. Where destructors do not run (SIGKILL, `abort`, a `static`), a small
-//!   shell, the *janitor*, sees its pipe from the owner close, ends the server and removes the
-//!   directory.
-//! - A process is signalled and reaped under one lock: a signal can never reach a stranger that was
-//!   given the same pid.
-//! - Started by root, the server runs as `postgres` where that account exists, else as `nobody`:
+//! - **No server outlives its owner.** Dropping a value stops the server and removes its directory;
+//!   so does a panic that unwinds. Where destructors do not run (SIGKILL, `abort`, a `static`), a
+//!   small shell, the *janitor*, notices that its pipe from the owner closes, ends the server and
+//!   removes the directory.
+//! - A process is signalled and reaped under one lock, so a signal never reaches another process
+//!   that was given the same pid.
+//! - If root starts it, the server runs as `postgres` if that account exists, else as `nobody`:
 //!   Postgres refuses to run as root.
-//! - A signal from the terminal (Ctrl-C) reaches the owner only: servers have their own process
-//!   group.
-//! - Nothing here prints a password: `Debug` leaves it out. [`Postgres::url`] contains it.
+//! - A signal from the terminal (Ctrl-C) reaches only the owner: servers have process groups of
+//!   their own.
+//! - No output contains a password: `Debug` omits it. [`Postgres::url`] contains it.
 
 mod account;
 mod binaries;
@@ -46,7 +47,7 @@ mod standby;
 
 pub use account::Account;
 pub use binaries::{PostgresBinaries, Version, cache_dir};
-pub use builder::{Auth, Builder};
+pub use builder::Builder;
 pub use child::{ChildGuard, end_with_owner};
 pub use error::ThrowawayError;
 pub use janitor::Scratch;

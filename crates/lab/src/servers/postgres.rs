@@ -1,7 +1,5 @@
 use std::{
     fmt, fs,
-    fs::OpenOptions,
-    io::Write as _,
     net::TcpListener,
     path::PathBuf,
     process::Command,
@@ -13,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{
     PostgresBinaries, Process, Scratch, Signal, ThrowawayError, Version,
-    files::{prepare_environment, setting_line, write_private},
+    files::{append_settings, prepare_environment, setting_line, write_private},
     process::tail,
 };
 
@@ -22,34 +20,31 @@ pub(super) const SUPERUSER: &str = "postgres";
 /// How long a server may take to become ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a stop may take. A smart one waits for every session, so it may be long in vain.
+/// How long a stop may take.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The ways to stop a server, as in `pg_ctl stop --mode`.
 /// <https://www.postgresql.org/docs/current/server-shutdown.html>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
-    /// When the last session has ended of itself.
-    Smart,
-    /// Sessions are ended, the rest is orderly. Walsenders send what there is and wait for a client
-    /// that still reads to confirm it.
+    /// Ends all sessions and stops in order. Walsenders send the remaining WAL and wait until a
+    /// client that still reads has confirmed it.
     Fast,
-    /// At once; the next start recovers from the WAL.
+    /// Stops at once; the next start recovers from the WAL.
     Immediate,
 }
 
-/// A running, or stopped, Postgres server of one's own.
+/// A throwaway Postgres server, running or stopped.
 ///
 /// Its methods take `&self`, so that one thread may stop it while others use it. Dropping it stops
 /// it at once and removes its directory.
 pub struct Postgres {
-    // Before `scratch`: the server goes first, then its directory.
+    // Before `scratch`: drop the server first, then its directory.
     process: Mutex<Option<Process>>,
     pub(super) scratch: Scratch,
     pub(super) binaries: PostgresBinaries,
     password: String,
     port: u16,
-    pub(super) tcp: bool,
 }
 
 impl Postgres {
@@ -57,22 +52,18 @@ impl Postgres {
         binaries: PostgresBinaries,
         scratch: Scratch,
         password: String,
-        tcp: bool,
     ) -> Result<Self, ThrowawayError> {
         let mut server = Self {
             process: Mutex::new(None),
             scratch,
             binaries,
             password,
-            port: 5432,
-            tcp,
+            port: 0,
         };
-        // Between our looking for a free port and the server's taking it, another may come first.
+        // Another process may take the free port before the server does.
         let mut tries = 0;
         loop {
-            if tcp {
-                server.port = free_port().map_err(ThrowawayError::io("find a free port"))?;
-            }
+            server.port = free_port().map_err(ThrowawayError::io("find a free port"))?;
             match server.launch() {
                 Err(ThrowawayError::Ended { log_tail, .. })
                     if log_tail.contains("Address already in use") && tries < 10 =>
@@ -89,8 +80,8 @@ impl Postgres {
         }
     }
 
-    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), on the same port, with the
-    /// same data.
+    /// Starts the server after [`stop`](Self::stop) or [`kill`](Self::kill), on the same port with
+    /// the same data.
     ///
     /// # Errors
     /// [`ThrowawayError::Running`]; or as for [`Builder::start`](super::Builder::start).
@@ -102,8 +93,8 @@ impl Postgres {
         }
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            // Two things pass: children of a killed server that have not noticed yet hold its shared
-            // memory, and somebody's outgoing connection may hold the port.
+            // Two obstacles are temporary: children of a killed server that still hold its shared
+            // memory, and an outgoing connection of another process that uses the port.
             let before = fs::metadata(self.log_path()).map_or(0, |meta| meta.len());
             match self.launch() {
                 Ok(started) => {
@@ -129,20 +120,15 @@ impl Postgres {
     }
 
     fn launch(&self) -> Result<Process, ThrowawayError> {
-        let addresses = if self.tcp { "127.0.0.1" } else { "" };
-        let sockets = self.socket_dir();
+        let sockets = format!("unix_socket_directories={}", self.socket_dir().display());
         let mut command = Command::new(self.binaries.program("postgres"));
         command
             .arg("-D")
             .arg(self.data_dir())
             .args(["-p", &self.port.to_string()])
-            .args(["-c", &format!("listen_addresses={addresses}")])
-            .args([
-                "-c",
-                &format!("unix_socket_directories={}", sockets.display()),
-            ]);
+            .args(["-c", "listen_addresses=127.0.0.1", "-c", &sockets]);
         prepare_environment(&mut command, self.scratch.path());
-        // SIGQUIT, not SIGINT: after a fast shutdown's SIGINT the server would wait for a relay that
+        // SIGQUIT, not SIGINT: after SIGINT (fast shutdown) the server would wait for a relay that
         // still reads, and nobody needs these data any more.
         let process = Process::spawn(&mut command, &self.scratch, &self.log_path(), Signal::Quit)?;
         let pid_file = self.data_dir().join("postmaster.pid");
@@ -153,23 +139,22 @@ impl Postgres {
         Ok(process)
     }
 
-    /// Stops it and waits for its end. The data stay. A server that has stopped stays so.
+    /// Stops the server and waits for its end. The data stay. For a stopped server it does nothing.
     ///
     /// # Errors
     /// [`ThrowawayError::NotStopped`] after a minute.
     pub fn stop(&self, how: Shutdown) -> Result<(), ThrowawayError> {
         self.end_by(match how {
-            Shutdown::Smart => Signal::Term,
             Shutdown::Fast => Signal::Int,
             Shutdown::Immediate => Signal::Quit,
         })
     }
 
-    /// SIGKILL to the postmaster, as the kernel does when memory runs out. Its children notice and
-    /// end by themselves an instant later.
+    /// Sends SIGKILL to the postmaster, as the kernel does when memory runs out. Its children
+    /// notice and end by themselves a moment later.
     ///
     /// # Errors
-    /// [`ThrowawayError::Io`] if it cannot be signalled.
+    /// [`ThrowawayError::Io`] if the server cannot be signalled.
     pub fn kill(&self) -> Result<(), ThrowawayError> {
         self.end_by(Signal::Kill)
     }
@@ -190,12 +175,12 @@ impl Postgres {
         Ok(())
     }
 
-    /// Has the server read its configuration again (SIGHUP). Returns when the postmaster has begun
-    /// to; sessions follow before their next command.
+    /// Makes the server read its configuration again (SIGHUP). Returns when the postmaster has
+    /// begun to read; sessions follow before their next command.
     ///
     /// # Errors
-    /// [`ThrowawayError::Stopped`]; [`ThrowawayError::NotReady`] if it does not say so within
-    /// 30 s.
+    /// [`ThrowawayError::Stopped`]; [`ThrowawayError::NotReady`] if the server does not log the
+    /// reload within 30 s.
     pub fn reload_settings(&self) -> Result<(), ThrowawayError> {
         let slot = self.process();
         let process = slot.as_ref().ok_or(ThrowawayError::Stopped)?;
@@ -211,22 +196,17 @@ impl Postgres {
         process.wait_ready(START_LIMIT, || reloads() > before)
     }
 
-    /// Appends a line to `postgresql.conf`. It counts from the next
-    /// [`reload_settings`](Self::reload_settings) or start, as the setting itself allows. Port and
-    /// addresses stay as they are.
+    /// Appends a line to `postgresql.conf`. It takes effect at the next
+    /// [`reload_settings`](Self::reload_settings) or start, depending on the setting. Port and
+    /// addresses cannot be changed.
     ///
     /// # Errors
     /// [`ThrowawayError::Invalid`] for a name or value that cannot be written.
     pub fn change_setting(&self, name: &str, value: &str) -> Result<(), ThrowawayError> {
-        let line = setting_line(name, value)?;
-        OpenOptions::new()
-            .append(true)
-            .open(self.data_dir().join("postgresql.conf"))
-            .and_then(|mut file| file.write_all(line.as_bytes()))
-            .map_err(ThrowawayError::io("write postgresql.conf"))
+        append_settings(&self.data_dir(), &setting_line(name, value)?)
     }
 
-    /// Replaces, or makes, a file in the data directory that only the server may read, such as
+    /// Creates or replaces a file in the data directory that only the server may read, such as
     /// `pg_hba.conf` or a certificate.
     ///
     /// # Errors
@@ -237,18 +217,18 @@ impl Postgres {
             .map_err(ThrowawayError::io(format!("write {name}")))
     }
 
-    /// A URL for the superuser and the database `postgres` by the Unix socket. Contains the
+    /// URL of the superuser and the database `postgres` by the Unix socket. It contains the
     /// password.
     pub fn url(&self) -> String {
         self.url_for(SUPERUSER, Some(&self.password), "postgres")
     }
 
-    /// The same by TCP; `None` if the server does not listen there.
-    pub fn url_tcp(&self) -> Option<String> {
+    /// The same URL by TCP.
+    pub fn url_tcp(&self) -> String {
         self.url_tcp_for(SUPERUSER, Some(&self.password), "postgres")
     }
 
-    /// A URL for any role and database, by the Unix socket.
+    /// URL of any role and database, by the Unix socket.
     pub fn url_for(&self, user: &str, password: Option<&str>, database: &str) -> String {
         format!(
             "postgresql://{}@/{}?host={}&port={}",
@@ -259,51 +239,50 @@ impl Postgres {
         )
     }
 
-    /// The same by TCP; `None` if the server does not listen there.
-    pub fn url_tcp_for(&self, user: &str, password: Option<&str>, db: &str) -> Option<String> {
+    /// URL of any role and database, by TCP.
+    pub fn url_tcp_for(&self, user: &str, password: Option<&str>, db: &str) -> String {
         let (login, port, db) = (credentials(user, password), self.port, encode(db));
-        self.tcp
-            .then(|| format!("postgresql://{login}@127.0.0.1:{port}/{db}"))
+        format!("postgresql://{login}@127.0.0.1:{port}/{db}")
     }
 
-    /// The superuser's password.
+    /// Password of the superuser.
     pub fn superuser_password(&self) -> &str {
         &self.password
     }
 
-    /// Where the Unix socket lies.
+    /// Directory of the Unix socket.
     pub fn socket_dir(&self) -> PathBuf {
         self.scratch.path().join("s")
     }
 
-    /// The port, which names the Unix socket too.
+    /// The port, which the name of the Unix socket contains too.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The data directory. It belongs to the account the server runs as.
+    /// The data directory. It belongs to the account that the server runs as.
     pub fn data_dir(&self) -> PathBuf {
         self.scratch.path().join("data")
     }
 
-    /// The postmaster's process id, if it runs.
+    /// Process id of the postmaster, if it runs.
     pub fn pid(&self) -> Option<u32> {
         let process = self.process();
         let running = process.as_ref().filter(|process| process.ended().is_none());
         running.map(Process::pid)
     }
 
-    /// The server's version.
+    /// Version of the server.
     pub fn version(&self) -> Version {
         self.binaries.version()
     }
 
-    /// The server's log, of all its starts.
+    /// The server's log file, of all its starts.
     pub fn log_path(&self) -> PathBuf {
         self.scratch.path().join("log")
     }
 
-    /// The last 40 lines of the log.
+    /// The last 40 lines of the log file.
     pub fn log_tail(&self) -> String {
         tail(&self.log_path())
     }
@@ -319,7 +298,6 @@ impl fmt::Debug for Postgres {
             .field("version", &self.version())
             .field("dir", &self.scratch.path())
             .field("port", &self.port)
-            .field("tcp", &self.tcp)
             .finish_non_exhaustive()
     }
 }
@@ -327,21 +305,22 @@ impl fmt::Debug for Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         if let Some(process) = self.process().take() {
-            // SIGQUIT first: the postmaster takes its children along. Then, by dropping, SIGKILL.
+            // SIGQUIT first: the postmaster then ends its children. Dropping the process sends
+            // SIGKILL.
             let _ = process.signal(Signal::Quit);
             let _ = process.wait(Duration::from_secs(10));
         }
     }
 }
 
-/// A port nobody listens at just now.
+/// A port that nobody listens on at the moment.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Whether `postmaster.pid` says that this very process is ready for connections at this port.
-/// Lines: pid, data directory, start time, port, socket directory, address, shared memory, status.
-/// (`src/include/utils/pidfile.h`)
+/// Whether `postmaster.pid` says that this very process accepts connections at this port. Lines:
+/// pid, data directory, start time, port, socket directory, address, shared memory, status
+/// (`src/include/utils/pidfile.h`).
 fn is_ready(pid_file: &str, pid: u32, port: u16) -> bool {
     let lines: Vec<&str> = pid_file.lines().map(str::trim_end).collect();
     lines.len() >= 8
@@ -357,7 +336,7 @@ fn credentials(user: &str, password: Option<&str>) -> String {
     }
 }
 
-/// The unreserved characters of RFC 3986 stay.
+/// All characters but the unreserved ones of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')

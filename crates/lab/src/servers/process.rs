@@ -11,11 +11,11 @@ use std::{
 
 use super::{Scratch, Signal, ThrowawayError, account::run_as, janitor::Janitor};
 
-/// Between two looks whether a process has ended.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval of the checks whether a process has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A server process that ends when this value is dropped (SIGKILL, unless it has ended before) and
-/// when its owner dies.
+/// A server process that ends when this value is dropped (by SIGKILL, unless it has ended before)
+/// and when its owner dies.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -24,7 +24,7 @@ pub struct Process {
     child: Mutex<Reaped>,
 }
 
-/// A child, and how it ended if it was reaped.
+/// A child, and its exit status once it was reaped.
 #[derive(Debug)]
 struct Reaped {
     child: Child,
@@ -32,11 +32,11 @@ struct Reaped {
 }
 
 impl Process {
-    /// Starts `command` as the account `scratch` belongs to, in its own process group, with its
-    /// output appended to the file `log`. If the owner dies it is sent `on_owner_death`.
+    /// Starts `command` in its own process group as the account that owns `scratch`, with its
+    /// output appended to the file `log`. If the owner dies, the process is sent `on_owner_death`.
     ///
-    /// The command's own settings for user, group, process group and output are not kept. One
-    /// process at a time per scratch directory: the janitor minds the latest.
+    /// The command's own settings for user, group, process group and output are replaced. A scratch
+    /// directory serves one process at a time: the janitor knows only the latest.
     ///
     /// # Errors
     /// [`ThrowawayError::Io`] if the log cannot be opened or the program cannot be run.
@@ -61,7 +61,7 @@ impl Process {
             command.get_program().display()
         )))?;
         let (pid, janitor) = (child.id(), scratch.janitor());
-        janitor.mind(pid, on_owner_death);
+        janitor.watch(pid, on_owner_death);
         Ok(Self {
             pid,
             log: log.to_owned(),
@@ -73,32 +73,32 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The file its output goes to.
+    /// The file that the output goes to.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if the process has ended.
     pub fn ended(&self) -> Option<ExitStatus> {
-        self.look().status
+        self.reap().status
     }
 
-    /// Sends a signal. A process that has ended is none to signal: that is no error.
+    /// Sends a signal. For a process that has ended it does nothing.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        // Locked, it is reaped by nobody else meanwhile: its pid is still its own.
-        let reaped = self.look();
+        // Under the lock nobody else reaps the process, so its pid is not reused.
+        let reaped = self.reap();
         match reaped.status {
             Some(_) => Ok(()),
             None => signal.send_to(&reaped.child),
         }
     }
 
-    /// Waits until it has ended, or `limit` has passed: `None`.
+    /// Waits until the process has ended; `None` after `limit`.
     pub fn wait(&self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -106,11 +106,11 @@ impl Process {
             if ended.is_some() || Instant::now() >= deadline {
                 return ended;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Polls `ready` until it gives true.
+    /// Polls `ready` until it returns true.
     ///
     /// # Errors
     /// [`ThrowawayError::Ended`] if the process ends before, [`ThrowawayError::NotReady`] after
@@ -122,8 +122,8 @@ impl Process {
     ) -> Result<(), ThrowawayError> {
         let deadline = Instant::now() + limit;
         loop {
-            // The end is looked at first: what a dead server left behind must not pass for ready.
-            if let Some(status) = self.wait(LOOK) {
+            // Check for the end first: files that a dead server left must not pass for readiness.
+            if let Some(status) = self.wait(POLL_INTERVAL) {
                 let log_tail = tail(&self.log);
                 return Err(ThrowawayError::Ended { status, log_tail });
             }
@@ -137,13 +137,14 @@ impl Process {
         }
     }
 
-    /// Reaps it if it has ended. The janitor forgets it then, once: another process may follow.
-    fn look(&self) -> MutexGuard<'_, Reaped> {
+    /// Reaps the process if it has ended. The janitor is told once, because another process may
+    /// follow.
+    fn reap(&self) -> MutexGuard<'_, Reaped> {
         let mut reaped = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         if reaped.status.is_none() {
             reaped.status = match reaped.child.try_wait() {
                 Ok(status) => status,
-                // Somebody else has reaped it: it has ended, we know not how.
+                // Another part of this program reaped it, so the exit status is unknown.
                 Err(_) => Some(ExitStatus::default()),
             };
             if reaped.status.is_some() {
@@ -156,9 +157,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let mut reaped = self.look();
+        let mut reaped = self.reap();
         if reaped.status.is_none() {
-            // Neither fails but for a child that has ended.
+            // Both fail only for a child that has ended.
             let _ = reaped.child.kill();
             let _ = reaped.child.wait();
             self.janitor.forget();
@@ -166,7 +167,7 @@ impl Drop for Process {
     }
 }
 
-/// The last 40 lines of a log, or why there are none.
+/// The last 40 lines of a log, or why it cannot be read.
 pub(super) fn tail(log: &Path) -> String {
     match fs::read(log) {
         Ok(bytes) => {

@@ -2,7 +2,7 @@ use std::{io, process::Child};
 
 use rustix::process::{Pid, Signal as Number, kill_process};
 
-/// A signal to a server.
+/// A signal to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// SIGTERM
@@ -22,7 +22,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    const fn known(self) -> (&'static str, Number) {
+    const fn name_and_number(self) -> (&'static str, Number) {
         match self {
             Self::Term => ("TERM", Number::TERM),
             Self::Int => ("INT", Number::INT),
@@ -35,11 +35,15 @@ impl Signal {
     }
 
     pub(super) fn name(self) -> &'static str {
-        self.known().0
+        self.name_and_number().0
     }
 
-    /// Sends it to a child that has not been reaped: until then its pid is given to no other process.
+    /// Sends the signal to a child that has not been reaped: until then no other process gets its
+    /// pid.
     pub(super) fn send_to(self, child: &Child) -> io::Result<()> {
-        Ok(kill_process(Pid::from_child(child), self.known().1)?)
+        Ok(kill_process(
+            Pid::from_child(child),
+            self.name_and_number().1,
+        )?)
     }
 }

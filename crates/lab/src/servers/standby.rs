@@ -1,33 +1,31 @@
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write as _},
+    fs, io,
     path::Path,
     process::{Command, Stdio},
 };
 
 use super::{
-    Postgres, Scratch, Shutdown, ThrowawayError,
-    files::{make_dir, setting_line, write_private},
+    Postgres, Shutdown, ThrowawayError,
+    files::{append_settings, postgres_scratch, setting_lines, write_private},
     postgres::SUPERUSER,
 };
 
 impl Postgres {
-    /// Makes a hot standby of this server, on a port of its own, with the same settings, users and
-    /// passwords. **This server is stopped for the copy and started again**, before the standby is: one
-    /// that does not find its primary tries again after seconds or minutes only.
+    /// Creates a hot standby of this server, on a port of its own, with the same settings, users
+    /// and passwords. **This server is stopped for the copy and started again** before the standby
+    /// starts: a standby that does not find its primary retries only after seconds or minutes.
     ///
-    /// `port` is where it reaches this server at 127.0.0.1: [`port`](Self::port), or that of a proxy
-    /// before it.
+    /// `port` is the port of 127.0.0.1 at which the standby reaches this server:
+    /// [`port`](Self::port), or the port of a proxy before it.
     ///
-    /// `name` is the `application_name` it streams by, for `synchronous_standby_names`, and the
-    /// physical slot it streams from (`primary_slot_name`): make that beforehand. Its
-    /// `primary_conninfo` has a `dbname`, which `sync_replication_slots` needs, and
-    /// `hot_standby_feedback` is on. `settings` go after these, as in
-    /// [`Builder::setting`](super::Builder::setting).
+    /// `name` is the `application_name` of the standby, for `synchronous_standby_names`, and its
+    /// physical slot (`primary_slot_name`), which must exist. Its `primary_conninfo` has a
+    /// `dbname`, which `sync_replication_slots` needs, and `hot_standby_feedback` is on. `settings`
+    /// go after these, as in [`Builder::setting`](super::Builder::setting).
     ///
-    /// As with `pg_basebackup`, the copy has none of the replication slots. To promote it, run
-    /// `SELECT pg_promote()` there. It is stopped, killed and started again like any server, and stays
-    /// a standby until it was promoted.
+    /// As with `pg_basebackup`, the copy has none of the replication slots. To promote the standby,
+    /// run `SELECT pg_promote()` there. It is stopped, killed and started again like any server,
+    /// and stays a standby until it is promoted.
     ///
     /// # Errors
     /// A name or setting that cannot be written; as for [`stop`](Self::stop),
@@ -45,44 +43,29 @@ impl Postgres {
             return Err(ThrowawayError::invalid("standby", name, reason));
         }
         let conninfo = self.conninfo(name, port);
-        let mut conf = String::from("\n# Of this standby\n");
-        for (name, value) in [
+        let own = [
             ("primary_conninfo", conninfo.as_str()),
             ("primary_slot_name", name),
             ("hot_standby_feedback", "on"),
-        ]
-        .iter()
-        .chain(settings)
-        {
-            conf.push_str(&setting_line(name, value)?);
-        }
+        ];
+        let settings = settings.iter().copied();
+        let conf = setting_lines("Of this standby", own.into_iter().chain(settings))?;
 
         let account = self.scratch.account();
-        let scratch = Scratch::new("walrelay-pg-", account)
-            .map_err(ThrowawayError::io("make a temporary directory"))?;
+        let scratch = postgres_scratch(account)?;
         let data = scratch.path().join("data");
         self.stop(Shutdown::Fast)?;
         copy(&self.data_dir(), &data)?;
         self.start_again()?;
         empty(&data.join("pg_replslot")).map_err(ThrowawayError::io("leave out the slots"))?;
-        OpenOptions::new()
-            .append(true)
-            .open(data.join("postgresql.conf"))
-            .and_then(|mut file| file.write_all(conf.as_bytes()))
-            .map_err(ThrowawayError::io("write postgresql.conf"))?;
+        append_settings(&data, &conf)?;
         write_private(&data.join("standby.signal"), b"", account)
             .map_err(ThrowawayError::io("write standby.signal"))?;
-        make_dir(&scratch.path().join("s"), account)
-            .map_err(ThrowawayError::io("make a directory for the socket"))?;
-        Postgres::first_start(
-            self.binaries.clone(),
-            scratch,
-            self.superuser_password().to_owned(),
-            self.tcp,
-        )
+        let password = self.superuser_password().to_owned();
+        Postgres::first_start(self.binaries.clone(), scratch, password)
     }
 
-    /// How a standby of this name reaches this server.
+    /// Connection string of a standby of this name to this server.
     fn conninfo(&self, name: &str, port: u16) -> String {
         let password = self.superuser_password();
         let password = password.replace('\\', "\\\\").replace('\'', "\\'");
@@ -93,7 +76,7 @@ impl Postgres {
     }
 }
 
-/// With owners and permissions: `cp` knows how on every system.
+/// Copies a directory with owners and permissions. `cp` does that on every system.
 fn copy(from: &Path, to: &Path) -> Result<(), ThrowawayError> {
     let what = "copy the data directory";
     let output = Command::new("cp")

@@ -1,16 +1,17 @@
-//! Bytes that real servers sent; see `tests/recorded/README.md`.
+//! Decodes bytes recorded from real servers; see `tests/recorded/README.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
+use walrelay_pgoutput::Value::{Binary, Null, Text, UnchangedToast};
 use walrelay_pgoutput::{
-    Column, Message, OldTuple, PgTimestamp, ReplicaIdentity, Tuple, Value, decode, encode,
+    Column, Message, OldRow, PgTimestamp, ReplicaIdentity, Tuple, Value, decode, encode,
 };
 
 const VERSIONS: [&str; 2] = ["postgres-15.txt", "postgres-18.txt"];
 
-/// The lines of a recording: "text" or "binary", and a body.
+/// The lines of a recording: the format ("text" or "binary") and a body.
 fn recording(file: &str) -> Vec<(String, Vec<u8>)> {
     read(file)
         .lines()
@@ -42,20 +43,24 @@ fn every_version_sends_what_was_done_to_the_tables() {
     let expected = read("expected.txt");
     for file in VERSIONS {
         let mut names = Vec::new();
-        let mut told = String::new();
+        let mut described = String::new();
         for (format, body) in recording(file) {
             let message = decode(&body).unwrap_or_else(|error| panic!("{file}: {error}"));
-            writeln!(told, "{format} {}", tell(&message, &mut names)).unwrap();
+            writeln!(described, "{format} {}", describe(&message, &mut names)).unwrap();
         }
-        for (number, (told, expected)) in told.lines().zip(expected.lines()).enumerate() {
-            assert_eq!(told, expected, "{file}, line {}", number + 1);
+        for (number, (described, expected)) in described.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(described, expected, "{file}, line {}", number + 1);
         }
-        assert_eq!(told.lines().count(), expected.lines().count(), "{file}");
+        assert_eq!(
+            described.lines().count(),
+            expected.lines().count(),
+            "{file}"
+        );
     }
 }
 
-/// A message in words, without the numbers that differ from server to server.
-fn tell(message: &Message<'_>, names: &mut Vec<(RelationId, String)>) -> String {
+/// A message as text, without the numbers that differ between servers.
+fn describe(message: &Message<'_>, names: &mut Vec<(RelationId, String)>) -> String {
     let name = |id: RelationId| {
         let known = names.iter().find(|(known, _)| *known == id);
         known.map_or_else(|| panic!("no Relation for {id}"), |(_, name)| name.clone())
@@ -71,40 +76,44 @@ fn tell(message: &Message<'_>, names: &mut Vec<(RelationId, String)>) -> String 
         Message::Relation(relation) => {
             let name = format!("{}.{}", relation.namespace, relation.name);
             names.push((relation.id, name.clone()));
-            let mut told = format!("Relation {name} {:?}", relation.replica_identity);
+            let mut described = format!("Relation {name} {:?}", relation.replica_identity);
             for column in relation.columns() {
                 let key = if column.is_key { "*" } else { "" };
-                write!(told, ", {}{key}", column.name).unwrap();
+                write!(described, ", {}{key}", column.name).unwrap();
                 match column.type_oid.get() {
-                    16384.. => told.push_str(" own type"),
-                    oid => write!(told, " {oid}").unwrap(),
+                    16384.. => described.push_str(" own type"),
+                    oid => write!(described, " {oid}").unwrap(),
                 }
                 if column.type_modifier != -1 {
-                    write!(told, "({})", column.type_modifier).unwrap();
+                    write!(described, "({})", column.type_modifier).unwrap();
                 }
             }
-            told
+            described
         }
         Message::Insert(insert) => {
             format!(
                 "Insert {} {}",
                 name(insert.relation),
-                tell_tuple(insert.tuple)
+                describe_tuple(insert.tuple)
             )
         }
         Message::Update(update) => {
             let old = update
                 .old
-                .map(|old| tell_old(old) + " ")
+                .map(|old| describe_old(old) + " ")
                 .unwrap_or_default();
             format!(
                 "Update {} {old}to {}",
                 name(update.relation),
-                tell_tuple(update.new)
+                describe_tuple(update.new)
             )
         }
         Message::Delete(delete) => {
-            format!("Delete {} {}", name(delete.relation), tell_old(delete.old))
+            format!(
+                "Delete {} {}",
+                name(delete.relation),
+                describe_old(delete.old)
+            )
         }
         Message::Truncate(truncate) => {
             let tables: Vec<String> = truncate.relations().map(name).collect();
@@ -132,21 +141,21 @@ fn tell(message: &Message<'_>, names: &mut Vec<(RelationId, String)>) -> String 
     }
 }
 
-fn tell_old(old: OldTuple<'_>) -> String {
+fn describe_old(old: OldRow<Tuple<'_>>) -> String {
     match old {
-        OldTuple::Key(tuple) => format!("key {}", tell_tuple(tuple)),
-        OldTuple::Full(tuple) => format!("full {}", tell_tuple(tuple)),
+        OldRow::Key(tuple) => format!("key {}", describe_tuple(tuple)),
+        OldRow::Full(tuple) => format!("full {}", describe_tuple(tuple)),
     }
 }
 
-fn tell_tuple(tuple: Tuple<'_>) -> String {
+fn describe_tuple(tuple: Tuple<'_>) -> String {
     let values: Vec<String> = tuple
         .values()
         .map(|value| match value {
-            Value::Null => "NULL".into(),
-            Value::UnchangedToast => "unchanged".into(),
-            Value::Text(bytes) => show(bytes),
-            Value::Binary(bytes) => format!("b{}", show(bytes)),
+            Null => "NULL".into(),
+            UnchangedToast => "unchanged".into(),
+            Text(bytes) => show(bytes),
+            Binary(bytes) => format!("b{}", show(bytes)),
         })
         .collect();
     format!("({})", values.join(", "))
@@ -183,14 +192,25 @@ fn recordings_hold_every_kind_of_message() {
     }
 }
 
-// One of each, byte by byte, as Postgres 15 sent them.
+/// Decodes a body in hexadecimal, which must be a message of this kind.
+macro_rules! decoded {
+    ($message:ident: $kind:ident = $hex:literal) => {
+        let body = unhex($hex);
+        let Message::$kind($message) = decode(&body).unwrap() else {
+            panic!()
+        };
+    };
+}
+
+fn values(tuple: Tuple<'_>) -> Vec<Value<'_>> {
+    tuple.values().collect()
+}
+
+// One message of each kind, byte by byte, as Postgres 15 sent it.
 
 #[test]
 fn begin() {
-    let body = unhex("420000000001546b30000303cc9e229b1d000002e4");
-    let Message::Begin(begin) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(begin: Begin = "420000000001546b30000303cc9e229b1d000002e4");
     assert_eq!(begin.final_lsn, Lsn::new(0x0154_6B30));
     assert_eq!(begin.commit_time, PgTimestamp::new(0x0003_03CC_9E22_9B1D));
     assert_eq!(begin.xid, Xid::new(740));
@@ -198,10 +218,7 @@ fn begin() {
 
 #[test]
 fn commit() {
-    let body = unhex("43000000000001546b300000000001546b60000303cc9e229b1d");
-    let Message::Commit(commit) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(commit: Commit = "43000000000001546b300000000001546b60000303cc9e229b1d");
     assert_eq!(commit.commit_lsn, Lsn::new(0x0154_6B30));
     assert_eq!(
         commit.end,
@@ -212,23 +229,16 @@ fn commit() {
 
 #[test]
 fn origin() {
-    let body = unhex("4f00000016b374d848656c7365776865726500");
-    let Message::Origin(origin) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(origin: Origin = "4f00000016b374d848656c7365776865726500");
     assert_eq!(origin.commit_lsn, "16/B374D848".parse().unwrap());
     assert_eq!(origin.name, "elsewhere");
 }
 
 #[test]
 fn relation() {
-    let body = unhex(
+    decoded!(relation: Relation =
         "520000401e7075626c696300696e64657865640069000301610000000017ffffffff00620000000019ffffffff\
-         005a6fc3ab20e298830000000011ffffffff",
-    );
-    let Message::Relation(relation) = decode(&body).unwrap() else {
-        panic!()
-    };
+         005a6fc3ab20e298830000000011ffffffff");
     assert_eq!(relation.id, RelationId::new(0x401E));
     assert_eq!((relation.namespace, relation.name), ("public", "indexed"));
     assert_eq!(relation.replica_identity, ReplicaIdentity::Index);
@@ -251,10 +261,8 @@ fn relation() {
 
 #[test]
 fn relation_in_pg_catalog_comes_with_an_empty_namespace() {
-    let body = unhex("520000402a0077616c72656c61795f636174616c6f67006e000100610000000017ffffffff");
-    let Message::Relation(relation) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(relation: Relation =
+        "520000402a0077616c72656c61795f636174616c6f67006e000100610000000017ffffffff");
     assert_eq!(
         (relation.namespace, relation.name),
         ("pg_catalog", "walrelay_catalog")
@@ -264,17 +272,11 @@ fn relation_in_pg_catalog_comes_with_an_empty_namespace() {
 
 #[test]
 fn type_name() {
-    let body = unhex("59000040017075626c6963006d6f6f6400");
-    let Message::Type(named) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(named: Type = "59000040017075626c6963006d6f6f6400");
     assert_eq!(named.oid, TypeOid::new(0x4001));
     assert_eq!((named.namespace, named.name), ("public", "mood"));
 
-    let body = unhex("59000040060077616c72656c61795f6d6f6f6400");
-    let Message::Type(named) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(named: Type = "59000040060077616c72656c61795f6d6f6f6400");
     assert_eq!(
         (named.namespace, named.name),
         ("pg_catalog", "walrelay_mood")
@@ -283,106 +285,70 @@ fn type_name() {
 
 #[test]
 fn insert() {
-    let body = unhex("490000401e4e0003740000000131740000000074000000065c7830306666");
-    let Message::Insert(insert) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(insert: Insert = "490000401e4e0003740000000131740000000074000000065c7830306666");
     assert_eq!(insert.relation, RelationId::new(0x401E));
     assert_eq!(insert.tuple.len(), 3);
-    let values: Vec<_> = insert.tuple.values().collect();
     assert_eq!(
-        values,
-        [Value::Text(b"1"), Value::Text(b""), Value::Text(b"\\x00ff")]
+        values(insert.tuple),
+        [Text(b"1"), Text(b""), Text(b"\\x00ff")]
     );
 
-    let body = unhex("490000401e4e00036200000004000000016200000000620000000200ff");
-    let Message::Insert(insert) = decode(&body).unwrap() else {
-        panic!()
-    };
-    let values: Vec<_> = insert.tuple.values().collect();
+    decoded!(insert: Insert = "490000401e4e00036200000004000000016200000000620000000200ff");
     assert_eq!(
-        values,
-        [
-            Value::Binary(&[0, 0, 0, 1]),
-            Value::Binary(b""),
-            Value::Binary(&[0, 0xFF])
-        ]
+        values(insert.tuple),
+        [Binary(&[0, 0, 0, 1]), Binary(b""), Binary(&[0, 0xFF])]
     );
 }
 
 #[test]
 fn insert_into_a_table_without_columns() {
-    let body = unhex("49000040274e0000");
-    let Message::Insert(insert) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(insert: Insert = "49000040274e0000");
     assert!(insert.tuple.is_empty());
     assert_eq!(insert.tuple.values().next(), None);
 }
 
 #[test]
 fn update_that_leaves_a_toasted_value_alone() {
-    let body =
-        unhex("55000040124e0005740000000131740000000463616c6d740000000563726f737374000000013275");
-    let Message::Update(update) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(update: Update =
+        "55000040124e0005740000000131740000000463616c6d740000000563726f737374000000013275");
     assert_eq!(update.relation, RelationId::new(0x4012));
     assert_eq!(update.old, None);
     assert_eq!(
-        update.new.into_iter().collect::<Vec<_>>(),
+        values(update.new),
         [
-            Value::Text(b"1"),
-            Value::Text(b"calm"),
-            Value::Text(b"cross"),
-            Value::Text(b"2"),
-            Value::UnchangedToast
+            Text(b"1"),
+            Text(b"calm"),
+            Text(b"cross"),
+            Text(b"2"),
+            UnchangedToast
         ]
     );
 }
 
 #[test]
 fn update_with_the_old_row() {
-    let body =
-        unhex("55000040194f000274000000013174000000036f6e654e00027400000001317400000003756e6f");
-    let Message::Update(update) = decode(&body).unwrap() else {
+    decoded!(update: Update =
+        "55000040194f000274000000013174000000036f6e654e00027400000001317400000003756e6f");
+    let Some(OldRow::Full(old)) = update.old else {
         panic!()
     };
-    let Some(OldTuple::Full(old)) = update.old else {
-        panic!()
-    };
-    assert_eq!(
-        old.values().collect::<Vec<_>>(),
-        [Value::Text(b"1"), Value::Text(b"one")]
-    );
-    assert_eq!(
-        update.new.values().collect::<Vec<_>>(),
-        [Value::Text(b"1"), Value::Text(b"uno")]
-    );
+    assert_eq!(values(old), [Text(b"1"), Text(b"one")]);
+    assert_eq!(values(update.new), [Text(b"1"), Text(b"uno")]);
 }
 
 #[test]
 fn delete_with_the_key() {
-    let body = unhex("440000401e4b00037400000001326e6e");
-    let Message::Delete(delete) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(delete: Delete = "440000401e4b00037400000001326e6e");
     assert_eq!(delete.relation, RelationId::new(0x401E));
-    let OldTuple::Key(key) = delete.old else {
+    let OldRow::Key(key) = delete.old else {
         panic!()
     };
-    assert_eq!(
-        key.values().collect::<Vec<_>>(),
-        [Value::Text(b"2"), Value::Null, Value::Null]
-    );
+    assert_eq!(values(key), [Text(b"2"), Null, Null]);
 }
 
 #[test]
 fn truncate() {
-    let body = unhex("540000000203000040190000401e");
-    let Message::Truncate(truncate) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(truncate: Truncate = "540000000203000040190000401e");
     assert!(truncate.cascade && truncate.restart_identity);
     let relations: Vec<_> = truncate.relations().collect();
     assert_eq!(
@@ -390,23 +356,16 @@ fn truncate() {
         [RelationId::new(0x4019), RelationId::new(0x401E)]
     );
 
-    let Message::Truncate(truncate) = decode(b"T\0\0\0\x01\x01\0\0\x40\x0b").unwrap() else {
-        panic!()
-    };
+    decoded!(truncate: Truncate = "5400000001010000400b");
     assert!(truncate.cascade && !truncate.restart_identity);
-    let Message::Truncate(truncate) = decode(b"T\0\0\0\x01\x02\0\0\x40\x0b").unwrap() else {
-        panic!()
-    };
+    decoded!(truncate: Truncate = "5400000001020000400b");
     assert!(!truncate.cascade && truncate.restart_identity);
 }
 
 #[test]
 fn logical_message() {
-    let body =
-        unhex("4d01000000000154a05877616c72656c61790000000010696e2061207472616e73616374696f6e");
-    let Message::Logical(logical) = decode(&body).unwrap() else {
-        panic!()
-    };
+    decoded!(logical: Logical =
+        "4d01000000000154a05877616c72656c61790000000010696e2061207472616e73616374696f6e");
     assert!(logical.transactional);
     assert_eq!(logical.lsn, Lsn::new(0x0154_A058));
     assert_eq!(logical.prefix, "walrelay");

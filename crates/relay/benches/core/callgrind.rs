@@ -1,17 +1,17 @@
-//! Instructions, counted by valgrind: the difference between this program going through the rows a
-//! few times and many times, so that start and preparation do not count.
+//! Counts instructions with valgrind: the difference between runs of this program with few and with
+//! many passes over the rows, so that start and preparation do not count.
 
 use std::env;
 use std::process::{Command, Stdio};
 
 use crate::parts::{PARTS, ROWS};
 
-/// `FLAG part passes`: nothing but that.
+/// Arguments `FLAG part passes`: run only these passes of this part.
 pub(crate) const FLAG: &str = "--passes";
 const FEW: u64 = 2;
 const MANY: u64 = 12;
 
-/// Instructions per row of each part; or why they cannot be had.
+/// Instructions per row of each part, or why they cannot be counted.
 pub(crate) fn count() -> Result<Vec<f64>, String> {
     let version = Command::new("valgrind").arg("--version").output();
     if !version.is_ok_and(|output| output.status.success()) {
@@ -36,14 +36,14 @@ fn instructions(part: &str, passes: u64) -> Result<u64, String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("valgrind: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     // "==123== Collected : 1234567"
-    let collected = said
+    let collected = stderr
         .lines()
         .find_map(|line| line.split_once("Collected : "))
         .and_then(|(_, number)| number.trim().parse().ok());
     match collected {
         Some(number) if output.status.success() => Ok(number),
-        _ => Err(format!("valgrind ended with {}: {said}", output.status)),
+        _ => Err(format!("valgrind ended with {}: {stderr}", output.status)),
     }
 }

@@ -1,5 +1,5 @@
-//! What a walsender sends, in memory, and a sink that takes it: for the benchmark, and for the test
-//! that counts allocations.
+//! A replication stream in memory, and a sink that takes all records: for the benchmark, and for
+//! the test that counts allocations.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use walrelay_event_router::Router;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::measuring::Walker;
+use walrelay_relay::measuring::BatchProcessor;
 use walrelay_relay::{TableName, WalStream};
 use walrelay_sink::{Deliveries, Record, SendError, Sink};
 use walrelay_walsender::framing::parse_frame;
 use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
 
-/// As by default.
+/// Records in flight, at the default of the configuration.
 pub(crate) const MAX_IN_FLIGHT: usize = 65_536;
 
-/// Debezium's default columns, as most outboxes have them.
+/// An outbox with Debezium's default columns.
 pub(crate) fn table() -> encode::Table {
     encode::Table::new(RelationId::new(16_400), "public", "outbox")
         .key("id", TypeOid::new(2950))
@@ -27,7 +27,8 @@ pub(crate) fn table() -> encode::Table {
         .column("payload", TypeOid::new(3802))
 }
 
-/// The Insert message of a row with some 270 bytes of `jsonb`. Neighbours go to different topics.
+/// The Insert message of a row with about 270 bytes of `jsonb`. Adjacent rows go to different
+/// topics.
 pub(crate) fn insert(table: &encode::Table, number: usize) -> Vec<u8> {
     let id = format!("018f5a3e-7c1d-7b1a-9c55-{number:012x}");
     let kind = ["order", "payment", "customer"][number * 7 % 11 % 3];
@@ -47,26 +48,30 @@ pub(crate) fn insert(table: &encode::Table, number: usize) -> Vec<u8> {
     ])
 }
 
-/// The bytes of a stream, to be read again and again: each time at later positions.
+/// A stream in memory that can be read repeatedly, each time with higher LSNs.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryStream {
     bytes: Vec<u8>,
+    /// Offset in `bytes` of the next frame.
     at: usize,
+    /// Length of the frame that was peeked last.
     peeked: usize,
-    /// Where the positions are that must ascend.
+    /// Offsets in `bytes` of the LSNs that must ascend.
     positions: Vec<usize>,
-    /// Where the first of the transactions with rows begins; before it the table is announced.
+    /// Offset in `bytes` of the first transaction with rows; before it the table is announced.
     first: usize,
+    /// Distance in the WAL from the first transaction with rows to the end.
     length: u64,
+    /// The LSN at which the last transaction ends.
     end: u64,
     pub(crate) rows: u64,
 }
 
-impl Memory {
-    /// A stream of `rows`, in transactions of so many.
+impl MemoryStream {
+    /// A stream of `rows` rows, with `per_transaction` rows in each transaction.
     pub(crate) fn new(rows: usize, per_transaction: usize) -> Self {
         let table = table();
-        let mut memory = Self {
+        let mut stream = Self {
             bytes: Vec::new(),
             at: 0,
             peeked: 0,
@@ -77,36 +82,36 @@ impl Memory {
             rows: rows as u64,
         };
         let time = PgTimestamp::new(800_000_000_000_000);
-        memory.frame(&encode::begin(Lsn::new(0x1_0000), time, Xid::new(6)));
-        memory.frame(&table.relation());
-        memory.frame(&encode::commit(
+        stream.frame(&encode::begin(Lsn::new(0x1_0000), time, Xid::new(6)));
+        stream.frame(&table.relation());
+        stream.frame(&encode::commit(
             Lsn::new(0x1_0000),
             Lsn::new(0x1_0030),
             time,
         ));
-        memory.first = memory.bytes.len();
-        memory.end = 0x1_0030;
-        let start = memory.end;
+        stream.first = stream.bytes.len();
+        stream.end = 0x1_0030;
+        let start = stream.end;
         let mut number = 0;
         while number < rows {
             let count = per_transaction.min(rows - number);
-            let commit = memory.end + 400 * count as u64;
+            let commit = stream.end + 400 * count as u64;
             let end = commit + 48;
-            let begun = memory.frame(&encode::begin(Lsn::new(commit), time, Xid::new(7)));
-            memory.positions.push(begun + 1);
+            let begun = stream.frame(&encode::begin(Lsn::new(commit), time, Xid::new(7)));
+            stream.positions.push(begun + 1);
             for number in number..number + count {
-                memory.frame(&insert(&table, number));
+                stream.frame(&insert(&table, number));
             }
             number += count;
-            let committed = memory.frame(&encode::commit(Lsn::new(commit), Lsn::new(end), time));
-            memory.positions.extend([committed + 2, committed + 10]);
-            memory.end = end;
+            let committed = stream.frame(&encode::commit(Lsn::new(commit), Lsn::new(end), time));
+            stream.positions.extend([committed + 2, committed + 10]);
+            stream.end = end;
         }
-        memory.length = memory.end - start;
-        memory
+        stream.length = stream.end - start;
+        stream
     }
 
-    /// Appends a CopyData message with an XLogData of this body; where the body is.
+    /// Appends a CopyData message with an XLogData of this body. Returns the offset of the body.
     fn frame(&mut self, body: &[u8]) -> usize {
         let length = u32::try_from(4 + 25 + body.len()).expect("a small message");
         self.bytes.push(b'd');
@@ -120,7 +125,8 @@ impl Memory {
         at
     }
 
-    /// To the first row, with positions behind those that were there.
+    /// Goes back to the first transaction with rows, and raises the LSNs above those of the last
+    /// pass.
     pub(crate) fn rewind(&mut self) {
         self.at = self.first;
         self.end += self.length;
@@ -132,18 +138,18 @@ impl Memory {
         }
     }
 
-    /// What its last commit allows to confirm.
+    /// The end of the last commit.
     pub(crate) fn end(&self) -> CommitEnd {
         CommitEnd::from_slot(Lsn::new(self.end))
     }
 
-    /// What its rows are in.
+    /// The bytes of the transactions with rows.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.first..]
     }
 }
 
-impl WalStream for Memory {
+impl WalStream for MemoryStream {
     type Error = Error;
 
     fn socket(&self) -> Socket {
@@ -179,15 +185,16 @@ impl WalStream for Memory {
     }
 }
 
-/// A sink that takes everything, and acknowledges when it is told to.
-pub(crate) struct Taking {
+/// A sink that takes all records, and acknowledges them when [`acknowledge`](Self::acknowledge) is
+/// called.
+pub(crate) struct AcceptingSink {
     deliveries: Arc<dyn Deliveries>,
     reported: u64,
     taken: u64,
 }
 
-impl Taking {
-    /// Reports everything taken as delivered.
+impl AcceptingSink {
+    /// Reports all taken records as delivered.
     pub(crate) fn acknowledge(&mut self) {
         for seq in self.reported..self.taken {
             self.deliveries.delivered(seq);
@@ -196,7 +203,7 @@ impl Taking {
     }
 }
 
-impl Sink for Taking {
+impl Sink for AcceptingSink {
     #[inline]
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
         black_box(record);
@@ -207,48 +214,46 @@ impl Sink for Taking {
     fn close(self, _: Duration) {}
 }
 
-/// The whole way: bytes, frames, messages, records, acknowledgements, the position to confirm.
-pub(crate) struct Way {
-    pub(crate) memory: Memory,
-    walker: Walker<Taking>,
+/// The whole pipeline without its task: from bytes to records, and from acknowledgements to the
+/// position to confirm.
+pub(crate) struct WholePipeline {
+    pub(crate) stream: MemoryStream,
+    processor: BatchProcessor<AcceptingSink>,
 }
 
-impl Way {
+impl WholePipeline {
     pub(crate) fn new(router: Router, rows: usize, per_transaction: usize) -> Self {
-        let table = TableName {
-            schema: "public".to_owned(),
-            name: "outbox".to_owned(),
-        };
+        let table = TableName::new("public", "outbox");
         let confirmed = CommitEnd::from_slot(Lsn::new(0x8000));
-        let sink = |deliveries| Taking {
+        let sink = |deliveries| AcceptingSink {
             deliveries,
             reported: 0,
             taken: 0,
         };
-        let walker = Walker::new(router, [table].into(), MAX_IN_FLIGHT, confirmed, sink);
-        let mut way = Self {
-            memory: Memory::new(rows, per_transaction),
-            walker,
+        let processor = BatchProcessor::new(router, [table].into(), MAX_IN_FLIGHT, confirmed, sink);
+        let mut pipeline = Self {
+            stream: MemoryStream::new(rows, per_transaction),
+            processor,
         };
-        way.walk();
-        way
+        pipeline.relay();
+        pipeline
     }
 
-    /// All rows once more, to the confirmation of the last.
+    /// Relays all rows again, up to the confirmation of the last.
     pub(crate) fn pass(&mut self) {
-        self.memory.rewind();
-        self.walk();
+        self.stream.rewind();
+        self.relay();
     }
 
-    fn walk(&mut self) {
-        let records = self.walker.core().counts().records;
-        self.walker
-            .send_batch(&mut self.memory)
-            .expect("a stream that is well");
-        self.walker.sink().acknowledge();
-        let confirmed = self.walker.collect();
-        assert_eq!(confirmed, self.memory.end());
-        let records = self.walker.core().counts().records - records;
-        assert_eq!(records, self.memory.rows);
+    fn relay(&mut self) {
+        let records = self.processor.core().counts().records;
+        self.processor
+            .send_batch(&mut self.stream)
+            .expect("a valid stream");
+        self.processor.sink().acknowledge();
+        let confirmed = self.processor.collect();
+        assert_eq!(confirmed, self.stream.end());
+        let records = self.processor.core().counts().records - records;
+        assert_eq!(records, self.stream.rows);
     }
 }

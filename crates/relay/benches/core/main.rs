@@ -1,9 +1,11 @@
-//! What a row costs in the core, as a whole and by its parts: `make bench-core`.
+//! Benchmark of the core: time and instructions per row, as a whole and by parts (`make
+//! bench-core`).
 //!
-//! From memory, with the default route, on rows with some 270 bytes of `jsonb`. Time is the least of
-//! many rounds, for whatever else runs on the machine only adds. Instructions are counted by
-//! `valgrind --tool=callgrind` where that is installed: they are the same on a busy machine, and are
-//! compared with what was recorded last, in `instructions.toml` beside this file.
+//! The rows have about 270 bytes of `jsonb`, are read from memory, and take the default route. The
+//! time is the shortest of many rounds, because other processes on the machine can only add to it.
+//! Instructions are counted by `valgrind --tool=callgrind` if that is installed. They are the same
+//! on a busy machine, and are compared with the last record in `instructions.toml` beside this
+//! file.
 //!
 //! `BENCH_RECORD=1` writes the record.
 
@@ -27,7 +29,7 @@ use crate::parts::{PARTS, ROWS};
 use crate::record::Record;
 
 const ROUNDS: usize = 50;
-/// Times that a round goes through the rows.
+/// Passes over the rows in a round.
 const PASSES: usize = 10;
 
 fn main() {
@@ -81,7 +83,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds per row of each part, the least and the median of the rounds. The parts take turns.
+/// Nanoseconds per row of each part: the least and the median of the rounds. The parts take turns.
 fn measure() -> Vec<(f64, f64)> {
     let mut passes: Vec<_> = PARTS.iter().map(|(_, make)| make()).collect();
     let mut rounds = vec![Vec::with_capacity(ROUNDS); passes.len()];

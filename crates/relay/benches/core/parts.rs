@@ -1,4 +1,4 @@
-//! The parts that are measured.
+//! The parts of the core that are measured.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::{Message, PgTimestamp, decode};
 use walrelay_walsender::framing::parse_frame;
 
-use crate::feed::{MAX_IN_FLIGHT, Memory, Way, insert, table};
+use crate::feed::{MAX_IN_FLIGHT, MemoryStream, WholePipeline, insert, table};
 
-/// Rows of a pass.
+/// Rows in a pass.
 pub(crate) const ROWS: usize = 1_000;
 
 /// One pass over the rows.
 type Pass = Box<dyn FnMut()>;
 
-/// A part's name, and what prepares it.
+/// A part's name, and the function that prepares it.
 type Part = (&'static str, fn() -> Pass);
 
-/// All of them.
+/// All parts.
 pub(crate) const PARTS: &[Part] = &[
     ("core, 100 rows a transaction", || whole(100)),
     ("core, 1 row a transaction", || whole(1)),
@@ -31,15 +31,16 @@ pub(crate) const PARTS: &[Part] = &[
 ];
 
 fn whole(per_transaction: usize) -> Pass {
-    let mut way = Way::new(Router::new(Options::default()), ROWS, per_transaction);
-    Box::new(move || way.pass())
+    let router = Router::new(Options::default());
+    let mut pipeline = WholePipeline::new(router, ROWS, per_transaction);
+    Box::new(move || pipeline.pass())
 }
 
-/// Bytes to frames.
+/// From bytes to frames.
 fn framing() -> Pass {
-    let memory = Memory::new(ROWS, 100);
+    let stream = MemoryStream::new(ROWS, 100);
     Box::new(move || {
-        let mut rest = memory.bytes();
+        let mut rest = stream.bytes();
         while let Some((frame, length)) = parse_frame(rest).expect("frames") {
             black_box(&frame);
             rest = &rest[length..];
@@ -52,7 +53,7 @@ fn inserts() -> Vec<Vec<u8>> {
     (0..ROWS).map(|number| insert(&table, number)).collect()
 }
 
-/// The body of a frame to a row.
+/// From the body of a frame to a row.
 fn decoder() -> Pass {
     let messages = inserts();
     Box::new(move || {
@@ -62,7 +63,7 @@ fn decoder() -> Pass {
     })
 }
 
-/// A row to a record. The row is decoded before, each time: it borrows.
+/// From a row to a record. The rows are decoded once, before the passes.
 fn router() -> Pass {
     let messages: &'static [Vec<u8>] = inserts().leak();
     let rows: Vec<_> = messages
@@ -91,7 +92,7 @@ fn router() -> Pass {
     })
 }
 
-/// Numbers, acknowledgements, positions.
+/// From sequence numbers and acknowledgements to the position to confirm.
 fn ledger() -> Pass {
     let ring = Arc::new(AckRing::new(MAX_IN_FLIGHT));
     let mut ledger = Ledger::new(Arc::clone(&ring), None);

@@ -1,4 +1,4 @@
-//! What was counted last, kept with the code.
+//! The record of the instructions that were counted last, a file beside the code.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ const PATH: &str = concat!(
     "/benches/core/instructions.toml"
 );
 
-/// Instructions per row, and what they depend on beside the code.
+/// Instructions per row, with the compiler and the target, on which they depend, too.
 #[derive(Debug)]
 pub(crate) struct Record {
     rustc: String,
@@ -22,7 +22,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The one that is kept, if there is one.
+    /// Reads the record from the file, if there is one.
     pub(crate) fn read() -> Option<Self> {
         let mut kept: Table = fs::read_to_string(PATH).ok()?.parse().expect("a TOML file");
         let mut text = |key: &str| match kept.remove(key) {
@@ -58,12 +58,12 @@ impl Record {
         }
     }
 
-    /// Instructions per row of a part.
+    /// The instructions per row of a part.
     pub(crate) fn of(&self, part: &str) -> Option<f64> {
         self.instructions.get(part)?.as_float()
     }
 
-    /// Whether the two can be compared.
+    /// Whether compiler and target are the same, so that the numbers can be compared.
     pub(crate) fn is_of_the_same(&self, other: &Self) -> bool {
         (&self.rustc, &self.target) == (&other.rustc, &other.target)
     }

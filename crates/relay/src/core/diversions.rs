@@ -2,25 +2,25 @@ use walrelay_pgoutput::{Begin, LogicalMessage};
 use walrelay_sink::{EventPosition, Poison};
 
 use super::error::CoreError;
-use crate::interface::table::TableName;
 use crate::poison::{
     Body, Class, Diverted, DlqHeaders, DlqRecord, PoisonAction, PoisonDecision, PoisonDecisions,
 };
+use crate::table::TableName;
 
-/// Events that do not go where they are bound for: they are skipped, or a dead letter takes their place.
+/// Diverted events: each is skipped, or a dead letter is sent in its place.
 #[derive(Debug, Default)]
 pub(super) struct Diversions {
     pub(super) decisions: PoisonDecisions,
-    /// Of the dead letter that was offered last.
+    /// The headers of the dead letter that was offered last.
     headers: DlqHeaders,
-    /// The event of that dead letter, until the sink takes it or another event comes.
+    /// The event of that dead letter, until the sink takes it or another event is offered.
     offered: Option<Diverted>,
-    /// To be logged.
-    diverted: Vec<Diverted>,
+    /// Events that were diverted, and not reported yet.
+    pub(super) diverted: Vec<Diverted>,
 }
 
 impl Diversions {
-    /// Another event is offered.
+    /// Forgets the dead letter that was offered last, because another event is offered.
     #[inline]
     pub(super) fn forget_offered(&mut self) {
         if self.offered.is_some() {
@@ -28,32 +28,34 @@ impl Diversions {
         }
     }
 
-    /// The dead letter of an event. `None`: the event is skipped.
+    /// Makes the dead letter of an event, or returns `None` if the decision is to skip the event.
     pub(super) fn divert<'a>(
         &'a mut self,
         decision: PoisonDecision,
         position: EventPosition,
         (begin, table): (&Begin, &TableName),
-        body: &Body<'a>,
+        body: Body<'a>,
     ) -> Option<DlqRecord<'a>> {
-        let diverted = Diverted::new(position, decision, body.event_id());
+        let diverted = Diverted::new(position, decision, body.event_id);
         if diverted.action == PoisonAction::Skip {
             self.diverted.push(diverted);
             return None;
         }
         let policy = self.decisions.policy();
-        self.headers = DlqHeaders::of(policy, &diverted, begin, table, body);
-        if let (Some(parking), Some(key)) = (&policy.parking, body.key()) {
-            parking.park(position, body.topic(), key);
+        self.headers = DlqHeaders::of(policy, &diverted, begin, table, &body);
+        if let (Some(parking), Some(key)) = (&policy.parking, body.key) {
+            parking.park(position, body.topic, key);
         }
         let record = DlqRecord::new(&self.headers, diverted.class, body);
         self.offered = Some(diverted);
         Some(record)
     }
 
-    /// Skips a message that is meant to be an event and belongs to no transaction. No commit stands for it: it
-    /// could be confirmed before it is acknowledged, and would be lost, and so would a dead letter.
-    pub(super) fn skip_not_transactional(
+    /// Skips a non-transactional message of the configured prefix, or returns an error if the
+    /// policy is to halt. The message is skipped even if the policy is a dead letter: no commit
+    /// stands for the message, so its position could be confirmed before a record or a dead letter
+    /// of it is acknowledged, and the record would be lost.
+    pub(super) fn skip_non_transactional(
         &mut self,
         message: &LogicalMessage<'_>,
     ) -> Result<(), CoreError> {
@@ -75,16 +77,12 @@ impl Diversions {
         Ok(())
     }
 
-    /// The sink took the record that was offered last. Returns the class of the dead letter, if it was one.
+    /// Notes that the sink took the record that was offered last. Returns the class of the dead
+    /// letter if the record was one.
     pub(super) fn sent(&mut self) -> Option<Class> {
         let diverted = self.offered.take()?;
         let class = diverted.class;
         self.diverted.push(diverted);
         Some(class)
-    }
-
-    /// The events that were diverted since the last call.
-    pub(super) fn take(&mut self) -> Vec<Diverted> {
-        std::mem::take(&mut self.diverted)
     }
 }

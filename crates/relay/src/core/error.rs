@@ -4,16 +4,16 @@ use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
 use walrelay_sink::Disposition;
 
-use crate::interface::event::with_id;
+use crate::event::with_id;
 use crate::interface::schemas::SchemaError;
-use crate::interface::table::TableName;
+use crate::table::TableName;
 
-/// Why the core cannot go on.
+/// Why the core cannot process a frame.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoreError {
-    /// A message of the server is not what the protocol says. Never skipped: what cannot be read
-    /// may be an event.
+    /// A message cannot be decoded as the protocol defines it. Never skipped: the message may be an
+    /// event.
     #[error("a message from Postgres at {lsn} cannot be decoded")]
     Decode {
         /// Position of the message.
@@ -22,16 +22,16 @@ pub enum CoreError {
         #[source]
         source: DecodeError,
     },
-    /// A table is not shaped as the router's options say.
+    /// A table does not fit the router's options.
     #[error("table {table} cannot be routed")]
     Plan {
         /// The table.
         table: TableName,
-        /// What is missing.
+        /// Why it cannot be routed.
         #[source]
         source: Box<PlanError>,
     },
-    /// A row cannot be made a record.
+    /// A row cannot be turned into a record.
     #[error(
         "a row of {table}{} cannot be routed, in transaction {xid} that commits at {commit}",
         with_id(event_id.as_deref())
@@ -39,17 +39,17 @@ pub enum CoreError {
     Route {
         /// The table.
         table: TableName,
-        /// The event's id, where it can be read.
+        /// The event's id, if it can be read.
         event_id: Option<String>,
         /// The transaction.
         xid: Xid,
-        /// Where its commit record starts, for finding it in the log.
+        /// The start of its commit record, to find the transaction in the WAL.
         commit: Lsn,
         /// Why.
         #[source]
         source: Box<RouteError>,
     },
-    /// A message of the configured prefix cannot be made a record.
+    /// A message of the configured prefix cannot be turned into a record.
     #[error(
         "a message of prefix {prefix:?} is no event, in transaction {xid} that commits at {commit}"
     )]
@@ -58,14 +58,14 @@ pub enum CoreError {
         prefix: String,
         /// The transaction.
         xid: Xid,
-        /// Where its commit record starts, for finding it in the log.
+        /// The start of its commit record, to find the transaction in the WAL.
         commit: Lsn,
         /// Why.
         #[source]
         source: MessageError,
     },
-    /// A message of the configured prefix belongs to no transaction. Nothing could be confirmed for
-    /// it, so it would be lost sooner or later.
+    /// A message of the configured prefix belongs to no transaction. No commit stands for the
+    /// message, so its position could be confirmed before its record is acknowledged.
     #[error(
         "a message of prefix {prefix:?} at {lsn} was emitted outside its transaction \
          (pg_logical_emit_message(false, …)), so it cannot be an event"
@@ -73,7 +73,7 @@ pub enum CoreError {
     NotTransactional {
         /// The prefix.
         prefix: String,
-        /// Where it is in the log.
+        /// Position of the message.
         lsn: Lsn,
     },
     /// A row of an outbox table was updated, and [`OnUpdate::Stop`](crate::OnUpdate::Stop) is set.
@@ -85,17 +85,18 @@ pub enum CoreError {
         table: TableName,
         /// The transaction.
         xid: Xid,
-        /// Where its commit record starts, for finding it in the log.
+        /// The start of its commit record, to find the transaction in the WAL.
         commit: Lsn,
     },
-    /// The publication carries a table that the configuration does not name. Passing over its rows
-    /// would lose events if it is, say, a partition of the outbox.
+    /// The publication carries a table that the configuration does not name. Ignoring its rows
+    /// would lose events if the table is, say, a partition of the outbox.
     #[error("the publication carries table {table}, which the configuration does not name")]
     ForeignTable {
         /// The table.
         table: TableName,
     },
-    /// There is no schema for the values of a subject, though it was asked for long enough.
+    /// There is no schema for the values of a subject, or it cannot be requested: the requests were
+    /// given up.
     #[error("there is no schema for the values of subject {subject:?}")]
     Schema {
         /// The subject.
@@ -104,20 +105,20 @@ pub enum CoreError {
         #[source]
         source: SchemaError,
     },
-    /// Messages came in an order the protocol excludes.
+    /// Messages arrived in an order that the protocol excludes.
     #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
     Sequence {
-        /// What came.
+        /// What arrived.
         what: &'static str,
-        /// Where.
+        /// Position of the message.
         lsn: Lsn,
     },
-    /// The ledger refused: a bug, or a server that goes backwards.
+    /// The ledger returned an error: a bug, or a server whose positions go backwards.
     #[error("the ledger of acknowledgements refused at {lsn}")]
     Ledger {
-        /// Where.
+        /// Position of the message, or the highest position received.
         lsn: Lsn,
-        /// What it refused.
+        /// The ledger's error.
         #[source]
         source: LedgerError,
     },
@@ -128,7 +129,7 @@ impl CoreError {
         move |source| Self::Ledger { lsn, source }
     }
 
-    /// What the error asks for.
+    /// Whether to stop, or to wait for a change of the configuration. No core error is retried.
     pub fn disposition(&self) -> Disposition {
         match self {
             CoreError::Plan { .. } | CoreError::ForeignTable { .. } | CoreError::Schema { .. } => {

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use walrelay_sink::EventPosition;
 
-use crate::interface::event::SentEvent;
+use crate::event::SentEvent;
 
 /// Which event a record in flight stands for.
 ///
@@ -10,12 +10,12 @@ use crate::interface::event::SentEvent;
 /// transaction in flight.
 #[derive(Debug, Default)]
 pub(super) struct InFlightEvents {
-    /// Ascending in the number.
+    /// The first sequence number of each run and its event; sequence numbers ascend.
     runs: VecDeque<(u64, SentEvent)>,
 }
 
 impl InFlightEvents {
-    /// Record `seq` stands for this event. Numbers ascend.
+    /// Notes that record `seq` stands for this event. `seq` must be higher than in earlier calls.
     pub(super) fn push(&mut self, seq: u64, event: SentEvent) {
         let id = event.id;
         let follows = self.runs.back().is_some_and(|(first, start)| {
@@ -28,15 +28,15 @@ impl InFlightEvents {
         }
     }
 
-    /// Records below this number are acknowledged.
+    /// Forgets runs whose records are all below `tail`, because these records are acknowledged.
     pub(super) fn forget_below(&mut self, tail: u64) {
         while self.runs.get(1).is_some_and(|(first, _)| *first <= tail) {
             self.runs.pop_front();
         }
     }
 
-    /// How many events of each transaction, by the start of its commit record, the records from number
-    /// `from` up to below `next` stand for. An event that was sent twice counts once.
+    /// Counts the events that the records `from..next` stand for, by transaction. The key is the
+    /// start of the transaction's commit record. An event that was sent twice counts once.
     pub(super) fn events(&self, from: u64, next: u64) -> BTreeMap<u64, u64> {
         let mut counted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
@@ -51,7 +51,7 @@ impl InFlightEvents {
         events.filter(|(_, events)| *events > 0).collect()
     }
 
-    /// The event of a record.
+    /// The event that record `seq` stands for.
     pub(super) fn of(&self, seq: u64) -> Option<SentEvent> {
         let after = self.runs.partition_point(|(first, _)| *first <= seq);
         let (first, start) = self.runs.get(after.checked_sub(1)?)?;
@@ -68,15 +68,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_leads_back_to_its_event() {
+    fn a_sequence_number_maps_to_its_event() {
         let event = |lsn, row, dead_letter| SentEvent {
             id: EventPosition { lsn, row },
             dead_letter,
         };
         let of = |lsn, row| event(lsn, row, false);
-        let mut places = InFlightEvents::default();
-        // Row 1 of the first transaction was skipped and row 4 is a dead letter; the second is sent
-        // twice, for its first connection was lost.
+        let mut in_flight = InFlightEvents::default();
+        // Row 1 of the first transaction was skipped and row 4 is a dead letter. Row 0 of the
+        // second transaction is sent twice, because its first connection was lost.
         let sent = [
             of(8, 0),
             of(8, 2),
@@ -88,20 +88,20 @@ mod tests {
             of(9, 1),
         ];
         for (seq, event) in sent.iter().enumerate() {
-            places.push(seq as u64, *event);
+            in_flight.push(seq as u64, *event);
         }
-        assert_eq!(places.runs.len(), 6);
+        assert_eq!(in_flight.runs.len(), 6);
         for (seq, event) in sent.iter().enumerate() {
-            assert_eq!(places.of(seq as u64), Some(*event), "{seq}");
+            assert_eq!(in_flight.of(seq as u64), Some(*event), "{seq}");
         }
-        // Row 0 of the second transaction was sent twice.
-        assert_eq!(places.events(0, 8), BTreeMap::from([(8, 5), (9, 2)]));
-        assert_eq!(places.events(2, 8), BTreeMap::from([(8, 3), (9, 2)]));
-        assert_eq!(places.events(8, 8), BTreeMap::new());
-        places.forget_below(6);
-        assert_eq!(places.events(6, 8), BTreeMap::from([(9, 2)]));
-        assert_eq!(places.runs.len(), 1);
-        assert_eq!(places.of(5), None);
-        assert_eq!(places.of(7), Some(of(9, 1)));
+        // Row 0 of the second transaction counts once.
+        assert_eq!(in_flight.events(0, 8), BTreeMap::from([(8, 5), (9, 2)]));
+        assert_eq!(in_flight.events(2, 8), BTreeMap::from([(8, 3), (9, 2)]));
+        assert_eq!(in_flight.events(8, 8), BTreeMap::new());
+        in_flight.forget_below(6);
+        assert_eq!(in_flight.events(6, 8), BTreeMap::from([(9, 2)]));
+        assert_eq!(in_flight.runs.len(), 1);
+        assert_eq!(in_flight.of(5), None);
+        assert_eq!(in_flight.of(7), Some(of(9, 1)));
     }
 }

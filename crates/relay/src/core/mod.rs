@@ -1,4 +1,5 @@
-//! The state machine: frames and acknowledgements in, records to send and the position to confirm out.
+//! The state machine: frames and acknowledgements in, records to send and the position to confirm
+//! out.
 //!
 //! ```text
 //!  connected ──▶ frame ──▶ Step::Send ──▶ (sink takes it) ──▶ sent ──▶ frame …
@@ -9,17 +10,19 @@
 //!                                          `advance` collects them into `confirmed`
 //! ```
 //!
-//! [`Core::frame`] **reads** an event (`transactions`, `tables`, `read`), **decides** about it (`schemas`,
-//! [`PoisonDecisions`]) and **emits** its record, or what takes its place (`diversions`, `step`).
+//! [`Core::frame`] **reads** an event (`transactions`, `tables`, `read`), **decides** about it
+//! (`schemas`, [`PoisonDecisions`]) and **emits** its record, or a dead letter in its place
+//! (`diversions`, `step`).
 //!
 //! # After a reconnect
-//! Postgres sends again from the slot's `confirmed_flush_lsn`, while records of the connection that was lost
-//! may still be in flight. A transaction that was enqueued whole is not enqueued twice: its commit lies
-//! before [`Ledger::last_commit`], so it is passed over, and its first copy goes on answering for it. A
-//! transaction that was cut in the middle is sent again from its first record; the records of the first
-//! attempt belong to no commit any more ([`Ledger::abandon`]).
-//! This requires that the log is the same log, which the pipeline checks: same system identifier, same
-//! timeline, and a slot at the position where it was left or before.
+//! Postgres sends again from the slot's `confirmed_flush_lsn`, while records of the connection that
+//! was lost may still be in flight. A transaction that was enqueued whole is not enqueued twice:
+//! its commit lies before [`Ledger::last_commit`], so the repetition is ignored, and the
+//! acknowledgements of the first copy confirm the transaction. A transaction that was cut in the
+//! middle is sent again from its first record; the records of the first attempt belong to no commit
+//! any more ([`Ledger::abandon`]). This requires that the WAL is the same, which the pipeline
+//! checks: same system identifier, same timeline, and a slot at the position where it was left or
+//! before.
 
 mod diversions;
 mod error;
@@ -43,24 +46,24 @@ use walrelay_walsender::Frame;
 pub use error::CoreError;
 pub use step::{Outgoing, Step};
 
+use crate::event::SentEvent;
 use crate::interface::environment::Counts;
-use crate::interface::event::SentEvent;
 use crate::interface::schemas::PendingSchema;
-use crate::interface::table::TableName;
 use crate::poison::{Body, Class, Diverted, PoisonDecisions};
+use crate::table::TableName;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
-use read::{LoggedEvent, messages_table};
+use read::{WalEvent, messages_table};
 use schemas::{SchemaWait, Unreadable};
 use step::Content;
 use tables::Tables;
 use transactions::Transactions;
 
-/// The state of one pipeline, from the creation of its sink to that sink's end.
+/// The state machine of a pipeline, for the lifetime of one sink.
 #[derive(Debug)]
 pub struct Core {
     router: Router,
-    /// Which messages are events, and how they are read.
+    /// Which logical messages are events, and how they are read. `None`: none are events.
     messages: Option<Messages>,
     /// See [`OnUpdate::Stop`](crate::OnUpdate::Stop).
     stops_at_updates: bool,
@@ -72,16 +75,17 @@ pub struct Core {
     offered: Option<EventPosition>,
     ledger: Ledger,
     in_flight: InFlightEvents,
-    /// The number after the last record that was enqueued.
+    /// The sequence number after that of the last record that was enqueued.
     next: u64,
-    /// Highest position received on this connection.
+    /// The highest position received on this connection.
     received: Lsn,
     counts: Counts,
 }
 
 impl Core {
-    /// A state machine for a fresh sink that acknowledges into `ring`, on a slot at `confirmed`. An event that
-    /// cannot be delivered stops it.
+    /// A state machine for a new sink that acknowledges into `ring`, on a slot at `confirmed`.
+    /// Without [`with_decisions`](Self::with_decisions) an event that cannot be delivered is an
+    /// error.
     pub fn new(
         router: Router,
         configured: Arc<[TableName]>,
@@ -105,7 +109,7 @@ impl Core {
         }
     }
 
-    /// With a policy, and with what was decided about events on earlier sinks.
+    /// Sets the poison policy, and the decisions about events that were made with earlier sinks.
     #[must_use]
     pub fn with_decisions(mut self, mut decisions: PoisonDecisions) -> Self {
         decisions.forget_before(self.confirmed());
@@ -113,7 +117,7 @@ impl Core {
         self
     }
 
-    /// With such messages as events, too.
+    /// Sets which logical messages are events.
     #[must_use]
     pub fn with_messages(mut self, messages: Option<Messages>) -> Self {
         self.messages = messages;
@@ -127,21 +131,23 @@ impl Core {
         self
     }
 
-    /// A connection streams from `confirmed`, the slot's position. Call it before its first frame.
+    /// Notes that a connection streams from `confirmed`, the slot's position. Call it before the
+    /// first frame of the connection.
     pub fn connected(&mut self, confirmed: CommitEnd) {
         self.disconnected();
         self.received = confirmed.lsn();
-        // What is confirmed was enqueued too, if by an earlier sink or process: a server that
-        // restarts may find its slot further back than it said.
+        // What is confirmed counts as enqueued, too, by an earlier sink or process if not by this
+        // one: after a server restart the slot may be before the position that the server reported.
         self.transactions.enqueued_before = self.ledger.last_commit().max(self.ledger.confirmed());
     }
 
-    /// What the catalogs say of the tables. Call it before the first frame that announces one.
+    /// Passes facts of the catalogs about the tables to the router. Call it before the first frame
+    /// that announces a table.
     pub fn describe(&mut self, tables: Vec<TableFacts>) {
         self.router.describe(tables);
     }
 
-    /// The connection is gone, or will be given no more frames.
+    /// Notes that the connection ended: no more of its frames are passed to the core.
     pub fn disconnected(&mut self) {
         self.transactions.open = None;
         self.ledger.abandon();
@@ -149,7 +155,7 @@ impl Core {
         self.router.clear();
     }
 
-    /// Takes the next frame. The same frame may be given again if nothing could be done with it, see [`Step`].
+    /// Processes the next frame. [`Step`] says whether to consume the frame or to pass it again.
     pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
         self.schemas.pending = None;
         match *frame {
@@ -177,7 +183,7 @@ impl Core {
     fn keepalive(&mut self, wal_end: Lsn) {
         self.received = self.received.max(wal_end);
         self.ledger.advance();
-        // The ledger knows of no open transaction while one is passed over.
+        // The ledger does not know of an open transaction that is a repetition.
         if self.transactions.open.is_none() {
             self.ledger.idle(wal_end);
         }
@@ -185,18 +191,18 @@ impl Core {
 
     #[inline]
     fn message<'a>(&'a mut self, lsn: Lsn, body: &'a [u8]) -> Result<Step<'a>, CoreError> {
-        // By far the most frequent first.
+        // Inserts come first, because they are by far the most frequent.
         match decode(body).map_err(|source| CoreError::Decode { lsn, source })? {
-            Message::Insert(insert) => return self.event(lsn, &LoggedEvent::Row(insert)),
-            Message::Logical(message) if self.is_ours(&message) => {
+            Message::Insert(insert) => return self.event(lsn, &WalEvent::Row(insert)),
+            Message::Logical(message) if self.is_event(&message) => {
                 if message.transactional {
-                    return self.emitted(lsn, message);
+                    return self.logical_message(lsn, message);
                 }
-                self.diversions.skip_not_transactional(&message)?;
+                self.diversions.skip_non_transactional(&message)?;
                 self.counts.skipped += 1;
             }
-            // Of another prefix, and never a commit: a non-transactional one comes from outside any
-            // transaction, and its position must not move anything.
+            // A message of another prefix. It is no commit: a non-transactional message belongs to
+            // no transaction, so its position must not move the confirmed position.
             Message::Logical(_) => self.counts.logical_messages += 1,
             Message::Begin(begin) => self.begin(lsn, begin)?,
             Message::Commit(commit) => self.commit(lsn, &commit)?,
@@ -227,10 +233,7 @@ impl Core {
     }
 
     fn relation(&mut self, relation: &Relation<'_>) -> Result<(), CoreError> {
-        let table = TableName {
-            schema: relation.namespace.to_owned(),
-            name: relation.name.to_owned(),
-        };
+        let table = TableName::new(relation.namespace, relation.name);
         if !self.tables.is_configured(&table) {
             self.tables.add_foreign(relation.id, table);
             return Ok(());
@@ -240,12 +243,13 @@ impl Core {
         self.tables.add_outbox(relation.id, table, plan, policy)
     }
 
-    /// An update of an outbox row is no event. In a transaction that is passed over it stops nothing, as it
-    /// did not when the transaction was enqueued.
+    /// Counts an update of a row; it is no event. Returns an error if updates of outbox rows stop
+    /// the relay. In a repeated transaction there is no error, because there was none when the
+    /// transaction was enqueued.
     fn update(&mut self, relation: RelationId) -> Result<(), CoreError> {
         self.counts.updates += 1;
         match (self.tables.outbox(relation), &self.transactions.open) {
-            (Some(table), Some(open)) if self.stops_at_updates && !open.passed_over => {
+            (Some(table), Some(open)) if self.stops_at_updates && !open.repeated => {
                 Err(CoreError::Update {
                     table: table.clone(),
                     xid: open.begin.xid,
@@ -256,18 +260,19 @@ impl Core {
         }
     }
 
-    fn is_ours(&self, message: &LogicalMessage<'_>) -> bool {
+    fn is_event(&self, message: &LogicalMessage<'_>) -> bool {
         let messages = self.messages.as_ref();
         messages.is_some_and(|messages| messages.prefix() == message.prefix)
     }
 
-    /// A message that is an event.
-    fn emitted<'a>(
+    /// Processes a transactional message of the configured prefix, which is an event.
+    fn logical_message<'a>(
         &'a mut self,
         lsn: Lsn,
         message: LogicalMessage<'a>,
     ) -> Result<Step<'a>, CoreError> {
-        // As a server announces a table: before the first row of it on a connection.
+        // Announce the table of messages before its first row on a connection, as a server does
+        // with tables.
         if !self.tables.is_announced(Messages::TABLES[0])
             && let Some(messages) = &self.messages
         {
@@ -278,21 +283,21 @@ impl Core {
                 self.tables.add_outbox(id, table, plan.clone(), policy)?;
             }
         }
-        self.event(lsn, &LoggedEvent::Message(message))
+        self.event(lsn, &WalEvent::Message(message))
     }
 
-    /// Reads an event, decides about it, and emits its record or what takes its place.
-    fn event<'a>(&'a mut self, lsn: Lsn, logged: &LoggedEvent<'a>) -> Result<Step<'a>, CoreError> {
+    /// Reads an event, decides about it, and emits its record or a dead letter.
+    fn event<'a>(&'a mut self, lsn: Lsn, wal_event: &WalEvent<'a>) -> Result<Step<'a>, CoreError> {
         let Some(open) = self.transactions.open else {
             return Err(CoreError::Sequence {
                 what: "an event outside a transaction",
                 lsn,
             });
         };
-        if open.passed_over {
+        if open.repeated {
             return Ok(Step::Consumed);
         }
-        let (table, unroutable) = self.tables.of_event(logged.relation(), lsn)?;
+        let (table, unroutable) = self.tables.of_event(wal_event.relation(), lsn)?;
         let (event, position) = (open.next_event(), open.next_position());
         let decisions = &mut self.diversions.decisions;
         if decisions.holds_back(position, self.ledger.in_flight()) {
@@ -301,7 +306,7 @@ impl Core {
         let Some(seq) = self.ledger.next_seq() else {
             return Ok(Step::Blocked);
         };
-        let Some(source) = logged.row(self.messages.as_mut(), &event) else {
+        let Some(source) = wal_event.row(self.messages.as_mut(), &event) else {
             return Ok(Step::Consumed);
         };
         self.offered = Some(position);
@@ -327,22 +332,20 @@ impl Core {
                 source.add_headers(&mut routed);
                 match decisions.of(position, routed.topic(), routed.key()) {
                     None => return offer(Content::Event(routed)),
-                    Some(decision) => (decision, Body::Routed(routed)),
+                    Some(decision) => (decision, Body::of_routed(&routed)),
                 }
             }
-            Err(error) => {
-                let body = source.partial(&self.router);
-                match self.schemas.decide(&error, position, decisions) {
-                    Unreadable::AwaitsSchema => return Ok(Step::AwaitsSchema),
-                    Unreadable::Halts => {
-                        return Err(error.at(table, &open.begin, body.event_id()));
-                    }
-                    Unreadable::Diverted(decision) => (decision, body),
+            Err(error) => match self.schemas.decide(&error, position, decisions) {
+                Unreadable::AwaitsSchema => return Ok(Step::AwaitsSchema),
+                Unreadable::Halts => {
+                    let body = source.partial(&self.router);
+                    return Err(error.at(table, &open.begin, body.event_id));
                 }
-            }
+                Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
+            },
         };
         let place = (&open.begin, table);
-        if let Some(dead_letter) = self.diversions.divert(decision, position, place, &body) {
+        if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
             return offer(Content::DeadLetter(dead_letter));
         }
         self.counts.skipped += 1;
@@ -355,26 +358,27 @@ impl Core {
         self.schemas.pending.as_ref()
     }
 
-    /// The schema of a subject is this one from now on.
+    /// Sets the schema of a subject.
     pub fn learn(&mut self, subject: &str, schema: ValueSchema) {
         self.router.learn(subject, schema);
         self.schemas.answered();
     }
 
-    /// There is no schema of a subject, or no later one: an event that needs one is poison. False: the
-    /// pipeline is to halt.
+    /// Notes that there is no schema of a subject, or no later one. Without any schema the events
+    /// of the subject are poison. Returns false if the pipeline must halt.
     pub fn give_up_schema(&mut self, subject: &str, cause: &str) -> bool {
-        // Without a later schema the event is read by the one that is known.
+        // If there is no later schema, the event is read by the known one.
         self.schemas.answered() || self.diversions.decisions.give_up_subject(subject, cause)
     }
 
-    /// Decides that an event whose record the sink refused is not offered again: the same frame then gives
-    /// its dead letter, or nothing. False: the policy is to halt, or a dead letter was refused.
+    /// Rejects an event whose record the sink refused: the same frame then yields a dead letter, or
+    /// the event is skipped. Returns false if the policy is to halt, or if the refused record was a
+    /// dead letter.
     pub fn reject(&mut self, event: SentEvent, poison: Poison, cause: &str) -> bool {
         !event.dead_letter && self.diversions.decisions.reject(event.id, poison, cause)
     }
 
-    /// The sink took the record that [`Step::Send`] offered under `seq`.
+    /// Notes that the sink took the record that [`Step::Send`] offered with number `seq`.
     pub fn sent(&mut self, seq: Seq) -> Result<(), CoreError> {
         let sent = self.ledger.sent(seq);
         sent.map_err(CoreError::of_ledger(self.received))?;
@@ -395,8 +399,8 @@ impl Core {
         Ok(())
     }
 
-    /// Collects acknowledgements. Returns a sampled transaction that is now acknowledged, and when it was
-    /// committed.
+    /// Collects acknowledgements. Returns the commit end and commit time of the sampled transaction
+    /// if it is now acknowledged.
     pub fn advance(&mut self) -> Option<(CommitEnd, PgTimestamp)> {
         let moved = self.ledger.advance().is_some();
         let confirmed = self.confirmed();
@@ -407,17 +411,17 @@ impl Core {
         self.transactions.take_sample(confirmed)
     }
 
-    /// The commit time of a sampled transaction that was received whole since the last call.
+    /// Takes the commit time of a sampled transaction that was received whole since the last call.
     pub(crate) fn take_received(&mut self) -> Option<PgTimestamp> {
-        self.transactions.take_received()
+        self.transactions.received.take()
     }
 
-    /// The events that were diverted since the last call.
+    /// Takes the events that were diverted since the last call.
     pub fn take_diverted(&mut self) -> Vec<Diverted> {
-        self.diversions.take()
+        std::mem::take(&mut self.diversions.diverted)
     }
 
-    /// Gives up the router and the decisions, for the core of the next sink.
+    /// Returns the router and the decisions, for the core of the next sink.
     pub fn into_parts(mut self) -> (Router, PoisonDecisions) {
         self.router.clear();
         (self.router, self.diversions.decisions)

@@ -1,17 +1,17 @@
-//! How far a core has come: positions, figures, what is in flight. Nothing here changes it.
+//! The progress of a core: positions, figures, what is in flight. Nothing here changes the core.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use walrelay_checkpoint::Seq;
 use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_pgoutput::PgTimestamp;
 
 use super::Core;
+use crate::event::SentEvent;
 use crate::interface::environment::{Counts, Progress};
-use crate::interface::event::SentEvent;
 
 impl Core {
-    /// How far this core has come.
     pub(crate) fn progress(&self) -> Progress {
         Progress {
             counts: self.counts,
@@ -22,9 +22,9 @@ impl Core {
         }
     }
 
-    /// What may be reported to Postgres as flushed. Never moves backwards.
+    /// The position that may be reported to Postgres as flushed. Never moves backwards.
     pub fn confirmed(&self) -> CommitEnd {
-        // The ledger was given a position to start from.
+        // Never `None`: the ledger was created with a start position.
         self.ledger
             .confirmed()
             .unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
@@ -38,23 +38,24 @@ impl Core {
             .map_or(confirmed, |last| last.max(confirmed))
     }
 
-    /// What may be reported as written: the highest position received, at least what is confirmed.
+    /// The position that may be reported as written: the highest one received or confirmed.
     pub fn received(&self) -> Lsn {
         self.received.max(self.confirmed().lsn())
     }
 
-    /// The event that the record of this number stands for, while it is in flight.
+    /// The event that record `seq` stands for, while it is in flight.
     pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
         self.in_flight.of(seq.get())
     }
 
-    /// How many events of each transaction, by the start of its commit record, were enqueued and are
-    /// not acknowledged.
+    /// Counts the events that were enqueued and are not acknowledged, by transaction. The key is
+    /// the start of the transaction's commit record.
     pub(crate) fn unacknowledged(&self) -> BTreeMap<u64, u64> {
         self.in_flight.events(self.lowest_in_flight(), self.next)
     }
 
-    /// The lowest number that is not acknowledged: it moves with each acknowledgement that counts.
+    /// The lowest sequence number that is not acknowledged: it grows when the acknowledged prefix
+    /// grows.
     pub fn lowest_in_flight(&self) -> u64 {
         self.next - self.in_flight()
     }
@@ -64,19 +65,22 @@ impl Core {
         self.ledger.in_flight()
     }
 
-    /// How much later than the commit of its transaction the server sent a message. `sent_at`: µs since 2000.
+    /// The time from the commit of the transaction that began last to `sent_at`, by the server's
+    /// clock. `sent_at`: when the server sent a message, in µs since 2000.
     pub(crate) fn lag(&self, sent_at: i64) -> Duration {
-        self.transactions.lag(sent_at)
+        let last_begun = self.transactions.last_begun;
+        let committed = last_begun.map_or(sent_at, PgTimestamp::get);
+        Duration::from_micros(sent_at.saturating_sub(committed).try_into().unwrap_or(0))
     }
 
-    /// Whether waiting for acknowledgements cannot move the confirmed position any more: all have
-    /// arrived, or the next one that is missing has failed.
+    /// Whether no acknowledgement can move the confirmed position any more: all records are
+    /// acknowledged, or the lowest record in flight has failed.
     pub fn is_settled(&self) -> bool {
         let nacked = self.ledger.ring().nacked();
         self.in_flight() == 0 || nacked.is_some_and(|seq| seq.get() <= self.lowest_in_flight())
     }
 
-    /// Whether a transaction was begun and its commit not received yet.
+    /// Whether a Begin was received whose Commit has not arrived yet.
     pub fn is_inside_transaction(&self) -> bool {
         self.transactions.open.is_some()
     }

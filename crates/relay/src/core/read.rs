@@ -1,4 +1,4 @@
-//! Events as the log has them: how one is read, and why one cannot become a record.
+//! Reading an event from the WAL, and the errors if it cannot become a record.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,26 +12,27 @@ use walrelay_pgoutput::{Begin, Insert, LogicalMessage};
 use walrelay_sink::Poison;
 
 use super::error::CoreError;
-use crate::interface::event::id_text;
-use crate::interface::table::TableName;
+use crate::event::id_text;
 use crate::poison::Body;
+use crate::table::TableName;
 
-/// An event as the log has it.
+/// An event as it is in the WAL: an inserted row or a logical message.
 #[derive(Clone, Copy)]
-pub(super) enum LoggedEvent<'a> {
+pub(super) enum WalEvent<'a> {
     Row(Insert<'a>),
     Message(LogicalMessage<'a>),
 }
 
-impl<'a> LoggedEvent<'a> {
+impl<'a> WalEvent<'a> {
     pub(super) fn relation(&self) -> RelationId {
         match self {
-            LoggedEvent::Row(insert) => insert.relation,
-            LoggedEvent::Message(_) => Messages::TABLES[0],
+            WalEvent::Row(insert) => insert.relation,
+            WalEvent::Message(_) => Messages::TABLES[0],
         }
     }
 
-    /// The row that the event is read from. `None`: it is a message, and messages are not configured.
+    /// The row that the event is read from. `None`: the event is a message, and messages are not
+    /// configured.
     #[inline]
     pub(super) fn row(
         &self,
@@ -39,8 +40,8 @@ impl<'a> LoggedEvent<'a> {
         event: &Event,
     ) -> Option<EventRow<'a>> {
         let (insert, headers) = match self {
-            LoggedEvent::Row(insert) => (Ok(*insert), None),
-            LoggedEvent::Message(LogicalMessage { content, .. }) => {
+            WalEvent::Row(insert) => (Ok(*insert), None),
+            WalEvent::Message(LogicalMessage { content, .. }) => {
                 match messages?.read(content, event.commit_time) {
                     Ok(row) => (Ok(row.insert), Some(row.headers)),
                     Err(error) => (Err((*content, error)), None),
@@ -53,15 +54,15 @@ impl<'a> LoggedEvent<'a> {
 
 /// The row that an event is read from.
 pub(super) struct EventRow<'a> {
-    /// Otherwise the content of a message that is no event, and why.
+    /// The row; the error has the content of a message that is no event, and why it is none.
     insert: Result<Insert<'a>, (&'a [u8], MessageError)>,
-    /// Headers that a message brings itself.
+    /// Headers that the message contains.
     headers: Option<MessageHeaders<'a>>,
 }
 
 impl<'a> EventRow<'a> {
-    /// Reads it into a fresh `row`, which is large and must not be moved. `unroutable`: why the table has
-    /// no plan.
+    /// Reads the event into an empty `row`; a `Row` is large, so it is filled in place.
+    /// `unroutable`: why the table has no plan.
     #[inline]
     pub(super) fn read(
         &self,
@@ -86,33 +87,30 @@ impl<'a> EventRow<'a> {
         }
     }
 
-    /// What a dead letter can have of a row that cannot be routed.
+    /// The parts of an unroutable row that its dead letter can contain.
     pub(super) fn partial<'b>(&self, router: &'b Router) -> Body<'b>
     where
         'a: 'b,
     {
         let partial_row = match self.insert {
             Ok(insert) => router.partial_row(insert.relation, &insert.tuple),
-            // Whole, so that somebody can still make an event of it.
+            // The whole content, so that an operator can still make an event of it.
             Err((content, _)) => PartialRow {
                 value: Some(content),
                 ..PartialRow::default()
             },
         };
         let headers = self.headers.iter().flat_map(MessageHeaders::iter);
-        Body::Partial(partial_row, headers.collect())
+        Body::of_partial(&partial_row, headers)
     }
 }
 
-/// The table whose rows messages are, in errors and dead letters.
+/// The table name that stands for messages in errors and dead letters.
 pub(super) fn messages_table(messages: &Messages) -> TableName {
-    TableName {
-        schema: Messages::SCHEMA.to_owned(),
-        name: messages.prefix().to_owned(),
-    }
+    TableName::new(Messages::SCHEMA, messages.prefix())
 }
 
-/// Why an event cannot be routed: for its own fault, or because its table cannot be routed.
+/// Why an event cannot be routed: because of its own content, or because of its table.
 pub(super) enum RowError {
     Route(RouteError),
     Plan(Arc<PlanError>),
@@ -120,7 +118,7 @@ pub(super) enum RowError {
 }
 
 impl RowError {
-    /// The class of the event for the poison policy; `None`: no policy applies.
+    /// The class of the event for the poison policy. `None`: no policy applies.
     pub(super) fn poison(&self) -> Option<Poison> {
         match self {
             RowError::Route(error) => error.poison(),

@@ -5,18 +5,18 @@ use super::read::RowError;
 use crate::interface::schemas::PendingSchema;
 use crate::poison::{PoisonDecision, PoisonDecisions};
 
-/// Which schema the event at the front waits for.
+/// The schema that the event at the front waits for.
 #[derive(Debug, Default)]
 pub(super) struct SchemaWait {
     pub(super) pending: Option<PendingSchema>,
-    /// The event whose value does not fit the schema that is known, and whether a later schema was
-    /// requested for it.
+    /// The event whose value does not fit the known schema, and whether the request for a later
+    /// schema was answered.
     mismatch: Option<(EventPosition, bool)>,
 }
 
 /// What happens to an event that cannot be read.
 pub(super) enum Unreadable {
-    /// It can be read when [`SchemaWait::pending`] is known.
+    /// The event waits until [`SchemaWait::pending`] is known.
     AwaitsSchema,
     Diverted(PoisonDecision),
     /// The pipeline stops.
@@ -24,7 +24,7 @@ pub(super) enum Unreadable {
 }
 
 impl SchemaWait {
-    /// Decides about the event at `position`, which cannot be read for `error`.
+    /// Decides about the event at `position`, which cannot be read because of `error`.
     pub(super) fn decide(
         &mut self,
         error: &RowError,
@@ -50,8 +50,8 @@ impl SchemaWait {
     fn missing(&mut self, error: &RowError, position: EventPosition) -> Option<PendingSchema> {
         let (subject, again) = match error {
             RowError::Route(RouteError::UnknownSchema { subject }) => (subject, false),
-            // A producer registers a schema before it writes: a value that is newer than our schema fits
-            // the one that is registered by now. Each such event requests it once.
+            // A producer registers a schema before it writes, so a value that is newer than our
+            // schema fits the schema that is registered now. Each such event requests it once.
             RowError::Route(RouteError::SchemaMismatch {
                 subject,
                 may_change: true,
@@ -68,10 +68,11 @@ impl SchemaWait {
         })
     }
 
-    /// The request was answered. True: it was for a later schema than the known one.
+    /// Notes that the request was answered. Returns true if it was for a later schema than the
+    /// known one.
     pub(super) fn answered(&mut self) -> bool {
-        if let Some((_, requested)) = &mut self.mismatch {
-            *requested = true;
+        if let Some((_, answered)) = &mut self.mismatch {
+            *answered = true;
         }
         self.pending.take().is_some_and(|pending| pending.again)
     }

@@ -4,28 +4,30 @@ use walrelay_checkpoint::Seq;
 use walrelay_event_router::Routed;
 use walrelay_sink::{EventPosition, Record};
 
-use crate::interface::event::SentEvent;
+use crate::event::SentEvent;
 use crate::poison::DlqRecord;
 
-/// What follows from a frame.
+/// What to do after [`Core::frame`](super::Core::frame).
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "the largest is by far the most frequent, and a box would be an allocation per row"
 )]
 pub enum Step<'a> {
-    /// Nothing is left to do with the frame: consume it.
+    /// Consume the frame; nothing else is to do.
     Consumed,
-    /// As `Consumed`, and the server asks for a status update at once.
+    /// Consume the frame; the server asks for a status update at once.
     Reply,
-    /// Offer this record to the sink. Taken: call [`Core::sent`](super::Core::sent) and consume the frame.
-    /// Full: leave the frame and give it to [`Core::frame`](super::Core::frame) again; nothing has changed.
+    /// Offer this record to the sink. If the sink takes it, call [`Core::sent`](super::Core::sent)
+    /// and consume the frame. If the sink is full, pass the same frame to
+    /// [`Core::frame`](super::Core::frame) again later.
     Send(Outgoing<'a>),
-    /// The ring is full, or this record must be sent alone, or the keys that are parked are not known yet:
-    /// come back with the same frame.
+    /// Pass the same frame again later: the ring is full, or this record must be sent alone, or the
+    /// parked keys are not known yet.
     Blocked,
-    /// The schema [`Core::pending_schema`](super::Core::pending_schema) is needed: come back with the same
-    /// frame when it was [learned](super::Core::learn) or [given up](super::Core::give_up_schema).
+    /// Pass the same frame again when the schema
+    /// [`Core::pending_schema`](super::Core::pending_schema) is [learned](super::Core::learn) or
+    /// [given up](super::Core::give_up_schema).
     AwaitsSchema,
 }
 
@@ -54,7 +56,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The event's id as the row has it; `None` for a dead letter, or where the id is unknown.
+    /// The event's id as it is in the row. `None` for a dead letter, or if the id is unknown.
     pub fn event_id(&self) -> Option<&[u8]> {
         match &self.content {
             Content::Event(routed) => routed.event_id(),
@@ -70,13 +72,13 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The number under which its delivery is to be reported, and for [`Core::sent`](super::Core::sent).
+    /// The sequence number for the delivery report and for [`Core::sent`](super::Core::sent).
     pub fn seq(&self) -> Seq {
         self.seq
     }
 }
 
-// Row values never reach a log.
+// Shows no row values, which must not be logged.
 impl fmt::Debug for Outgoing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outgoing")

@@ -4,15 +4,14 @@ use walrelay_event_router::PlanError;
 use walrelay_lsn::{Lsn, RelationId, RelationMap};
 
 use super::error::CoreError;
-use crate::interface::table::TableName;
 use crate::poison::{PoisonAction, PoisonPolicy};
+use crate::table::TableName;
 
 #[derive(Debug)]
 enum Table {
-    /// One of the configured tables; the router has its plan.
-    Outbox(TableName),
-    /// One of the configured tables that cannot be routed, where the policy allows for that.
-    Unroutable(TableName, Arc<PlanError>),
+    /// A configured table. With an error if it cannot be routed: then the router has no plan for
+    /// it, and the poison policy applies to its rows.
+    Outbox(TableName, Option<Arc<PlanError>>),
     /// A table that the configuration does not name.
     Foreign(TableName),
 }
@@ -32,7 +31,7 @@ impl Tables {
         }
     }
 
-    /// Relations are announced anew on each connection.
+    /// Forgets the announced tables: the server announces them again on each connection.
     pub(super) fn clear(&mut self) {
         self.announced.clear();
     }
@@ -49,7 +48,8 @@ impl Tables {
         self.announced.insert(id, Table::Foreign(table));
     }
 
-    /// Adds an outbox with what the router made of it.
+    /// Adds an outbox table. `plan`: whether the router could plan it. Returns an error if it could
+    /// not and the policy is to halt.
     pub(super) fn add_outbox(
         &mut self,
         id: RelationId,
@@ -57,19 +57,19 @@ impl Tables {
         plan: Result<(), PlanError>,
         policy: &PoisonPolicy,
     ) -> Result<(), CoreError> {
-        let entry = match plan {
-            Ok(()) => Table::Outbox(table),
+        let unroutable = match plan {
+            Ok(()) => None,
             Err(error) if policy.action(error.poison()) == PoisonAction::Halt => {
                 let source = Box::new(error);
                 return Err(CoreError::Plan { table, source });
             }
-            Err(error) => Table::Unroutable(table, Arc::new(error)),
+            Err(error) => Some(Arc::new(error)),
         };
-        self.announced.insert(id, entry);
+        self.announced.insert(id, Table::Outbox(table, unroutable));
         Ok(())
     }
 
-    /// The table of an event, and why it cannot be routed if it cannot.
+    /// The table of an event, and the error if the table cannot be routed.
     #[inline]
     pub(super) fn of_event(
         &self,
@@ -77,8 +77,7 @@ impl Tables {
         lsn: Lsn,
     ) -> Result<(&TableName, Option<&Arc<PlanError>>), CoreError> {
         match self.announced.get(id) {
-            Some(Table::Outbox(table)) => Ok((table, None)),
-            Some(Table::Unroutable(table, cause)) => Ok((table, Some(cause))),
+            Some(Table::Outbox(table, unroutable)) => Ok((table, unroutable.as_ref())),
             Some(Table::Foreign(table)) => Err(CoreError::ForeignTable {
                 table: table.clone(),
             }),
@@ -89,10 +88,10 @@ impl Tables {
         }
     }
 
-    /// The outbox of this number, if it is one.
+    /// The name of the table if it is an outbox.
     pub(super) fn outbox(&self, id: RelationId) -> Option<&TableName> {
         match self.announced.get(id)? {
-            Table::Outbox(table) | Table::Unroutable(table, _) => Some(table),
+            Table::Outbox(table, _) => Some(table),
             Table::Foreign(_) => None,
         }
     }

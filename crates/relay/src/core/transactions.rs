@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use walrelay_event_router::Event;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::{Begin, Commit, PgTimestamp};
@@ -11,15 +9,17 @@ use super::error::CoreError;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenTransaction {
     pub(super) begin: Begin,
-    /// An earlier connection enqueued it whole.
-    pub(super) passed_over: bool,
+    /// Postgres sends the transaction again after it was enqueued whole, or confirmed: its rows are
+    /// ignored.
+    pub(super) repeated: bool,
+    /// Records enqueued.
     records: u64,
-    /// Rows sent or diverted.
+    /// Rows processed: sent, diverted or not selected.
     rows: u64,
 }
 
 impl OpenTransaction {
-    /// The next row, as the router needs it.
+    /// Position and commit time of the next row, for the router.
     pub(super) fn next_event(&self) -> Event {
         Event {
             commit_lsn: self.begin.final_lsn,
@@ -28,7 +28,6 @@ impl OpenTransaction {
         }
     }
 
-    /// The next row's position.
     pub(super) fn next_position(&self) -> EventPosition {
         EventPosition {
             lsn: self.begin.final_lsn.get(),
@@ -37,22 +36,23 @@ impl OpenTransaction {
     }
 }
 
-/// Which transaction the stream is inside, and which transactions it repeats.
+/// The open transaction, and which transactions are repeated after a reconnect.
 #[derive(Debug, Default)]
 pub(super) struct Transactions {
     pub(super) open: Option<OpenTransaction>,
-    /// Transactions that commit before this were enqueued on an earlier connection, or confirmed.
+    /// Transactions that commit before this position were enqueued on an earlier connection, or
+    /// confirmed.
     pub(super) enqueued_before: Option<CommitEnd>,
     /// The commit time of the transaction that began last.
-    last_begun: Option<PgTimestamp>,
-    /// The transaction that is followed to its acknowledgement, see `Environment::acknowledged`.
+    pub(super) last_begun: Option<PgTimestamp>,
+    /// The sampled transaction, until it is confirmed; see `Environment::acknowledged`.
     sample: Option<(CommitEnd, PgTimestamp)>,
-    /// The commit time of a sample that was just begun, see `Environment::received`.
-    received: Option<PgTimestamp>,
+    /// The commit time of a new sample that was not reported yet; see `Environment::received`.
+    pub(super) received: Option<PgTimestamp>,
 }
 
 impl Transactions {
-    /// Opens a transaction. True: it is to be passed over.
+    /// Opens a transaction. Returns whether it is repeated.
     pub(super) fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<bool, CoreError> {
         if self.open.is_some() {
             return Err(CoreError::Sequence {
@@ -60,22 +60,22 @@ impl Transactions {
                 lsn,
             });
         }
-        // `final_lsn` is where the commit record starts. Commit records do not overlap, so one that
-        // starts before the end of a commit that was enqueued is that commit or an earlier one.
-        let passed_over = self
+        // `final_lsn` is the start of the commit record. Commit records do not overlap, so a record
+        // that starts before the end of an enqueued commit is that commit or an earlier one.
+        let repeated = self
             .enqueued_before
             .is_some_and(|end| begin.final_lsn < end.lsn());
         self.last_begun = Some(begin.commit_time);
         self.open = Some(OpenTransaction {
             begin,
-            passed_over,
+            repeated,
             records: 0,
             rows: 0,
         });
-        Ok(passed_over)
+        Ok(repeated)
     }
 
-    /// Closes the open transaction. True: it was passed over.
+    /// Closes the open transaction. Returns whether it was repeated.
     pub(super) fn commit(&mut self, lsn: Lsn, commit: &Commit) -> Result<bool, CoreError> {
         let open = self.open.take().ok_or(CoreError::Sequence {
             what: "a commit without a begin",
@@ -85,10 +85,10 @@ impl Transactions {
             self.sample = Some((commit.end, commit.commit_time));
             self.received = Some(commit.commit_time);
         }
-        Ok(open.passed_over)
+        Ok(open.repeated)
     }
 
-    /// The sink took the record of the next row.
+    /// Counts a row whose record the sink took.
     pub(super) fn row_sent(&mut self) {
         if let Some(open) = &mut self.open {
             open.records += 1;
@@ -96,33 +96,21 @@ impl Transactions {
         }
     }
 
-    /// The next row becomes no record.
+    /// Counts a row that becomes no record.
     pub(super) fn row_skipped(&mut self) {
         if let Some(open) = &mut self.open {
             open.rows += 1;
         }
     }
 
-    /// The sampled transaction, once it is confirmed.
+    /// Takes the sampled transaction if it is confirmed.
     pub(super) fn take_sample(&mut self, confirmed: CommitEnd) -> Option<(CommitEnd, PgTimestamp)> {
         self.sample.take_if(|(end, _)| *end <= confirmed)
-    }
-
-    /// The commit time of a sample that was begun since the last call.
-    pub(super) fn take_received(&mut self) -> Option<PgTimestamp> {
-        self.received.take()
     }
 
     /// The commit time of the sample, or of the open transaction.
     pub(super) fn oldest(&self) -> Option<PgTimestamp> {
         let open = self.open.map(|open| open.begin.commit_time);
         self.sample.map(|(_, committed)| committed).or(open)
-    }
-
-    /// How much later than the commit of its transaction the server sent a message. `sent_at`: µs since
-    /// 2000. Both are times of the server's clock.
-    pub(super) fn lag(&self, sent_at: i64) -> Duration {
-        let committed = self.last_begun.map_or(sent_at, PgTimestamp::get);
-        Duration::from_micros(sent_at.saturating_sub(committed).try_into().unwrap_or(0))
     }
 }

@@ -11,34 +11,35 @@ use crate::poison::Diverted;
 pub enum State {
     /// Opening the connection to Postgres.
     Connecting,
-    /// Reading the rows that were there before the slot.
+    /// Reading the snapshot: the rows from before the slot.
     Snapshot,
     /// Receiving from the slot.
     Streaming,
-    /// The sink takes nothing more at the moment, or acknowledges nothing; feedback goes on.
+    /// The sink takes no record at the moment, or acknowledges none; feedback goes on.
     Blocked,
-    /// A schema of values is not known yet; feedback goes on.
+    /// The event at the front needs a schema that is not known yet; feedback goes on.
     WaitingForSchema {
         /// Why.
         why: String,
     },
     /// Another process reads the slot.
     WaitingForSlot {
-        /// Which, as far as is known.
+        /// The error that the source returned.
         why: String,
     },
-    /// Something failed that may pass; waiting before the next attempt.
+    /// An attempt failed with a retryable error; waiting before the next attempt.
     Waiting {
-        /// What kind of failure, as metrics name it: [`PipelineError::cause`](crate::PipelineError::cause).
+        /// The kind of failure, as metrics name it:
+        /// [`PipelineError::cause`](crate::PipelineError::cause).
         cause: &'static str,
-        /// The failure in words.
+        /// The error with its causes.
         why: String,
     },
-    /// Asked to stop: what is in flight is being acknowledged and confirmed.
+    /// A stop was requested: waiting until records in flight are acknowledged and confirmed.
     Draining,
-    /// Stopped by an error that no retry can mend.
+    /// Stopped by an error that is not retryable.
     Halted {
-        /// Which.
+        /// The error with its causes.
         why: String,
     },
 }
@@ -59,24 +60,24 @@ impl fmt::Display for State {
     }
 }
 
-/// Steps of a record's way after which a test may kill the process. What is durable, and where, differs after
-/// each of them.
+/// Failpoints: places in the pipeline at which a test may kill the process. They differ in what is
+/// durable, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failpoint {
-    /// Bytes were read from Postgres, nothing was decoded.
+    /// Bytes were read from Postgres; none of them was decoded.
     AfterRead,
     /// Records were enqueued in the sink.
     AfterEnqueue,
-    /// Acknowledgements moved the position to confirm; no status update has it.
+    /// Acknowledgements moved the position to confirm; no status update contains it.
     AfterAck,
-    /// The position is in a status update that was not written.
+    /// A status update contains the position and was not written yet.
     AfterConfirm,
-    /// A stop was asked for; records are in flight.
+    /// A stop was requested; records may be in flight.
     Draining,
 }
 
 impl Failpoint {
-    /// All of them.
+    /// All failpoints.
     pub const ALL: [Self; 5] = [
         Self::AfterRead,
         Self::AfterEnqueue,
@@ -85,7 +86,7 @@ impl Failpoint {
         Self::Draining,
     ];
 
-    /// As tests name it.
+    /// The name that tests use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AfterRead => "after-read",
@@ -97,75 +98,77 @@ impl Failpoint {
     }
 }
 
-/// The world around a pipeline. The binary implements it; tests do with less.
+/// The wall clock of a pipeline and the receiver of its reports. Implemented by the binary and by
+/// tests.
 pub trait Environment: Send {
-    /// The wall clock, as Postgres counts: microseconds since 2000-01-01 UTC.
+    /// The wall clock in Postgres' unit: microseconds since 2000-01-01 UTC.
     fn wall_clock(&self) -> PgTimestamp;
 
-    /// The pipeline's state changed.
+    /// Called when the pipeline's state changes.
     fn state(&mut self, state: State) {
         let _ = state;
     }
 
-    /// The pipeline is at this failpoint. For tests, which end the process here.
+    /// Called at each failpoint. Tests kill the process here.
     fn failpoint(&mut self, point: Failpoint) {
         let _ = point;
     }
 
-    /// Every record of a transaction that was committed at `committed` is acknowledged, and so is
-    /// everything before it. Called for a sample: at most one transaction is followed at a time, so
-    /// that it costs nothing per row.
+    /// Called when every record of the transaction that was committed at `committed` is
+    /// acknowledged, and so is everything before it. Called for a sample: at most one transaction
+    /// is followed at a time, so that it costs nothing per row.
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
         let _ = (end, committed);
     }
 
-    /// A transaction with events was received whole. Called for the sample that
-    /// [`acknowledged`](Self::acknowledged) follows.
+    /// Called when a transaction with records was received whole. Called for the same sample as
+    /// [`acknowledged`](Self::acknowledged).
     fn received(&mut self, committed: PgTimestamp) {
         let _ = committed;
     }
 
-    /// An event did not go where it was bound for.
+    /// Called for each event that was skipped or became a dead letter.
     fn diverted(&mut self, event: &Diverted) {
         let _ = event;
     }
 
-    /// For so long, ending now, nothing was read because the sink had no room or a schema was missing.
+    /// Called at the end of a time in which nothing was read because the frame at the front could
+    /// not be sent: the sink was full, a schema was missing, or the event had to wait.
     fn blocked(&mut self, duration: Duration) {
         let _ = duration;
     }
 
-    /// Positions and figures, at each status update to the server: every
-    /// [`Settings::status_interval`](crate::Settings::status_interval) at least.
+    /// Called with positions and figures at each status update to the server, so at least every
+    /// [`Settings::status_interval`](crate::Settings::status_interval).
     fn progress(&mut self, progress: &Progress) {
         let _ = progress;
     }
 }
 
-/// How far a pipeline has come.
+/// The progress of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The figures since the sink was made. With a new sink they begin at zero.
+    /// The figures since the sink was created. A new sink begins at zero.
     pub counts: Counts,
-    /// The highest position received.
+    /// The highest position received or confirmed.
     pub received: Lsn,
-    /// What may be confirmed: the commit end of the acknowledged prefix.
+    /// The position that may be confirmed: the commit end of the acknowledged prefix.
     pub confirmed: CommitEnd,
     /// Records enqueued and not acknowledged.
     pub in_flight: u64,
-    /// The commit time of a transaction that is not acknowledged as a whole, by the server's clock: the oldest
-    /// one that is known. `None`: everything received is acknowledged.
+    /// The commit time, by the server's clock, of the oldest transaction that is known not to be
+    /// acknowledged as a whole: the sampled one, or the open one. `None`: there is neither.
     pub oldest: Option<PgTimestamp>,
 }
 
-/// Figures of a run. Each counts events of this process, repeats included.
+/// Figures of a run of this process. Repetitions count again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records the sink took.
+    /// Records that the sink took.
     pub records: u64,
-    /// Transactions whose commit was received, those without a record included.
+    /// Transactions whose commit was received, including those without a record.
     pub transactions: u64,
-    /// Transactions passed over after a reconnect, as their first copy was enqueued already.
+    /// Transactions ignored after a reconnect because they were enqueued or confirmed before.
     pub repeats_avoided: u64,
     /// UPDATEs of an outbox table: not events, ignored.
     pub updates: u64,
@@ -173,20 +176,20 @@ pub struct Counts {
     pub deletes: u64,
     /// TRUNCATEs of an outbox table: not events, ignored.
     pub truncates: u64,
-    /// Dead letters the sink took, those of parked keys aside.
+    /// Dead letters that the sink took, without those of parked events.
     pub dead_letters: u64,
-    /// Events that became dead letters because an earlier one of their key is one.
+    /// Parked events: dead letters because an earlier event of their key is one.
     pub parked: u64,
-    /// Events passed over by the poison policy.
+    /// Events skipped by the poison policy.
     pub skipped: u64,
     /// Events that the router's selection leaves out.
     pub unselected: u64,
-    /// Logical messages that are no events: of other prefixes.
+    /// Logical messages of other prefixes, which are no events.
     pub logical_messages: u64,
 }
 
 impl Counts {
-    /// The sums of two runs.
+    /// The sum of each figure.
     #[must_use]
     pub fn plus(self, other: Counts) -> Counts {
         Counts {

@@ -1,43 +1,44 @@
-//! Where the schemas of values come from, where values are encoded by schemas.
+//! The source of schemas, for values that are encoded by schemas.
 
 use std::fmt;
 use std::pin::Pin;
 
 use walrelay_event_router::ValueSchema;
 
-/// An answer that is under way.
+/// The answer to a request for a schema.
 pub type SchemaAnswer = Pin<Box<dyn Future<Output = Result<ValueSchema, SchemaError>> + Send>>;
 
-/// Where schemas come from: a schema registry.
+/// A schema registry.
 pub trait Schemas: fmt::Debug + Send + Sync {
-    /// Requests the schema of a subject once, past any cache. Must not block: the I/O runs elsewhere and resolves
-    /// the answer.
+    /// Sends one request for the schema of a subject, without a cache. Must not block: the I/O runs
+    /// on another thread or task and resolves the answer.
     fn ask(&self, subject: &str) -> SchemaAnswer;
 }
 
-/// Why there is no schema of a subject. Names the subject and what the registry answered, no
+/// Why there is no schema of a subject. Contains the subject and the registry's answer, no
 /// credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct SchemaError {
-    /// What may end it.
+    /// The kind of failure, which decides whether the request is repeated.
     pub kind: SchemaFailure,
-    /// In words.
+    /// The failure in words.
     pub reason: String,
 }
 
-/// What may end the lack of a schema.
+/// The kinds of failures of a request for a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaFailure {
-    /// The registry does not answer, or not as a registry should. It may later.
+    /// The registry does not answer, or not as a registry should. A later request may succeed.
     Unavailable,
-    /// It does not know the subject, or not this schema. Somebody may register it.
+    /// The registry does not know the subject or the schema, which may be registered later.
     Missing,
-    /// This subject is not for us. Somebody may allow it.
+    /// The registry denies access to the subject, which may be granted later.
     Forbidden,
-    /// It does not know us. That is no event's fault, so no event is poison for it.
+    /// The registry refuses our credentials. No event is at fault, so no event is poison for it.
     Unauthenticated,
-    /// The schema is refused, or is of no use: a second request gets the same answer.
+    /// The registry refuses the request, or the schema cannot be used: a second request gets the
+    /// same answer.
     Refused,
 }
 
@@ -53,6 +54,6 @@ impl SchemaFailure {
 pub struct PendingSchema {
     /// The subject.
     pub subject: String,
-    /// A schema is known, and an event does not fit it: there may be a later one.
+    /// A schema is known, and an event does not fit it: a later schema is requested.
     pub again: bool,
 }

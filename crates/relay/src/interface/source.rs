@@ -7,42 +7,44 @@ use tokio::time::Instant;
 use walrelay_event_router::TableFacts;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::Disposition;
+pub use walrelay_walsender::Ancestor;
 use walrelay_walsender::{Frame, Socket, StatusUpdate};
 
 /// An error of a source.
 pub trait SourceError: Error + Send + Sync + 'static {
-    /// Retry, wait for a change of the configuration, or stop.
+    /// Whether to retry, to wait for a change of the configuration, or to stop.
     fn disposition(&self) -> Disposition;
 
-    /// Whether the stream came to its end, everything of it is acknowledged, and the next one follows it at once: no
-    /// error, but the way to say so.
+    /// Whether this is no failure: the stream reached its end, everything of it is acknowledged,
+    /// and the next stream is opened at once.
     fn is_followed(&self) -> bool {
         false
     }
 
-    /// Whether another process reads the slot. No message tells when that ends, so the slot is tried often.
+    /// Whether another process reads the slot. The server does not notify us when the slot becomes
+    /// free, so it is retried at short intervals.
     fn is_slot_busy(&self) -> bool {
         false
     }
 
-    /// Whether that process serves another client: it is not our walsender of a lost connection that the
-    /// server has not given up yet.
+    /// Whether the process that reads the slot serves another client. Otherwise it may be our own
+    /// walsender, of a lost connection that the server has not ended yet.
     fn is_slot_taken(&self) -> bool {
         false
     }
 }
 
-/// Who relayed from the slot while this process did not, as far as it was seen.
+/// The relay that is known to have read the slot while this process did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Predecessor {
-    /// Another relay, seen as the process that reads the slot.
+    /// Another relay, whose walsender was seen reading the slot.
     Relay {
-        /// The server process.
+        /// The walsender's process id.
         pid: i64,
         /// Its `application_name`.
         application_name: String,
     },
-    /// A relay that keeps the same state file, which it has written since.
+    /// A relay with the same state file, which it has written since.
     StateFile,
 }
 
@@ -58,32 +60,23 @@ impl fmt::Display for Predecessor {
     }
 }
 
-/// What is already known of the slot when it is connected to again.
+/// What a process knows of the slot when it connects again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
     /// `system_identifier` of the server that was read.
     pub system_id: String,
-    /// Its timeline when it was connected to.
+    /// The server's timeline as it was last known.
     pub timeline: u32,
-    /// When it was started, as it says (`pg_postmaster_start_time`): no other server of the system has the same
-    /// value. `None` where that is not known any more.
+    /// When the server was started (`pg_postmaster_start_time`): no other server of the system has
+    /// the same value. `None` if that is not known any more.
     pub server_start: Option<String>,
-    /// What was acknowledged, and so may be confirmed, the last time.
+    /// The acknowledged position, which may have been confirmed.
     pub confirmed: CommitEnd,
-    /// The highest commit that was received or confirmed: the server's log reached so far.
+    /// The highest commit that was received or confirmed: the server's WAL reached this position.
     pub seen: CommitEnd,
 }
 
-/// A timeline that the server's own one continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ancestor {
-    /// The timeline.
-    pub timeline: u32,
-    /// Where it was left: its log from here on is not part of the server's.
-    pub ended: Lsn,
-}
-
-/// A connection that streams.
+/// An open stream, and what is known of its server and slot.
 #[derive(Debug)]
 pub struct Opened<S> {
     /// The stream, after `START_REPLICATION`.
@@ -94,43 +87,43 @@ pub struct Opened<S> {
     pub timeline: u32,
     /// When the server was started, see [`Resume::server_start`].
     pub server_start: String,
-    /// The timelines that this one continues. Needed only where it is another one than before.
+    /// The timelines that this one continues. Needed only if the timeline changed.
     pub ancestors: Vec<Ancestor>,
-    /// Up to where its log was flushed when the connection was made (`IDENTIFY_SYSTEM`'s
-    /// `xlogpos`). A server only sends log that it has flushed, so a position below what was
-    /// received before means that the log was rolled back.
+    /// The server's flush position when the connection was made (`IDENTIFY_SYSTEM`'s `xlogpos`). A
+    /// server only sends WAL that it has flushed, so a position below what was received before
+    /// means that the WAL was rolled back.
     pub flushed: Lsn,
-    /// The slot's `confirmed_flush_lsn` as read **after** the start: where the stream begins.
+    /// The slot's `confirmed_flush_lsn` as read **after** the start: the stream begins here.
     pub confirmed: CommitEnd,
-    /// The server's `wal_sender_timeout` for this connection, `None` where it is switched off.
-    /// Feedback keeps to half of it.
+    /// The server's `wal_sender_timeout` for this connection; `None` if it is switched off. Status
+    /// updates are sent at least every half of it.
     pub server_timeout: Option<Duration>,
-    /// What the catalogs say of the tables, where the router is to know.
+    /// Facts of the catalogs about the tables, for the router.
     pub tables: Vec<TableFacts>,
-    /// Who relayed from the slot since this process lost it, or before it started.
+    /// The relay that read the slot since this process lost it, or before this process started.
     pub predecessor: Option<Predecessor>,
 }
 
-/// How a look beside the stream ended.
+/// The result of a look: a query of the catalogs beside the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Looked {
     /// The server answered, and the stream may go on.
     Answered {
-        /// When the look was started. What the answer says was true at this moment or later.
+        /// When the look was started. The answer was true at this moment or later.
         asked_at: Instant,
-        /// Who reads the slot, from the same answer.
+        /// The process that reads the slot, from the same answer.
         owner: SlotOwner,
         /// The server's timeline, from the same answer; `None` on a standby.
         timeline: Option<u32>,
     },
     /// There was no answer: nothing is known.
     Failed {
-        /// Why, in words. Holds no secret.
+        /// Why, in words. Contains no secret.
         reason: String,
     },
 }
 
-/// Who reads a slot.
+/// The process that reads a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotOwner {
     /// The walsender of the stream that was opened last.
@@ -146,77 +139,77 @@ pub enum SlotOwner {
 
 /// Opens streams of one slot.
 pub trait Source: Send {
-    /// The streams.
+    /// The type of the streams.
     type Stream: WalStream<Error = Self::Error>;
     /// Why opening or reading failed.
     type Error: SourceError;
 
-    /// Connects, checks (and where allowed creates) publication and slot, starts the stream **from
+    /// Connects, checks (and creates, if allowed) publication and slot, starts the stream **from
     /// the slot's position** and checks the slot once more.
     ///
-    /// `resume` is `None` for the first connection of a process. Later ones must not create a slot
-    /// that is missing: it was there, so events are gone.
+    /// `resume` is `None` for the first connection of a process. Later connections must not create
+    /// a missing slot: the slot existed, so events are missing.
     fn open(
         &mut self,
         resume: Option<&Resume>,
     ) -> impl Future<Output = Result<Opened<Self::Stream>, Self::Error>>;
 
-    /// Asks to note durably, beside the slot, that everything up to `position` is acknowledged, and
-    /// says up to where that has been done: `position` or an earlier one. Only what was noted may
-    /// be reported as flushed, so that the slot is never beyond the note. Called before each
-    /// status update; it must not block, and goes on with what it began when it is called again.
-    /// A source that keeps no notes says `position`.
+    /// Starts to note durably, in the state file beside the slot, that everything up to `position`
+    /// is acknowledged. Returns the position that is noted durably by now: `position` or an earlier
+    /// one. Only this position may be reported as flushed, so that the slot is never beyond the
+    /// note. Called before each status update. Must not block: a later call continues a note that
+    /// was begun. A source without a state file returns `position`.
     ///
     /// # Errors
-    /// It cannot be noted. Nothing beyond what was noted before may be reported.
+    /// If the position cannot be noted. Then nothing beyond the last note may be reported.
     fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, Self::Error> {
         Ok(position)
     }
 
-    /// Starts a look at what the stream rests on (publication, tables, slot), beside the stream.
+    /// Starts a look beside the stream: a query of the catalogs about publication, tables and slot.
     /// Returns at once, and does nothing if a look is under way. The caller decides when to look;
-    /// [`looked`](Self::looked) says what the look found. Opening a stream abandons a look.
+    /// [`looked`](Self::looked) returns the result. Opening a stream abandons a look.
     fn look(&mut self);
 
-    /// Waits for the look under way; pending for ever if there is none. Cancel-safe: a look that
-    /// is not waited for goes on.
+    /// Waits for the look under way; pending for ever if there is none. Cancel-safe: the look goes
+    /// on if the future is dropped.
     ///
-    /// `blocked`: the stream is not being read, because the sink takes nothing. A server that wants
-    /// to end the stream may then be waiting for us to read its last messages: a reason for an error
-    /// that is worth a retry.
+    /// `blocked`: the stream is not being read, because the frame at the front cannot be sent. A
+    /// server that wants to end the stream may then be waiting for us to read its last messages, so
+    /// an error may be worth a retry.
     ///
     /// # Errors
-    /// The look found that the stream may not go on like this: that ends the pipeline's attempt. A
-    /// look that got no answer is no error, but [`Looked::Failed`].
+    /// If the look shows that the stream must not go on: this ends the pipeline's attempt. A look
+    /// without an answer is no error, but [`Looked::Failed`].
     fn looked(&mut self, blocked: bool) -> impl Future<Output = Result<Looked, Self::Error>>;
 
-    /// The slot's `confirmed_flush_lsn` as the server reports it now, read beside the stream.
+    /// Queries the slot's current `confirmed_flush_lsn` beside the stream.
     fn confirmed_on_server(&mut self) -> impl Future<Output = Result<Lsn, Self::Error>>;
 }
 
-/// A stream of frames and the way back for feedback. The contract is that of
-/// [`walrelay_walsender::ReplicationStream`], the real one.
+/// A stream of frames from the server, and of status updates to it. The contract is that of
+/// [`walrelay_walsender::ReplicationStream`].
 pub trait WalStream {
-    /// Why it ended.
+    /// Why the stream ended.
     type Error: SourceError;
 
-    /// Whether its rows are those of a snapshot, not of the log.
+    /// Whether the rows are those of a snapshot, not of the WAL.
     fn is_snapshot(&self) -> bool {
         false
     }
-    /// What kind of socket the server is connected by.
+    /// The kind of socket of the connection.
     fn socket(&self) -> Socket;
-    /// The next whole frame, borrowed; `None` if more bytes are needed. Does not consume.
+    /// Borrows the next whole frame without consuming it. `None`: more bytes are needed.
     fn peek(&mut self) -> Result<Option<Frame<'_>>, Self::Error>;
-    /// Drops the frame last peeked.
+    /// Consumes the frame that was peeked last.
     fn consume(&mut self);
-    /// One read from the socket. Cancel-safe.
+    /// Reads once from the socket. Returns the number of bytes. Cancel-safe.
     fn read(&mut self) -> impl Future<Output = Result<usize, Self::Error>>;
     /// Queues a standby status update.
     fn queue_status(&mut self, update: StatusUpdate);
     /// Writes what is queued. Cancel-safe.
     fn flush(&mut self) -> impl Future<Output = Result<(), Self::Error>>;
-    /// Ends the stream in order: the server has taken the last status when this returns.
+    /// Ends the stream in order: when this returns, the server has received the last status update.
     fn finish(self) -> impl Future<Output = Result<(), Self::Error>>;
 }
 
@@ -224,7 +217,7 @@ impl SourceError for walrelay_walsender::Error {
     fn disposition(&self) -> Disposition {
         use walrelay_walsender::ErrorClass;
         match self.class() {
-            // An unknown SQLSTATE is retried, loudly: indefinite unless proven otherwise.
+            // An unknown SQLSTATE may pass, so it is retried, with warnings.
             ErrorClass::SlotInUse | ErrorClass::ServerUnavailable | ErrorClass::Unknown => {
                 Disposition::Retryable
             }

@@ -1,5 +1,5 @@
-//! What attempts to relay that failed in a row mean for the next one: how long to wait before it, what to
-//! log, and how long its connection may be silent.
+//! The effect of failed attempts in a row on the next attempt: the delay before it, what is logged,
+//! and how long its connection may be silent.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::log_throttle::LogThrottle;
 
-/// The limit of silence grows up to this when connections are given up in a row.
+/// The limit of silence grows up to this value when connections are given up in a row.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 
-/// The attempts that failed in a row. All of it ends when a position is confirmed.
+/// The attempts that failed in a row. Reset when a new position may be confirmed.
 #[derive(Debug)]
 pub(super) struct FailedAttempts {
     pub(super) backoff: Backoff,
@@ -27,16 +27,17 @@ impl FailedAttempts {
         }
     }
 
-    /// A position was confirmed.
-    pub(super) fn end(&mut self) {
+    /// Resets all counters, because a new position may be confirmed.
+    pub(super) fn reset(&mut self) {
         self.backoff.reset();
         self.throttle.over(Instant::now());
-        self.silence.moved();
+        self.silence.reset();
     }
 }
 
-/// Delays between attempts: doubling from `initial` to `max`, each drawn at random from the upper
-/// half of its step, so that many relays that lost the same server do not come back as one.
+/// Delays between attempts. The step doubles from `initial` to `max`. Each delay is drawn at random
+/// from the upper half of its step, so that many relays that lost the same server do not reconnect
+/// at the same time.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     initial: Duration,
@@ -45,7 +46,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A back-off whose first delay is at most `initial` and no delay is above `max`.
+    /// A back-off whose first delay is at most `initial`, and each delay at most `max`.
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self {
             initial: initial.min(max),
@@ -56,51 +57,45 @@ impl Backoff {
 
     /// The next delay.
     pub fn next_delay(&mut self) -> Duration {
-        let step = self
+        let grown = self
             .initial
-            .saturating_mul(1_u32.checked_shl(self.attempt).unwrap_or(u32::MAX));
-        let step = step.min(self.max);
+            .saturating_mul(2_u32.saturating_pow(self.attempt));
+        let step = grown.min(self.max);
         self.attempt = self.attempt.saturating_add(1).min(31);
         step.mul_f64(0.5 + 0.5 * fastrand::f64())
     }
 
-    /// Starts over, after something worked.
+    /// Starts over with the first step.
     pub fn reset(&mut self) {
         self.attempt = 0;
     }
-
-    /// How many delays were handed out since the last reset.
-    pub fn attempts(&self) -> u32 {
-        self.attempt
-    }
 }
 
-/// Silent connections since something moved.
+/// The limit of silence of a connection. The limit doubles with each connection that is given up,
+/// until a new position may be confirmed.
 ///
-/// A server may need longer than the limit for one step of its own, the commit of a transaction of a
-/// million savepoints for example, and reply to nothing meanwhile. Every connection begins that step
-/// anew: with a fixed limit the relay would never get beyond it. So the limit doubles with each silent
-/// connection until a position is confirmed.
+/// A server may need longer than the limit for one step of its own, the commit of a transaction of
+/// a million savepoints for example, and reply to nothing meanwhile. Every connection begins that
+/// step again, so with a fixed limit the relay would never get beyond it.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    in_a_row: u32,
+    given_up: u32,
 }
 
 impl Silence {
-    /// The limit, where `usual` holds as long as connections work.
+    /// The limit. `usual`: the limit while no connection was given up.
     pub(crate) fn limit(&self, usual: Duration) -> Duration {
-        let grown = usual.saturating_mul(1_u32.checked_shl(self.in_a_row).unwrap_or(u32::MAX));
+        let grown = usual.saturating_mul(2_u32.saturating_pow(self.given_up));
         grown.min(usual.max(LONGEST_SILENCE))
     }
 
-    /// A connection was given up.
+    /// Notes that a connection was given up.
     pub(crate) fn given_up(&mut self) {
-        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.given_up = self.given_up.saturating_add(1);
     }
 
-    /// A position was confirmed.
-    pub(crate) fn moved(&mut self) {
-        self.in_a_row = 0;
+    pub(crate) fn reset(&mut self) {
+        self.given_up = 0;
     }
 }
 
@@ -125,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_doubles_until_something_moves() {
+    fn the_limit_doubles_until_it_is_reset() {
         let seconds = Duration::from_secs;
         let mut silence = Silence::default();
         let mut limits = Vec::new();
@@ -135,9 +130,9 @@ mod tests {
         }
         assert_eq!(limits[..5], [5, 10, 20, 30, 30].map(seconds));
         assert_eq!(limits[39], seconds(30));
-        // A limit that is configured above the longest stays as it is.
+        // A usual limit above the longest one does not grow.
         assert_eq!(silence.limit(seconds(60)), seconds(60));
-        silence.moved();
+        silence.reset();
         assert_eq!(silence.limit(seconds(5)), seconds(5));
     }
 }

@@ -1,43 +1,41 @@
-//! Whether a new stream continues the log that was read before, or what is missing.
-
-use std::fmt;
+//! Checks whether a new stream continues the WAL that was read before, and finds the missing range.
 
 use walrelay_lsn::{CommitEnd, Lsn};
 
 use crate::interface::source::{Ancestor, Opened, Predecessor, Resume};
 
-/// How a stream continues the log.
+/// How a stream continues the WAL that was read before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Continuity {
-    /// It is the same log.
+    /// The stream continues the same WAL.
     Same,
-    /// Another relay confirmed what lies between: what it relayed is not to be relayed again, and
-    /// everything after it must be taken anew from the slot on.
+    /// Another relay relayed and confirmed the events from `from` to `to`. They must not be relayed
+    /// again; everything after them must be read again from the slot.
     HandedOver {
-        /// The last position that was to be confirmed here.
+        /// The last position that this relay was to confirm.
         from: CommitEnd,
         /// The slot's position now.
         to: CommitEnd,
-        /// Who relayed it.
+        /// The other relay.
         by: Predecessor,
     },
-    /// The server was promoted, and the slot is before the position where the two logs part:
-    /// nothing is missing. Positions beyond that place mean something else now, so everything
-    /// must be taken anew from the slot on.
+    /// The server was promoted, and the slot is not beyond what was relayed of the WAL that both
+    /// timelines have in common: nothing is missing. Positions beyond the common part belong to
+    /// other transactions now, so everything must be read again from the slot.
     Promoted {
-        /// Where the old timeline was left. What was relayed of it beyond is of transactions that
-        /// the promoted server does not have.
+        /// The position where the new timeline left the old one. Events that were relayed from the
+        /// old timeline beyond it belong to transactions that the promoted server does not have.
         parted: Lsn,
     },
 }
 
-/// The stream does not continue the log that was read: events are missing, or were undone. Each
-/// names what is gone as a range of positions.
+/// The stream does not continue the WAL that was read: events are missing, or were undone. Each
+/// variant names the missing range of positions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The slot is not where it was left: somebody else confirmed a later position, or dropped the
-    /// slot and made it anew.
+    /// The slot is beyond the last position that was to be confirmed: another reader confirmed a
+    /// later position, or the slot was dropped and created again.
     #[error(
         "the slot was moved by somebody else, or dropped and made anew: what was committed from \
          {from} to {to} was not relayed"
@@ -48,48 +46,49 @@ pub enum LogError {
         /// The slot's position now.
         to: CommitEnd,
     },
-    /// The server's log ends before what it had sent: it was restored from an older state (a
-    /// snapshot of a disk or a machine, a write that was acknowledged and lost). Positions are used
-    /// again for other transactions, so nothing known of them holds.
+    /// The server's WAL ends before a position that the server had sent: the server was restored
+    /// from an older state (a snapshot of a disk or a machine, a write that was acknowledged and
+    /// lost). Other transactions get these positions now, so what is known of the positions is
+    /// wrong.
     #[error(
         "the server's log went back: it ends at {from}, and what was received reached {to}; \
          what was committed from {from} to {to} is gone from the server"
     )]
     LogWentBack {
-        /// Where the log ends now.
+        /// The end of the server's WAL now.
         from: Lsn,
         /// The highest commit received or confirmed.
         to: CommitEnd,
     },
-    /// The server is another one than before.
+    /// The server belongs to another cluster than before.
     #[error(
         "the server's system identifier changed from {before} to {now}: what was committed from \
          {from} on to the end of the old log, and from the beginning of the new one to {to}, was \
          not relayed"
     )]
     OtherServer {
-        /// As it was.
+        /// The old system identifier.
         before: String,
-        /// As it is now.
+        /// The new system identifier.
         now: String,
         /// The last position of the old cluster that was to be confirmed.
         from: CommitEnd,
-        /// The position of the new one's slot.
+        /// The position of the new cluster's slot.
         to: CommitEnd,
     },
-    /// The server was promoted, and its slot is beyond what was relayed of the log that the two
-    /// timelines have in common.
+    /// The timeline changed, and the slot is beyond what was relayed of the WAL that the two
+    /// timelines have in common, or the new timeline does not continue the old one.
     #[error(
         "the server's timeline changed from {before} to {now}, and the slot does not continue what \
          was relayed{}: what was committed from {from} to {to} was not relayed",
-        Parted(*parted)
+        with_parted(*parted)
     )]
     OtherTimeline {
-        /// As it was.
+        /// The old timeline.
         before: u32,
-        /// As it is now.
+        /// The new timeline.
         now: u32,
-        /// Where the old timeline was left; `None` if the new one does not continue it.
+        /// The position where the new timeline left the old one; `None` if it does not continue it.
         parted: Option<Lsn>,
         /// The last position in common that was to be confirmed.
         from: CommitEnd,
@@ -98,37 +97,33 @@ pub enum LogError {
     },
 }
 
-struct Parted(Option<Lsn>);
-
-impl fmt::Display for Parted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(lsn) => write!(f, " (the timelines part at {lsn})"),
-            None => f.write_str(" (the new timeline does not continue the old one)"),
-        }
+fn with_parted(parted: Option<Lsn>) -> String {
+    match parted {
+        Some(lsn) => format!(" (the timelines part at {lsn})"),
+        None => " (the new timeline does not continue the old one)".to_owned(),
     }
 }
 
 impl Resume {
-    /// Up to where what was relayed belongs to the log of a server with these ancestors too: what was
-    /// relayed of an old timeline beyond the place where the new one parts from it says nothing of
-    /// the new one.
+    /// The part of the confirmed position that a server with these ancestors has in its WAL, too:
+    /// at most the position where its timeline left ours. Positions beyond that one belong to other
+    /// transactions on the new timeline.
     pub fn in_common(&self, ancestors: &[Ancestor]) -> CommitEnd {
         self.parted(ancestors).map_or(self.confirmed, |lsn| {
             self.confirmed.min(CommitEnd::from_slot(lsn))
         })
     }
 
-    /// Where this timeline was left, if it is one of these.
+    /// The position at which the server left our timeline, if the timeline is one of its ancestors.
     fn parted(&self, ancestors: &[Ancestor]) -> Option<Lsn> {
         let ancestor = ancestors.iter().find(|a| a.timeline == self.timeline);
         ancestor.map(|ancestor| ancestor.ended)
     }
 
-    /// Whether `opened` continues what is known.
+    /// Checks whether the stream `opened` continues the WAL that was read before.
     ///
     /// # Errors
-    /// If it does not, and events may be missing for it.
+    /// If the stream does not continue it, so that events may be missing.
     pub fn continued_by<S>(&self, opened: &Opened<S>) -> Result<Continuity, LogError> {
         let to = opened.confirmed;
         let handed_over = || {
@@ -144,8 +139,8 @@ impl Resume {
                 to,
             });
         }
-        // A standby that was promoted under our stream sent its own log throughout, so positions of both
-        // timelines are known.
+        // A standby that was promoted under our stream sent its own WAL throughout, so known
+        // positions are valid on both timelines.
         let same_server = self.server_start.as_ref() == Some(&opened.server_start);
         if opened.timeline != self.timeline && !same_server {
             let parted = self.parted(&opened.ancestors);
@@ -161,8 +156,8 @@ impl Resume {
                 }),
             };
         }
-        // Records in flight may have been acknowledged since the connection was lost; the server
-        // can only have heard of what was confirmed while it lasted.
+        // The server cannot know more than `self.confirmed`, which was acknowledged at the end of
+        // the last connection. So a slot beyond it was moved by another reader, or created again.
         let moved = to > self.confirmed;
         if moved && opened.predecessor.is_none() {
             return Err(LogError::SlotMoved {
@@ -229,144 +224,106 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_slot_where_it_was_left_or_before_continues() {
-        for confirmed in [1, 99, 100] {
-            let result = resume().continued_by(&opened(confirmed));
-            assert_eq!(result, Ok(Continuity::Same));
+    fn other_timeline(parted: Option<u64>, from: u64, to: u64) -> LogError {
+        LogError::OtherTimeline {
+            before: 2,
+            now: 3,
+            parted: parted.map(Lsn::new),
+            from: at(from),
+            to: at(to),
         }
     }
 
     #[test]
-    fn a_slot_beyond_was_moved_and_the_range_is_named() {
-        let error = resume().continued_by(&opened(101)).unwrap_err();
-        assert_eq!(
-            error,
-            LogError::SlotMoved {
-                from: at(100),
-                to: at(101)
-            }
-        );
-        assert!(error.to_string().contains("from 0/64 to 0/65"), "{error}");
-    }
-
-    #[test]
-    fn what_another_relay_confirmed_is_handed_over() {
-        let by = Predecessor::StateFile;
+    fn a_stream_continues_the_log_or_names_the_range_that_is_missing() {
+        let (from, to) = (at(100), at(101));
+        let same = || Ok(Continuity::Same);
+        let moved = LogError::SlotMoved { from, to };
+        assert!(moved.to_string().contains("from 0/64 to 0/65"), "{moved}");
+        let (ends, to) = (Lsn::new(119), at(120));
+        let went_back = || Err(LogError::LogWentBack { from: ends, to });
+        let by = || Predecessor::StateFile;
         let taken = |opened| Opened {
-            predecessor: Some(by.clone()),
+            predecessor: Some(by()),
             ..opened
         };
-        let over = |from, to| Continuity::HandedOver {
-            from: at(from),
-            to: at(to),
-            by: by.clone(),
+        let over = |from, to| {
+            let (from, to) = (at(from), at(to));
+            Ok(Continuity::HandedOver { from, to, by: by() })
         };
-        let moved = resume().continued_by(&taken(opened(101)));
-        assert_eq!(moved, Ok(over(100, 101)));
-        // Also over a promotion that it lived through.
-        let moved = resume().continued_by(&taken(promoted(90, 80)));
-        assert_eq!(moved, Ok(over(80, 90)));
-        let same = resume().continued_by(&taken(opened(100)));
-        assert_eq!(same, Ok(Continuity::Same));
-        // A relay vouches for positions of one log only.
-        let shorter = taken(Opened {
-            flushed: Lsn::new(119),
-            ..opened(90)
-        });
-        assert!(resume().continued_by(&shorter).is_err());
-        let other = taken(Opened {
-            system_id: "8".into(),
-            ..opened(101)
-        });
-        assert!(resume().continued_by(&other).is_err());
-    }
-
-    /// Its slot is beyond the position where the timelines part, because we confirmed that position.
-    #[test]
-    fn a_standby_that_is_promoted_under_the_stream_continues_its_own_log() {
-        let same = Opened {
-            server_start: "1.5".into(),
-            ..promoted(100, 80)
-        };
-        assert_eq!(resume().continued_by(&same), Ok(Continuity::Same));
-        let moved = Opened {
-            server_start: "1.5".into(),
-            ..promoted(101, 80)
-        };
-        let error = resume().continued_by(&moved).unwrap_err();
-        assert!(matches!(error, LogError::SlotMoved { .. }), "{error}");
-        // From a state file it is not known which server that was.
-        let noted = Resume {
-            server_start: None,
-            ..resume()
-        };
-        let error = noted.continued_by(&same).unwrap_err();
-        assert!(matches!(error, LogError::OtherTimeline { .. }), "{error}");
-    }
-
-    #[test]
-    fn a_log_that_ends_before_what_was_received_went_back() {
         let shorter = |flushed| Opened {
             flushed: Lsn::new(flushed),
             ..opened(90)
         };
-        assert_eq!(resume().continued_by(&shorter(120)), Ok(Continuity::Same));
-        assert_eq!(
-            resume().continued_by(&shorter(119)),
-            Err(LogError::LogWentBack {
-                from: Lsn::new(119),
-                to: at(120)
+        let other = |confirmed| Opened {
+            system_id: "8".into(),
+            ..opened(confirmed)
+        };
+        let other_server = |to| {
+            Err(LogError::OtherServer {
+                before: "7".into(),
+                now: "8".into(),
+                from,
+                to: at(to),
             })
-        );
-    }
-
-    #[test]
-    fn another_cluster_is_told_by_its_identifier_wherever_its_slot_stands() {
-        for confirmed in [1, 100, 101] {
-            let other = Opened {
-                system_id: "8".into(),
-                ..opened(confirmed)
-            };
-            let error = resume().continued_by(&other).unwrap_err();
-            assert!(matches!(error, LogError::OtherServer { .. }), "{error}");
+        };
+        // A standby that is promoted under the stream. The slot is beyond the position where the
+        // timelines part, because we confirmed that position.
+        let under_stream = |confirmed| Opened {
+            server_start: "1.5".into(),
+            ..promoted(confirmed, 80)
+        };
+        for (case, opened, expected) in [
+            ("far before", opened(1), same()),
+            ("just before", opened(99), same()),
+            ("where it was left", opened(100), same()),
+            ("beyond", opened(101), Err(moved.clone())),
+            ("handed over", taken(opened(101)), over(100, 101)),
+            ("a promotion", taken(promoted(90, 80)), over(80, 90)),
+            ("not moved", taken(opened(100)), same()),
+            // Another relay does not explain a WAL that went back, nor another cluster.
+            ("a shorter log", taken(shorter(119)), went_back()),
+            ("another cluster", taken(other(101)), other_server(101)),
+            ("under the stream", under_stream(100), same()),
+            ("the same, beyond", under_stream(101), Err(moved)),
+            ("ends at the last commit", shorter(120), same()),
+            ("ends before it", shorter(119), went_back()),
+            ("another one, before", other(1), other_server(1)),
+            ("another one", other(100), other_server(100)),
+            ("another one, beyond", other(101), other_server(101)),
+        ] {
+            assert_eq!(resume().continued_by(&opened), expected, "{case}");
         }
+        // A position from a state file does not name the server that it was read from.
+        let noted = Resume {
+            server_start: None,
+            ..resume()
+        };
+        let expected = Err(other_timeline(Some(80), 80, 100));
+        assert_eq!(noted.continued_by(&under_stream(100)), expected);
     }
 
     #[test]
     fn a_promotion_continues_up_to_where_the_timelines_part() {
-        // The slot may stand up to the lesser of what was relayed and where the log parts.
+        // The slot may be up to the lesser of the confirmed position and the one where the
+        // timelines part.
         for (confirmed, ended) in [(100, 150), (99, 150), (80, 80)] {
-            assert_eq!(
-                resume().continued_by(&promoted(confirmed, ended)),
-                Ok(Continuity::Promoted {
-                    parted: Lsn::new(ended)
-                })
-            );
+            let parted = Lsn::new(ended);
+            let result = resume().continued_by(&promoted(confirmed, ended));
+            assert_eq!(result, Ok(Continuity::Promoted { parted }));
         }
         for (confirmed, ended, from) in [(101, 150, 100), (81, 80, 80), (100, 80, 80)] {
-            assert_eq!(
-                resume().continued_by(&promoted(confirmed, ended)),
-                Err(LogError::OtherTimeline {
-                    before: 2,
-                    now: 3,
-                    parted: Some(Lsn::new(ended)),
-                    from: at(from),
-                    to: at(confirmed),
-                })
-            );
+            let result = resume().continued_by(&promoted(confirmed, ended));
+            assert_eq!(result, Err(other_timeline(Some(ended), from, confirmed)));
         }
     }
 
     #[test]
     fn a_timeline_that_does_not_continue_the_old_one_is_another_log() {
-        let mut stranger = promoted(1, 80);
-        stranger.ancestors.truncate(1);
-        let error = resume().continued_by(&stranger).unwrap_err();
-        assert!(
-            matches!(error, LogError::OtherTimeline { parted: None, .. }),
-            "{error}"
-        );
+        let mut unrelated = promoted(1, 80);
+        unrelated.ancestors.truncate(1);
+        let error = resume().continued_by(&unrelated).unwrap_err();
+        assert_eq!(error, other_timeline(None, 100, 1));
         assert!(error.to_string().contains("from 0/64 to 0/1"), "{error}");
     }
 }

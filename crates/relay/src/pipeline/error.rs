@@ -7,58 +7,59 @@ use walrelay_sink::{DeliveryError, Disposition, SinkFactory};
 
 use super::continuity::LogError;
 use crate::core::CoreError;
-use crate::interface::event::{SentEvent, with_id};
+use crate::event::{SentEvent, with_id};
 use crate::interface::source::{Source, SourceError};
 
-/// Why a pipeline stopped, or why one attempt of it ended. `S` is the source's error, `K` the
-/// sink factory's.
+/// Why a pipeline stopped, or why one of its attempts ended. `S` is the source's error, `K` that of
+/// the sink factory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     /// Connecting to Postgres or reading from it failed.
     #[error("the replication connection failed")]
     Source(#[source] S),
-    /// What came from Postgres cannot be carried.
+    /// The core could not process the replication stream.
     #[error("the replication stream cannot be carried")]
     Core(#[from] CoreError),
-    /// The sink could not be made.
+    /// The sink could not be created.
     #[error("the sink could not be opened")]
     Sink(#[source] K),
-    /// A record was not delivered, and everything after it was not confirmed.
+    /// A record was not delivered. Nothing from its transaction on is confirmed.
     #[error("{}", undelivered(*event, event_id.as_deref()))]
     Delivery {
-        /// The event that it stands for, where that is known.
+        /// The event that the record stands for, if it is known.
         event: Option<SentEvent>,
-        /// That event's id: known where the sink refused the record on the spot.
+        /// The event's id, known only if the sink refused the record in `try_send`.
         event_id: Option<String>,
         /// Why, and to which topic.
         #[source]
         source: DeliveryError,
     },
-    /// The stream does not continue what this process has read.
+    /// The stream does not continue the WAL that this process has read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The server was promoted: positions of the old timeline mean nothing on the new one.
+    /// The server was promoted: positions of the old timeline are not valid on the new one.
     #[error("the server's timeline changed from {before} to {now}")]
     OtherTimeline {
-        /// As it was at the last connection.
+        /// The timeline of the last connection.
         before: u32,
-        /// As it is now.
+        /// The timeline now.
         now: u32,
     },
-    /// Another process reads the slot, or may read it: for longer than `wal_sender_timeout` nothing has shown
-    /// that the server still has our walsender. This process was stopped, or both connections were silent.
+    /// Another process reads the slot, or may read it: for longer than `wal_sender_timeout` there
+    /// was no proof that the server still has our walsender. This process was suspended, or both
+    /// connections were silent.
     #[error(
         "the slot may be read by another relay: that this one reads it was last seen {unproven:?} ago"
     )]
     Displaced {
-        /// Since the last proof.
+        /// Time since the last proof.
         unproven: Duration,
     },
-    /// Nothing came from Postgres for so long that the connection must be dead.
+    /// Nothing was received from Postgres for so long that the connection is considered dead.
     #[error("nothing was received from Postgres for {silent_for:?}, though a reply was asked for")]
     Silent {
-        /// How long.
+        /// How long nothing was received.
         silent_for: Duration,
     },
 }
@@ -77,7 +78,7 @@ fn undelivered(event: Option<SentEvent>, event_id: Option<&str>) -> String {
 }
 
 impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
-    /// The kind of failure, in one word for metrics.
+    /// The kind of failure in one word, for metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             PipelineError::Source(_) => "connection",
@@ -91,14 +92,15 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
         }
     }
 
-    /// What the error asks for; `sink` classifies the sink factory's own.
+    /// Whether to retry, to wait for a change of the configuration, or to stop. `sink` classifies
+    /// errors of the sink factory.
     pub fn disposition(&self, sink: impl Fn(&K) -> Disposition) -> Disposition {
         match self {
             PipelineError::Source(error) => error.disposition(),
             PipelineError::Core(error) => error.disposition(),
             PipelineError::Sink(error) => sink(error),
             PipelineError::Delivery { source, .. } => source.disposition,
-            // A new timeline is read again from the slot: an attempt of its own.
+            // `OtherTimeline` is retryable: the next attempt reads the new timeline from the slot.
             PipelineError::Silent { .. }
             | PipelineError::Displaced { .. }
             | PipelineError::OtherTimeline { .. } => Disposition::Retryable,
@@ -107,7 +109,7 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
     }
 }
 
-/// An error with its causes on one line, for a log.
+/// Displays an error with its causes on one line, for a log.
 #[derive(Debug)]
 pub struct Chain<'a>(pub &'a dyn Error);
 

@@ -1,28 +1,30 @@
-//! For how long this process may take the slot to be its own.
+//! The lease: how long this process may consider the slot its own.
 //!
-//! A server gives a walsender up when it has heard nothing from the client for `wal_sender_timeout`, and from
-//! then on another relay may read the slot. So each proof that the server still has our walsender is good for
-//! that long. When the last proof is older, nothing more may be relayed from the connection, and what the sink
-//! still holds must not be delivered: it would come after the records of the other relay.
+//! A server ends a walsender when it has received nothing from the client for `wal_sender_timeout`.
+//! From then on another relay may read the slot. So each proof that the server still has our
+//! walsender is valid for that time. When the last proof is older, nothing more may be relayed from
+//! the connection, and the records in the sink must not be delivered: they would be delivered after
+//! the records of the other relay.
 //!
-//! Proofs are bytes that the connection delivered while it was being read, and a look at the catalogs that
-//! shows our walsender at the slot. A process that was stopped (SIGSTOP, a suspended machine) finds out by the
-//! same rule, before it uses anything that lay in the socket meanwhile.
+//! Proofs are bytes that the connection delivered while it was being read, and a look at the
+//! catalogs that shows our walsender at the slot. The same rule applies after the process was
+//! suspended (SIGSTOP, a suspended machine): the lease is checked before the bytes that waited in
+//! the socket are used.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The right to relay from the slot, as long as it is proven.
+/// The lease of the slot: valid for `term` after the last proof.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lease {
     proven_at: Instant,
-    /// `wal_sender_timeout`; `None` where the server waits for ever.
+    /// `wal_sender_timeout`; `None` if it is switched off, so that the lease never expires.
     term: Option<Duration>,
 }
 
 impl Lease {
-    /// The stream was started just now.
+    /// The lease of a stream that was started at `now`.
     pub(crate) fn new(now: Instant, term: Option<Duration>) -> Self {
         Self {
             proven_at: now,
@@ -30,29 +32,30 @@ impl Lease {
         }
     }
 
-    /// The server had our walsender at `at`. An older proof than the last one changes nothing.
+    /// Notes a proof that the server had our walsender at `at`. A proof older than the last one
+    /// changes nothing.
     pub(crate) fn renew(&mut self, at: Instant) {
         self.proven_at = self.proven_at.max(at);
     }
 
-    /// How long ago it was proven, if that is longer than the term.
+    /// The age of the last proof if the lease has expired.
     pub(crate) fn expired(&self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
         self.term.filter(|term| age > *term).map(|_| age)
     }
 
-    /// How long ago it was proven.
+    /// The age of the last proof.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.proven_at)
     }
 
-    /// When it expires unless it is renewed.
+    /// When the lease expires if it is not renewed.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         self.term.map(|term| self.proven_at + term)
     }
 
-    /// When it should be proven again at the latest, if nothing else renews it: with time for an answer
-    /// from afar, and for a second try.
+    /// When a new proof should be requested at the latest: after a quarter of the term, so that
+    /// there is time for a slow answer and a second try.
     pub(crate) fn prove_at(&self) -> Option<Instant> {
         self.term.map(|term| self.proven_at + term / 4)
     }
@@ -78,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_waits_for_ever_ends_no_lease() {
+    fn without_wal_sender_timeout_a_lease_never_expires() {
         let start = Instant::now();
         for term in [None, Some(Duration::ZERO)] {
             let lease = Lease::new(start, term);

@@ -2,12 +2,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The least time between two warnings about the same problem. It doubles with each.
+/// The interval between two warnings about the same problem: after the first warning, and at most.
+/// It doubles with each warning.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Throttles a repeated warning: the first is logged at once, later ones at growing intervals. A problem that
-/// lasts must neither fill the log nor vanish from it.
+/// Throttles a repeated warning: the first is logged at once, later ones at growing intervals. A
+/// problem that lasts must neither fill the log nor vanish from it.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
     problem: Option<Problem>,
@@ -32,14 +33,15 @@ pub(crate) struct Throttled {
 }
 
 impl Throttled {
-    /// For a log line, which leaves a zero out.
+    /// The number for a log line; `None` instead of zero.
     pub(crate) fn unlogged(&self) -> Option<u64> {
         (self.held_back > 0).then_some(self.held_back)
     }
 }
 
 impl LogThrottle {
-    /// Notes a problem at `now`. `Some`: log it. A problem other than the last one is always logged.
+    /// Notes a problem at `now`. Returns a warning if the problem is to be logged now. A problem
+    /// other than the last one is always logged.
     pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Throttled> {
         let problem = match &mut self.problem {
             Some(problem) if problem.what == what => problem,
@@ -69,12 +71,12 @@ impl LogThrottle {
         })
     }
 
-    /// Since when the problem lasts.
+    /// When the current problem began.
     pub(crate) fn since(&self) -> Option<Instant> {
         self.problem.as_ref().map(|problem| problem.since)
     }
 
-    /// The problem is over. Returns how long it lasted.
+    /// Ends the current problem. Returns how long it lasted.
     pub(crate) fn over(&mut self, now: Instant) -> Option<Duration> {
         let problem = self.problem.take()?;
         Some(now.duration_since(problem.since))

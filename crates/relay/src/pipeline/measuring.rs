@@ -1,5 +1,5 @@
-//! The way of a row through the pipeline without its task: for the benchmark of the core and the test that counts
-//! allocations.
+//! The processing of a batch without the pipeline's task: for the benchmark of the core and the
+//! test that counts allocations.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,16 +14,17 @@ use super::session::reports::Reports;
 use super::session::sink_session::SinkSession;
 use crate::core::Core;
 use crate::interface::source::WalStream;
-use crate::interface::table::TableName;
+use crate::table::TableName;
 
-/// What a pipeline does with the bytes of one read, and with acknowledgements.
+/// Sends batches to a sink and collects acknowledgements as a pipeline does.
 #[derive(Debug)]
-pub struct Walker<K> {
+pub struct BatchProcessor<K> {
     session: SinkSession<K>,
 }
 
-impl<K: Sink> Walker<K> {
-    /// As a pipeline that starts at `confirmed`. What the sink reports to is given to `sink`.
+impl<K: Sink> BatchProcessor<K> {
+    /// A processor on a slot at `confirmed`. `sink` creates the sink, which reports to the given
+    /// [`Deliveries`].
     pub fn new(
         router: Router,
         tables: Arc<[TableName]>,
@@ -44,7 +45,7 @@ impl<K: Sink> Walker<K> {
         Self { session }
     }
 
-    /// Sends every whole frame to the sink, until that is full. Returns how many were consumed.
+    /// Sends every whole frame to the sink until the sink is full. Returns how many were consumed.
     pub fn send_batch<T: WalStream>(
         &mut self,
         stream: &mut T,
@@ -57,7 +58,7 @@ impl<K: Sink> Walker<K> {
             .map(|batch| batch.frames)
     }
 
-    /// Collects acknowledgements; what may be confirmed.
+    /// Collects acknowledgements. Returns the position that may be confirmed.
     pub fn collect(&mut self) -> CommitEnd {
         self.session.core.advance();
         self.session.core.confirmed()

@@ -28,8 +28,7 @@ pub use attempts::Backoff;
 pub use settings::{OnUpdate, Outcome, Settings};
 
 use crate::core::Core;
-use crate::interface::environment::Counts;
-use crate::interface::environment::{Environment, State};
+use crate::interface::environment::{Counts, Environment, State};
 use crate::interface::source::{Opened, Resume, Source, SourceError, WalStream};
 use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
 use attempts::FailedAttempts;
@@ -38,15 +37,16 @@ use error::{Chain, PipelineError, PipelineResult};
 use lease::Lease;
 use schema_fetcher::SchemaFetcher;
 use session::poll_while::poll_while;
-use session::reports::{Failure, gravity};
+use session::reports::{Failure, severity};
 use session::sessions::{Sessions, close};
 use shutdown::Shutdown;
 use streaming::Streaming;
 
-/// The longest pause while the slot is busy: a relay that takes over is to do so within a second.
+/// The longest delay between attempts while the slot is busy, so that a relay on standby takes over
+/// within a second.
 const BUSY_DELAY: Duration = Duration::from_millis(250);
 
-/// One slot, one sink.
+/// A pipeline from one slot to one sink.
 #[derive(Debug)]
 pub struct Pipeline<S, F: SinkFactory, W> {
     source: S,
@@ -54,12 +54,12 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     settings: Settings,
     sessions: Sessions<F>,
     resume: Option<Resume>,
-    /// Of the last connection.
+    /// The lease of the last connection.
     lease: Option<Lease>,
     failed_attempts: FailedAttempts,
     retry_policy: RetryPolicy,
     schema_fetcher: SchemaFetcher,
-    /// Why the last attempt failed.
+    /// The last error of an attempt, with its causes.
     failure: Option<String>,
 }
 
@@ -88,21 +88,21 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         self.sessions.counts()
     }
 
-    /// The environment that the pipeline was made with.
+    /// The environment that the pipeline was created with.
     pub fn environment(&self) -> &W {
         &self.environment
     }
 
-    /// The environment, at the end.
+    /// Returns the environment that the pipeline was created with.
     pub fn into_environment(self) -> W {
         self.environment
     }
 
-    /// Relays until `shutdown` resolves, then drains; or until an error that no retry can mend.
+    /// Relays until `shutdown` resolves, then drains; or until an error that is not retryable.
     ///
     /// # Errors
     /// Those whose disposition is not [`Disposition::Retryable`]. What was acknowledged before the
-    /// error is confirmed where there still is a connection.
+    /// error is confirmed if there still is a connection.
     pub async fn run(
         &mut self,
         shutdown: impl Future<Output = ()>,
@@ -113,7 +113,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             let error = match self.attempt(&mut shutdown).await {
                 Ok(outcome) => {
                     self.sessions.discard().await;
-                    return Ok(self.settled(outcome));
+                    return Ok(self.correct_outcome(outcome));
                 }
                 Err(PipelineError::Source(error)) if error.is_followed() => continue,
                 Err(error) => error,
@@ -137,8 +137,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             let taken = matches!(&error, PipelineError::Source(error) if error.is_slot_taken());
             self.discard_if_displaced(taken).await;
             if taken {
-                // The other process reads them from the slot, and answers for them.
-                self.sessions.owed.forget();
+                // The other process reads these events from the slot and relays them.
+                self.sessions.unconfirmed.forget();
             }
             let expires_at = self.lease.and_then(|lease| lease.expires_at());
             tokio::select! {
@@ -149,8 +149,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// Purges the producer if another process reads the slot, or may read it by now: records of this one
-    /// that are delivered later would come after newer ones of the other.
+    /// Drops the sink if another process reads the slot (`taken`), or may read it by now. Otherwise
+    /// records of this process could be delivered after newer records of the other one.
     async fn discard_if_displaced(&mut self, taken: bool) {
         let Some(session) = &self.sessions.current else {
             return;
@@ -172,7 +172,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         self.sessions.discard().await;
     }
 
-    /// How long to wait after a failure. No message tells that a slot became free, and then seconds count.
+    /// The delay after a failure. It is short while the slot is busy: the server does not notify us
+    /// when the slot becomes free, and the relay on standby must take over soon.
     fn delay(&mut self, error: &PipelineError<S::Error, F::Error>) -> Duration {
         let delay = self.failed_attempts.backoff.next_delay();
         if is_busy(error) {
@@ -182,9 +183,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// Logs and reports why nothing moves.
+    /// Logs a failed attempt, and reports the state to the environment.
     fn report(&mut self, error: &PipelineError<S::Error, F::Error>, why: String, delay: Duration) {
-        // A relay on standby is no trouble: `Environment` reports that state.
+        // A relay on standby is no problem, so nothing is logged.
         if is_busy(error) {
             self.environment.state(State::WaitingForSlot { why });
             return;
@@ -205,10 +206,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         });
     }
 
-    /// Drops the sink if the error spoiled it, and decides about the event that was refused. `None`: something
-    /// was decided, so that the log is to be read again at once.
+    /// Drops the sink if it cannot be used after the error, and decides about the event that was
+    /// refused. Returns `None` if a decision was made, so that the slot must be read again at once;
+    /// otherwise the error.
     ///
-    /// `stopping`: nothing is decided about the event, because the log is not read again.
+    /// `stopping`: nothing is decided about the event, because the slot is not read again.
     async fn recover(
         &mut self,
         error: PipelineError<S::Error, F::Error>,
@@ -230,7 +232,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             PipelineError::Delivery { .. } => self.decide(error, reports.failure(), core, stopping),
             PipelineError::OtherTimeline { .. } => {
                 self.sessions.keep(core).forget_events();
-                self.sessions.owed.forget();
+                self.sessions.unconfirmed.forget();
                 Some(error)
             }
             error => {
@@ -240,8 +242,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// Decides about a refused event. Only when the sink is closed have all reports arrived: the gravest of them
-    /// is the error, as one spoiled record makes its neighbours fail for reasons that would be worth a retry.
+    /// Decides about a refused event, after the sink was closed, so that all reports have arrived.
+    /// The most severe failure replaces the error: one refused record makes its neighbours fail, too,
+    /// with errors that are retryable by themselves.
     fn decide(
         &mut self,
         mut error: PipelineError<S::Error, F::Error>,
@@ -257,11 +260,12 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         else {
             return Some(error);
         };
-        // An event that is known already was refused on the spot, by no answer to a request.
+        // If the event is known already, `try_send` refused its record, so no other can be at
+        // fault.
         let mut last = *event;
         let mut certain = event.is_some();
         if let Some(failure) = failure
-            && (!certain || gravity(&failure.error) > gravity(source))
+            && (!certain || severity(&failure.error) > severity(source))
         {
             *source = failure.error;
             *event = core.event_of(Seq::new(failure.seq));
@@ -274,7 +278,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             return Some(error);
         };
         let decision = if stopping {
-            Decision::AsItIs
+            Decision::FollowDisposition
         } else {
             let refusal = Refusal {
                 event,
@@ -285,18 +289,18 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             self.retry_policy
                 .decide(&refusal, decisions, Instant::now())
         };
-        // An event that was refused on the spot was never in flight.
-        self.sessions.owed.add([(event.id.lsn, 1)]);
+        // An event whose record `try_send` refused was never in flight, so it is added here.
+        self.sessions.unconfirmed.add([(event.id.lsn, 1)]);
         match decision {
-            Decision::Again => return None,
-            Decision::AsItIs | Decision::Later => {}
-            // Somebody must make the topic that was waited for long enough.
-            Decision::GiveUp => source.disposition = Disposition::Configuration,
+            Decision::ReadAgain => return None,
+            Decision::FollowDisposition | Decision::ReadLater => {}
+            // The retries did not help: the topic must be created, or the permission granted.
+            Decision::Stop => source.disposition = Disposition::Configuration,
         }
         Some(error)
     }
 
-    /// Opens a connection. `None`: a stop was asked for.
+    /// Opens a connection. `None`: a stop was requested.
     async fn open(
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
@@ -318,7 +322,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// One connection, from opening to its end.
+    /// Opens one connection and streams until it ends.
     async fn attempt(
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
@@ -326,8 +330,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         let Some(opened) = self.open(shutdown).await.map_err(PipelineError::Source)? else {
             return Ok(self.stopped_without_connection().await);
         };
-        self.same_log(&opened)?;
-        // Also where the slot has not moved: the other relay may have sent what it did not confirm.
+        self.check_continuity(&opened)?;
+        // Also if the slot has not moved: the other relay may have sent records that it did not
+        // confirm.
         if opened.predecessor.is_some() {
             self.discard_if_displaced(true).await;
         }
@@ -380,8 +385,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         result
     }
 
-    /// Whether the stream continues the log that this process has read so far.
-    fn same_log(&mut self, opened: &Opened<S::Stream>) -> PipelineResult<(), S, F> {
+    /// Returns an error if the stream does not continue the WAL that this process has read so far.
+    fn check_continuity(&mut self, opened: &Opened<S::Stream>) -> PipelineResult<(), S, F> {
         let Some(resume) = &self.resume else {
             return Ok(());
         };
@@ -407,7 +412,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                     before: resume.timeline,
                     now: opened.timeline,
                 };
-                // Start over from the slot: beyond it, positions of two timelines do not compare.
+                // Start over from the slot's position: beyond it, positions of two timelines cannot
+                // be compared.
                 self.resume = Some(Resume {
                     system_id: opened.system_id.clone(),
                     timeline: opened.timeline,
@@ -420,11 +426,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// The outcome of a stop that has no connection to drain over, or may not try again.
+    /// The outcome of a stop while there is no connection to drain over.
     async fn stopped_without_connection(&mut self) -> Outcome {
         let had_sink = self.sessions.current.is_some();
         self.sessions.discard().await;
-        let records = self.sessions.owed.count();
+        let records = self.sessions.unconfirmed.count();
         if !had_sink && records == 0 {
             return Outcome::Unused;
         }
@@ -436,27 +442,21 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// The outcome of a stop with a connection. What an earlier sink did not deliver may not have been
-    /// read again before the stop: then it is not drained.
-    fn settled(&mut self, outcome: Outcome) -> Outcome {
-        match outcome {
-            Outcome::Drained { confirmed } if self.sessions.owed.count() > 0 => {
-                Outcome::Incomplete {
-                    records: self.sessions.owed.count(),
-                    confirmed: Some(confirmed),
-                    reason: self.failure.clone().unwrap_or_default(),
-                }
-            }
-            Outcome::Incomplete {
-                records,
-                confirmed,
-                reason,
-            } => Outcome::Incomplete {
-                records: self.sessions.owed.count().max(records),
-                confirmed,
-                reason,
+    /// Corrects the outcome of a stop with a connection. If events that an earlier sink did not
+    /// deliver were not read again before the stop, the outcome is `Incomplete`.
+    fn correct_outcome(&self, mut outcome: Outcome) -> Outcome {
+        let unconfirmed = self.sessions.unconfirmed.count();
+        match &mut outcome {
+            Outcome::Drained { confirmed } if unconfirmed > 0 => Outcome::Incomplete {
+                records: unconfirmed,
+                confirmed: Some(*confirmed),
+                reason: self.failure.clone().unwrap_or_default(),
             },
-            outcome => outcome,
+            Outcome::Incomplete { records, .. } => {
+                *records = unconfirmed.max(*records);
+                outcome
+            }
+            Outcome::Drained { .. } | Outcome::Unused => outcome,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests the schema that the core waits for, again and again, until it is there or for long enough.
+//! Requests the schema that the core waits for, with retries until a time limit.
 
 use std::fmt;
 use std::future::pending;
@@ -12,37 +12,37 @@ use super::attempts::Backoff;
 use super::log_throttle::{LogThrottle, Throttled};
 use crate::interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 
-/// What a request came to.
+/// The result of a request for a schema.
 #[derive(Debug)]
 pub(crate) enum FetchOutcome {
-    /// The schema of this subject.
+    /// Subject and schema.
     Schema(String, ValueSchema),
-    /// Not yet: it is requested again. With a warning to log, if it is not throttled.
+    /// The request failed and is repeated. With a warning to log, unless it is throttled.
     Later(SchemaError, Option<Throttled>),
-    /// There is none.
+    /// The request failed and is not repeated. With the subject.
     Nothing(String, SchemaError),
 }
 
-/// Requests one schema until it is known, or for long enough.
+/// Requests one schema at a time, and repeats a failed request for `retry_for`.
 pub(crate) struct SchemaFetcher {
     schemas: Option<Arc<dyn Schemas>>,
     retry_for: Duration,
-    search: Option<Search>,
+    request: Option<Request>,
     backoff: Backoff,
     throttle: LogThrottle,
 }
 
-struct Search {
+struct Request {
     pending: PendingSchema,
     since: Instant,
     answer: Option<SchemaAnswer>,
-    /// When to request it next, while no answer is under way.
+    /// When to send the next request, while no answer is under way.
     next: Instant,
 }
 
 impl fmt::Debug for SchemaFetcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = self.search.as_ref().map(|search| &search.pending);
+        let pending = self.request.as_ref().map(|request| &request.pending);
         f.debug_struct("SchemaFetcher")
             .field("schemas", &self.schemas)
             .field("pending", &pending)
@@ -59,22 +59,22 @@ impl SchemaFetcher {
         Self {
             schemas,
             retry_for,
-            search: None,
+            request: None,
             backoff,
             throttle: LogThrottle::default(),
         }
     }
 
-    /// Requests this schema from now on, and no other one.
+    /// Requests this schema from now on, and drops a request for another one.
     pub(crate) fn request(&mut self, pending: Option<&PendingSchema>) {
-        let requested = self.search.as_ref().map(|search| &search.pending);
+        let requested = self.request.as_ref().map(|request| &request.pending);
         if requested == pending {
             return;
         }
         let now = Instant::now();
         self.backoff.reset();
         self.throttle.over(now);
-        self.search = pending.map(|pending| Search {
+        self.request = pending.map(|pending| Request {
             pending: pending.clone(),
             since: now,
             answer: None,
@@ -82,43 +82,44 @@ impl SchemaFetcher {
         });
     }
 
-    /// What the request comes to; pending for ever while there is none. Cancel-safe: an answer that is under way
-    /// stays so.
-    pub(crate) async fn found(&mut self) -> FetchOutcome {
-        let (Some(search), Some(schemas)) = (&mut self.search, &self.schemas) else {
+    /// Waits for the result of the request; pending for ever while there is none. Cancel-safe: the
+    /// request goes on if the future is dropped.
+    pub(crate) async fn outcome(&mut self) -> FetchOutcome {
+        let (Some(request), Some(schemas)) = (&mut self.request, &self.schemas) else {
             return pending().await;
         };
-        if search.answer.is_none() {
-            sleep_until(search.next).await;
+        if request.answer.is_none() {
+            sleep_until(request.next).await;
         }
-        let ask = || schemas.ask(&search.pending.subject);
-        let answer = search.answer.get_or_insert_with(ask).await;
-        search.answer = None;
-        let subject = search.pending.subject.clone();
+        let ask = || schemas.ask(&request.pending.subject);
+        let answer = request.answer.get_or_insert_with(ask).await;
+        request.answer = None;
+        let subject = request.pending.subject.clone();
         let now = Instant::now();
         let error = match answer {
             Ok(schema) => {
-                self.search = None;
+                self.request = None;
                 return FetchOutcome::Schema(subject, schema);
             }
             Err(error) => error,
         };
-        // Where a schema is known, a later one is waited for only while the registry cannot be asked.
-        let may_pass = if search.pending.again {
+        // If a schema is known, the request for a later one is repeated only while the registry is
+        // unavailable.
+        let may_pass = if request.pending.again {
             error.kind == SchemaFailure::Unavailable
         } else {
             error.kind.may_pass()
         };
-        if !may_pass || now.duration_since(search.since) >= self.retry_for {
-            self.search = None;
+        if !may_pass || now.duration_since(request.since) >= self.retry_for {
+            self.request = None;
             return FetchOutcome::Nothing(subject, error);
         }
-        search.next = now + self.backoff.next_delay();
+        request.next = now + self.backoff.next_delay();
         let warning = self.throttle.about(&error.reason, now);
         FetchOutcome::Later(error, warning)
     }
 
-    /// For how long a request failed, if it did; that is over.
+    /// Ends the warnings about failed requests. Returns how long requests failed, if any failed.
     pub(crate) fn over(&mut self) -> Option<Duration> {
         self.throttle.over(Instant::now())
     }
@@ -131,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers in order, the last one for ever. An answer that is to come never is `None`.
+    /// Returns the answers in order, and repeats the last one. `None`: the answer never arrives.
     #[derive(Debug)]
     struct Script {
         answers: Mutex<Vec<Option<Result<u32, SchemaFailure>>>>,
@@ -182,14 +183,14 @@ mod tests {
         }
     }
 
-    /// The last outcome, how many `Later` came before it, and after how long.
-    async fn end(
+    /// The final outcome, how many `Later` came before it, and the time until it.
+    async fn final_outcome(
         schema_fetcher: &mut SchemaFetcher,
     ) -> (Result<u32, SchemaFailure>, usize, Duration) {
         let begun = Instant::now();
         let mut waits = 0;
         loop {
-            match schema_fetcher.found().await {
+            match schema_fetcher.outcome().await {
                 FetchOutcome::Schema(_, schema) => {
                     return (Ok(schema.id()), waits, begun.elapsed());
                 }
@@ -207,13 +208,13 @@ mod tests {
         let script = Script::of(&[Some(Err(Unavailable)), Some(Err(Missing)), Some(Ok(7))]);
         let mut schema_fetcher = schema_fetcher(&script, 60_000);
         schema_fetcher.request(Some(&pending_schema("s", false)));
-        let (end, waits, _) = end(&mut schema_fetcher).await;
-        assert_eq!((end, waits, script.asked()), (Ok(7), 2, 3));
-        assert!(schema_fetcher.search.is_none());
+        let (outcome, waits, _) = final_outcome(&mut schema_fetcher).await;
+        assert_eq!((outcome, waits, script.asked()), (Ok(7), 2, 3));
+        assert!(schema_fetcher.request.is_none());
     }
 
     #[tokio::test]
-    async fn it_is_given_up_after_long_enough_and_not_before() {
+    async fn a_schema_is_given_up_after_the_limit_and_not_before() {
         for kind in [
             SchemaFailure::Unavailable,
             SchemaFailure::Missing,
@@ -222,8 +223,8 @@ mod tests {
             let script = Script::of(&[Some(Err(kind))]);
             let mut schema_fetcher = schema_fetcher(&script, 300);
             schema_fetcher.request(Some(&pending_schema("s", false)));
-            let (end, waits, after) = end(&mut schema_fetcher).await;
-            assert_eq!(end, Err(kind));
+            let (outcome, waits, after) = final_outcome(&mut schema_fetcher).await;
+            assert_eq!(outcome, Err(kind));
             assert!(
                 waits > 0 && after >= Duration::from_millis(300),
                 "{waits} {after:?}"
@@ -232,28 +233,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_is_not_asked_again() {
+    async fn a_refused_request_is_not_repeated() {
         for kind in [SchemaFailure::Refused, SchemaFailure::Unauthenticated] {
             let script = Script::of(&[Some(Err(kind))]);
             let mut schema_fetcher = schema_fetcher(&script, 60_000);
             schema_fetcher.request(Some(&pending_schema("s", false)));
-            let (end, waits, _) = end(&mut schema_fetcher).await;
-            assert_eq!((end, waits), (Err(kind), 0));
+            let (outcome, waits, _) = final_outcome(&mut schema_fetcher).await;
+            assert_eq!((outcome, waits), (Err(kind), 0));
         }
     }
 
-    /// An event that does not fit what is known waits for a registry that is away, and for nothing
-    /// else.
     #[tokio::test]
-    async fn a_later_schema_is_waited_for_only_while_nobody_can_be_asked() {
+    async fn a_later_schema_is_waited_for_only_while_the_registry_is_unavailable() {
         let script = Script::of(&[Some(Err(SchemaFailure::Missing))]);
         let mut known = schema_fetcher(&script, 60_000);
         known.request(Some(&pending_schema("s", true)));
-        assert_eq!(end(&mut known).await.1, 0);
+        assert_eq!(final_outcome(&mut known).await.1, 0);
         let script = Script::of(&[Some(Err(SchemaFailure::Unavailable)), Some(Ok(8))]);
         let mut away = schema_fetcher(&script, 60_000);
         away.request(Some(&pending_schema("s", true)));
-        assert_eq!(end(&mut away).await.0, Ok(8));
+        assert_eq!(final_outcome(&mut away).await.0, Ok(8));
     }
 
     #[tokio::test]
@@ -264,17 +263,17 @@ mod tests {
         for _ in 0..5 {
             schema_fetcher.request(Some(&subject));
             let moment = Duration::from_millis(20);
-            let answer = tokio::time::timeout(moment, schema_fetcher.found()).await;
+            let answer = tokio::time::timeout(moment, schema_fetcher.outcome()).await;
             assert!(answer.is_err(), "{answer:?}");
         }
         assert_eq!(script.asked(), 1);
-        // Something else is: what was asked for is left.
+        // Another subject replaces the request.
         schema_fetcher.request(Some(&pending_schema("t", false)));
         let moment = Duration::from_millis(20);
-        let answer = tokio::time::timeout(moment, schema_fetcher.found()).await;
+        let answer = tokio::time::timeout(moment, schema_fetcher.outcome()).await;
         assert!(answer.is_err(), "{answer:?}");
         assert_eq!(*script.asked.lock().unwrap(), ["s", "t"]);
         schema_fetcher.request(None);
-        assert!(schema_fetcher.search.is_none());
+        assert!(schema_fetcher.request.is_none());
     }
 }

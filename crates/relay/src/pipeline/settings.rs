@@ -5,67 +5,67 @@ use walrelay_event_router::Messages;
 use walrelay_lsn::CommitEnd;
 
 use crate::interface::schemas::Schemas;
-use crate::interface::table::TableName;
 use crate::poison::PoisonPolicy;
+use crate::table::TableName;
 
-/// How a pipeline behaves.
+/// The settings of a pipeline.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The outbox tables. A publication that carries another one is an error.
+    /// The outbox tables. A publication that carries another table is an error.
     pub tables: Arc<[TableName]>,
-    /// Messages that are events, too. `None`: none are asked for.
+    /// Which logical messages are events. `None`: none are.
     pub messages: Option<Messages>,
-    /// Records in flight at most; rounded up to a power of two.
+    /// The limit of records in flight; rounded up to a power of two.
     pub max_in_flight_records: usize,
     /// Longest time between two status updates. At most half of the server's `wal_sender_timeout`
     /// and at most a second.
     pub status_interval: Duration,
-    /// A connection from which nothing comes for so long, though replies are asked for with every
-    /// status update, is given up.
+    /// A connection is given up if nothing is received for this time, though status updates ask for
+    /// replies. The effective limit is at least the server's `wal_sender_timeout`.
     pub receive_timeout: Duration,
     /// How long a stop may wait for acknowledgements and for the server to take the last status.
     pub drain_timeout: Duration,
     /// The first delay before a new attempt, see [`Backoff`](crate::Backoff).
     pub backoff_initial: Duration,
-    /// The longest.
+    /// The longest delay before a new attempt.
     pub backoff_max: Duration,
     /// What happens to events that cannot be delivered.
     pub poison: PoisonPolicy,
-    /// What an UPDATE of an outbox row does, where the publication carries any.
+    /// The effect of an UPDATE of an outbox row, if the publication carries updates.
     pub on_update: OnUpdate,
-    /// Who is asked for the schemas of values, where the router encodes by some.
+    /// The schema registry, if the router encodes values by schemas.
     pub schemas: Option<Arc<dyn Schemas>>,
 }
 
-/// What an UPDATE of an outbox row does. An event is an inserted row: nothing is sent for it in any
-/// case.
+/// The effect of an UPDATE of an outbox row. Only inserted rows are events, so nothing is sent for
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnUpdate {
-    /// It is counted, and warned about now and then.
+    /// Updates are counted, and logged as a warning at intervals.
     #[default]
     Warn,
-    /// It is counted, and is an error in the log now and then.
+    /// Updates are counted, and logged as an error at intervals.
     Error,
-    /// It stops the relay.
+    /// The relay stops with an error.
     Stop,
 }
 
-/// How a pipeline that was asked to stop came to its end.
+/// The outcome of a requested stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// All that was enqueued is acknowledged and confirmed, and the server has taken it: the
-    /// next start repeats nothing.
+    /// All enqueued records are acknowledged and confirmed, and the slot has taken the position:
+    /// the next start repeats nothing.
     Drained {
         /// The slot's position.
         confirmed: CommitEnd,
     },
-    /// Nothing was enqueued, so nothing is owed.
+    /// There was no sink, and no event of an earlier sink must be sent again.
     Unused,
     /// The drain timeout passed, a record was refused, or there was no connection to confirm over.
     /// Nothing is lost; the next start sends again what was not confirmed.
     Incomplete {
-        /// Records that were refused or not acknowledged. 0: all were acknowledged, and the last position
-        /// is not known to be in the slot.
+        /// Records that were refused or not acknowledged. 0: all were acknowledged, but it is not
+        /// known whether the slot has taken the last position.
         records: u64,
         /// The last position that may have reached the server.
         confirmed: Option<CommitEnd>,

@@ -1,7 +1,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-/// The request to stop, which can be waited for again after it came.
+/// The request to stop. It can be awaited repeatedly, also after it arrived.
 pub(crate) struct Shutdown<'a, F> {
     signal: Pin<&'a mut F>,
     asked: bool,
@@ -15,7 +15,7 @@ impl<'a, F: Future<Output = ()>> Shutdown<'a, F> {
         }
     }
 
-    /// Waits for the request. Cancel-safe; returns at once if it came before.
+    /// Waits for the request; returns at once if it arrived before. Cancel-safe.
     pub(crate) async fn asked(&mut self) {
         if !self.asked {
             self.signal.as_mut().await;
@@ -23,7 +23,7 @@ impl<'a, F: Future<Output = ()>> Shutdown<'a, F> {
         }
     }
 
-    /// Whether it came.
+    /// Whether the request arrived.
     pub(crate) async fn is_asked(&mut self) -> bool {
         tokio::select! {
             biased;

@@ -5,9 +5,9 @@ use walrelay_lsn::CommitEnd;
 use walrelay_sink::{EventPosition, Poison};
 
 use super::policy::{Class, PoisonAction, PoisonPolicy};
-use crate::interface::event::id_text;
+use crate::event::id_text;
 
-/// What was decided about an event. The action is never [`PoisonAction::Halt`].
+/// The decision about an event. The action is never [`PoisonAction::Halt`].
 #[derive(Debug, Clone)]
 pub(crate) struct PoisonDecision {
     pub(crate) class: Class,
@@ -15,24 +15,25 @@ pub(crate) struct PoisonDecision {
     pub(crate) action: PoisonAction,
 }
 
-/// The policy, and what was decided under it. The decisions outlive the sinks that refused the events: the log
-/// is read again, and then each event meets its decision.
+/// The poison policy and the decisions made by it. The decisions outlive the sink that refused the
+/// events: the slot is read again, and then each decision is applied to its event.
 #[derive(Debug, Default)]
 pub struct PoisonDecisions {
     policy: PoisonPolicy,
     decided: HashMap<EventPosition, PoisonDecision>,
-    /// Topics that were given up: all events bound for them share one decision, for as long as this
-    /// process lives. Offered again and again, each of them would hold up all others.
+    /// Topics that were given up. All events of such a topic get the same decision until the
+    /// process ends: if each were retried, it would delay all other events.
     given_up: HashMap<Box<str>, PoisonDecision>,
-    /// The same by subject: there is no schema for their values.
+    /// Subjects without a schema. All events of such a subject get the same decision until the
+    /// process ends.
     without_schema: HashMap<Box<str>, PoisonDecision>,
-    /// Up to and with this event each is sent alone: nothing before it is in flight and nothing is
-    /// sent behind it, until it was acknowledged. So a refusal is of this event and of no other.
+    /// Each event up to and including this one is sent alone, with no other record in flight. So a
+    /// refusal can only be that of this event's record.
     alone_until: Option<EventPosition>,
 }
 
 impl PoisonDecisions {
-    /// Nothing is decided yet.
+    /// A policy without decisions.
     pub fn new(policy: PoisonPolicy) -> Self {
         Self {
             policy,
@@ -45,7 +46,7 @@ impl PoisonDecisions {
         &self.policy
     }
 
-    /// What the policy says of such an event. `None`: the pipeline is to halt.
+    /// The policy's decision about an event of this class. `None`: the pipeline must halt.
     pub(crate) fn by_policy(
         &self,
         poison: Poison,
@@ -59,19 +60,20 @@ impl PoisonDecisions {
         })
     }
 
-    /// Decides about an event, by the policy. False: the pipeline is to halt.
+    /// Rejects an event: stores the policy's decision about it. Returns false if the pipeline must
+    /// halt.
     pub fn reject(&mut self, id: EventPosition, poison: Poison, cause: &str) -> bool {
         let Some(decision) = self.by_policy(poison, cause) else {
             return false;
         };
         self.decided.insert(id, decision);
-        // As far as is known, the records refused beside it are sound.
+        // The event at fault is found, so the others need not be sent alone.
         self.alone_until = None;
         true
     }
 
-    /// Decides about an event and all that are bound for the same topic. False: the pipeline is to
-    /// halt.
+    /// Rejects an event, and all events of its topic until the process ends. Returns false if the
+    /// pipeline must halt.
     pub fn give_up_topic(
         &mut self,
         id: EventPosition,
@@ -88,8 +90,8 @@ impl PoisonDecisions {
         true
     }
 
-    /// Decides about all events whose values are of this subject, as long as this process lives. False:
-    /// the pipeline is to halt.
+    /// Rejects all events of a schema subject until the process ends. Returns false if the pipeline
+    /// must halt.
     pub(crate) fn give_up_subject(&mut self, subject: &str, cause: &str) -> bool {
         let Some(decision) = self.by_policy(Poison::Rejected, cause) else {
             return false;
@@ -98,7 +100,7 @@ impl PoisonDecisions {
         true
     }
 
-    /// What was decided about the values of a subject.
+    /// The decision about all events of a subject, if it was given up.
     pub(crate) fn of_subject(&self, subject: &str) -> Option<PoisonDecision> {
         self.without_schema.get(subject).cloned()
     }
@@ -108,7 +110,7 @@ impl PoisonDecisions {
         self.decided.contains_key(&id)
     }
 
-    /// From now on each event up to and with this one is sent alone.
+    /// Sends each event alone from now on, up to and including this one.
     pub fn send_alone_until(&mut self, id: EventPosition) {
         self.alone_until = self.alone_until.max(Some(id));
     }
@@ -132,7 +134,7 @@ impl PoisonDecisions {
         parking.is_some_and(|parking| !parking.is_ready())
     }
 
-    /// What was decided about an event that can be routed, or follows from its key.
+    /// The decision about a routable event: about itself, its topic, or its parked key.
     #[inline]
     pub(crate) fn of(
         &self,
@@ -157,14 +159,14 @@ impl PoisonDecisions {
         })
     }
 
-    /// Forgets what was decided about single events: from here on the log is another one, with other events
-    /// at these positions.
+    /// Forgets the decisions about single events, because the timeline changed: other events may
+    /// have these positions now.
     pub fn forget_events(&mut self) {
         self.decided.clear();
         self.alone_until = None;
     }
 
-    /// Forgets what will not be read again.
+    /// Forgets the decisions about events before `confirmed`, which are not read again.
     pub(crate) fn forget_before(&mut self, confirmed: CommitEnd) {
         if let Some(parking) = &self.policy.parking {
             parking.confirm(confirmed.lsn().get());
@@ -175,18 +177,18 @@ impl PoisonDecisions {
     }
 }
 
-/// An event that did not go where it was bound for.
+/// A diverted event: it was skipped, or a dead letter was sent in its place.
 #[derive(Debug, Clone)]
 pub struct Diverted {
-    /// Which.
+    /// The event's position.
     pub id: EventPosition,
-    /// Why.
+    /// Why it was diverted.
     pub class: Class,
-    /// Why, in words.
+    /// The cause in words.
     pub cause: Arc<str>,
-    /// A dead letter, or passed over.
+    /// Dead letter or skip.
     pub action: PoisonAction,
-    /// The event's id for logs, where it is known.
+    /// The event's id for logs, if it is known.
     pub event_id: Option<String>,
 }
 
@@ -212,7 +214,7 @@ mod tests {
 
     const A: EventPosition = EventPosition { lsn: 8, row: 0 };
 
-    /// On another timeline the position is another event's, which would be skipped for the first one's fault.
+    /// On another timeline another event may have the position, and would be skipped wrongly.
     #[test]
     fn decisions_end_with_their_log() {
         let mut decisions = PoisonDecisions::new(PoisonPolicy {

@@ -7,51 +7,46 @@ use walrelay_sink::{Header, Poison, Record};
 
 use super::decisions::Diverted;
 use super::policy::{Class, PoisonPolicy};
-use crate::interface::table::TableName;
+use crate::table::TableName;
 
 /// The row that a dead letter is written for.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the largest is by far the most frequent, and a box would be an allocation per row"
-)]
-pub(crate) enum Body<'a> {
-    /// It could be routed.
-    Routed(Routed<'a>),
-    /// It could not. With headers that it brings itself.
-    Partial(PartialRow<'a>, Vec<Header<'a>>),
+pub(crate) struct Body<'a> {
+    /// The topic of a row that was routed.
+    pub(crate) topic: Option<&'a str>,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) event_id: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+    headers: Vec<Header<'a>>,
 }
 
 impl<'a> Body<'a> {
-    pub(crate) fn key(&self) -> Option<&'a [u8]> {
-        match self {
-            Body::Routed(routed) => routed.key(),
-            Body::Partial(partial_row, _) => partial_row.key,
+    pub(crate) fn of_routed(routed: &Routed<'a>) -> Self {
+        Self {
+            topic: Some(routed.topic()),
+            key: routed.key(),
+            event_id: routed.event_id(),
+            value: routed.value(),
+            headers: routed.headers().to_vec(),
         }
     }
 
-    pub(crate) fn topic(&self) -> Option<&str> {
-        match self {
-            Body::Routed(routed) => Some(routed.topic()),
-            Body::Partial(..) => None,
-        }
-    }
-
-    fn value(&self) -> Option<&'a [u8]> {
-        match self {
-            Body::Routed(routed) => routed.value(),
-            Body::Partial(partial_row, _) => partial_row.value,
-        }
-    }
-
-    pub(crate) fn event_id(&self) -> Option<&'a [u8]> {
-        match self {
-            Body::Routed(routed) => routed.event_id(),
-            Body::Partial(partial_row, _) => partial_row.event_id,
+    /// The parts of a row that cannot be routed, and the headers that a message contains.
+    pub(crate) fn of_partial(
+        row: &PartialRow<'a>,
+        message_headers: impl Iterator<Item = Header<'a>>,
+    ) -> Self {
+        Self {
+            topic: None,
+            key: row.key,
+            event_id: row.event_id,
+            value: row.value,
+            headers: row.headers().into_iter().chain(message_headers).collect(),
         }
     }
 }
 
-/// What a dead letter says beyond the row. The core keeps it, the record borrows it.
+/// The topic of a dead letter and its headers `walrelay.dlq.…`. The core owns them, and
+/// [`DlqRecord`] borrows them.
 #[derive(Debug, Default)]
 pub(crate) struct DlqHeaders {
     topic: String,
@@ -77,11 +72,11 @@ impl DlqHeaders {
             (names::COMMIT_TIME, begin.commit_time.to_string()),
             (names::TABLE, table.to_string()),
         ];
-        if let Some(topic) = body.topic() {
+        if let Some(topic) = body.topic {
             headers.push((names::TOPIC, topic.to_owned()));
         }
         if omits_value(diverted.class)
-            && let Some(value) = body.value()
+            && let Some(value) = body.value
         {
             headers.push((names::VALUE_BYTES, value.len().to_string()));
         }
@@ -92,13 +87,13 @@ impl DlqHeaders {
     }
 }
 
-/// The value of an event that is too large for its topic is too large for the topic of dead letters, or should
-/// be: the dead letter refers to it.
+/// Whether the dead letter has no value. A value that is too large for its topic is expected to be
+/// too large for the topic of dead letters, too, so the dead letter only states its size.
 fn omits_value(class: Class) -> bool {
     class == Class::Poison(Poison::Oversize)
 }
 
-/// A dead letter, borrowed from the row and from the core.
+/// A dead letter that borrows from the row and from the core's [`DlqHeaders`].
 pub(crate) struct DlqRecord<'a> {
     topic: &'a str,
     key: Option<&'a [u8]>,
@@ -107,23 +102,20 @@ pub(crate) struct DlqRecord<'a> {
 }
 
 impl<'a> DlqRecord<'a> {
-    pub(crate) fn new(dlq_headers: &'a DlqHeaders, class: Class, body: &Body<'a>) -> Self {
-        let mut headers = match body {
-            Body::Routed(routed) => routed.headers().to_vec(),
-            Body::Partial(partial_row, more) => [&partial_row.headers()[..], more].concat(),
-        };
+    pub(crate) fn new(dlq_headers: &'a DlqHeaders, class: Class, body: Body<'a>) -> Self {
+        let mut headers = body.headers;
         headers.extend(dlq_headers.headers.iter().map(|(name, value)| Header {
             name,
             value: Some(value.as_bytes()),
         }));
         headers.push(Header {
             name: names::EVENT_ID,
-            value: body.event_id(),
+            value: body.event_id,
         });
         Self {
             topic: &dlq_headers.topic,
-            key: body.key(),
-            value: body.value().filter(|_| !omits_value(class)),
+            key: body.key,
+            value: body.value.filter(|_| !omits_value(class)),
             headers,
         }
     }
@@ -131,7 +123,8 @@ impl<'a> DlqRecord<'a> {
     pub(crate) fn record(&self) -> Record<'_> {
         Record {
             topic: self.topic,
-            // With the key's other dead letters, and their resolutions.
+            // The key chooses the partition, so that all dead letters of a key and their
+            // resolutions are in one partition.
             partition: None,
             timestamp_ms: None,
             key: self.key,

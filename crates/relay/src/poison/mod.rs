@@ -1,5 +1,5 @@
-//! Events that cannot be delivered: the policy for them, what was decided about single ones, and the records
-//! that take their place.
+//! Events that cannot be delivered: the poison policy, the decisions about single events, and dead
+//! letters.
 
 mod decisions;
 mod dlq_record;

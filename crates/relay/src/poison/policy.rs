@@ -7,32 +7,32 @@ use walrelay_sink::{Parking, Poison, dlq_headers};
 /// What happens to an event that cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoisonAction {
-    /// The pipeline stops before it.
+    /// Stop the pipeline before the event.
     #[default]
     Halt,
-    /// A dead letter takes its place, and is acknowledged like any record.
+    /// Send a dead letter in its place, which must be acknowledged like any record.
     DeadLetter,
-    /// It is passed over, counted and logged.
+    /// Skip the event; it is counted and logged.
     Skip,
 }
 
-/// The configured policy.
+/// The configured poison policy.
 #[derive(Debug, Clone)]
 pub struct PoisonPolicy {
-    /// For [`Poison::Unroutable`].
+    /// The action for [`Poison::Unroutable`].
     pub unroutable: PoisonAction,
-    /// For [`Poison::Oversize`].
+    /// The action for [`Poison::Oversize`].
     pub oversize: PoisonAction,
-    /// For [`Poison::Rejected`].
+    /// The action for [`Poison::Rejected`].
     pub rejected: PoisonAction,
-    /// For [`Poison::Undecodable`].
+    /// The action for [`Poison::Undecodable`].
     pub undecodable: PoisonAction,
-    /// Where dead letters go.
+    /// The topic of dead letters.
     pub topic: Arc<str>,
-    /// The replication slot, which dead letters name.
+    /// The name of the replication slot, for the headers of dead letters.
     pub slot: Arc<str>,
-    /// How long an event whose refusal may pass (a topic that may appear, a permission that may be
-    /// granted) is offered again before the action for it is taken.
+    /// How long an event is retried before the action is taken, if its refusal may pass: a topic
+    /// may be created, a permission may be granted.
     pub retry_for: Duration,
     /// The keys that are parked behind dead letters; `None`: dead letters park nothing.
     pub parking: Option<Arc<Parking>>,
@@ -54,7 +54,7 @@ impl Default for PoisonPolicy {
 }
 
 impl PoisonPolicy {
-    /// What happens to such an event.
+    /// The action for an event of this class.
     pub fn action(&self, poison: Poison) -> PoisonAction {
         match poison {
             Poison::Unroutable => self.unroutable,
@@ -68,14 +68,14 @@ impl PoisonPolicy {
 /// Why an event is diverted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It cannot be delivered.
+    /// The event cannot be delivered.
     Poison(Poison),
     /// An earlier event of its key is a dead letter.
     Parked,
 }
 
 impl Class {
-    /// As dead letters and logs name it.
+    /// The name in dead letters and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Poison(poison) => poison.name(),

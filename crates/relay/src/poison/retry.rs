@@ -1,5 +1,5 @@
-//! What follows from a refused record: find the record that is meant, wait while that may help, then apply the
-//! poison policy.
+//! What to do after a sink refused a record: find the record at fault, retry while the refusal may
+//! pass, then apply the poison policy.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use tokio::time::Instant;
 use walrelay_sink::{DeliveryError, Disposition, EventPosition};
 
 use super::decisions::PoisonDecisions;
-use crate::interface::event::SentEvent;
+use crate::event::SentEvent;
 
-/// A refusal that names a record.
+/// A refusal of a record whose event is known.
 pub(crate) struct Refusal<'a> {
     /// The event that the record stands for.
     pub(crate) event: SentEvent,
-    /// The last event that was refused with it, or itself.
+    /// The last event that was refused with it, or the event itself.
     pub(crate) last: EventPosition,
-    /// No other record can have been meant.
+    /// No other record can be at fault.
     pub(crate) certain: bool,
     pub(crate) error: &'a DeliveryError,
 }
@@ -23,17 +23,17 @@ pub(crate) struct Refusal<'a> {
 /// What the pipeline does next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// As the error's disposition says; the refusal changes nothing.
-    AsItIs,
-    /// Read the log again at once: something was decided.
-    Again,
-    /// Read it again after a pause.
-    Later,
-    /// Waiting has not helped: stop, because somebody must change something.
-    GiveUp,
+    /// What the error's disposition says.
+    FollowDisposition,
+    /// Read the slot again at once, because a decision was made.
+    ReadAgain,
+    /// Read the slot again after a delay.
+    ReadLater,
+    /// Stop: the retries did not help, so the configuration or the broker must be changed.
+    Stop,
 }
 
-/// The event whose refusal may pass, and since when it is refused.
+/// The event whose refusal may pass, and since when its records are refused.
 #[derive(Debug, Default)]
 pub(crate) struct RetryPolicy {
     suspect: Option<(EventPosition, Instant)>,
@@ -49,21 +49,21 @@ impl RetryPolicy {
     ) -> Decision {
         let error = refusal.error;
         let Some(poison) = error.poison else {
-            return Decision::AsItIs;
+            return Decision::FollowDisposition;
         };
         let alone = refusal.certain || decisions.is_alone();
-        // A dead letter that is refused rejects no event, whatever the policy says: the event itself was never
-        // offered to the topic that it is bound for, or its decision is known already.
+        // A refused dead letter rejects no event, whatever the policy is: the event was never
+        // offered to its own topic, or was decided about before.
         let SentEvent { id, dead_letter } = refusal.event;
         if error.disposition == Disposition::Retryable {
             let refused_for = self.refused_for(id, now);
             if !alone || refused_for < decisions.policy().retry_for {
-                // Alone, so that what goes to other topics is not sent again with each attempt.
+                // Alone, so that records of other topics are not sent again with each attempt.
                 decisions.send_alone_until(id);
-                return Decision::Later;
+                return Decision::ReadLater;
             }
             if dead_letter || !decisions.give_up_topic(id, &error.topic, poison, &error.reason) {
-                return Decision::GiveUp;
+                return Decision::Stop;
             }
             tracing::warn!(
                 topic = %error.topic,
@@ -72,7 +72,7 @@ impl RetryPolicy {
                  is started anew"
             );
             self.suspect = None;
-            return Decision::Again;
+            return Decision::ReadAgain;
         }
         if !alone {
             tracing::warn!(
@@ -80,16 +80,16 @@ impl RetryPolicy {
                 "a request was refused: sending its records one by one to find the one that is meant"
             );
             decisions.send_alone_until(refusal.last);
-            return Decision::Again;
+            return Decision::ReadAgain;
         }
         if !dead_letter && decisions.reject(id, poison, &error.reason) {
-            Decision::Again
+            Decision::ReadAgain
         } else {
-            Decision::AsItIs
+            Decision::FollowDisposition
         }
     }
 
-    /// For how long this event has been refused without another one in between.
+    /// How long this event has been refused without a refusal of another event in between.
     fn refused_for(&mut self, event: EventPosition, now: Instant) -> Duration {
         match self.suspect {
             Some((suspect, since)) if suspect == event => now.duration_since(since),
@@ -118,14 +118,41 @@ mod tests {
         PoisonAction::Skip,
     ];
 
-    fn decisions(action: PoisonAction) -> PoisonDecisions {
-        PoisonDecisions::new(PoisonPolicy {
-            unroutable: action,
-            oversize: action,
-            rejected: action,
-            retry_for: Duration::from_secs(60),
-            ..PoisonPolicy::default()
-        })
+    /// A relay whose events are refused.
+    struct Relay {
+        decisions: PoisonDecisions,
+        policy: RetryPolicy,
+        start: Instant,
+    }
+
+    impl Relay {
+        fn new(action: PoisonAction) -> Self {
+            let policy = PoisonPolicy {
+                unroutable: action,
+                oversize: action,
+                rejected: action,
+                retry_for: Duration::from_secs(60),
+                ..PoisonPolicy::default()
+            };
+            Self {
+                decisions: PoisonDecisions::new(policy),
+                policy: RetryPolicy::default(),
+                start: Instant::now(),
+            }
+        }
+
+        fn decide(&mut self, refusal: &Refusal<'_>, seconds: u64) -> Decision {
+            let now = self.start + Duration::from_secs(seconds);
+            self.policy.decide(refusal, &mut self.decisions, now)
+        }
+
+        /// Asserts that there is no decision about the events A and B.
+        fn assert_rejected_no_event(&self) {
+            for event in [A, B] {
+                assert!(!self.decisions.is_rejected(event), "{event}");
+                assert!(self.decisions.of(event, "orders", None).is_none());
+            }
+        }
     }
 
     fn error(disposition: Disposition, poison: Option<Poison>) -> DeliveryError {
@@ -137,105 +164,77 @@ mod tests {
         }
     }
 
-    fn refusal(event: EventPosition, last: EventPosition, error: &DeliveryError) -> Refusal<'_> {
+    fn refusal(id: EventPosition, last: EventPosition, error: &DeliveryError) -> Refusal<'_> {
+        let dead_letter = false;
         Refusal {
-            event: SentEvent {
-                id: event,
-                dead_letter: false,
-            },
+            event: SentEvent { id, dead_letter },
             last,
             certain: false,
             error,
         }
     }
 
-    /// A refusal of the dead letter that was made of the event.
-    fn of_dead_letter(event: EventPosition, error: &DeliveryError) -> Refusal<'_> {
-        Refusal {
-            event: SentEvent {
-                id: event,
-                dead_letter: true,
-            },
-            ..refusal(event, event, error)
-        }
-    }
-
-    /// Nothing was decided about these events, now or before.
-    fn assert_rejected_no_event(decisions: &PoisonDecisions) {
-        for event in [A, B] {
-            assert!(!decisions.is_rejected(event), "{event}");
-            assert!(decisions.of(event, "orders", None).is_none(), "{event}");
-        }
+    /// A refusal of the dead letter of the event A.
+    fn of_dead_letter(certain: bool, error: &DeliveryError) -> Refusal<'_> {
+        let mut refusal = refusal(A, A, error);
+        refusal.event.dead_letter = true;
+        refusal.certain = certain;
+        refusal
     }
 
     #[test]
     fn a_refused_request_is_taken_apart_before_anybody_is_rejected() {
         for (action, end) in [
-            (PoisonAction::DeadLetter, Decision::Again),
-            (PoisonAction::Skip, Decision::Again),
-            (PoisonAction::Halt, Decision::AsItIs),
+            (PoisonAction::DeadLetter, Decision::ReadAgain),
+            (PoisonAction::Skip, Decision::ReadAgain),
+            (PoisonAction::Halt, Decision::FollowDisposition),
         ] {
-            let mut decisions = decisions(action);
-            let mut retry_policy = RetryPolicy::default();
-            let now = Instant::now();
+            let mut relay = Relay::new(action);
             let error = error(Disposition::Fatal, Some(Poison::Oversize));
-            let first = retry_policy.decide(&refusal(A, B, &error), &mut decisions, now);
-            assert_eq!(first, Decision::Again);
-            assert!(decisions.is_alone() && !decisions.is_rejected(A));
-            let second = retry_policy.decide(&refusal(B, B, &error), &mut decisions, now);
-            assert_eq!(second, end);
-            assert_eq!(decisions.is_rejected(B), action != PoisonAction::Halt);
-            assert!(!decisions.is_rejected(A));
+            let first = relay.decide(&refusal(A, B, &error), 0);
+            assert_eq!(first, Decision::ReadAgain);
+            assert!(relay.decisions.is_alone() && !relay.decisions.is_rejected(A));
+            assert_eq!(relay.decide(&refusal(B, B, &error), 0), end);
+            let rejected = relay.decisions.is_rejected(B);
+            assert_eq!(rejected, action != PoisonAction::Halt);
+            assert!(!relay.decisions.is_rejected(A));
         }
     }
 
     #[test]
-    fn a_topic_is_waited_for_and_then_given_up() {
-        let error = error(Disposition::Retryable, Some(Poison::Rejected));
-        let mut decisions = decisions(PoisonAction::DeadLetter);
-        let mut retry_policy = RetryPolicy::default();
-        let start = Instant::now();
-        for seconds in [0, 1, 59] {
-            let now = start + Duration::from_secs(seconds);
-            let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, now);
-            assert_eq!(decided, Decision::Later, "{seconds}");
+    fn a_topic_is_waited_for_and_then_given_up_unless_the_policy_is_to_halt() {
+        for (action, end) in [
+            (PoisonAction::DeadLetter, Decision::ReadAgain),
+            (PoisonAction::Halt, Decision::Stop),
+        ] {
+            let error = error(Disposition::Retryable, Some(Poison::Rejected));
+            let mut relay = Relay::new(action);
+            for seconds in [0, 1, 59] {
+                let decided = relay.decide(&refusal(A, A, &error), seconds);
+                assert_eq!(decided, Decision::ReadLater, "{seconds}");
+            }
+            let given_up = end == Decision::ReadAgain;
+            assert_eq!(relay.decide(&refusal(A, A, &error), 60), end);
+            let of = |topic| relay.decisions.of(B, topic, None);
+            assert_eq!(of("orders").is_some(), given_up);
+            assert!(of("others").is_none());
         }
-        let now = start + Duration::from_secs(60);
-        let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, now);
-        assert_eq!(decided, Decision::Again);
-        assert!(decisions.of(B, "orders", None).is_some());
-        assert!(decisions.of(B, "others", None).is_none());
-    }
-
-    #[test]
-    fn halting_waits_as_long() {
-        let error = error(Disposition::Retryable, Some(Poison::Rejected));
-        let mut decisions = decisions(PoisonAction::Halt);
-        let mut retry_policy = RetryPolicy::default();
-        let start = Instant::now();
-        let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, start);
-        assert_eq!(decided, Decision::Later);
-        let now = start + Duration::from_secs(61);
-        let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, now);
-        assert_eq!(decided, Decision::GiveUp);
     }
 
     #[test]
     fn a_broker_that_is_away_rejects_nobody() {
-        let mut decisions = decisions(PoisonAction::DeadLetter);
-        let mut retry_policy = RetryPolicy::default();
-        decisions.send_alone_until(A);
+        let mut relay = Relay::new(PoisonAction::DeadLetter);
+        relay.decisions.send_alone_until(A);
         for disposition in [Disposition::Retryable, Disposition::Fatal] {
             let error = error(disposition, None);
-            let decided =
-                retry_policy.decide(&refusal(A, A, &error), &mut decisions, Instant::now());
-            assert_eq!(decided, Decision::AsItIs);
-            assert!(!decisions.is_rejected(A));
+            let decided = relay.decide(&refusal(A, A, &error), 0);
+            assert_eq!(decided, Decision::FollowDisposition);
+            assert!(!relay.decisions.is_rejected(A));
         }
     }
 
-    /// Whether an event became a dead letter for its own fault or for that of another one (parked, its
-    /// topic given up, no schema): the refusal of the dead letter decides nothing about it.
+    /// The refusal of a dead letter decides nothing about its event, whether the event itself was
+    /// at fault or not (parked, its topic given up, no schema).
     #[test]
     fn a_dead_letter_refused_for_good_rejects_no_event_and_stops_the_relay() {
         for action in ACTIONS {
@@ -247,22 +246,18 @@ mod tests {
                     (Disposition::Configuration, true),
                 ] {
                     let case = format!("{action:?} {poison} {disposition:?} {certain}");
-                    let mut decisions = decisions(action);
-                    let mut retry_policy = RetryPolicy::default();
+                    let mut relay = Relay::new(action);
                     let error = error(disposition, Some(poison));
-                    let refusal = Refusal {
-                        certain,
-                        ..of_dead_letter(A, &error)
-                    };
+                    let refusal = of_dead_letter(certain, &error);
                     if !certain {
-                        // The request is taken apart first: another record of it may be meant.
-                        let decided = retry_policy.decide(&refusal, &mut decisions, Instant::now());
-                        assert_eq!(decided, Decision::Again, "{case}");
-                        assert!(decisions.is_alone(), "{case}");
+                        // Its records are sent one by one first: another one may be at fault.
+                        let decided = relay.decide(&refusal, 0);
+                        assert_eq!(decided, Decision::ReadAgain, "{case}");
+                        assert!(relay.decisions.is_alone(), "{case}");
                     }
-                    let decided = retry_policy.decide(&refusal, &mut decisions, Instant::now());
-                    assert_eq!(decided, Decision::AsItIs, "{case}");
-                    assert_rejected_no_event(&decisions);
+                    let decided = relay.decide(&refusal, 0);
+                    assert_eq!(decided, Decision::FollowDisposition, "{case}");
+                    relay.assert_rejected_no_event();
                 }
             }
         }
@@ -272,26 +267,19 @@ mod tests {
     fn a_dead_letter_whose_refusal_may_pass_is_offered_alone_and_rejects_no_event_in_the_end() {
         for action in ACTIONS {
             for certain in [false, true] {
-                let case = format!("{action:?} {certain}");
-                let mut decisions = decisions(action);
-                let mut retry_policy = RetryPolicy::default();
+                let mut relay = Relay::new(action);
                 let error = error(Disposition::Retryable, Some(Poison::Rejected));
-                let start = Instant::now();
                 for (seconds, expected) in [
-                    (0, Decision::Later),
-                    (1, Decision::Later),
-                    (59, Decision::Later),
-                    (60, Decision::GiveUp),
+                    (0, Decision::ReadLater),
+                    (1, Decision::ReadLater),
+                    (59, Decision::ReadLater),
+                    (60, Decision::Stop),
                 ] {
-                    let refusal = Refusal {
-                        certain,
-                        ..of_dead_letter(A, &error)
-                    };
-                    let now = start + Duration::from_secs(seconds);
-                    let decided = retry_policy.decide(&refusal, &mut decisions, now);
-                    assert_eq!(decided, expected, "{case} after {seconds} s");
-                    assert!(decisions.is_alone(), "{case}");
-                    assert_rejected_no_event(&decisions);
+                    let case = format!("{action:?} {certain} after {seconds} s");
+                    let decided = relay.decide(&of_dead_letter(certain, &error), seconds);
+                    assert_eq!(decided, expected, "{case}");
+                    assert!(relay.decisions.is_alone(), "{case}");
+                    relay.assert_rejected_no_event();
                 }
             }
         }
@@ -299,16 +287,14 @@ mod tests {
 
     #[test]
     fn a_dead_letter_keeps_the_decision_about_its_event() {
-        let mut decisions = decisions(PoisonAction::DeadLetter);
-        let mut retry_policy = RetryPolicy::default();
-        assert!(decisions.reject(A, Poison::Unroutable, "no topic"));
+        let mut relay = Relay::new(PoisonAction::DeadLetter);
+        assert!(relay.decisions.reject(A, Poison::Unroutable, "no topic"));
         let error = error(Disposition::Fatal, Some(Poison::Oversize));
-        for expected in [Decision::Again, Decision::AsItIs] {
-            let decided =
-                retry_policy.decide(&of_dead_letter(A, &error), &mut decisions, Instant::now());
+        for expected in [Decision::ReadAgain, Decision::FollowDisposition] {
+            let decided = relay.decide(&of_dead_letter(false, &error), 0);
             assert_eq!(decided, expected);
         }
-        let decision = decisions.of(A, "orders", None).expect("it is known");
+        let decision = relay.decisions.of(A, "orders", None).expect("it is known");
         assert_eq!(&*decision.cause, "no topic");
     }
 }

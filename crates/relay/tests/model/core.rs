@@ -1,23 +1,24 @@
-//! The real [`Core`], driven and looked at. The only file of the search that knows its interface.
+//! The real [`Core`] as a state machine whose states can be compared. No other file of the search
+//! uses its interface.
 //!
-//! # Why each step of it is carried out once only
-//! `Core` is no value that can be copied, so a state of it is kept as a number, with the inputs that
-//! led to it first. To take a step from there, a new `Core` is given those inputs and one more, and
-//! what it is then is looked up by its [snapshot](Machine::snapshot); the step is remembered. What
-//! the search explores is therefore the real code, each of whose transitions was carried out.
+//! # Why each step is executed only once
+//! A `Core` cannot be cloned, so a state is kept as a number, with the inputs that led to it first.
+//! To take a step, a new `Core` gets those inputs and one more. Its new state is looked up by its
+//! [snapshot](Machine::snapshot), and the step is stored. So the search explores the real code, and
+//! each transition was executed.
 //!
-//! # Why two states with one snapshot are one state
-//! `Core` is deterministic: no clock, no randomness, no I/O. What it does next follows from its
-//! fields and from the ring it shares, and the snapshot has
-//! - all of its fields, by its derived `Debug`, which reaches into ledger, router and ring. Left out
-//!   are three that decide nothing ([`IDLE`]): `counts` and `sample` are read for reports to people,
-//!   `received` for the position up to which a status says to have *written*, which moves no slot;
-//! - what the ring's `Debug` leaves out: its words, which are the set of numbers acknowledged and not
-//!   collected (what was collected was turned over, as `tail` tells), and whether it was nudged,
-//!   which follows from `nacked`.
+//! # Why two states with the same snapshot are one state
+//! `Core` is deterministic: no clock, no randomness, no I/O. Its next step follows from its fields
+//! and from the shared ring. The snapshot contains
+//! - all fields, by the derived `Debug`, which includes ledger, router and ring, except three
+//!   fields that decide nothing ([`IGNORED_FIELDS`]);
+//! - two things that the ring's `Debug` omits. The ring's words are the set of sequence numbers
+//!   that are acknowledged and not collected (those below `tail` are collected). Whether the ring
+//!   was woken follows from `nacked`.
 //!
-//! Were something left out all the same, then two paths to one snapshot would go on differently.
-//! [`Automaton::audit`] looks for that: it repeats whole walks on a `Core` of their own, and compares.
+//! If the snapshot omitted something that matters, two paths to one snapshot would continue
+//! differently. [`Automaton::audit`] checks that: it repeats whole walks on a separate `Core`, and
+//! compares.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,47 +29,49 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Core, Step, TableName};
 use walrelay_walsender::Frame;
 
-use crate::fingerprint::{Quick, fingerprint};
+use crate::fingerprint::{FastBuildHasher, fingerprint};
 use crate::log::{Log, Piece};
 
-/// Not at 0 but shortly before the end of a word of the ring, so that each search goes over it.
+/// The first sequence number: shortly before the end of a word of the ring, so that each search
+/// crosses it.
 const FIRST: u8 = 30;
-/// The smallest there is. It never fills up: that the ring goes around is for the tests of
-/// `walrelay-checkpoint`.
+/// The smallest capacity. The ring never becomes full here; `walrelay-checkpoint` tests that.
 const RING: usize = 32;
 
-/// Fields of `Core` that decide nothing it does.
-const IDLE: [&str; 3] = [" counts: ", " sample: ", " received: "];
+/// Fields of `Core` that decide nothing: `counts`, and `sample` and `received` of `Transactions`,
+/// are only read for reports. Of several fields with one name the first in the output is left out.
+const IGNORED_FIELDS: [&str; 3] = [" counts: ", " sample: ", " received: "];
 
-/// What can happen to a core.
+/// An input of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Input {
-    /// To a slot that stands here.
+    /// A connection to a slot at this position.
     Connected(u16),
     Disconnected,
-    /// A message of the stream. A row that is offered is not taken by that.
+    /// A message of the stream. The sink does not take the record of a row.
     Frame(Piece),
-    /// The same row once more, and the sink takes it.
+    /// The same row again, and the sink takes its record.
     Taken(u8),
     Keepalive(u16),
-    /// A delivery report.
+    /// The delivery report of an acknowledged record.
     Ack(u8),
+    /// The delivery report of a failed record.
     Nack(u8),
     /// The relay collects reports.
     Advance,
-    /// The sink is thrown away: its router goes into a new core on a slot that stands here.
-    Reborn(u16),
+    /// The sink is dropped. Its router is moved to a new core on a slot at this position.
+    NewSink(u16),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
     Done,
-    /// A row's record is offered under this number.
+    /// A row's record is offered with this sequence number.
     Offered(u8),
     Blocked,
 }
 
-/// What a core answers without changing.
+/// The results of a core's getters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) confirmed: u16,
@@ -79,12 +82,12 @@ pub(crate) struct View {
     pub(crate) has_failed: bool,
 }
 
-/// A live core.
+/// A core with its ring.
 struct Machine {
     core: Option<Core>,
     ring: Arc<AckRing>,
     acked: Vec<u8>,
-    /// The number after the last record that was taken.
+    /// The sequence number after that of the last record that was taken.
     next: u64,
 }
 
@@ -99,16 +102,9 @@ fn position(lsn: Lsn) -> u16 {
 impl Machine {
     fn new(router: Router, confirmed: u16) -> Self {
         let ring = Arc::new(AckRing::starting_at(Seq::new(u64::from(FIRST)), RING));
-        let outbox = TableName {
-            schema: "public".into(),
-            name: "outbox".into(),
-        };
-        let core = Core::new(
-            router,
-            Arc::from([outbox]),
-            Arc::clone(&ring),
-            commit_end(confirmed),
-        );
+        let outbox = [TableName::new("public", "outbox")];
+        let confirmed = commit_end(confirmed);
+        let core = Core::new(router, outbox.into(), Arc::clone(&ring), confirmed);
         Self {
             core: Some(core),
             ring,
@@ -150,7 +146,7 @@ impl Machine {
             }
             Input::Frame(piece) => return self.frame(piece, log, false),
             Input::Taken(row) => return self.frame(Piece::Row(row), log, true),
-            Input::Reborn(slot) => {
+            Input::NewSink(slot) => {
                 let core = self.core.take().expect("it is there between two inputs");
                 *self = Self::new(core.into_parts().0, slot);
             }
@@ -213,7 +209,7 @@ impl Machine {
 
     fn snapshot(&self) -> u128 {
         let mut text = format!("{:?}", self.core());
-        for field in IDLE {
+        for field in IGNORED_FIELDS {
             cut(&mut text, field);
         }
         let tail = self.next - self.core().in_flight();
@@ -225,7 +221,7 @@ impl Machine {
     }
 }
 
-/// Takes a field out of a derived `Debug`.
+/// Removes a field from the output of a derived `Debug`.
 fn cut(text: &mut String, field: &str) {
     let from = text.find(field).expect("it is one of the core's fields");
     let mut depth = 0;
@@ -241,33 +237,33 @@ fn cut(text: &mut String, field: &str) {
     text.replace_range(from..to, "");
 }
 
-/// A state of a core, see [`Automaton`].
+/// A state of a core: an index into [`Automaton`]'s states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct State(u32);
 
-struct Known {
-    /// The slot's position it was made for.
-    born: u16,
-    /// What led there.
+struct KnownState {
+    /// The position of the slot that the core was created for.
+    slot: u16,
+    /// The inputs that led to this state.
     inputs: Box<[Input]>,
     view: View,
     snapshot: u128,
 }
 
-/// All that cores were seen to be and to do, see the [module](self).
+/// All known states and steps of cores, see the [module](self).
 pub(crate) struct Automaton {
-    known: Vec<Known>,
-    numbers: HashMap<u128, State, Quick>,
-    steps: HashMap<(State, Input), (State, Output), Quick>,
-    starts: HashMap<u16, State, Quick>,
-    /// The steps of a walk, when they are recorded.
+    states: Vec<KnownState>,
+    numbers: HashMap<u128, State, FastBuildHasher>,
+    steps: HashMap<(State, Input), (State, Output), FastBuildHasher>,
+    starts: HashMap<u16, State, FastBuildHasher>,
+    /// The steps of the walk that is being recorded, if one is.
     walk: Option<Vec<(State, Input, State, Output)>>,
 }
 
 impl Automaton {
     pub(crate) fn new() -> Self {
         Self {
-            known: Vec::new(),
+            states: Vec::new(),
             numbers: HashMap::default(),
             steps: HashMap::default(),
             starts: HashMap::default(),
@@ -275,7 +271,7 @@ impl Automaton {
         }
     }
 
-    /// A new core on a slot that stands at `slot`.
+    /// The state of a new core on a slot at `slot`.
     pub(crate) fn start(&mut self, slot: u16) -> State {
         if let Some(state) = self.starts.get(&slot) {
             return *state;
@@ -285,7 +281,7 @@ impl Automaton {
         state
     }
 
-    /// What `state` becomes by `input`; an error if the core has one.
+    /// The state after `input`, and the core's answer; or the core's error.
     pub(crate) fn step(
         &mut self,
         state: State,
@@ -293,8 +289,8 @@ impl Automaton {
         log: &Log,
     ) -> Result<(State, Output), String> {
         let step = match self.steps.get(&(state, input)) {
-            Some(known) => *known,
-            None => self.carry_out(state, input, log)?,
+            Some(step) => *step,
+            None => self.execute(state, input, log)?,
         };
         if let Some(walk) = &mut self.walk {
             walk.push((state, input, step.0, step.1));
@@ -302,51 +298,51 @@ impl Automaton {
         Ok(step)
     }
 
-    fn carry_out(
+    fn execute(
         &mut self,
         state: State,
         input: Input,
         log: &Log,
     ) -> Result<(State, Output), String> {
-        let from = &self.known[state.0 as usize];
-        let mut machine = Machine::fresh(from.born);
+        let from = &self.states[state.0 as usize];
+        let mut machine = Machine::fresh(from.slot);
         for earlier in &from.inputs {
             machine.apply(*earlier, log)?;
         }
         let output = machine.apply(input, log)?;
-        let from = &self.known[state.0 as usize];
-        let (born, inputs) = (from.born, from.inputs.clone());
+        let from = &self.states[state.0 as usize];
+        let (slot, inputs) = (from.slot, from.inputs.clone());
         let next = match input {
-            Input::Reborn(slot) => self.intern(&machine, slot, Vec::new),
-            _ => self.intern(&machine, born, || [&*inputs, &[input]].concat()),
+            Input::NewSink(slot) => self.intern(&machine, slot, Vec::new),
+            _ => self.intern(&machine, slot, || [&*inputs, &[input]].concat()),
         };
         self.steps.insert((state, input), (next, output));
         Ok((next, output))
     }
 
     pub(crate) fn view(&self, state: State) -> &View {
-        &self.known[state.0 as usize].view
+        &self.states[state.0 as usize].view
     }
 
-    /// How many states, and how many steps between them.
+    /// The numbers of states and of steps.
     pub(crate) fn size(&self) -> (usize, usize) {
-        (self.known.len(), self.steps.len())
+        (self.states.len(), self.steps.len())
     }
 
     fn intern(
         &mut self,
         machine: &Machine,
-        born: u16,
+        slot: u16,
         inputs: impl FnOnce() -> Vec<Input>,
     ) -> State {
         let snapshot = machine.snapshot();
         if let Some(state) = self.numbers.get(&snapshot) {
             return *state;
         }
-        let state = State(u32::try_from(self.known.len()).expect("memory ends before"));
+        let state = State(u32::try_from(self.states.len()).expect("memory ends before"));
         self.numbers.insert(snapshot, state);
-        self.known.push(Known {
-            born,
+        self.states.push(KnownState {
+            slot,
             inputs: inputs().into(),
             view: machine.view(),
             snapshot,
@@ -354,13 +350,13 @@ impl Automaton {
         state
     }
 
-    /// Notes from here on what each core of a walk is given, for [`Automaton::audit`].
+    /// Starts to record the steps of a walk, for [`Automaton::audit`].
     pub(crate) fn record(&mut self) {
         self.walk = Some(Vec::new());
     }
 
-    /// Gives cores of their own what the walk gave to this, and compares them at each step. Returns
-    /// how many there were.
+    /// Repeats the recorded walk on separate cores, and compares each step. Returns the number of
+    /// steps.
     pub(crate) fn audit(&mut self, log: &Log) -> usize {
         let walk = self.walk.take().expect("a walk was recorded");
         let mut live: Option<(State, Machine)> = None;
@@ -369,16 +365,16 @@ impl Automaton {
             let mut machine = match live.take() {
                 Some((state, machine)) if state == from => machine,
                 _ => {
-                    let born = &self.known[from.0 as usize];
-                    assert!(born.inputs.is_empty(), "the walk goes on elsewhere");
-                    Machine::fresh(born.born)
+                    let start = &self.states[from.0 as usize];
+                    assert!(start.inputs.is_empty(), "the walk goes on elsewhere");
+                    Machine::fresh(start.slot)
                 }
             };
             assert_eq!(machine.apply(input, log), Ok(output), "{input:?}");
             assert_eq!(&machine.view(), self.view(to), "{input:?}");
             assert_eq!(
                 machine.snapshot(),
-                self.known[to.0 as usize].snapshot,
+                self.states[to.0 as usize].snapshot,
                 "{input:?}"
             );
             steps += 1;

@@ -1,15 +1,15 @@
-//! Hashing: states are told apart by it.
+//! Fingerprints: hashes by which states are identified.
 
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-/// For tables whose keys are small, or hashes already.
-pub(crate) type Quick = BuildHasherDefault<Mix>;
+/// For hash maps whose keys are small, or are hashes already.
+pub(crate) type FastBuildHasher = BuildHasherDefault<FastHasher>;
 
-/// Multiplies and folds; good enough to find a place in a table, not to tell things apart.
+/// Multiplies and folds. Good enough for the buckets of a hash map, not for fingerprints.
 #[derive(Default)]
-pub(crate) struct Mix(u64);
+pub(crate) struct FastHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for FastHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -51,15 +51,15 @@ impl Hasher for Mix {
     }
 }
 
-/// 64 bits of a good hash: two of a hundred million states share one with a probability of 3 in
-/// 10,000.
+/// A fingerprint of 64 bits: among a hundred million states, two have the same one with a
+/// probability of 3 in 10,000.
 pub(crate) fn short_fingerprint(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// 128 bits of it.
+/// A fingerprint of 128 bits.
 pub(crate) fn fingerprint(value: &impl Hash) -> u128 {
     u128::from(short_fingerprint(&(0_u8, value))) << 64
         | u128::from(short_fingerprint(&(1_u8, value)))

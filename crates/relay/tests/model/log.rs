@@ -1,8 +1,8 @@
-//! The server's write-ahead log, written before the search begins, and the frames that carry it.
+//! The server's WAL, written before the search begins, and the frames that carry it.
 //!
-//! Positions are small numbers. Each transaction has its rows in front of its commit record, and
-//! none of the rows' positions is the end of anything; a transaction marked `adjacent` commits right
-//! where the one before it ends, as those of concurrent writers do.
+//! Positions are small numbers. Each transaction has its rows before its commit record, and no
+//! position of a row is the end of a transaction. The commit record of an `adjacent` transaction
+//! starts at the end of the transaction before it, as with concurrent writers.
 
 use std::collections::BTreeSet;
 
@@ -10,27 +10,27 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 
 const TEXT: TypeOid = TypeOid::new(25);
-/// Where the slot was made.
+/// The position of the new slot.
 const START: u16 = 100;
 
-/// What a scenario says of a transaction: its keys, one for each row, and whether it commits right
-/// behind the one before.
-pub(crate) struct Written {
+/// A transaction of a scenario: the keys of its rows, and whether its commit record starts at the
+/// end of the transaction before.
+pub(crate) struct TransactionSpec {
     pub(crate) keys: &'static [usize],
     pub(crate) adjacent: bool,
 }
 
-/// A transaction of an outbox that has these keys' rows in it.
-pub(crate) const fn rows(keys: &'static [usize]) -> Written {
-    Written {
+/// A transaction with outbox rows of these keys.
+pub(crate) const fn rows(keys: &'static [usize]) -> TransactionSpec {
+    TransactionSpec {
         keys,
         adjacent: false,
     }
 }
 
-/// A transaction without a row of the outbox: servers before 15 send the empty pair of messages.
-pub(crate) const fn foreign() -> Written {
-    Written {
+/// A transaction without outbox rows: servers before version 15 send its Begin and Commit.
+pub(crate) const fn foreign() -> TransactionSpec {
+    TransactionSpec {
         keys: &[],
         adjacent: true,
     }
@@ -38,21 +38,21 @@ pub(crate) const fn foreign() -> Written {
 
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    /// Its rows, as numbers into [`Log::rows`].
+    /// Indexes of its rows in [`Log::rows`].
     pub(crate) rows: std::ops::Range<usize>,
-    /// Where its commit record starts.
+    /// The start of its commit record.
     pub(crate) commit: u16,
     pub(crate) end: u16,
-    /// Its first piece.
+    /// Index of its Begin in [`Log::pieces`].
     pub(crate) piece: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) transaction: usize,
-    /// Its key, which is also its partition.
+    /// The key, which is also the partition.
     pub(crate) key: usize,
-    /// How many rows of its key come before it.
+    /// The number of earlier rows of the key.
     pub(crate) place: u8,
     pub(crate) lsn: u16,
     /// The header `id` of its record.
@@ -71,20 +71,22 @@ pub(crate) enum Piece {
 pub(crate) struct Log {
     pub(crate) transactions: Vec<Transaction>,
     pub(crate) rows: Vec<Row>,
-    /// All of it in the order in which it is sent; a connection begins with that of a transaction.
+    /// All messages in the order in which they are sent. A connection starts with the Begin of a
+    /// transaction.
     pub(crate) pieces: Vec<Piece>,
-    /// How many rows each key has.
+    /// The number of rows of each key.
     pub(crate) totals: [u8; 2],
     pub(crate) start: u16,
-    /// The end of the log: behind the last transaction lies what other tables wrote.
+    /// The end of the WAL, beyond the last transaction: other tables were written, too.
     pub(crate) end: u16,
-    /// Whatever a server gives to be confirmed: ends of commits, and how far an idle one has read.
+    /// The positions that may be confirmed: ends of commits, and positions in keepalives of an idle
+    /// server.
     pub(crate) positions: BTreeSet<u16>,
     table: encode::Table,
 }
 
 impl Log {
-    pub(crate) fn new(written: &[Written]) -> Self {
+    pub(crate) fn new(written: &[TransactionSpec]) -> Self {
         let mut at = START;
         let mut log = Self {
             transactions: Vec::new(),
@@ -133,8 +135,8 @@ impl Log {
         log
     }
 
-    /// The first piece that a connection is sent whose slot stands at `slot`: Postgres skips what
-    /// has its commit record before it (`SnapBuildXactNeedsSkip`).
+    /// Index of the first piece that is sent if the slot is at `slot`: Postgres skips transactions
+    /// whose commit record starts before it (`SnapBuildXactNeedsSkip`).
     pub(crate) fn from(&self, slot: u16) -> usize {
         let first = self.transactions.iter().find(|t| t.commit >= slot);
         first.map_or(self.pieces.len(), |transaction| transaction.piece)
@@ -148,7 +150,7 @@ impl Log {
         }
     }
 
-    /// Whether a connection that was sent everything before `piece` is in a transaction.
+    /// Whether a connection on which all pieces before `piece` were sent is inside a transaction.
     pub(crate) fn is_inside(&self, piece: usize) -> bool {
         matches!(
             self.pieces.get(piece),
@@ -156,9 +158,9 @@ impl Log {
         )
     }
 
-    /// The position in a keepalive between the pieces. Outside of transactions how far the server has
-    /// read: up to the next commit record. Inside, the most that the protocol allows it to say,
-    /// "the current end of WAL on the server".
+    /// The position in a keepalive before `piece`. Outside transactions it is the position that the
+    /// server has read: the start of the next commit record. Inside, it is the highest that the
+    /// protocol allows: "the current end of WAL on the server".
     pub(crate) fn keepalive(&self, piece: usize) -> u16 {
         match self.pieces.get(piece) {
             Some(Piece::Begin(number)) => self.transactions[usize::from(*number)].commit,
@@ -166,8 +168,9 @@ impl Log {
         }
     }
 
-    /// What may be confirmed at most when `acked` has a bit for each row that the broker
-    /// acknowledged: everything whose commit lies before is acknowledged.
+    /// The highest position that may be confirmed: the start of the commit record of the first
+    /// transaction that is not fully acknowledged. `acked`: a bit for each row that the broker
+    /// acknowledged.
     pub(crate) fn limit(&self, acked: u16) -> u16 {
         let open = self
             .transactions

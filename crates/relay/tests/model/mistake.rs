@@ -1,27 +1,27 @@
-//! What a relay around the core could get wrong. Each is planted in the harness, in the place where
-//! the pipeline has it right, and the search must find it.
+//! Mistakes that a pipeline around the core could make. Each can be planted in the model at the
+//! place where the pipeline is correct, and the search must find it.
 
 /// A planted mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mistake {
-    /// Reports the last commit that was received.
+    /// Confirms the last commit that was received.
     ConfirmAtReceipt,
-    /// Reports the position of the last row that was acknowledged.
+    /// Confirms the position of the last row that was acknowledged.
     ConfirmRow,
-    /// Takes the report of a failed delivery for one of a delivery.
+    /// Treats the report of a failed delivery as an acknowledgement.
     SkipNack,
-    /// Offers the following record before the one that a full sink refused.
+    /// Offers the next record before the one that a full sink did not take.
     ReorderRetry,
-    /// Reports a keepalive's position with a transaction open.
+    /// Confirms a keepalive's position inside a transaction.
     TrustKeepalive,
-    /// Passes over, with a new sink, what was enqueued to the one that was lost.
-    PassOverLostSink,
-    /// Lets reports of the sink that was lost count for the new one, whose numbers begin anew.
+    /// Skips, with a new sink, the transactions that were enqueued in the dropped sink.
+    SkipAfterLostSink,
+    /// Counts reports of the dropped sink for the new one, which uses the same sequence numbers.
     StaleReport,
-    /// Starts the stream where receiving stopped instead of where the slot stands.
+    /// Starts the stream at the position received before, not at the slot's position.
     StartAhead,
-    /// Forgets, on a new connection, what was enqueued.
-    ForgetHandedOver,
-    /// Ends without a last status.
+    /// Forgets on a new connection which transactions were enqueued.
+    ForgetEnqueued,
+    /// Stops without a last status update.
     StopUnreported,
 }

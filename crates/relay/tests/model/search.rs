@@ -1,19 +1,19 @@
-//! Every state that can be reached, breadth first: the first path to a broken promise is a shortest
+//! Searches all reachable states, breadth first: the first path to a broken promise is a shortest
 //! one.
 //!
-//! States are told apart by a hash, see [`short_fingerprint`].
+//! States are identified by a hash, see [`short_fingerprint`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 
-use crate::fingerprint::{Quick, short_fingerprint};
+use crate::fingerprint::{FastBuildHasher, short_fingerprint};
 use crate::world::{Action, Model, World};
 
-/// How a promise is broken.
+/// A path to a broken promise.
 pub(crate) struct Counterexample {
-    /// Which promise, and how.
+    /// The broken promise.
     pub(crate) what: String,
-    /// What happened, one line for each step.
+    /// One line for each step.
     pub(crate) path: Vec<String>,
 }
 
@@ -26,29 +26,32 @@ impl std::fmt::Display for Counterexample {
     }
 }
 
-/// What a search went through.
+/// The extent of a search.
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) states: usize,
     pub(crate) transitions: usize,
-    /// Of states in which nothing is left to do.
+    /// The number of states in which nothing is left to do.
     pub(crate) ends: usize,
-    /// Steps on the longest of the shortest paths.
+    /// The number of steps on the longest of the shortest paths.
     pub(crate) depth: usize,
 }
 
 struct Search {
-    numbers: HashMap<u64, u32, Quick>,
-    /// How each state was reached first, and in how many steps.
+    numbers: HashMap<u64, u32, FastBuildHasher>,
+    /// For each state: the state and the action before it on a shortest path, and the length of
+    /// that path.
     parents: Vec<(u32, Action, u16)>,
-    /// For each state, where in `progress` its successors begin.
+    /// For each state: the index in `progress` at which its successors begin.
     offsets: Vec<usize>,
-    /// The states that follow when nothing goes wrong.
+    /// The successors without a fault.
     progress: Vec<u32>,
-    good: Vec<bool>,
+    /// For each state: whether a state with nothing left to do is known to be reachable without a
+    /// fault.
+    reaches_end: Vec<bool>,
 }
 
-/// Searches everything from the beginning on.
+/// Searches all states from the initial one.
 pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
     let root = World::new(model);
     let mut search = Search {
@@ -56,7 +59,7 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
         parents: vec![(0, Action::Connect, 0)],
         offsets: Vec::new(),
         progress: Vec::new(),
-        good: Vec::new(),
+        reaches_end: Vec::new(),
     };
     let mut frontier = VecDeque::from([root]);
     let mut transitions = 0;
@@ -78,7 +81,7 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
                 Err(what) => {
                     let mut path = search.path(here);
                     path.push(action);
-                    return Err(tell(model, &path, what));
+                    return Err(describe(model, &path, what));
                 }
             };
             if next == world {
@@ -99,18 +102,18 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
                 search.progress.push(number);
             }
         }
-        search.good.push(stuck);
+        search.reaches_end.push(stuck);
         if stuck {
             ends += 1;
-            if let Err(what) = world.is_whole(model) {
-                return Err(tell(model, &search.path(here), what));
+            if let Err(what) = world.check_end(model) {
+                return Err(describe(model, &search.path(here), what));
             }
         }
     }
     search.offsets.push(search.progress.len());
     if let Some(lost) = search.without_end() {
         let what = "once nothing goes wrong any more, no way leads to everything delivered";
-        return Err(tell(model, &search.path(lost), what.to_owned()));
+        return Err(describe(model, &search.path(lost), what.to_owned()));
     }
     Ok(Extent {
         states: search.parents.len(),
@@ -133,29 +136,33 @@ impl Search {
         path
     }
 
-    /// A state from which no steps without a fault lead to one where nothing is left to do.
+    /// A state from which no state with nothing left to do can be reached without a fault.
     fn without_end(&mut self) -> Option<u32> {
         loop {
             let mut changed = false;
-            for state in (0..self.good.len()).rev() {
+            for state in (0..self.reaches_end.len()).rev() {
                 let next = &self.progress[self.offsets[state]..self.offsets[state + 1]];
-                if !self.good[state] && next.iter().any(|next| self.good[*next as usize]) {
-                    self.good[state] = true;
+                if !self.reaches_end[state]
+                    && next.iter().any(|next| self.reaches_end[*next as usize])
+                {
+                    self.reaches_end[state] = true;
                     changed = true;
                 }
             }
             if !changed {
-                return self.good.iter().position(|good| !good).map(|at| at as u32);
+                let lost = self.reaches_end.iter().position(|reaches| !reaches);
+                return lost.map(|state| state as u32);
             }
         }
     }
 }
 
-fn tell(model: &mut Model, path: &[Action], what: String) -> Counterexample {
+/// Describes each step of the path.
+fn describe(model: &mut Model, path: &[Action], what: String) -> Counterexample {
     let mut world = World::new(model);
     let mut lines = Vec::new();
     for action in path {
-        let mut line = world.tell(*action, model);
+        let mut line = world.describe(*action, model);
         match world.step(*action, model) {
             Ok(next) => {
                 let _ = write!(line, "  [{}]", next.summary(model));

@@ -1,5 +1,5 @@
-//! What comes of each action: the pipeline's part as `crates/relay/src/pipeline`
-//! have it, the world's as servers and brokers do.
+//! The effect of each action: the pipeline's part as in `crates/relay/src/pipeline`, the rest as by
+//! servers and brokers.
 
 use crate::core::{Input, Output, State};
 use crate::log::Piece;
@@ -7,7 +7,7 @@ use crate::mistake::Mistake;
 use crate::world::{Action, Connection, Model, Phase, Process, Queue, SinkSession, World};
 
 impl World {
-    /// The world after `action`, or the promise that it breaks.
+    /// The world after `action`, or the broken promise.
     pub(crate) fn step(&self, action: Action, model: &mut Model) -> Result<World, String> {
         let mut next = self.clone();
         match action {
@@ -21,8 +21,8 @@ impl World {
             Action::Receive => {
                 let connection = next.connected();
                 connection.under_way = false;
-                let told = connection.told;
-                next.slot = next.slot.max(told);
+                let reported = connection.reported;
+                next.slot = next.slot.max(reported);
             }
             Action::Keepalive => next.keepalive(model)?,
             Action::Ack { partition, nth } => {
@@ -39,8 +39,8 @@ impl World {
                 nth,
                 appended,
             } => next.fail(partition, nth, appended, model)?,
-            Action::Notice => next.settle(),
-            Action::ThrowAway { received, reach } => next.throw_away(received, reach, model)?,
+            Action::SeeFailure => next.settle(),
+            Action::DropSink { received, reach } => next.drop_sink(received, reach, model)?,
             Action::Disconnect { received } => {
                 next.faults -= 1;
                 next.lose_connection(received, model)?;
@@ -77,26 +77,27 @@ impl World {
         Ok(next)
     }
 
-    /// Forgets what makes no difference any more, so that what differs in nothing else is one state.
+    /// Resets data that makes no difference any more, so that fewer states differ.
     fn forget(&mut self, model: &Model) {
         if self.faults < model.faults {
-            // No duplicates is promised only where nothing fails.
-            self.handed = 0;
+            // "No duplicates" is promised only while no fault happened.
+            self.enqueued = 0;
         }
         if self.faults == 0 {
-            // There will be no restart that could set the slot back.
+            // No restart can set the slot back any more.
             self.durable = 0;
         }
-        // What comes late is judged only by whether it is new.
+        // Of late requests only those with a row that was not delivered yet make a difference.
         let partitions = &self.partitions;
         self.late.retain(|(partition, rows)| {
             let reached = partitions[*partition].reached;
             rows.iter()
                 .any(|row| model.log.rows[usize::from(*row)].place >= reached)
         });
-        if let Some(generation) = &mut self.process.generation {
-            for queue in &mut generation.queues {
-                // A sink in which something failed takes nothing more.
+        if let Some(session) = &mut self.process.session {
+            for queue in &mut session.queues {
+                // A sink with a failed record takes no more records, so a limit at the end of the
+                // queue has no effect.
                 queue.limit = queue
                     .limit
                     .filter(|limit| usize::from(*limit) < queue.records.len());
@@ -110,38 +111,38 @@ impl World {
     }
 
     fn sink(&mut self) -> &mut SinkSession {
-        let generation = self.process.generation.as_mut();
-        generation.expect("this happens to a sink")
+        let session = self.process.session.as_mut();
+        session.expect("this happens to a sink")
     }
 
     fn input(&mut self, input: Input, model: &mut Model) -> Result<Output, String> {
-        let generation = self.sink();
-        let (state, output) = model.step(generation.core, input)?;
-        generation.core = state;
+        let session = self.sink();
+        let (state, output) = model.step(session.core, input)?;
+        session.core = state;
         Ok(output)
     }
 
     fn connect(&mut self, model: &mut Model) -> Result<(), String> {
-        // `Pipeline::same_log`; the log is the same one.
+        // As `Pipeline::check_continuity` with the same WAL.
         let resume = self.process.resume.take();
         if resume.is_some_and(|left| self.slot > left) {
             return Err("the relay stops: somebody moved the slot, it says".to_owned());
         }
         let slot = self.slot;
         let fresh = |model: &mut Model| model.core.start(slot);
-        match &mut self.process.generation {
+        match &mut self.process.session {
             None => {
-                self.process.generation = Some(SinkSession {
+                self.process.session = Some(SinkSession {
                     core: fresh(model),
                     queues: Default::default(),
-                    whole: 0,
+                    complete: 0,
                     row: 0,
                 });
             }
-            Some(generation) => {
-                let idle = generation.queues.iter().all(|q| q.records.is_empty());
-                if model.has(Mistake::ForgetHandedOver) && idle {
-                    generation.core = fresh(model);
+            Some(session) => {
+                let idle = session.queues.iter().all(|q| q.records.is_empty());
+                if model.has(Mistake::ForgetEnqueued) && idle {
+                    session.core = fresh(model);
                 }
             }
         }
@@ -150,7 +151,7 @@ impl World {
         self.process.connection = Some(Connection {
             at: first,
             announced: false,
-            told: slot,
+            reported: slot,
             under_way: false,
             swapped: None,
             trusted: 0,
@@ -158,9 +159,9 @@ impl World {
         Ok(())
     }
 
-    /// `SinkSession::send_batch`, for one frame.
+    /// Like `SinkSession::send_batch`, for one frame.
     fn frame(&mut self, model: &mut Model) -> Result<(), String> {
-        let passed = self.process.passed;
+        let lost_sink_seen = self.process.lost_sink_seen;
         let connection = self.connected();
         let Some(piece) = connection.piece(&model.log) else {
             return Ok(());
@@ -168,11 +169,11 @@ impl World {
         let announced = connection.announced;
         let number = model.log.transaction_of(piece);
         let transaction = &model.log.transactions[number];
-        if model.has(Mistake::PassOverLostSink) && transaction.commit < passed {
+        if model.has(Mistake::SkipAfterLostSink) && transaction.commit < lost_sink_seen {
             self.connected().at += 1;
             return Ok(());
         }
-        // The table is announced before the first change of it that a connection carries.
+        // The table is announced before its first row on a connection.
         let announces = !transaction.rows.is_empty() && !announced;
         let output = self.input(Input::Frame(piece), model)?;
         match (piece, output) {
@@ -182,13 +183,13 @@ impl World {
             }
             (Piece::Row(row), Output::Offered(seq)) => {
                 if model.core.view(self.sink().core).has_failed {
-                    // A sink that has reported a failure takes nothing more.
+                    // A sink that has reported a failure takes no more records.
                     self.settle();
                     return Ok(());
                 }
                 self.take(row, seq, model)?;
             }
-            (Piece::Commit(number), Output::Done) => self.sink().whole |= 1 << number,
+            (Piece::Commit(number), Output::Done) => self.sink().complete |= 1 << number,
             (_, Output::Done) => {}
             (_, output) => return Err(format!("the core answers {output:?} to {piece:?}")),
         }
@@ -198,7 +199,7 @@ impl World {
 
     /// The sink takes a record.
     fn take(&mut self, row: u8, seq: u8, model: &mut Model) -> Result<(), String> {
-        // It was offered once already, as to a sink that was full.
+        // The row was offered once already, as to a full sink.
         let offered = self.input(Input::Taken(row), model)?;
         if offered != Output::Offered(seq) {
             return Err(format!(
@@ -213,15 +214,15 @@ impl World {
                 "G3: row {id} is sent again, and the slot is past it"
             ));
         }
-        if self.sink().whole & (1 << known.transaction) != 0 {
+        if self.sink().complete & (1 << known.transaction) != 0 {
             return Err(format!(
                 "G3: row {id} is sent again to the sink that got its transaction whole"
             ));
         }
-        if self.handed & bit != 0 {
+        if self.enqueued & bit != 0 {
             return Err(format!("G3: row {id} is sent again, and nothing failed"));
         }
-        self.handed |= bit;
+        self.enqueued |= bit;
         let key = known.key;
         self.sink().queues[key].records.push((seq, row));
         if let Some(stale) = self.process.stale.iter().position(|known| *known == seq) {
@@ -244,27 +245,27 @@ impl World {
         Ok(())
     }
 
-    /// What a status says now.
+    /// The position that a status update would confirm now.
     fn confirmed(&mut self, model: &mut Model) -> Result<u16, String> {
         self.input(Input::Advance, model)?;
-        let generation = self.sink();
-        let view = *model.core.view(generation.core);
-        let row = generation.row;
+        let session = self.sink();
+        let view = *model.core.view(session.core);
+        let row = session.row;
         let confirmed = match model.mistake {
             Some(Mistake::ConfirmAtReceipt) => view.seen,
             Some(Mistake::ConfirmRow) if view.in_flight == 0 => view.confirmed.max(row),
             Some(Mistake::TrustKeepalive) => view.confirmed.max(self.connected().trusted),
             _ => view.confirmed,
         };
-        self.may_be_confirmed(confirmed, model)?;
+        self.check_confirmed(confirmed, model)?;
         Ok(confirmed)
     }
 
     fn report(&mut self, model: &mut Model) -> Result<(), String> {
         let confirmed = self.confirmed(model)?;
         let connection = self.connected();
-        if confirmed > connection.told {
-            connection.told = confirmed;
+        if confirmed > connection.reported {
+            connection.reported = confirmed;
             connection.under_way = true;
         }
         Ok(())
@@ -285,7 +286,7 @@ impl World {
                 row.id
             ));
         }
-        // What comes late comes between others; each request is in order for itself.
+        // A late request may arrive between other records; it is in order only in itself.
         if !late {
             if row.place > log.next {
                 return Err(format!(
@@ -299,7 +300,8 @@ impl World {
         Ok(())
     }
 
-    /// The broker appends the records of a partition up to the `nth`, which is reported and gone.
+    /// The broker appends the records of a partition up to the `nth`, which is then reported and
+    /// removed from the queue.
     fn deliver(&mut self, partition: usize, nth: u8, model: &Model) -> Result<(u8, u8), String> {
         let queue = &self.sink().queues[partition];
         let (from, to) = (usize::from(queue.appended), usize::from(nth) + 1);
@@ -323,7 +325,8 @@ impl World {
         model: &mut Model,
     ) -> Result<(), String> {
         if !model.core.view(self.sink().core).has_failed {
-            // With the planted mistake the core never hears of it, so that each costs.
+            // With `SkipNack` planted the core knows of no failure, so each failure counts as a
+            // fault.
             self.faults = self.faults.saturating_sub(1);
         }
         let seq = if appended {
@@ -355,7 +358,7 @@ impl World {
             && connection.under_way
             && received
         {
-            self.slot = self.slot.max(connection.told);
+            self.slot = self.slot.max(connection.reported);
         }
     }
 
@@ -373,8 +376,8 @@ impl World {
         Ok(())
     }
 
-    /// `Streaming::wind_up` and `Pipeline::discard`.
-    fn throw_away(
+    /// Like `Streaming::end_stream` and `Sessions::discard`.
+    fn drop_sink(
         &mut self,
         received: bool,
         reach: [u8; 2],
@@ -383,15 +386,15 @@ impl World {
         if self.process.connection.is_some() {
             let confirmed = self.confirmed(model)?;
             let connection = self.connected();
-            connection.told = confirmed.max(connection.told);
+            connection.reported = confirmed.max(connection.reported);
             connection.under_way = true;
         } else {
             self.input(Input::Advance, model)?;
         }
         self.lose_connection(received, model)?;
-        self.is_reborn_clean(model)?;
-        if model.has(Mistake::PassOverLostSink) {
-            self.process.passed = model.core.view(self.sink().core).seen;
+        self.check_router_is_clean(model)?;
+        if model.has(Mistake::SkipAfterLostSink) {
+            self.process.lost_sink_seen = model.core.view(self.sink().core).seen;
         }
         if model.has(Mistake::StaleReport) {
             let queues = self.sink().queues.clone();
@@ -403,7 +406,7 @@ impl World {
             self.process.stale = stale.collect();
         }
         self.leave_behind(reach);
-        self.process.generation = None;
+        self.process.session = None;
         if self.process.phase == (Phase::Settling { draining: true }) {
             self.process = Process::default();
         }
@@ -411,31 +414,31 @@ impl World {
         Ok(())
     }
 
-    /// The router is what goes from one core to the next: nothing may stick to it.
-    fn is_reborn_clean(&mut self, model: &mut Model) -> Result<(), String> {
+    /// Checks that the router, which is moved from one core to the next, is as a new one.
+    fn check_router_is_clean(&mut self, model: &mut Model) -> Result<(), String> {
         let slot = self.slot;
         let core = self.sink().core;
-        let (reborn, _): (State, _) = model.step(core, Input::Reborn(slot))?;
-        if reborn == model.core.start(slot) {
+        let (renewed, _): (State, _) = model.step(core, Input::NewSink(slot))?;
+        if renewed == model.core.start(slot) {
             Ok(())
         } else {
             Err("the router of a core that is no more differs from a new one".to_owned())
         }
     }
 
-    /// What the sink had in flight goes on without it.
+    /// Moves the records in flight of a dropped sink to `late`.
     fn leave_behind(&mut self, reach: [u8; 2]) {
-        let Some(generation) = &self.process.generation else {
+        let Some(session) = &self.process.session else {
             return;
         };
-        for (partition, (queue, reach)) in generation.queues.iter().zip(reach).enumerate() {
+        for (partition, (queue, reach)) in session.queues.iter().zip(reach).enumerate() {
             let rows = &queue.records[usize::from(queue.appended)..usize::from(reach)];
             if !rows.is_empty() {
                 let rows = rows.iter().map(|(_, row)| *row).collect();
                 self.late.push((partition, rows));
             }
         }
-        // In which order they come is open, so they have none.
+        // Sorted, because late requests may arrive in any order.
         self.late.sort();
     }
 
@@ -452,12 +455,12 @@ impl World {
         Ok(())
     }
 
-    /// What happens with `action`, for people.
-    pub(crate) fn tell(&self, action: Action, model: &Model) -> String {
+    /// Describes `action` in words.
+    pub(crate) fn describe(&self, action: Action, model: &Model) -> String {
         let record = |partition: usize, nth: u8| {
-            let generation = self.process.generation.as_ref();
-            let record = generation.and_then(|generation| {
-                let (seq, row) = generation.queues[partition].records.get(usize::from(nth))?;
+            let session = self.process.session.as_ref();
+            let record = session.and_then(|session| {
+                let (seq, row) = session.queues[partition].records.get(usize::from(nth))?;
                 Some((seq, &model.log.rows[usize::from(*row)].id))
             });
             record.map_or_else(String::new, |(seq, id)| {
@@ -465,7 +468,7 @@ impl World {
             })
         };
         let status = |received: bool| match (&self.process.connection, received) {
-            (Some(connection), true) => format!("; the status {} arrives", connection.told),
+            (Some(connection), true) => format!("; the status {} arrives", connection.reported),
             (Some(connection), false) if connection.under_way => "; the status is lost".to_owned(),
             _ => String::new(),
         };
@@ -513,8 +516,8 @@ impl World {
                     "and was not appended"
                 }
             ),
-            Action::Notice => "the relay sees the failure".to_owned(),
-            Action::ThrowAway { received, .. } => format!(
+            Action::SeeFailure => "the relay sees the failure".to_owned(),
+            Action::DropSink { received, .. } => format!(
                 "the sink is thrown away{}",
                 if received {
                     "; a last status arrives"

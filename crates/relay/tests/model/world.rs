@@ -1,19 +1,19 @@
-//! Everything around the core, as a value: the server and its slot, the connection, the broker, the
-//! sink, and where the pipeline (`crates/relay/src/pipeline`) stands. What can happen next is an
-//! [`Action`]; `step.rs` says what comes of each.
+//! The world around the core, as a value: the server and its slot, the connection, the broker, the
+//! sink, and the state of the pipeline (`crates/relay/src/pipeline`). An [`Action`] is what can
+//! happen next; `step.rs` has its effect.
 //!
-//! # What stands for what
-//! - A partition for each key. The sink hands a partition's records to the broker in order, as an
-//!   idempotent producer does; their reports come in any order.
-//! - A status is under way until the server has it, and lost with the connection. Only one is: a
-//!   second that is sent before the first arrives makes no difference but to be the later one.
-//! - Acknowledgements reach the ring when they come; the core collects them when it looks.
-//! - What a sink that ends has in flight may reach the broker at any later time, as one request of a
-//!   partition ([`World::late`]), or never.
-//! - A restart of the server sets the slot back to any position since the last one it is sure to
-//!   have on disk.
-//! - The log of a broker is what is needed to judge it: how many first deliveries there were, and
-//!   where the last record stands. It is judged when it grows.
+//! # The model
+//! - Each key has a partition. The sink sends a partition's records to the broker in order, as an
+//!   idempotent producer does; their reports arrive in any order.
+//! - A status update is under way until the server receives it; it is lost with the connection. At
+//!   most one is under way: a second one would only replace it.
+//! - Acknowledgements set bits in the ring at once; the core collects them later.
+//! - The records in flight of a dropped sink may reach the broker at any later time, as one request
+//!   for each partition ([`World::late`]), or never.
+//! - A restart of the server sets the slot to any position since the last one that is certainly on
+//!   disk.
+//! - Of a broker's log only what the checks need is kept: the number of first deliveries, and the
+//!   place of the last record. It is checked when a record is appended.
 
 use std::fmt::Write as _;
 
@@ -21,14 +21,14 @@ use crate::core::{Automaton, Input, Output, State, View};
 use crate::log::{Log, Piece};
 use crate::mistake::Mistake;
 
-/// What is searched, and how far.
+/// The scenario that is searched, and the limits of the search.
 pub(crate) struct Model {
     pub(crate) log: Log,
     pub(crate) core: Automaton,
     pub(crate) mistake: Option<Mistake>,
-    /// How many things may go wrong.
+    /// How many faults may happen.
     pub(crate) faults: u8,
-    /// How many times a relay may be asked to stop.
+    /// How many times the relay may be asked to stop.
     pub(crate) drains: u8,
 }
 
@@ -43,50 +43,50 @@ impl Model {
     }
 }
 
-/// What may happen.
+/// An action: what may happen next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The relay opens a stream, with a new sink if it has none.
     Connect,
-    /// It takes the next message of it.
+    /// The relay processes the next message of the stream.
     Frame,
-    /// It offers the next row's record to a sink that is full.
+    /// The relay offers the next row's record to a full sink.
     Full,
-    /// It collects acknowledgements and sends a status.
+    /// The relay collects acknowledgements and sends a status update.
     Report,
-    /// The server gets it.
+    /// The server receives the status update.
     Receive,
-    /// The relay gets a keepalive.
+    /// The relay receives a keepalive.
     Keepalive,
-    /// The `nth` record of a partition that has no report yet is acknowledged.
+    /// The `nth` record of a partition without a report is acknowledged.
     Ack { partition: usize, nth: u8 },
-    /// Or it fails, after the broker appended it or without that.
+    /// The `nth` record fails, whether the broker appended it or not.
     Nack {
         partition: usize,
         nth: u8,
         appended: bool,
     },
     /// The relay sees that a delivery failed.
-    Notice,
-    /// It sends a last status, ends the connection and throws the sink away. What is in flight
-    /// reaches the broker up to these.
-    ThrowAway { received: bool, reach: [u8; 2] },
+    SeeFailure,
+    /// The relay sends a last status update, ends the connection and drops the sink. `reach`: how
+    /// many records of each partition may still reach the broker.
+    DropSink { received: bool, reach: [u8; 2] },
     /// The connection breaks.
     Disconnect { received: bool },
-    /// The server restarts and finds its slot here.
+    /// The server restarts with its slot at this position.
     Restart { to: u16 },
-    /// The relay is killed, and another started.
+    /// The relay is killed and starts again.
     Crash { received: bool, reach: [u8; 2] },
-    /// A request of a sink that is no more reaches the broker.
+    /// A request of a dropped sink reaches the broker.
     Late { request: u8 },
     /// The relay is asked to stop.
     Drain,
-    /// It has sent and confirmed everything, and ends; another is started.
+    /// The relay stops if everything is acknowledged, confirms it, and starts again.
     Stop,
 }
 
 impl Action {
-    /// Whether it is what a relay, a server and a broker do when nothing goes wrong.
+    /// Whether the action happens without a fault.
     pub(crate) fn is_progress(self) -> bool {
         match self {
             Self::Connect
@@ -95,8 +95,8 @@ impl Action {
             | Self::Receive
             | Self::Keepalive
             | Self::Ack { .. }
-            | Self::Notice
-            | Self::ThrowAway { .. }
+            | Self::SeeFailure
+            | Self::DropSink { .. }
             | Self::Stop => true,
             Self::Full
             | Self::Nack { .. }
@@ -111,27 +111,28 @@ impl Action {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
-    /// The slot's `confirmed_flush_lsn`, and what of it is on disk for sure.
+    /// The slot's `confirmed_flush_lsn`.
     pub(crate) slot: u16,
+    /// The slot's position that is certainly on disk.
     pub(crate) durable: u16,
     pub(crate) partitions: [Partition; 2],
-    /// Rows that the broker acknowledged, to whomever.
+    /// A bit for each row that the broker acknowledged to any sink.
     pub(crate) acked: u16,
-    /// Rows that were handed to a sink while nothing had gone wrong.
-    pub(crate) handed: u16,
-    /// Requests of sinks that are no more: the partition and its rows.
+    /// A bit for each row that a sink took while no fault had happened.
+    pub(crate) enqueued: u16,
+    /// Requests of dropped sinks: the partition and its rows.
     pub(crate) late: Vec<(usize, Vec<u8>)>,
     pub(crate) process: Process,
     pub(crate) faults: u8,
     pub(crate) drains: u8,
 }
 
-/// What is known of a partition's log, in rows of its key counted from the first.
+/// A partition's log at the broker. Its rows are counted from the first of its key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Partition {
-    /// This many were delivered at least once.
+    /// The number of rows that were delivered at least once.
     pub(crate) reached: u8,
-    /// The one after the last that was appended in order.
+    /// The row after the last one that was appended, late requests aside.
     pub(crate) next: u8,
 }
 
@@ -139,11 +140,12 @@ pub(crate) struct Partition {
 pub(crate) struct Process {
     pub(crate) phase: Phase,
     pub(crate) connection: Option<Connection>,
-    pub(crate) generation: Option<SinkSession>,
-    /// `Resume::confirmed`, while there is no connection: what was confirmed when the last was lost.
+    pub(crate) session: Option<SinkSession>,
+    /// `Resume::confirmed` while there is no connection: the confirmed position at the end of the
+    /// last one.
     pub(crate) resume: Option<u16>,
-    /// For [`Mistake::PassOverLostSink`].
-    pub(crate) passed: u16,
+    /// For [`Mistake::SkipAfterLostSink`].
+    pub(crate) lost_sink_seen: u16,
     /// For [`Mistake::StaleReport`].
     pub(crate) stale: Vec<u8>,
     /// For [`Mistake::StartAhead`].
@@ -155,7 +157,7 @@ pub(crate) enum Phase {
     #[default]
     Streaming,
     Draining,
-    /// A delivery failed; what is acknowledged beside it is awaited.
+    /// A delivery failed; the relay waits for reports of other records.
     Settling {
         draining: bool,
     },
@@ -163,15 +165,15 @@ pub(crate) enum Phase {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Connection {
-    /// The next piece to be read.
+    /// The index of the next piece.
     pub(crate) at: usize,
-    /// Whether the table was announced on it, as it is before the first row.
+    /// Whether the table was announced on this connection.
     pub(crate) announced: bool,
-    /// What the server was told last, or where it stood.
-    pub(crate) told: u16,
-    /// Whether that is still under way.
+    /// The position in the last status update, or else that of the slot at the start.
+    pub(crate) reported: u16,
+    /// Whether the status update is still under way.
     pub(crate) under_way: bool,
-    /// For [`Mistake::ReorderRetry`]: this piece and the next change places.
+    /// For [`Mistake::ReorderRetry`]: this piece and the next are exchanged.
     pub(crate) swapped: Option<usize>,
     /// For [`Mistake::TrustKeepalive`].
     pub(crate) trusted: u16,
@@ -188,31 +190,31 @@ impl Connection {
     }
 }
 
-/// A sink with its core, see `sink_session.rs`.
+/// A sink with its core, see `src/pipeline/session/sink_session.rs`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SinkSession {
     pub(crate) core: State,
     pub(crate) queues: [Queue; 2],
-    /// Transactions that were enqueued with their commit.
-    pub(crate) whole: u8,
+    /// A bit for each transaction whose Commit was received.
+    pub(crate) complete: u8,
     /// For [`Mistake::ConfirmRow`].
     pub(crate) row: u16,
 }
 
-/// What a sink holds for a partition: records without a report.
+/// The records of a partition in a sink that have no report yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Queue {
-    /// Their numbers and rows, in the order in which they were taken.
+    /// Sequence number and row of each record, in the order in which the sink took them.
     pub(crate) records: Vec<(u8, u8)>,
-    /// This many of them the broker has appended.
+    /// How many of the records the broker has appended.
     pub(crate) appended: u8,
-    /// It appends no more than this many: behind a record that failed nothing gets through.
+    /// How many records the broker may append at most: no record behind a failed one is appended.
     pub(crate) limit: Option<u8>,
 }
 
 impl Queue {
-    /// How many can have been appended at most.
-    fn most(&self) -> u8 {
+    /// How many records the broker can append at most.
+    fn max_appended(&self) -> u8 {
         let len = self.records.len() as u8;
         self.limit.map_or(len, |limit| limit.min(len))
     }
@@ -225,7 +227,7 @@ impl World {
             durable: model.log.start,
             partitions: Default::default(),
             acked: 0,
-            handed: 0,
+            enqueued: 0,
             late: Vec::new(),
             process: Process::default(),
             faults: model.faults,
@@ -234,23 +236,24 @@ impl World {
     }
 
     pub(crate) fn view<'a>(&self, model: &'a Model) -> Option<&'a View> {
-        let generation = self.process.generation.as_ref()?;
-        Some(model.core.view(generation.core))
+        let session = self.process.session.as_ref()?;
+        Some(model.core.view(session.core))
     }
 
-    /// How far what is in flight may still reach, for each partition.
+    /// The numbers of records in flight that may reach the broker: all combinations for the two
+    /// partitions.
     fn reaches(&self) -> Vec<[u8; 2]> {
-        let Some(generation) = &self.process.generation else {
+        let Some(session) = &self.process.session else {
             return vec![[0; 2]];
         };
-        let [a, b] = &generation.queues;
-        let range = |queue: &Queue| queue.appended..=queue.most();
+        let [a, b] = &session.queues;
+        let range = |queue: &Queue| queue.appended..=queue.max_appended();
         range(a)
             .flat_map(|a| range(b).map(move |b| [a, b]))
             .collect()
     }
 
-    /// What may happen next.
+    /// Adds the actions that are possible next.
     pub(crate) fn actions(&self, model: &Model, actions: &mut Vec<Action>) {
         let Process {
             phase, connection, ..
@@ -264,7 +267,7 @@ impl World {
             _ => &[false],
         };
 
-        // First what goes on by itself, so that paths to what goes wrong read easily.
+        // Actions without a fault first, so that counterexamples are easy to read.
         if let (Some(connection), Some(view)) = (connection, view) {
             let reads = streaming || (*phase == Phase::Draining && view.is_inside);
             if reads {
@@ -279,7 +282,7 @@ impl World {
                 actions.push(Action::Report);
             }
             if failed && !settling {
-                actions.push(Action::Notice);
+                actions.push(Action::SeeFailure);
             }
             if *phase == Phase::Draining {
                 actions.push(Action::Stop);
@@ -301,10 +304,10 @@ impl World {
             for reach in self.reaches() {
                 if connection.is_some() {
                     let received = true;
-                    actions.push(Action::ThrowAway { received, reach });
+                    actions.push(Action::DropSink { received, reach });
                 }
                 let received = false;
-                actions.push(Action::ThrowAway { received, reach });
+                actions.push(Action::DropSink { received, reach });
             }
         }
         for request in 0..self.late.len() as u8 {
@@ -324,10 +327,11 @@ impl World {
                     .map(|&received| Action::Disconnect { received }),
             );
         }
-        // While it drains, a broken connection ends the process as a crash does.
+        // While draining, a broken connection ends the process like a crash, so there is no
+        // restart.
         if *phase != Phase::Draining {
             let highest = match connection {
-                Some(connection) if connection.under_way => connection.told.max(self.slot),
+                Some(connection) if connection.under_way => connection.reported.max(self.slot),
                 _ => self.slot,
             };
             if connection.is_some() || self.durable < highest {
@@ -335,7 +339,7 @@ impl World {
                 actions.extend(positions.map(|&to| Action::Restart { to }));
             }
         }
-        if self.process.generation.is_some() {
+        if self.process.session.is_some() {
             for reach in self.reaches() {
                 for &received in received {
                     actions.push(Action::Crash { received, reach });
@@ -345,16 +349,16 @@ impl World {
     }
 
     fn reports(&self, failed: bool, actions: &mut Vec<Action>) {
-        let Some(generation) = &self.process.generation else {
+        let Some(session) = &self.process.session else {
             return;
         };
-        for (partition, queue) in generation.queues.iter().enumerate() {
+        for (partition, queue) in session.queues.iter().enumerate() {
             for nth in 0..queue.records.len() as u8 {
-                let may_pass = nth < queue.most();
+                let may_pass = nth < queue.max_appended();
                 if may_pass {
                     actions.push(Action::Ack { partition, nth });
                 }
-                // One failure makes the sink give up all it holds, so that only the first costs.
+                // Only the first failure counts as a fault: after it the sink gives up all records.
                 if !failed && self.faults == 0 {
                     continue;
                 }
@@ -372,28 +376,28 @@ impl World {
         }
     }
 
-    /// That what holds always holds here.
+    /// Checks what must be true in every state.
     pub(crate) fn check(&self, model: &mut Model) -> Result<(), String> {
-        self.may_be_confirmed(self.slot, model)?;
-        let Some(generation) = &self.process.generation else {
+        self.check_confirmed(self.slot, model)?;
+        let Some(session) = &self.process.session else {
             return Ok(());
         };
-        let view = *model.core.view(generation.core);
-        self.may_be_confirmed(view.confirmed, model)?;
+        let view = *model.core.view(session.core);
+        self.check_confirmed(view.confirmed, model)?;
         if let Some(connection) = &self.process.connection {
-            self.may_be_confirmed(connection.told, model)?;
+            self.check_confirmed(connection.reported, model)?;
             if view.confirmed < self.slot {
                 return Err("the core stands behind the slot it was connected to".to_owned());
             }
         }
         if matches!(self.process.phase, Phase::Settling { .. }) {
-            settled_is_settled(generation, model)?;
+            check_settled(session, model)?;
         }
         Ok(())
     }
 
-    /// G1.
-    pub(crate) fn may_be_confirmed(&self, at: u16, model: &Model) -> Result<(), String> {
+    /// G1: checks that this position may be confirmed.
+    pub(crate) fn check_confirmed(&self, at: u16, model: &Model) -> Result<(), String> {
         let limit = model.log.limit(self.acked);
         if at > limit {
             return Err(format!(
@@ -409,8 +413,8 @@ impl World {
         Ok(())
     }
 
-    /// That this can be the end: nothing is left to do, and all is done.
-    pub(crate) fn is_whole(&self, model: &Model) -> Result<(), String> {
+    /// Checks a state in which nothing is left to do: all events are delivered and confirmed.
+    pub(crate) fn check_end(&self, model: &Model) -> Result<(), String> {
         for (partition, total) in self.partitions.iter().zip(model.log.totals) {
             if partition.reached != total {
                 return Err(format!(
@@ -428,7 +432,7 @@ impl World {
         Ok(())
     }
 
-    /// In a few words, for people.
+    /// A short summary in words.
     pub(crate) fn summary(&self, model: &Model) -> String {
         let mut text = format!("slot {}", self.slot);
         if let Some(view) = self.view(model) {
@@ -442,14 +446,14 @@ impl World {
     }
 }
 
-/// What is called settled cannot move any more, whatever is still reported.
-fn settled_is_settled(generation: &SinkSession, model: &mut Model) -> Result<(), String> {
-    let (mut core, _) = model.step(generation.core, Input::Advance)?;
+/// Checks that no report can move the confirmed position of a settled core.
+fn check_settled(session: &SinkSession, model: &mut Model) -> Result<(), String> {
+    let (mut core, _) = model.step(session.core, Input::Advance)?;
     let view = *model.core.view(core);
     if !view.is_settled {
         return Ok(());
     }
-    for (seq, _) in generation.queues.iter().flat_map(|queue| &queue.records) {
+    for (seq, _) in session.queues.iter().flat_map(|queue| &queue.records) {
         (core, _) = model.step(core, Input::Ack(*seq))?;
     }
     (core, _) = model.step(core, Input::Advance)?;

@@ -1,13 +1,17 @@
-//! One outbox table and frames of it, for tests that step through the state machine.
+//! A connected core, an outbox table and its frames, for tests that step through the state machine.
 
-use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
+use std::sync::Arc;
+
+use walrelay_checkpoint::AckRing;
+use walrelay_event_router::Router;
+use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::TableName;
+use walrelay_relay::{Core, PoisonDecisions, Step, TableName};
 use walrelay_walsender::Frame;
 
-/// Where the slot stands.
-pub(crate) const START: Lsn = Lsn::new(1_000);
-/// Where the commit record of the one transaction starts.
+/// The position of the slot.
+pub(crate) const SLOT: CommitEnd = CommitEnd::from_slot(Lsn::new(1_000));
+/// The start of the transaction's commit record.
 pub(crate) const COMMIT: u64 = 2_000;
 
 const TEXT: TypeOid = TypeOid::new(25);
@@ -20,11 +24,19 @@ pub(crate) fn table() -> encode::Table {
         .column("payload", TEXT)
 }
 
-pub(crate) fn table_name() -> TableName {
-    TableName {
-        schema: "public".into(),
-        name: "outbox".into(),
-    }
+/// A core that is connected to the slot, and its ring.
+pub(crate) fn connected(router: Router, decisions: PoisonDecisions) -> (Core, Arc<AckRing>) {
+    let ring = Arc::new(AckRing::new(64));
+    let tables = Arc::from([TableName::new("public", "outbox")]);
+    let core = Core::new(router, tables, Arc::clone(&ring), SLOT);
+    let mut core = core.with_decisions(decisions);
+    core.connected(SLOT);
+    (core, ring)
+}
+
+/// Passes a message that makes no record to the core.
+pub(crate) fn consume(core: &mut Core, body: &[u8]) {
+    assert!(matches!(core.frame(&frame(body)), Ok(Step::Consumed)));
 }
 
 pub(crate) fn begin() -> Vec<u8> {

@@ -8,39 +8,64 @@ use crate::Db;
 
 mod read;
 
-/// A row of the outbox that was committed, as it must arrive.
+/// A committed row of the outbox, as it must arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// The row's id, the header `id` of the record.
+    /// Id of the row: the header `id` of the record.
     pub id: String,
-    /// The topic it belongs to.
+    /// Topic that the row must arrive in.
     pub topic: String,
-    /// The record's key. Without one, no order is promised.
+    /// Key of the record. Without a key no order is promised.
     pub key: Option<Vec<u8>>,
-    /// Its place in the commit order of its key.
+    /// Position in the commit order of its key.
     pub number: i64,
-    /// The record's value.
+    /// Value of the record.
     pub payload: Option<Vec<u8>>,
 }
 
 /// A record that was read from the broker.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Delivered {
-    /// The header `id`, if it has one that is text.
+    /// The header `id`, if there is one and it is text.
     pub id: Option<String>,
     pub topic: String,
     pub partition: i32,
     pub offset: i64,
     pub key: Option<Vec<u8>>,
     pub payload: Option<Vec<u8>>,
-    /// All its headers, in their order; names may repeat.
+    /// All headers in their order; names may repeat.
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// When the broker appended it, in milliseconds since 1970 by its clock, where the topic has
-    /// `message.timestamp.type=LogAppendTime`.
+    /// When the broker appended the record, in milliseconds since 1970 by its clock. Only for
+    /// topics with `message.timestamp.type=LogAppendTime`.
     pub appended: Option<i64>,
-    /// The record's own timestamp, in milliseconds since 1970, where the topic keeps those.
+    /// The producer's timestamp, in milliseconds since 1970. Only for topics that keep it.
     pub created: Option<i64>,
+}
+
+impl Delivered {
+    /// Value of the first header with this name; `None` if there is none, and if it is not text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
+        str::from_utf8(value.as_deref()?).ok()
+    }
+
+    /// The key; panics if there is none, and if it is not text.
+    #[track_caller]
+    pub fn key_text(&self) -> &str {
+        text(self.key.as_deref())
+    }
+
+    /// The value; panics if there is none, and if it is not text.
+    #[track_caller]
+    pub fn value_text(&self) -> &str {
+        text(self.payload.as_deref())
+    }
+}
+
+#[track_caller]
+fn text(bytes: Option<&[u8]>) -> &str {
+    str::from_utf8(bytes.expect("a key or value")).expect("text")
 }
 
 /// A record that differs from its row.
@@ -53,48 +78,48 @@ pub struct Altered {
     pub what: &'static str,
 }
 
-/// A record that came out of its key's order.
+/// A record out of the order of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct OutOfOrder {
     pub id: String,
     pub position: String,
     pub number: i64,
-    /// The number of the record of the same key that came before it.
+    /// Number of the preceding record of the same key.
     pub after: i64,
 }
 
-/// What the comparison shows.
+/// Result of comparing the committed rows with the records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Verdict {
     pub committed: usize,
     pub delivered: usize,
-    /// How many of them repeat an earlier one. Allowed: delivery is at least once.
+    /// Records that repeat an earlier one. They are allowed: delivery is at least once.
     pub duplicates: usize,
     /// Ids of committed rows that did not arrive.
     pub lost: Vec<String>,
-    /// Records without a committed row: their ids, or positions where there is no id.
+    /// Records without a committed row: their ids, or their positions if they have no id.
     pub phantom: Vec<String>,
-    /// Records whose topic, key or value is not their row's.
+    /// Records whose topic, key or value differs from their row's.
     pub altered: Vec<Altered>,
-    /// Keys that lie in more than one partition, as `topic/key`.
+    /// Keys that occur in more than one partition, as `topic/key`.
     pub split: Vec<String>,
-    /// First deliveries that came after a later row of the same key.
+    /// First deliveries that arrived after a later row of the same key.
     pub reordered: Vec<OutOfOrder>,
     /// Repetitions that leave rows out. A relay that goes back repeats everything from there; so
     /// each record of a key is followed by its successor or by an earlier one, and the last is the
-    /// latest. Requests of a killed relay that the broker still works off may be seen here.
+    /// latest. Requests of a killed relay that the broker still processes may show up here.
     pub ragged: Vec<OutOfOrder>,
 }
 
 impl Verdict {
-    /// Whether nothing is wrong but for duplicates.
+    /// Whether there is nothing wrong; duplicates are allowed.
     pub fn is_clean(&self) -> bool {
         self.is_clean_but_for_ragged() && self.ragged.is_empty()
     }
 
-    /// The same, with [`ragged`](Self::ragged) repetitions allowed.
+    /// The same, with [`ragged`](Self::ragged) repetitions allowed too.
     pub fn is_clean_but_for_ragged(&self) -> bool {
         self.lost.is_empty()
             && self.phantom.is_empty()
@@ -107,6 +132,21 @@ impl Verdict {
     #[track_caller]
     pub fn assert_clean(&self) {
         assert!(self.is_clean(), "the history is not clean: {self}");
+    }
+
+    /// Panics with a report, unless [`is_clean`](Self::is_clean) and nothing is repeated.
+    #[track_caller]
+    pub fn assert_nothing_repeated(&self) {
+        self.assert_counts(self.committed, 0);
+    }
+
+    /// Panics with a report, unless [`is_clean`](Self::is_clean) with these numbers of committed
+    /// rows and of duplicates.
+    #[track_caller]
+    pub fn assert_counts(&self, committed: usize, duplicates: usize) {
+        self.assert_clean();
+        let counts = (self.committed, self.duplicates);
+        assert_eq!(counts, (committed, duplicates), "{self}");
     }
 
     /// Panics with a report, unless [`is_clean_but_for_ragged`](Self::is_clean_but_for_ragged).
@@ -136,17 +176,17 @@ impl fmt::Display for Verdict {
             } = it;
             format!("number {number} after {after}: {id} at {position}")
         };
-        offenders(f, "lost", &self.lost, String::clone)?;
-        offenders(f, "phantom", &self.phantom, String::clone)?;
-        offenders(f, "altered", &self.altered, altered)?;
-        offenders(f, "split over partitions", &self.split, String::clone)?;
-        offenders(f, "first delivered out of order", &self.reordered, order)?;
-        offenders(f, "ragged", &self.ragged, order)
+        write_section(f, "lost", &self.lost, String::clone)?;
+        write_section(f, "phantom", &self.phantom, String::clone)?;
+        write_section(f, "altered", &self.altered, altered)?;
+        write_section(f, "split over partitions", &self.split, String::clone)?;
+        write_section(f, "first delivered out of order", &self.reordered, order)?;
+        write_section(f, "ragged", &self.ragged, order)
     }
 }
 
-/// A heading with the count and the first few.
-fn offenders<T>(
+/// Writes a heading with the count, and the first few entries.
+fn write_section<T>(
     f: &mut fmt::Formatter<'_>,
     what: &str,
     list: &[T],
@@ -166,9 +206,9 @@ fn offenders<T>(
     Ok(())
 }
 
-/// Compares what was committed with what was read. Records may be given in any order: what counts is
-/// their offsets. Panics if two committed rows have the same id, or two of a key the same number: then
-/// the test's own data prove nothing.
+/// Compares the committed rows with the records. The offsets decide about the order, not the order
+/// of the slice. Panics if two committed rows have the same id, or two rows of a key the same
+/// number: such data prove nothing.
 pub fn check(committed: &[Committed], records: &[Delivered]) -> Verdict {
     let mut rows: HashMap<&str, &Committed> = HashMap::with_capacity(committed.len());
     let mut numbers = BTreeSet::new();
@@ -219,7 +259,8 @@ pub fn check(committed: &[Committed], records: &[Delivered]) -> Verdict {
                 verdict.altered.push(Altered { id, position, what });
             }
         }
-        // By the row's own topic and key: a record that went astray is still out of its order.
+        // Group by the row's own topic and key: a record in the wrong topic is still out of its
+        // order.
         if let Some(key) = row.key.as_deref() {
             by_key
                 .entry((&row.topic, key))
@@ -243,12 +284,12 @@ pub fn check(committed: &[Committed], records: &[Delivered]) -> Verdict {
     verdict
 }
 
-/// A record with the row its id names.
+/// A record with the row that its id names.
 type Pair<'a> = (&'a Committed, &'a Delivered);
 
-/// The order within one key.
+/// Checks the order of the records of one key.
 fn check_key(records: &[Pair<'_>], verdict: &mut Verdict) {
-    // Ranks among what arrived: what is lost is told elsewhere, and is no reordering.
+    // Rank only the rows that arrived: lost rows are reported elsewhere and are no reordering.
     let arrived: BTreeSet<i64> = records.iter().map(|(row, _)| row.number).collect();
     let ranks: HashMap<i64, usize> = arrived.iter().copied().zip(0..).collect();
     let mut seen = BTreeSet::new();
@@ -267,8 +308,8 @@ fn check_key(records: &[Pair<'_>], verdict: &mut Verdict) {
         if first && latest.is_some_and(|latest| latest > number) {
             verdict.reordered.push(offence(before.unwrap_or(number)));
         } else if ranks[&number] > next && !(first && latest == before) {
-            // A jump. One from the latest to a new one is not its fault but that of the row it
-            // leaves out, which, since it arrived, arrives later: that is the reordered one.
+            // A jump. From the latest record to a new one it is not reported here: the row that was
+            // left out arrives later and is reported as reordered.
             verdict.ragged.push(offence(before.unwrap_or(number)));
         }
         before = Some(number);
@@ -277,10 +318,10 @@ fn check_key(records: &[Pair<'_>], verdict: &mut Verdict) {
     if let (Some((row, record)), Some(latest)) = (records.last(), latest)
         && row.number != latest
     {
-        // A late first delivery has been told already.
+        // A late first delivery is reported already.
         let position = position(record);
         let mut reordered = verdict.reordered.iter();
-        if reordered.all(|told| told.position != position) {
+        if reordered.all(|reported| reported.position != position) {
             verdict.ragged.push(OutOfOrder {
                 id: row.id.clone(),
                 position,
@@ -298,19 +339,19 @@ fn position(record: &Delivered) -> String {
 /// Both sides of the comparison, as they were read.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// From the outbox table.
+    /// Rows of the outbox table.
     pub committed: Vec<Committed>,
-    /// From the broker.
+    /// Records of the broker.
     pub records: Vec<Delivered>,
 }
 
 impl History {
     /// Reads the outbox table that a [`Workload`](crate::Workload) wrote, then all topics whose
-    /// names begin with `topic_prefix`: from their beginning until every committed id was seen and
-    /// the end as of that moment is reached, or `limit` has passed. What is missing then, is for
-    /// [`check`] to say.
+    /// names begin with `topic_prefix`: from the beginning until every committed id was read and
+    /// the end at that moment is reached, or `limit` has passed. What is missing then is reported
+    /// by [`check`].
     ///
-    /// Read it when nothing more is being written.
+    /// Call it when nothing more is being written.
     #[track_caller]
     pub fn collect(
         db_url: &str,
@@ -324,8 +365,8 @@ impl History {
         Self { committed, records }
     }
 
-    /// The rows of an outbox table that a [`Workload`](crate::Workload) wrote; a topic is the prefix
-    /// and the aggregate type.
+    /// Reads the rows of an outbox table that a [`Workload`](crate::Workload) wrote. A topic is the
+    /// prefix and the aggregate type.
     #[track_caller]
     pub fn committed(db_url: &str, table: &str, topic_prefix: &str) -> Vec<Committed> {
         let sql = format!(
@@ -345,8 +386,8 @@ impl History {
             .collect()
     }
 
-    /// The records of all topics whose names begin with `topic_prefix`: until `distinct` different
-    /// ids were seen and the end as of that moment is reached, or `limit` has passed.
+    /// Reads all topics whose names begin with `topic_prefix`, until `distinct` different ids were
+    /// read and the end at that moment is reached, or `limit` has passed.
     #[track_caller]
     pub fn records(
         bootstrap_servers: &str,
@@ -358,7 +399,7 @@ impl History {
         read::records(bootstrap_servers, topic_prefix, distinct, deadline)
     }
 
-    /// The comparison.
+    /// Compares both sides.
     pub fn check(&self) -> Verdict {
         check(&self.committed, &self.records)
     }

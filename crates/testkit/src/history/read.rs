@@ -11,10 +11,10 @@ use rdkafka::{
 
 use super::Delivered;
 
-/// How often topics that came into being meanwhile are looked for.
+/// Interval of the searches for new topics.
 const REFRESH: Duration = Duration::from_millis(300);
-/// For one answer of the broker.
-const ANSWER: Duration = Duration::from_secs(10);
+/// Timeout of one request to the broker.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn records(
     bootstrap_servers: &str,
@@ -45,21 +45,21 @@ pub(super) fn records(
         }
         read.poll(&consumer);
     }
-    // What lies behind the last id awaited: duplicates, and what should not be there at all.
+    // Then read to the end: there may be duplicates, and records that should not exist.
     assign_new(&consumer, prefix, &mut read.next);
     let mut ends = BTreeMap::new();
     for (topic, partition) in read.next.keys() {
-        let (low, high) = retry(|| consumer.fetch_watermarks(topic, *partition, ANSWER));
+        let (low, high) = retry(|| consumer.fetch_watermarks(topic, *partition, REQUEST_TIMEOUT));
         assert_eq!(
             low, 0,
             "{topic}[{partition}] has lost its beginning: it proves nothing"
         );
         ends.insert((topic.clone(), *partition), high);
     }
-    let patience = deadline.max(Instant::now() + Duration::from_secs(30));
+    let read_limit = deadline.max(Instant::now() + Duration::from_secs(30));
     while ends.iter().any(|(at, end)| read.next[at] < *end) {
         assert!(
-            Instant::now() < patience,
+            Instant::now() < read_limit,
             "the broker's records cannot be read to their end"
         );
         if !read.poll(&consumer) {
@@ -72,7 +72,7 @@ pub(super) fn records(
 struct Reading {
     records: Vec<Delivered>,
     ids: HashSet<String>,
-    /// The next offset of each partition that is read.
+    /// Next offset of each partition that is read.
     next: BTreeMap<(String, i32), i64>,
 }
 
@@ -89,12 +89,13 @@ impl Reading {
                 self.records.push(record);
                 true
             }
-            // A broker that is away comes back, or the deadline passes.
+            // The broker may come back; otherwise the deadline passes.
             Some(Err(_)) | None => false,
         }
     }
 
-    /// A producer's transaction markers take offsets and are not given to readers.
+    /// Advances the offsets over the transaction markers of a producer, which consumers never
+    /// receive.
     fn take_positions(&mut self, consumer: &BaseConsumer) {
         let Ok(positions) = consumer.position() else {
             return;
@@ -109,9 +110,9 @@ impl Reading {
     }
 }
 
-/// Reads partitions of matching topics that are not read yet, from their beginning.
+/// Assigns partitions of matching topics that are not read yet, from their beginning.
 fn assign_new(consumer: &BaseConsumer, prefix: &str, next: &mut BTreeMap<(String, i32), i64>) {
-    let metadata = retry(|| consumer.fetch_metadata(None, ANSWER));
+    let metadata = retry(|| consumer.fetch_metadata(None, REQUEST_TIMEOUT));
     let mut new = TopicPartitionList::new();
     let topics = metadata.topics().iter();
     for topic in topics.filter(|topic| topic.name().starts_with(prefix)) {
@@ -132,10 +133,10 @@ fn assign_new(consumer: &BaseConsumer, prefix: &str, next: &mut BTreeMap<(String
     }
 }
 
-/// A broker that has just started again may have no leaders for a moment.
+/// Repeats a request: a broker that has just started may have no leaders for a moment.
 #[track_caller]
 fn retry<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + 3 * ANSWER;
+    let deadline = Instant::now() + 3 * REQUEST_TIMEOUT;
     loop {
         match ask() {
             Ok(answer) => return answer,
@@ -148,10 +149,6 @@ fn retry<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {
 }
 
 fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
-    let id = message.headers().and_then(|headers| {
-        let header = headers.iter().find(|header| header.key == "id")?;
-        String::from_utf8(header.value?.to_vec()).ok()
-    });
     let (appended, created) = match message.timestamp() {
         Timestamp::LogAppendTime(millis) => (Some(millis), None),
         Timestamp::CreateTime(millis) => (None, Some(millis)),
@@ -162,8 +159,8 @@ fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
         .into_iter()
         .flat_map(|headers| headers.iter());
     let headers = headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)));
-    Delivered {
-        id,
+    let mut record = Delivered {
+        id: None,
         topic: message.topic().to_owned(),
         partition: message.partition(),
         offset: message.offset(),
@@ -172,5 +169,7 @@ fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
         headers: headers.collect(),
         appended,
         created,
-    }
+    };
+    record.id = record.header("id").map(str::to_owned);
+    record
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Rows of one key `k` of topic `t`, numbered 1 to `n`, with ids of the same text.
+/// Rows 1 to `n` of key `k` in topic `t`, with their numbers as ids.
 fn rows(n: i64) -> Vec<Committed> {
     (1..=n).map(|number| row("t", "k", number)).collect()
 }
@@ -19,7 +19,7 @@ fn row(topic: &str, key: &str, number: i64) -> Committed {
     }
 }
 
-/// These rows' records, in this order, in partition 0.
+/// Records of the rows with these ids, in this order, in partition 0.
 fn records<'a>(rows: &[Committed], ids: impl IntoIterator<Item = &'a str>) -> Vec<Delivered> {
     ids.into_iter()
         .zip(0..)
@@ -28,19 +28,16 @@ fn records<'a>(rows: &[Committed], ids: impl IntoIterator<Item = &'a str>) -> Ve
             Delivered {
                 id: Some(row.id.clone()),
                 topic: row.topic.clone(),
-                partition: 0,
                 offset,
                 key: row.key.clone(),
-                headers: Vec::new(),
                 payload: row.payload.clone(),
-                appended: None,
-                created: None,
+                ..Delivered::default()
             }
         })
         .collect()
 }
 
-/// The verdict on rows 1 to `n` of a key that were delivered in this order.
+/// The verdict on rows 1 to `n` of one key that were delivered in the order of `ids`.
 fn verdict(n: i64, ids: &str) -> Verdict {
     check(&rows(n), &records(&rows(n), ids.split_whitespace()))
 }
@@ -115,7 +112,7 @@ fn first_deliveries_out_of_order_are_reordered() {
         ("2 1 3", vec![(1, 2)]),
         ("3 2 1", vec![(2, 3), (1, 2)]),
         ("2 3 1", vec![(1, 3)]),
-        ("1 3 2 3", vec![(2, 3)]), // a repetition mends nothing
+        ("1 3 2 3", vec![(2, 3)]), // the repetition does not make it correct
         ("1 3 1 2 3", vec![(2, 1)]),
     ] {
         let verdict = verdict(3, ids);
@@ -128,9 +125,9 @@ fn first_deliveries_out_of_order_are_reordered() {
 fn repetitions_that_permute_or_leave_out_are_ragged() {
     for (ids, expected) in [
         ("1 2 3 1 3", vec![(3, 1)]),     // leaves 2 out
-        ("1 2 3 1 3 2 3", vec![(3, 1)]), // permutes
-        ("1 2 1 3", vec![(3, 1)]),       // goes on where it should repeat 2
-        ("1 2 3 2", vec![(2, 3)]),       // ends on what is not the latest
+        ("1 2 3 1 3 2 3", vec![(3, 1)]), // another order
+        ("1 2 1 3", vec![(3, 1)]),       // continues where it should repeat 2
+        ("1 2 3 2", vec![(2, 3)]),       // does not end with the latest
         ("1 2 3 1", vec![(1, 3)]),
     ] {
         let verdict = verdict(3, ids);
@@ -147,7 +144,7 @@ fn repetitions_that_permute_or_leave_out_are_ragged() {
 fn keys_are_judged_apart() {
     let mut all = rows(2);
     all.extend([row("t", "other", 1), row("t", "other", 2), row("u", "k", 1)]);
-    // ids of keys other than t/k: key and number
+    // Ids of keys other than t/k are key and number.
     let verdict = check(&all, &records(&all, ["other1", "1", "k1", "other2", "2"]));
     verdict.assert_clean();
     let verdict = check(&all, &records(&all, ["other2", "1", "k1", "other1", "2"]));

@@ -1,4 +1,4 @@
-//! Kafka's `CreateAcls`, which no client library here has.
+//! Kafka's request `CreateAcls`, which no client library of this project offers.
 
 use std::{
     io::{Read as _, Write as _},
@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-/// <https://kafka.apache.org/protocol.html#The_Messages_CreateAcls>, version 1: the first with
-/// patterns, the last without tagged fields.
+/// API key and version 1 of <https://kafka.apache.org/protocol.html#The_Messages_CreateAcls>: the
+/// first version with patterns, the last without tagged fields.
 const CREATE_ACLS: (i16, i16) = (30, 1);
 const TOPIC: i8 = 2;
 const LITERAL: i8 = 3;
 const ALLOW: i8 = 3;
-/// `AclOperation`'s codes.
+/// Codes of `AclOperation`.
 const OPERATIONS: &[(&str, i8)] = &[
     ("WRITE", 4),
     ("CREATE", 5),
@@ -21,7 +21,8 @@ const OPERATIONS: &[(&str, i8)] = &[
 ];
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Allows `user` these operations on a topic, asking at `address` as somebody who may.
+/// Allows `user` these operations on a topic. The client at `address` must be entitled to grant
+/// them.
 #[track_caller]
 pub(super) fn allow(address: &str, user: &str, topic: &str, operations: &[&str]) {
     let mut body = Vec::new();
@@ -39,7 +40,7 @@ pub(super) fn allow(address: &str, user: &str, topic: &str, operations: &[&str])
         body.push(ALLOW.cast_unsigned());
     }
     let mut answer = &request(address, CREATE_ACLS, &body)[..];
-    // Throttle time, then one result for each.
+    // The response is the throttle time, then one result for each operation.
     take(&mut answer, 4);
     let results = i32::from_be_bytes(take(&mut answer, 4).try_into().expect("four bytes"));
     assert_eq!(results, count, "one result for each operation");
@@ -52,7 +53,7 @@ pub(super) fn allow(address: &str, user: &str, topic: &str, operations: &[&str])
     }
 }
 
-/// One request and its answer, without the headers.
+/// Sends one request; returns the response. Neither includes the header.
 fn request(address: &str, (key, version): (i16, i16), body: &[u8]) -> Vec<u8> {
     let mut message = Vec::new();
     message.extend(key.to_be_bytes());

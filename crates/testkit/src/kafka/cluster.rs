@@ -18,13 +18,13 @@ use super::{
 };
 use crate::{eventually, eventually_some};
 
-/// For an answer of the cluster, and for a state of it to come about.
+/// Timeout of a request to the cluster, and of the wait for a state of the cluster.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The controller's `node.id`; the brokers are 1, 2 and 3.
+/// `node.id` of the controller; those of the brokers are 1, 2 and 3.
 const CONTROLLER: i32 = 100;
 
 impl KafkaBuilder {
-    /// Three brokers of one's own, ready.
+    /// Starts three brokers of the test's own; returns when they are ready.
     #[track_caller]
     pub fn start_cluster(self) -> KafkaCluster {
         match on_free_ports(|ports| KafkaCluster::on(ports, &self)) {
@@ -40,8 +40,8 @@ impl KafkaBuilder {
 /// Three real brokers, and a controller beside them that stays up: `replication.factor` 3,
 /// `min.insync.replicas` 2, no unclean elections.
 ///
-/// The controller is a process of its own, as in production, so that the cluster still decides who
-/// leads when two brokers are gone. Brokers are named by their ids: 1, 2, 3. Dropping the cluster
+/// The controller is a process of its own, as in production, so that the cluster can still elect
+/// leaders when two brokers are gone. Brokers are named by their ids: 1, 2, 3. Dropping the cluster
 /// kills it and removes its data.
 #[derive(Debug)]
 pub struct KafkaCluster {
@@ -50,7 +50,7 @@ pub struct KafkaCluster {
 }
 
 impl KafkaCluster {
-    /// The brokers' ids.
+    /// Ids of the brokers.
     pub const BROKERS: [i32; 3] = [1, 2, 3];
 
     fn on(
@@ -64,14 +64,14 @@ impl KafkaCluster {
             brokers: [broker(0)?, broker(1)?, broker(2)?],
             controller: Node::new("the controller", controller, false, jvm(192))?,
         };
-        // Half of a start is the virtual machine's waking up: all at once.
+        // Half of a start is the start of the JVM, so start all at once.
         let ids = Self::BROKERS.into_iter().chain([CONTROLLER]);
         let formats = ids.map(|id| (cluster.node(id), cluster.properties(builder, id)));
         let formats: Vec<_> = formats.collect();
-        together(&formats, |(node, properties)| node.format(properties, &[]))?;
+        in_parallel(&formats, |(node, properties)| node.format(properties, &[]))?;
         cluster.controller.start()?;
         let brokers: Vec<&Node> = cluster.brokers.iter().collect();
-        together(&brokers, |node| node.start())?;
+        in_parallel(&brokers, |node| node.start())?;
         Ok(cluster)
     }
 
@@ -82,8 +82,8 @@ impl KafkaCluster {
         } else {
             ("broker", "PLAINTEXT")
         };
-        // A broker that died is taken for dead after 5 s; Kafka's default is 9 s. The cleaner's buffer is
-        // 128 MiB by default, which is more than the heap leaves.
+        // A dead broker is detected after 5 s; Kafka's default is 9 s. The cleaner's buffer is 128
+        // MiB by default, more than the heap leaves.
         let more = format!(
             "controller.quorum.voters={CONTROLLER}@127.0.0.1:{}\n\
              listeners={listener}://127.0.0.1:{}\n\
@@ -100,43 +100,44 @@ impl KafkaCluster {
         builder.properties(node, (role, id), 3, &more)
     }
 
-    /// All three, for `bootstrap.servers`.
+    /// Addresses of all three brokers, for `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> String {
         addresses(&self.ports(&Self::BROKERS))
     }
 
-    /// SIGKILL to a broker.
+    /// Sends SIGKILL to a broker.
     #[track_caller]
     pub fn kill(&self, broker: i32) {
         self.node(broker).end_by(Signal::Kill);
     }
 
-    /// Stops a broker in order (SIGTERM): it hands over what it leads first. Waits for its end.
+    /// Stops a broker in order (SIGTERM) and waits for its end. The broker first hands over the
+    /// partitions that it leads.
     #[track_caller]
     pub fn stop(&self, broker: i32) {
         self.node(broker).end_by(Signal::Term);
     }
 
     /// Starts a broker again on the same port with the same data, and waits until it is up. Its
-    /// replicas need time yet: [`wait_in_sync`](Self::wait_in_sync).
+    /// replicas are in sync later: [`wait_in_sync`](Self::wait_in_sync).
     #[track_caller]
     pub fn start_again(&self, broker: i32) {
         self.node(broker).start_again();
     }
 
-    /// SIGSTOP: connections stay open, nothing is answered.
+    /// Sends SIGSTOP: connections stay open, the broker answers nothing.
     #[track_caller]
     pub fn pause(&self, broker: i32) {
         self.node(broker).signal(Signal::Stop);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     #[track_caller]
     pub fn resume(&self, broker: i32) {
         self.node(broker).signal(Signal::Cont);
     }
 
-    /// What a broker logged, from WARN upwards.
+    /// Log of a broker, from WARN upwards.
     #[track_caller]
     pub fn log(&self, broker: i32) -> String {
         self.node(broker).log()
@@ -149,7 +150,8 @@ impl KafkaCluster {
         create_topics(&self.bootstrap_servers(), iter::once(topic), settings);
     }
 
-    /// Creates a topic whose partitions lie on these brokers each, the first of which is to lead.
+    /// Creates a topic with these replicas of each partition; the first replica is the preferred
+    /// leader.
     #[track_caller]
     pub fn create_topic_on(&self, name: &str, brokers: &[&[i32]], settings: &[(&str, &str)]) {
         let partitions = i32::try_from(brokers.len()).expect("not as many partitions");
@@ -157,19 +159,20 @@ impl KafkaCluster {
         create_topics(&self.bootstrap_servers(), iter::once(topic), settings);
     }
 
-    /// The broker that leads this partition, as the brokers that answer know it; waits for one.
+    /// The leader of this partition, according to the brokers that answer; waits until there is
+    /// one.
     #[track_caller]
     pub fn leader_of(&self, topic: &str, partition: i32) -> i32 {
         let client = self.client();
         eventually_some(LIMIT, || {
-            let metadata = ask(&client)?;
+            let metadata = fetch_metadata(&client)?;
             let topic = metadata.topics().iter().find(|t| t.name() == topic)?;
             let found = topic.partitions().iter().find(|p| p.id() == partition)?;
             Some(found.leader()).filter(|leader| *leader > 0)
         })
     }
 
-    /// Waits until this partition is led by another broker than `former`, and gives that.
+    /// Waits until another broker than `former` leads this partition; returns that broker.
     #[track_caller]
     pub fn wait_other_leader(&self, topic: &str, partition: i32, former: i32) -> i32 {
         eventually_some(LIMIT, || {
@@ -177,13 +180,13 @@ impl KafkaCluster {
         })
     }
 
-    /// Waits until every partition of every topic has a leader and all its replicas in sync.
+    /// Waits until every partition of every topic has a leader and all its replicas are in sync.
     #[track_caller]
     pub fn wait_in_sync(&self) {
         self.wait_partitions(|p| p.leader() > 0 && p.isr().len() == p.replicas().len());
     }
 
-    /// Waits until no partition has more replicas in sync than this: the cluster has noticed that
+    /// Waits until no partition has more than `most` replicas in sync: the cluster has noticed that
     /// brokers are gone.
     #[track_caller]
     pub fn wait_in_sync_at_most(&self, most: usize) {
@@ -194,20 +197,20 @@ impl KafkaCluster {
     fn wait_partitions(&self, holds: impl Fn(&MetadataPartition) -> bool) {
         let client = self.client();
         eventually(LIMIT, || {
-            ask(&client).is_some_and(|metadata| {
+            fetch_metadata(&client).is_some_and(|metadata| {
                 let mut topics = metadata.topics().iter();
                 topics.all(|topic| topic.partitions().iter().all(&holds))
             })
         });
     }
 
-    /// Waits until these brokers are up in the eyes of each of them.
+    /// Waits until each of these brokers reports that all of them are up.
     #[track_caller]
     fn wait_up(&self, brokers: &[i32]) {
         for &broker in brokers {
             let client = consumer(&self.ports(&[broker]));
             eventually(LIMIT, || {
-                ask(&client).is_some_and(|metadata| {
+                fetch_metadata(&client).is_some_and(|metadata| {
                     let up = metadata.brokers();
                     brokers.iter().all(|id| up.iter().any(|b| b.id() == *id))
                 })
@@ -215,7 +218,7 @@ impl KafkaCluster {
         }
     }
 
-    /// Asks whichever broker answers.
+    /// A client of the running brokers.
     fn client(&self) -> BaseConsumer {
         let running: Vec<i32> = Self::BROKERS
             .into_iter()
@@ -240,12 +243,12 @@ impl KafkaCluster {
     }
 }
 
-fn ask(client: &BaseConsumer) -> Option<Metadata> {
+fn fetch_metadata(client: &BaseConsumer) -> Option<Metadata> {
     client.fetch_metadata(None, Duration::from_secs(2)).ok()
 }
 
-/// Does the same to all, each in a thread of its own.
-fn together<T: Sync, E: Send>(
+/// Runs `act` for all elements, each in a thread of its own.
+fn in_parallel<T: Sync, E: Send>(
     all: &[T],
     act: impl Fn(&T) -> Result<(), E> + Sync,
 ) -> Result<(), E> {

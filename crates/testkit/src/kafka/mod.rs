@@ -24,13 +24,11 @@ mod secure;
 pub use cluster::KafkaCluster;
 pub use secure::SecureKafka;
 
-/// What a [`Kafka`] or a [`KafkaCluster`] is to be like. Listeners, the proxy and arguments of the format
-/// are of a single broker.
-#[derive(Debug, Clone)]
+/// Options of a [`Kafka`] or a [`KafkaCluster`]. Listeners, the proxy and format arguments apply to
+/// a single broker only.
+#[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct KafkaBuilder {
-    partitions: u32,
-    auto_create: bool,
     proxied: bool,
     full_speed: bool,
     settings: Vec<(String, String)>,
@@ -38,59 +36,58 @@ pub struct KafkaBuilder {
     format: Vec<String>,
 }
 
-/// Listeners of a test's own, at most.
+/// Most listeners that a test may add.
 const LISTENERS: usize = 6;
 
 impl KafkaBuilder {
-    /// How many partitions a topic gets that is created on demand. Default: 3.
-    pub fn partitions(mut self, partitions: u32) -> Self {
-        self.partitions = partitions;
-        self
+    /// Partitions of a topic that is created on demand. Default: 3.
+    pub fn partitions(self, partitions: u32) -> Self {
+        self.setting("num.partitions", partitions.to_string())
     }
 
-    /// Whether the broker creates topics on demand. Default: yes.
-    pub fn auto_create(mut self, auto_create: bool) -> Self {
-        self.auto_create = auto_create;
-        self
+    /// Makes the broker create no topics on demand.
+    pub fn without_auto_create(self) -> Self {
+        self.setting("auto.create.topics.enable", "false")
     }
 
-    /// With a second listener that is reached, and advertised, through a [`ChaosProxy`].
+    /// Adds a second listener that is reached, and advertised, through a [`ChaosProxy`].
     pub fn proxied(mut self) -> Self {
         self.proxied = true;
         self
     }
 
-    /// With the JVM's optimising compiler: for measurements. Without, a broker is up in half the
-    /// time, which is what tests need.
+    /// Enables the JVM's optimising compiler, for measurements. Without it a broker starts in half
+    /// the time, which suits tests.
     pub fn full_speed(mut self) -> Self {
         self.full_speed = true;
         self
     }
 
-    /// A line of `server.properties`; overrides what is there by default.
+    /// A line of `server.properties`; overrides the defaults.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// One more listener: its name, in upper case, and its security protocol. It is advertised as
-    /// `localhost`, see [`Kafka::listener`]; its settings are `listener.name.<name in lower case>.…`.
+    /// Adds a listener: its name, in upper case, and its security protocol. It is advertised as
+    /// `localhost`, see [`Kafka::listener`]; its settings are `listener.name.<name in lower
+    /// case>.…`.
     pub fn listener(mut self, name: impl Into<String>, protocol: impl Into<String>) -> Self {
         self.listeners.push((name.into(), protocol.into()));
         self
     }
 
-    /// An argument of `kafka.tools.StorageTool format`, such as those that make SCRAM's users.
+    /// An argument of `kafka.tools.StorageTool format`, such as those that create SCRAM users.
     pub fn format_argument(mut self, argument: impl Into<String>) -> Self {
         self.format.push(argument.into());
         self
     }
 
-    /// A broker of one's own, ready. (`WALRELAY_TEST_KAFKA` does not count here: who builds, wants
-    /// these settings.)
+    /// Starts a broker of the test's own; returns when it is ready. `WALRELAY_TEST_KAFKA` is
+    /// ignored: it would not have these settings.
     #[track_caller]
     pub fn start(self) -> Kafka {
-        match Own::start(&self) {
+        match OwnBroker::start(&self) {
             Ok(own) => Kafka {
                 servers: addresses(&[own.node.port]),
                 own: Some(own),
@@ -99,7 +96,7 @@ impl KafkaBuilder {
         }
     }
 
-    /// Lines of `server.properties`. Of two equal names Java takes the later.
+    /// The text of `server.properties`. Of two equal names Java takes the later.
     fn properties(
         &self,
         node: &Node,
@@ -116,13 +113,11 @@ impl KafkaBuilder {
              transaction.state.log.replication.factor={replicas}\n\
              transaction.state.log.min.isr={}\n\
              group.initial.rebalance.delay.ms=0\n\
-             auto.create.topics.enable={}\n\
-             num.partitions={}\n\
+             auto.create.topics.enable=true\n\
+             num.partitions=3\n\
              {more}",
             node.data_dir().display(),
             replicas.div_ceil(2),
-            self.auto_create,
-            self.partitions,
         );
         for (name, value) in &self.settings {
             let _ = writeln!(text, "{name}={value}");
@@ -131,18 +126,18 @@ impl KafkaBuilder {
     }
 }
 
-/// A real Apache Kafka, one broker in KRaft mode.
+/// A real Apache Kafka: one broker in KRaft mode.
 ///
-/// Dropping it kills it and removes its data.
+/// Dropping it kills the broker and removes its data.
 #[derive(Debug)]
 pub struct Kafka {
     servers: String,
-    /// `None` if `WALRELAY_TEST_KAFKA` names another.
-    own: Option<Own>,
+    /// `None` if `WALRELAY_TEST_KAFKA` names another broker.
+    own: Option<OwnBroker>,
 }
 
 #[derive(Debug)]
-struct Own {
+struct OwnBroker {
     node: Node,
     proxy: Option<ChaosProxy>,
     /// Names and ports.
@@ -150,20 +145,12 @@ struct Own {
 }
 
 impl Kafka {
-    /// What it is to be like.
+    /// A builder with the defaults.
     pub fn builder() -> KafkaBuilder {
-        KafkaBuilder {
-            partitions: 3,
-            auto_create: true,
-            proxied: false,
-            full_speed: false,
-            settings: Vec::new(),
-            listeners: Vec::new(),
-            format: Vec::new(),
-        }
+        KafkaBuilder::default()
     }
 
-    /// The running broker that `WALRELAY_TEST_KAFKA` names (`host:port`), else one of its own with
+    /// Uses the running broker that `WALRELAY_TEST_KAFKA` names (`host:port`), else starts one with
     /// the builder's defaults.
     #[track_caller]
     pub fn start() -> Self {
@@ -173,12 +160,7 @@ impl Kafka {
         }
     }
 
-    /// Whether it may be stopped: a broker that the environment names may not.
-    pub fn is_own(&self) -> bool {
-        self.own.is_some()
-    }
-
-    /// For `bootstrap.servers`.
+    /// Address for `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> String {
         self.servers.clone()
     }
@@ -192,48 +174,48 @@ impl Kafka {
         format!("localhost:{port}")
     }
 
-    /// The proxy before the second listener; its address is for `bootstrap.servers` too.
+    /// The proxy before the second listener. Its address may serve as `bootstrap.servers`.
     #[track_caller]
     pub fn proxy(&self) -> &ChaosProxy {
         self.own().proxy.as_ref().expect("built with proxied()")
     }
 
-    /// Stops it in order (SIGTERM) and waits for its end.
+    /// Stops the broker in order (SIGTERM) and waits for its end.
     #[track_caller]
     pub fn stop(&self) {
         self.own().node.end_by(Signal::Term);
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for the end.
     #[track_caller]
     pub fn kill(&self) {
         self.own().node.end_by(Signal::Kill);
     }
 
-    /// SIGSTOP: connections stay open, nothing is answered.
+    /// Sends SIGSTOP: connections stay open, the broker answers nothing.
     #[track_caller]
     pub fn pause(&self) {
         self.own().node.signal(Signal::Stop);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     #[track_caller]
     pub fn resume(&self) {
         self.own().node.signal(Signal::Cont);
     }
 
-    /// Starts it again on the same ports with the same data, and waits until it answers.
+    /// Starts the broker again on the same ports with the same data, and waits until it answers.
     #[track_caller]
     pub fn start_again(&self) {
         self.own().node.start_again();
     }
 
-    /// Its process id, if it is one's own and runs.
+    /// Process id, if the test started the broker and it runs.
     pub fn pid(&self) -> Option<u32> {
         self.own.as_ref()?.node.pid()
     }
 
-    /// What it logged, from WARN upwards.
+    /// Log of the broker, from WARN upwards.
     #[track_caller]
     pub fn log(&self) -> String {
         self.own().node.log()
@@ -245,7 +227,7 @@ impl Kafka {
         self.create_topics(&[name], partitions, settings);
     }
 
-    /// Creates several alike.
+    /// Creates several topics with the same settings.
     #[track_caller]
     pub fn create_topics(&self, names: &[&str], partitions: i32, settings: &[(&str, &str)]) {
         let topics = names.iter();
@@ -268,11 +250,11 @@ impl Kafka {
     #[track_caller]
     pub fn delete_topics(&self, names: &[&str]) {
         let admin = admin(&self.servers);
-        accepted(block_on(admin.delete_topics(names, &options())));
+        assert_accepted(block_on(admin.delete_topics(names, &options())));
     }
 
     #[track_caller]
-    fn own(&self) -> &Own {
+    fn own(&self) -> &OwnBroker {
         self.own.as_ref().unwrap_or_else(|| {
             panic!(
                 "this test controls its broker; it cannot use {} of WALRELAY_TEST_KAFKA, \
@@ -283,25 +265,23 @@ impl Kafka {
     }
 }
 
-impl Own {
+impl OwnBroker {
     fn start(builder: &KafkaBuilder) -> Result<Self, ThrowawayError> {
         on_free_ports(|ports: [u16; 3 + LISTENERS]| {
             let [port, controller, behind, others @ ..] = ports;
             let names = builder.listeners.iter().map(|(name, _)| name.clone());
             assert!(names.len() <= LISTENERS, "at most {LISTENERS} listeners");
-            let KafkaBuilder {
-                proxied,
-                full_speed,
-                ..
-            } = *builder;
-            let heap = 384;
-            let jvm = Jvm { heap, full_speed };
+            let jvm = Jvm {
+                heap: 384,
+                full_speed: builder.full_speed,
+            };
+            let proxy = || ChaosProxy::start(("127.0.0.1", behind));
             let own = Self {
                 node: Node::new("Kafka", port, true, jvm)?,
-                proxy: proxied.then(|| ChaosProxy::start(("127.0.0.1", behind))),
+                proxy: builder.proxied.then(proxy),
                 listeners: names.zip(others).collect(),
             };
-            let more = own.listening(builder, controller, behind);
+            let more = own.listener_properties(builder, controller, behind);
             let role = ("broker,controller", 1);
             let properties = builder.properties(&own.node, role, 1, &more);
             own.node.format(&properties, &builder.format)?;
@@ -310,8 +290,8 @@ impl Own {
         })
     }
 
-    /// The properties that say where it listens, and as what.
-    fn listening(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
+    /// Properties about the listeners.
+    fn listener_properties(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
         let mut listeners = format!("PLAINTEXT://127.0.0.1:{}", self.node.port);
         let mut advertised = listeners.clone();
         if let Some(proxy) = &self.proxy {
@@ -355,11 +335,11 @@ fn create_topics<'a>(
     let topics = topics.map(|topic| settings.iter().fold(topic, set));
     let topics: Vec<NewTopic<'a>> = topics.collect();
     let admin = admin(bootstrap_servers);
-    accepted(block_on(admin.create_topics(&topics, &options())));
+    assert_accepted(block_on(admin.create_topics(&topics, &options())));
 }
 
 #[track_caller]
-fn accepted(answer: KafkaResult<Vec<TopicResult>>) {
+fn assert_accepted(answer: KafkaResult<Vec<TopicResult>>) {
     for result in answer.expect("the broker answers") {
         if let Err((topic, code)) = result {
             panic!("topic {topic}: {code}");

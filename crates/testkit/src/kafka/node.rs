@@ -1,4 +1,4 @@
-//! One process of Kafka, and what single brokers and clusters are made of.
+//! One Kafka process, the part that single brokers and clusters consist of.
 
 use std::{
     env, fs, io,
@@ -17,36 +17,36 @@ use walrelay_lab::servers::{Process, Scratch, Signal, ThrowawayError, cache_dir}
 
 use crate::threads::lock;
 
-/// As in `scripts/fetch-servers.sh`.
+/// The version that `scripts/fetch-servers.sh` fetches.
 const VERSION: &str = "4.1.0";
-/// Any will do; Kafka wants 16 bytes in base64.
+/// Any id will do; Kafka requires 16 bytes in base64.
 const CLUSTER_ID: &str = "d2FscmVsYXktdGVzdGtpdA";
-/// A JVM on a busy machine of two cores takes its time.
-const START_LIMIT: Duration = Duration::from_secs(90);
+/// A JVM starts slowly on a busy machine with two cores.
+const START_LIMIT: Duration = Duration::from_secs(240);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// In the log of a process that found its port taken.
+/// What a process logs when its port is taken.
 const PORT_TAKEN: &str = "Address already in use";
 
-/// The virtual machine a node runs in.
+/// Options of the JVM.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jvm {
-    /// MiB of heap at most.
+    /// Maximum heap in MiB.
     pub(super) heap: u32,
-    /// With the optimising compiler.
+    /// Whether the optimising compiler is enabled.
     pub(super) full_speed: bool,
 }
 
-/// A process of Kafka with its data.
+/// A Kafka process with its data.
 #[derive(Debug)]
 pub(super) struct Node {
-    // Before `scratch`: the process goes first, then its directory.
+    // Before `scratch`: drop the process first, then its directory.
     process: Mutex<Option<Process>>,
     scratch: Scratch,
-    /// For messages.
+    /// Name in messages.
     name: String,
-    /// Where it answers.
+    /// Port of the listener.
     pub(super) port: u16,
-    /// Whether clients are served there; a controller alone serves none.
+    /// Whether the node is a broker. A mere controller serves no clients.
     broker: bool,
     jvm: Jvm,
     java: PathBuf,
@@ -54,7 +54,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A node that is not formatted yet.
+    /// A node whose data directory is not formatted yet.
     pub(super) fn new(
         name: impl Into<String>,
         port: u16,
@@ -84,22 +84,22 @@ impl Node {
         })
     }
 
-    /// Where its data are to be: for `log.dirs`.
+    /// Data directory, for `log.dirs`.
     pub(super) fn data_dir(&self) -> PathBuf {
         self.scratch.path().join("data")
     }
 
-    /// What it logged, from WARN upwards, in all its starts.
+    /// Log of all starts, from WARN upwards.
     pub(super) fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Its process id, if it runs.
+    /// Process id, if the node runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process().as_ref().map(Process::pid)
     }
 
-    /// Writes `server.properties` and makes the data directory.
+    /// Writes `server.properties` and formats the data directory.
     pub(super) fn format(
         &self,
         properties: &str,
@@ -127,7 +127,8 @@ impl Node {
         Ok(())
     }
 
-    /// Starts it and waits until it answers: a broker with itself among the brokers that are up.
+    /// Starts the node and waits until it answers. A broker must also list itself among the brokers
+    /// that are up.
     pub(super) fn start(&self) -> Result<(), ThrowawayError> {
         let mut slot = self.process();
         assert!(slot.is_none(), "{} is running already", self.name);
@@ -137,8 +138,8 @@ impl Node {
         Ok(())
     }
 
-    /// The same after [`end_by`](Self::end_by), on the same port. While nobody listened there, the
-    /// system may have given it to somebody's outgoing connection: that passes.
+    /// Starts the node after [`end_by`](Self::end_by), on the same port. Meanwhile the system may
+    /// have given the port to an outgoing connection of another process, so it retries.
     #[track_caller]
     pub(super) fn start_again(&self) {
         let deadline = Instant::now() + START_LIMIT;
@@ -154,7 +155,7 @@ impl Node {
     fn launch(&self) -> Result<Process, ThrowawayError> {
         let mut command = self.java();
         command.arg("kafka.Kafka").arg(self.properties());
-        // SIGKILL: these data are worth no orderly end.
+        // SIGKILL: these data need no orderly end.
         Process::spawn(&mut command, &self.scratch, &self.log_path(), Signal::Kill)
     }
 
@@ -167,7 +168,8 @@ impl Node {
             if !self.broker {
                 return true;
             }
-            // Made late: librdkafka is slow to try again what it has seen refuse.
+            // Create the client only now: librdkafka is slow to retry an address that refused a
+            // connection.
             let client = client.get_or_insert_with(|| consumer(&[self.port]));
             let metadata = client.fetch_metadata(None, Duration::from_millis(500));
             let port = i32::from(self.port);
@@ -200,7 +202,7 @@ impl Node {
         self.scratch.path().join("log")
     }
 
-    /// Signals it and waits for its end.
+    /// Sends a signal and waits for the end.
     #[track_caller]
     pub(super) fn end_by(&self, signal: Signal) {
         self.signal(signal);
@@ -228,7 +230,7 @@ impl Node {
     }
 }
 
-/// A client that asks these ports.
+/// A client of the brokers at these ports.
 pub(super) fn consumer(ports: &[u16]) -> BaseConsumer {
     ClientConfig::new()
         .set("bootstrap.servers", addresses(ports))
@@ -237,13 +239,14 @@ pub(super) fn consumer(ports: &[u16]) -> BaseConsumer {
         .expect("a consumer can be made")
 }
 
-/// For `bootstrap.servers`.
+/// Addresses for `bootstrap.servers`.
 pub(super) fn addresses(ports: &[u16]) -> String {
     let addresses = ports.iter().map(|port| format!("127.0.0.1:{port}"));
     addresses.collect::<Vec<_>>().join(",")
 }
 
-/// Has `start` use as many free ports, and others if a stranger takes one before it does.
+/// Calls `start` with free ports, and again with others if another process takes one before `start`
+/// does.
 pub(super) fn on_free_ports<const N: usize, T>(
     mut start: impl FnMut([u16; N]) -> Result<T, ThrowawayError>,
 ) -> Result<T, ThrowawayError> {
@@ -258,7 +261,7 @@ pub(super) fn on_free_ports<const N: usize, T>(
 
 fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
     let mut ports = [0; N];
-    // Held together, so that they differ.
+    // Hold all listeners until the end, so that the ports differ.
     let mut held = Vec::with_capacity(N);
     for port in &mut ports {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;

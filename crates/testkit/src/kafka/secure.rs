@@ -1,40 +1,41 @@
-//! A broker with encryption, logins and access control.
+//! A broker with TLS, logins and access control.
 
 use super::{Kafka, KafkaBuilder, acl};
 use crate::authority::{Authority, Issued};
 
-/// A broker whose listeners are as they should be, or each wrong in its own way.
+/// A broker with one correct listener per purpose, and others that are wrong in one way each.
 ///
 /// | listener | protocol | its certificate |
 /// |---|---|---|
-/// | `SECURE` | SASL_SSL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER | of [`authority`](Self::authority), for `localhost` |
-/// | `MUTUAL` | SSL, asks for the client's certificate | the same |
+/// | `SECURE` | SASL_SSL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER | of
+/// [`authority`](Self::authority), for `localhost` |
+/// | `MUTUAL` | SSL, requires a client certificate | the same |
 /// | `ELSEWHERE` | SASL_SSL: PLAIN | for another host |
-/// | `EXPIRED` | SASL_SSL: PLAIN | ended |
+/// | `EXPIRED` | SASL_SSL: PLAIN | expired |
 /// | `STRANGER` | SASL_SSL: PLAIN | of another authority |
 ///
-/// The plain listener is there too, [`Kafka::bootstrap_servers`]; its clients may do everything. So may
-/// [`USER`](Self::USER); [`LIMITED`](Self::LIMITED) may do what [`allow`](Self::allow) grants. Tokens are
-/// unsecured ones: the broker believes their subject, and ends a session with its token.
+/// Clients of the plain listener ([`Kafka::bootstrap_servers`]) and [`USER`](Self::USER) may do
+/// everything. [`LIMITED`](Self::LIMITED) may do what [`allow`](Self::allow) grants. Tokens are
+/// unsecured: the broker believes their subject, and ends a session when its token expires.
 #[derive(Debug)]
 pub struct SecureKafka {
     /// The broker.
     pub kafka: Kafka,
-    /// Whom clients must trust.
+    /// The authority that clients must trust.
     pub authority: Authority,
 }
 
 impl SecureKafka {
-    /// May do everything.
+    /// User that may do everything.
     pub const USER: &str = "relay";
     /// The password of [`USER`](Self::USER), for PLAIN and SCRAM.
     pub const PASSWORD: &str = "kafka-hunter2";
-    /// May do what it is allowed.
+    /// User that may do only what [`allow`](Self::allow) grants.
     pub const LIMITED: &str = "limited";
     /// The password of [`LIMITED`](Self::LIMITED), for PLAIN.
     pub const LIMITED_PASSWORD: &str = "kafka-hunter3";
 
-    /// Starts it.
+    /// Starts the broker.
     #[track_caller]
     pub fn start() -> Self {
         let authority = Authority::new("testkit authority");
@@ -56,7 +57,7 @@ impl SecureKafka {
                 "super.users",
                 format!("User:ANONYMOUS;User:{user};User:CN={user}"),
             )
-            // A session ends with its token, and at the latest after an hour.
+            // A session ends with its token, and after an hour at the latest.
             .setting("connections.max.reauth.ms", "3600000");
         for scram in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
             builder = builder
@@ -105,8 +106,8 @@ impl SecureKafka {
         }
     }
 
-    /// Allows [`LIMITED`](Self::LIMITED) these operations (`WRITE`, `CREATE`, `DESCRIBE`, `DESCRIBE_CONFIGS`) on a
-    /// topic.
+    /// Grants [`LIMITED`](Self::LIMITED) these operations (`WRITE`, `CREATE`, `DESCRIBE`,
+    /// `DESCRIBE_CONFIGS`) on a topic.
     #[track_caller]
     pub fn allow(&self, topic: &str, operations: &[&str]) {
         let address = self.kafka.bootstrap_servers();
@@ -115,7 +116,7 @@ impl SecureKafka {
 }
 
 impl KafkaBuilder {
-    /// The certificate of a listener that was added.
+    /// Sets the certificate of a listener that was added.
     pub fn certificate(self, listener: &str, issued: &Issued) -> Self {
         let prefix = format!("listener.name.{}.ssl.keystore", listener.to_lowercase());
         self.setting(format!("{prefix}.type"), "PEM")
@@ -127,7 +128,7 @@ impl KafkaBuilder {
     }
 }
 
-/// As Java's property files have a value of several lines.
+/// A PEM as the value of a Java property, on one line.
 fn one_line(pem: &str) -> String {
     pem.lines().flat_map(|line| [line, "\\n"]).collect()
 }

@@ -27,10 +27,10 @@ use crate::{
     wait::eventually,
 };
 
-/// How long a command may take to be carried out.
+/// How long a command may take to have its effect.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Which way bytes go.
+/// Direction of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server behind the proxy.
@@ -42,28 +42,28 @@ pub enum Direction {
 /// How a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// An orderly end of both ways.
+    /// An orderly end of both directions (FIN).
     Fin,
-    /// A reset.
+    /// A reset (RST).
     Reset,
 }
 
-/// What is in force. Every connection watches it.
+/// The rules in force. Every connection watches them.
 #[derive(Debug, Clone)]
 struct Rules {
-    /// Where new connections lead.
+    /// Server of new connections.
     server: SocketAddr,
-    /// Connections numbered below this are cut, in the way of the last cut.
-    cut: (u64, Option<Cut>),
+    /// Connections with a lower number are cut, in this way.
+    cut: (u64, Cut),
     stalled: [bool; 2],
-    /// Connections numbered below this are dead without a word.
+    /// Connections with a lower number forward nothing more, not even their end.
     forgotten: u64,
     delay: [Duration; 2],
-    /// Which part of the chunks is late by how much, both ways.
+    /// The share of chunks that are lost, and how much later they are sent again; both directions.
     loss: (f64, Duration),
-    /// At most so many bytes a second on each connection.
+    /// Most bytes per second on each connection.
     rate: [Option<u32>; 2],
-    /// Connections numbered below this are closed for writing in that direction.
+    /// Connections with a lower number are closed for writing in that direction.
     half_closed: [u64; 2],
     refusing: bool,
     ending: bool,
@@ -76,15 +76,15 @@ struct Shared {
     listening: AtomicBool,
     open: Mutex<BTreeSet<u64>>,
     half_closed: Mutex<[BTreeSet<u64>; 2]>,
-    /// Draws which chunks are lost.
-    luck: Mutex<fastrand::Rng>,
-    /// After how many more bytes the connection that carries them is reset.
+    /// Decides which chunks are lost.
+    rng: Mutex<fastrand::Rng>,
+    /// Number of bytes after which the connection that carries them is reset.
     reset_after: Mutex<[Option<u64>; 2]>,
 }
 
-/// A TCP proxy that misbehaves on command, for tests of what a network does.
+/// A TCP proxy that misbehaves on command, to test faults of the network.
 ///
-/// Commands take effect before they return. Dropping it resets what is open.
+/// Commands take effect before they return. Dropping it resets the open connections.
 #[derive(Debug)]
 pub struct ChaosProxy {
     address: SocketAddr,
@@ -94,8 +94,8 @@ pub struct ChaosProxy {
 }
 
 impl ChaosProxy {
-    /// Listens at a free port of 127.0.0.1 and forwards to `server`, which need not be up yet: a
-    /// client that comes while it is not is reset.
+    /// Listens on a free port of 127.0.0.1 and forwards to `server`. The server need not be up yet:
+    /// a client that connects meanwhile is reset.
     #[track_caller]
     pub fn start(server: impl ToSocketAddrs) -> Self {
         let server = resolve(server);
@@ -117,30 +117,33 @@ impl ChaosProxy {
         }
     }
 
-    /// Where clients connect.
+    /// Address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The port clients connect to, at 127.0.0.1.
+    /// Port that clients connect to, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Leads new connections to another server, as an address does that moves. Those that are open stay
-    /// where they are: [`cut`](Self::cut) them.
+    /// Leads new connections to another server, like an address that moves. Open connections stay
+    /// with the former server: [`cut`](Self::cut) them.
     #[track_caller]
     pub fn lead_to(&self, server: impl ToSocketAddrs) {
         let server = resolve(server);
-        self.rules.send_modify(|rules| rules.server = server);
+        self.set(|rules| rules.server = server);
     }
 
-    /// Cuts every connection there is. New ones are served.
+    fn set(&self, change: impl FnOnce(&mut Rules)) {
+        self.rules.send_modify(change);
+    }
+
+    /// Cuts every open connection. New ones are served.
     #[track_caller]
     pub fn cut(&self, how: Cut) {
         let below = self.accepted();
-        self.rules
-            .send_modify(|rules| rules.cut = (below, Some(how)));
+        self.set(|rules| rules.cut = (below, how));
         eventually(LIMIT, || {
             lock(&self.shared.open).iter().all(|id| *id >= below)
         });
@@ -148,34 +151,32 @@ impl ChaosProxy {
 
     /// Forwards nothing more in either direction. Connections stay open, new ones are accepted.
     pub fn stall(&self) {
-        self.rules.send_modify(|rules| rules.stalled = [true; 2]);
+        self.set(|rules| rules.stalled = [true; 2]);
     }
 
     /// Forwards nothing more in this direction.
     pub fn stall_direction(&self, direction: Direction) {
-        self.rules
-            .send_modify(|rules| rules.stalled[direction as usize] = true);
+        self.set(|rules| rules.stalled[direction as usize] = true);
     }
 
-    /// Ends stalling. What had been held back goes on.
+    /// Ends the stall and forwards what was held back.
     pub fn resume(&self) {
-        self.rules.send_modify(|rules| rules.stalled = [false; 2]);
+        self.set(|rules| rules.stalled = [false; 2]);
     }
 
-    /// Forwards nothing more on every connection there is, not even its end, until it is cut: as a
-    /// firewall does that has forgotten them. New ones are served.
+    /// Makes every open connection forward nothing more, not even its end, until it is cut, like a
+    /// firewall that has lost its state. New connections are served.
     pub fn forget(&self) {
         let below = self.accepted();
-        self.rules.send_modify(|rules| rules.forgotten = below);
+        self.set(|rules| rules.forgotten = below);
     }
 
-    /// Tells the receiver of this direction that no more comes, on every connection there is; the
-    /// other direction goes on.
+    /// Closes this direction of every open connection, so that the receiver reads its end. The
+    /// other direction stays open.
     #[track_caller]
     pub fn half_close(&self, direction: Direction) {
         let below = self.accepted();
-        self.rules
-            .send_modify(|rules| rules.half_closed[direction as usize] = below);
+        self.set(|rules| rules.half_closed[direction as usize] = below);
         eventually(LIMIT, || {
             let done = lock(&self.shared.half_closed);
             lock(&self.shared.open)
@@ -184,60 +185,58 @@ impl ChaosProxy {
         });
     }
 
-    /// Each byte of this direction arrives this much later. Throughput stays, up to 4 MiB under way
-    /// on a connection.
+    /// Delays each byte of this direction. Throughput stays the same up to 4 MiB in flight on a
+    /// connection.
     pub fn delay(&self, direction: Direction, delay: Duration) {
-        self.rules
-            .send_modify(|rules| rules.delay[direction as usize] = delay);
+        self.set(|rules| rules.delay[direction as usize] = delay);
     }
 
-    /// Forwards at most so many bytes a second in this direction on each connection, `None` for as many
-    /// as there are: the receiver is slow, and the sender comes to wait for it.
+    /// Limits each connection in this direction to this many bytes per second; `None` for no limit.
+    /// The sender then waits for a slow receiver.
     pub fn throttle(&self, direction: Direction, bytes_per_second: Option<u32>) {
-        self.rules
-            .send_modify(|rules| rules.rate[direction as usize] = bytes_per_second);
+        self.set(|rules| rules.rate[direction as usize] = bytes_per_second);
     }
 
-    /// Loses this part of the chunks, of either direction, and sends them again after `timeout`, as TCP
-    /// does with a packet that was lost; what comes behind on the same connection waits. A part of 0
-    /// ends it.
+    /// Loses this share of the chunks in both directions and sends them again after `timeout`, as
+    /// TCP does with a lost packet; later chunks of the connection wait. A share of 0 ends it.
     pub fn lose(&self, part: f64, timeout: Duration, seed: u64) {
-        *lock(&self.shared.luck) = fastrand::Rng::with_seed(seed);
-        self.rules.send_modify(|rules| rules.loss = (part, timeout));
+        *lock(&self.shared.rng) = fastrand::Rng::with_seed(seed);
+        self.set(|rules| rules.loss = (part, timeout));
     }
 
-    /// Once: lets this many more bytes through in this direction, counted over all connections, then
-    /// resets the one that carried the last of them. In the middle of a frame, with luck or reckoning.
+    /// Resets one connection, once: the one that carries the last of this many more bytes in this
+    /// direction, counted over all connections. The number can be chosen to hit the middle of a
+    /// frame.
     pub fn reset_after(&self, direction: Direction, bytes: u64) {
         lock(&self.shared.reset_after)[direction as usize] = Some(bytes);
     }
 
-    /// Whether a reset that [`reset_after`](Self::reset_after) ordered is still to come.
+    /// Whether a reset that [`reset_after`](Self::reset_after) ordered has not happened yet.
     pub fn reset_pending(&self, direction: Direction) -> bool {
         lock(&self.shared.reset_after)[direction as usize].is_some()
     }
 
-    /// Refuses new connections, as a machine does on which nothing listens; or serves them again.
-    /// Those that are open stay.
+    /// Refuses new connections, like a machine on which nothing listens, or serves them again. Open
+    /// connections stay.
     #[track_caller]
     pub fn refuse(&self, refuse: bool) {
-        self.rules.send_modify(|rules| rules.refusing = refuse);
+        self.set(|rules| rules.refusing = refuse);
         eventually(LIMIT, || {
             self.shared.listening.load(Ordering::SeqCst) != refuse
         });
     }
 
-    /// How many bytes were forwarded in this direction.
+    /// Bytes forwarded in this direction.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.shared.bytes[direction as usize].load(Ordering::SeqCst)
     }
 
-    /// How many connections were accepted so far.
+    /// Connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many connections are open.
+    /// Connections open now.
     pub fn open(&self) -> usize {
         lock(&self.shared.open).len()
     }
@@ -245,7 +244,7 @@ impl ChaosProxy {
 
 impl Drop for ChaosProxy {
     fn drop(&mut self) {
-        self.rules.send_modify(|rules| rules.ending = true);
+        self.set(|rules| rules.ending = true);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -256,7 +255,7 @@ impl Rules {
     fn to(server: SocketAddr) -> Self {
         Self {
             server,
-            cut: (0, None),
+            cut: (0, Cut::Reset),
             stalled: [false; 2],
             forgotten: 0,
             delay: [Duration::ZERO; 2],
@@ -300,7 +299,8 @@ async fn accept(
         if now.refusing {
             listener = None;
         } else if listener.is_none() {
-            // Tokio sets SO_REUSEADDR. A stranger may have the port for a moment: try again.
+            // Tokio sets SO_REUSEADDR. Another process may have the port for a moment, so try
+            // again.
             listener = TcpListener::bind(address).await.ok();
         }
         shared.listening.store(listener.is_some(), Ordering::SeqCst);
@@ -319,7 +319,8 @@ async fn accept(
             } => {
                 let Ok((client, _)) = accepted else { continue };
                 let connection = {
-                    // The number and the entry in one step, for whoever cuts "all there are".
+                    // Take the number and add the entry under one lock: commands for "every open
+                    // connection" compare both.
                     let mut open = lock(&shared.open);
                     let id = shared.accepted.fetch_add(1, Ordering::SeqCst);
                     open.insert(id);
@@ -348,7 +349,8 @@ impl Drop for Connection {
 
 impl Connection {
     async fn serve(self, mut client: TcpStream, server: SocketAddr) {
-        // Not interrupted by a cut: a socket dropped while it connects ends with FIN, not reset.
+        // A cut does not interrupt this: a socket that is dropped while it connects would end with
+        // FIN, not with a reset.
         let connected = tokio::time::timeout(LIMIT / 2, TcpStream::connect(server)).await;
         let Ok(Ok(mut server)) = connected else {
             let _ = client.set_zero_linger();
@@ -376,7 +378,7 @@ impl Connection {
                 }
                 Cut::Fin => {
                     let _ = stream.shutdown().await;
-                    // Closing with bytes unread would send a reset after all.
+                    // Closing with unread bytes would send a reset.
                     let mut unread = [0; 4096];
                     while matches!(stream.try_read(&mut unread), Ok(n) if n > 0) {}
                 }
@@ -386,25 +388,21 @@ impl Connection {
 
     async fn until_cut(&self) -> Cut {
         let mut rules = self.rules.clone();
-        loop {
-            {
-                let now = rules.borrow_and_update();
-                if now.ending {
-                    return Cut::Reset;
-                }
-                if let (below, Some(how)) = now.cut
-                    && self.id < below
-                {
-                    return how;
-                }
-            }
-            if rules.changed().await.is_err() {
-                return Cut::Reset;
-            }
+        let is_cut = |rules: &Rules| rules.ending || self.id < rules.cut.0;
+        match rules.wait_for(is_cut).await {
+            Ok(rules) if !rules.ending => rules.cut.1,
+            _ => Cut::Reset,
         }
     }
 
-    /// Forwards one direction until its end, which is passed on. An error means: reset.
+    /// Waits for such rules; for ever if the proxy ends before, which `until_cut` notices.
+    async fn until(&self, such: impl FnMut(&Rules) -> bool) {
+        if self.rules.clone().wait_for(such).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Forwards one direction until its end, and then the end itself. An error means reset.
     async fn pump(
         &self,
         direction: Direction,
@@ -412,7 +410,7 @@ impl Connection {
         mut to: WriteHalf<'_>,
     ) -> io::Result<()> {
         let way = direction as usize;
-        // 64 chunks of 64 KiB under way, each due at its own time.
+        // Up to 64 chunks of 64 KiB in flight, each due at its own time.
         let (queue, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(64);
         let mut rules = self.rules.clone();
         let read = async move {
@@ -422,28 +420,29 @@ impl Connection {
                 let most = rate.map_or(buffer.len(), |_| 4 * 1024);
                 let read = from.read(&mut buffer[..most]).await;
                 let Some(n) = read.as_ref().ok().copied().filter(|n| *n > 0) else {
-                    self.unless_forgotten().await;
+                    self.until(|rules| self.id >= rules.forgotten).await;
                     return read.map(drop);
                 };
                 if let Some(rate) = rate {
-                    // Before the next read, so that it is the sender who waits.
+                    // Sleep before the next read, so that the sender has to wait.
                     let pause = Duration::from_secs_f64(n as f64 / f64::from(rate.max(1)));
                     tokio::time::sleep(pause).await;
                 }
                 let at = {
                     let now = rules.borrow_and_update();
                     let (part, timeout) = now.loss;
-                    let lost = part > 0.0 && lock(&self.shared.luck).f64() < part;
+                    let lost = part > 0.0 && lock(&self.shared.rng).f64() < part;
                     let late = if lost { timeout } else { Duration::ZERO };
                     Instant::now() + now.delay[way] + late
                 };
                 if queue.send((at, buffer[..n].to_vec())).await.is_err() {
-                    // Half closed: read on, so that the sender does not notice.
+                    // Half closed: continue to read, so that the sender does not notice.
                 }
             }
         };
         let write = async {
-            let mut half_closed = pin!(self.until_half_closed(way));
+            let mut half_closed = pin!(self.until(|rules| self.id < rules.half_closed[way]));
+            let flowing = |rules: &Rules| !rules.stalled[way] && self.id >= rules.forgotten;
             loop {
                 let chunk = tokio::select! {
                     biased;
@@ -451,7 +450,7 @@ impl Connection {
                     chunk = async {
                         let (at, chunk) = due.recv().await?;
                         tokio::time::sleep_until(at).await;
-                        self.until_flowing(way).await;
+                        self.until(flowing).await;
                         Some(chunk)
                     } => chunk,
                 };
@@ -481,34 +480,13 @@ impl Connection {
                 None => (chunk, false),
             }
         };
-        // Before they go: whoever has received them finds them counted.
+        // Count before sending: a receiver finds its bytes counted.
         self.shared.bytes[way].fetch_add(part.len() as u64, Ordering::SeqCst);
         to.write_all(part).await?;
         if reset {
             Err(io::ErrorKind::ConnectionReset.into())
         } else {
             Ok(())
-        }
-    }
-
-    async fn until_flowing(&self, way: usize) {
-        let mut rules = self.rules.clone();
-        // A closed channel means the proxy ends, which `until_cut` sees.
-        let flowing = |rules: &Rules| !rules.stalled[way] && self.id >= rules.forgotten;
-        let _ = rules.wait_for(flowing).await;
-    }
-
-    /// For ever if the connection is forgotten.
-    async fn unless_forgotten(&self) {
-        let mut rules = self.rules.clone();
-        let _ = rules.wait_for(|rules| self.id >= rules.forgotten).await;
-    }
-
-    async fn until_half_closed(&self, way: usize) {
-        let mut rules = self.rules.clone();
-        let half_closed = |rules: &Rules| self.id < rules.half_closed[way];
-        if rules.wait_for(half_closed).await.is_err() {
-            std::future::pending::<()>().await;
         }
     }
 }

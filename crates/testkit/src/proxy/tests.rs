@@ -7,16 +7,13 @@ use std::{
 
 use super::*;
 
-/// A client and its server's side of one connection through a proxy.
+/// A connection through a proxy: the client's side and the server's side.
 fn pair() -> (ChaosProxy, net::TcpListener, net::TcpStream, net::TcpStream) {
     let listener = net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let proxy = ChaosProxy::start(listener.local_addr().unwrap());
-    let client = net::TcpStream::connect(proxy.address()).unwrap();
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = again(&proxy, &listener);
     for stream in [&client, &server] {
-        stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
     }
     (proxy, listener, client, server)
 }
@@ -27,36 +24,42 @@ fn read(stream: &mut net::TcpStream, n: usize) -> Vec<u8> {
     bytes
 }
 
-/// Nothing arrives for a while: the one thing that cannot be awaited.
+/// Whether nothing arrives for 100 ms. The absence of bytes is no condition that could be awaited.
 fn silent(stream: &mut net::TcpStream) -> bool {
-    stream
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .unwrap();
-    let error = stream.read(&mut [0]).err();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
-    error.is_some_and(|e| {
-        matches!(
-            e.kind(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-        )
-    })
+    let short = Duration::from_millis(100);
+    stream.set_read_timeout(Some(short)).unwrap();
+    let read = stream.read(&mut [0]).map_err(|error| error.kind());
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    matches!(
+        read,
+        Err(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    )
+}
+
+/// A new connection through the proxy, which the server must accept.
+fn again(proxy: &ChaosProxy, listener: &net::TcpListener) -> (net::TcpStream, net::TcpStream) {
+    let client = net::TcpStream::connect(proxy.address()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    (client, server)
+}
+
+/// Sends bytes, which must arrive.
+#[track_caller]
+fn pass(from: &mut net::TcpStream, to: &mut net::TcpStream, bytes: &[u8]) {
+    from.write_all(bytes).unwrap();
+    assert_eq!(read(to, bytes.len()), bytes);
 }
 
 #[test]
 fn it_forwards_counts_and_passes_on_the_end() {
     let (proxy, _listener, mut client, mut server) = pair();
-    client.write_all(b"question").unwrap();
-    assert_eq!(read(&mut server, 8), b"question");
-    server.write_all(b"answer").unwrap();
-    assert_eq!(read(&mut client, 6), b"answer");
+    pass(&mut client, &mut server, b"question");
+    pass(&mut server, &mut client, b"answer");
     assert_eq!(proxy.bytes(Direction::ToServer), 8);
     assert_eq!(proxy.bytes(Direction::ToClient), 6);
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(server.read(&mut [0]).unwrap(), 0);
-    server.write_all(b"!").unwrap();
-    assert_eq!(read(&mut client, 1), b"!");
+    pass(&mut server, &mut client, b"!");
     drop(server);
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
     eventually(LIMIT, || proxy.open() == 0);
@@ -88,10 +91,8 @@ fn cuts_end_what_is_open_and_serve_what_comes() {
                 (_, other) => panic!("{how:?}: {other:?}"),
             }
         }
-        let mut client = net::TcpStream::connect(proxy.address()).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        client.write_all(b"x").unwrap();
-        assert_eq!(read(&mut server, 1), b"x");
+        let (mut client, mut server) = again(&proxy, &listener);
+        pass(&mut client, &mut server, b"x");
         assert_eq!(proxy.accepted(), 2);
     }
 }
@@ -102,8 +103,7 @@ fn a_stall_holds_back_and_loses_nothing() {
     proxy.stall_direction(Direction::ToServer);
     client.write_all(b"held").unwrap();
     assert!(silent(&mut server));
-    server.write_all(b"free").unwrap();
-    assert_eq!(read(&mut client, 4), b"free");
+    pass(&mut server, &mut client, b"free");
     proxy.stall();
     server.write_all(b"held").unwrap();
     assert!(silent(&mut client));
@@ -122,13 +122,11 @@ fn what_is_forgotten_is_silent_and_new_connections_are_served() {
     proxy.forget();
     client.write_all(b"lost").unwrap();
     assert!(silent(&mut server));
-    // Its end is not told either.
+    // The end of the connection is not forwarded either.
     drop(server);
     assert!(silent(&mut client));
-    let mut second = net::TcpStream::connect(proxy.address()).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    second.write_all(b"new").unwrap();
-    assert_eq!(read(&mut server, 3), b"new");
+    let (mut second, mut server) = again(&proxy, &listener);
+    pass(&mut second, &mut server, b"new");
     proxy.cut(Cut::Reset);
     assert_eq!(proxy.open(), 0);
 }
@@ -139,8 +137,7 @@ fn a_half_close_leaves_the_other_way_open() {
     proxy.half_close(Direction::ToClient);
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
     server.write_all(b"into the void").unwrap();
-    client.write_all(b"still heard").unwrap();
-    assert_eq!(read(&mut server, 11), b"still heard");
+    pass(&mut client, &mut server, b"still heard");
     assert_eq!(proxy.bytes(Direction::ToClient), 0);
 }
 
@@ -149,25 +146,19 @@ fn a_delay_delays_one_way() {
     let (proxy, _listener, mut client, mut server) = pair();
     proxy.delay(Direction::ToServer, Duration::from_millis(150));
     let begun = Instant::now();
-    client.write_all(b"late").unwrap();
-    assert_eq!(read(&mut server, 4), b"late");
+    pass(&mut client, &mut server, b"late");
     assert!(begun.elapsed() >= Duration::from_millis(150));
     let begun = Instant::now();
-    server.write_all(b"soon").unwrap();
-    assert_eq!(read(&mut client, 4), b"soon");
-    assert!(
-        begun.elapsed() < Duration::from_millis(150),
-        "{:?}",
-        begun.elapsed()
-    );
+    pass(&mut server, &mut client, b"soon");
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(150), "{took:?}");
 }
 
 #[test]
 fn a_reset_comes_after_so_many_bytes() {
     let (proxy, _listener, mut client, mut server) = pair();
     proxy.reset_after(Direction::ToServer, 10);
-    client.write_all(b"seven..").unwrap();
-    assert_eq!(read(&mut server, 7), b"seven..");
+    pass(&mut client, &mut server, b"seven..");
     assert!(proxy.reset_pending(Direction::ToServer));
     client.write_all(b"three and more").unwrap();
     let mut rest = Vec::new();
@@ -184,8 +175,7 @@ fn refusing_leaves_what_is_open() {
     proxy.refuse(true);
     let error = net::TcpStream::connect(proxy.address()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-    client.write_all(b"x").unwrap();
-    assert_eq!(read(&mut server, 1), b"x");
+    pass(&mut client, &mut server, b"x");
     proxy.refuse(false);
     let _client = net::TcpStream::connect(proxy.address()).unwrap();
     listener.accept().unwrap();
@@ -193,15 +183,9 @@ fn refusing_leaves_what_is_open() {
 
 #[test]
 fn without_a_server_a_client_is_reset() {
-    let nowhere = net::TcpListener::bind(("127.0.0.1", 0))
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let proxy = ChaosProxy::start(nowhere);
+    let proxy = ChaosProxy::start(crate::free_address());
     let mut client = net::TcpStream::connect(proxy.address()).unwrap();
-    client
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
     let error = client.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
@@ -211,19 +195,17 @@ fn what_is_lost_comes_late_and_in_order() {
     let (proxy, _listener, mut client, mut server) = pair();
     proxy.lose(1.0, Duration::from_millis(150), 1);
     let begun = Instant::now();
-    client.write_all(b"late").unwrap();
-    assert_eq!(read(&mut server, 4), b"late");
+    pass(&mut client, &mut server, b"late");
     assert!(begun.elapsed() >= Duration::from_millis(150));
     proxy.lose(0.0, Duration::ZERO, 1);
-    client.write_all(b"soon").unwrap();
-    assert_eq!(read(&mut server, 4), b"soon");
+    pass(&mut client, &mut server, b"soon");
 }
 
 #[test]
 fn a_slow_receiver_holds_the_sender_back() {
     let (proxy, _listener, mut client, mut server) = pair();
     proxy.throttle(Direction::ToServer, Some(100_000));
-    // A chunk that is being read when the rule comes is not held back.
+    // A chunk that is being read when the rule changes is not limited, so send one first.
     client.write_all(&[0; 100]).unwrap();
     read(&mut server, 100);
     let begun = Instant::now();

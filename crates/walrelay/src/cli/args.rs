@@ -1,23 +1,23 @@
-//! The command line.
+//! Arguments of `walrelay` and of the commands that take few.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::bench::BenchArgs;
-use super::bookmark::BookmarkArgs;
-use super::common::{ConfigArgs, Output};
-use super::cutover::CutoverArgs;
-use super::dlq::DlqArgs;
+use super::bookmark::BookmarkCommand;
+use super::common::{AskArgs, ConfigArgs, Output};
+use super::cutover::CutoverCommand;
+use super::dlq::DlqCommand;
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
-use super::prune::PruneArgs;
 use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
-use super::slots::SlotsArgs;
+use super::slots::SlotsCommand;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -29,12 +29,12 @@ use super::slots::SlotsArgs;
     after_help = after_help()
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What `walrelay` can do.
+/// The commands of `walrelay`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Relay until asked to stop.
@@ -72,8 +72,8 @@ All items: docs/CHECK.md")]
 
     /// Show how a running relay is, or its slot if it does not answer.
     ///
-    /// Asks the endpoint of `[http]` on this machine. Without one, or if nobody answers there, Postgres is asked about
-    /// the slot.
+    /// Asks the endpoint of `[http]` on this machine. Without one, or if nobody answers there,
+    /// Postgres is asked about the slot.
     #[command(after_help = "Examples:
   walrelay status
   walrelay status --watch
@@ -88,23 +88,26 @@ All items: docs/CHECK.md")]
   walrelay slots create
   walrelay slots drop walrelay_old
   walrelay slots advance walrelay --to now --dry-run")]
-    Slots(Box<SlotsArgs>),
+    #[command(subcommand)]
+    Slots(Box<SlotsCommand>),
 
     /// Keep positions that can be replayed from: create, list, advance or drop a bookmark.
     ///
-    /// A bookmark is a replication slot that nobody reads. It costs the log that Postgres keeps for it.
+    /// A bookmark is a replication slot that nobody reads. It costs the log that Postgres keeps for
+    /// it.
     #[command(after_help = "Examples:
   walrelay bookmark create before_release
   walrelay bookmark list
   walrelay bookmark drop before_release")]
-    Bookmark(Box<BookmarkArgs>),
+    #[command(subcommand)]
+    Bookmark(Box<BookmarkCommand>),
 
     /// Send events again, from a bookmark, a position or a time on.
     ///
-    /// Reads a temporary copy of a bookmark through the router of the configuration. The bookmark stays where it
-    /// is, and the relay goes on. Each record has a header walrelay-replay with the id of the replay. Replaying
-    /// into the live topics, or into another topic that has records, asks first: consumers see old events after new
-    /// ones of the same key.
+    /// Reads a temporary copy of a bookmark through the router of the configuration. The bookmark
+    /// stays where it is, and the relay goes on. Each record has a header walrelay-replay with the
+    /// id of the replay. Replaying into the live topics, or into another topic that has records,
+    /// asks first: consumers see old events after new ones of the same key.
     #[command(after_help = "Examples:
   walrelay replay --from before_release --topic-prefix again. --dry-run
   walrelay replay --from before_release --topic-prefix again.
@@ -138,10 +141,10 @@ A row is a JSON object of columns and values:
 
     /// Measure the relay with this configuration's database and broker.
     ///
-    /// Writes rows into a table of its own, in a schema made for it, and drains them into nothing and
-    /// into a Kafka topic of its own; then measures how long single rows take. Reads through temporary
-    /// slots, touches no other table, topic or slot, and removes what it made, also at Ctrl-C. The
-    /// role needs CREATE on the database. Says what it will write and asks first.
+    /// Writes rows into a table of its own, in a schema made for it, and drains them into nothing
+    /// and into a Kafka topic of its own; then measures how long single rows take. Reads through
+    /// temporary slots, touches no other table, topic or slot, and removes what it made, also at
+    /// Ctrl-C. The role needs CREATE on the database. Says what it will write and asks first.
     #[command(after_help = "Examples:
   walrelay bench
   walrelay bench --rows 1000000 --rate 1000 --rate 5000 --seconds 30
@@ -150,7 +153,8 @@ A row is a JSON object of columns and values:
   walrelay bench --copy-of walrelay --rows 50000")]
     Bench(Box<BenchArgs>),
 
-    /// Send rows that are in the outbox tables again, each record marked by the header walrelay-resend.
+    /// Send rows that are in the outbox tables again, each record marked by the header
+    /// walrelay-resend.
     ///
     /// The slot stays as it is, and the relay may be running. Consumers see these events again, and
     /// old events of a key after new ones: asks first. A row that was deleted cannot be sent again.
@@ -162,9 +166,10 @@ A row is a JSON object of columns and values:
 
     /// Delete rows of the outbox tables that are confirmed and old enough.
     ///
-    /// A row that is not confirmed stays, whatever its age. The relay must run, as the rows are deleted when it has
-    /// confirmed a position behind them. In batches, with pauses; locked rows are passed over. Of a table that is
-    /// partitioned by time, whole partitions are dropped and the next ones created. Asks first.
+    /// A row that is not confirmed stays, whatever its age. The relay must run, as the rows are
+    /// deleted when it has confirmed a position behind them. In batches, with pauses; locked rows
+    /// are passed over. Of a table that is partitioned by time, whole partitions are dropped and
+    /// the next ones created. Asks first.
     #[command(after_help = "Examples:
   walrelay prune --keep 168h --dry-run
   walrelay prune --keep 168h
@@ -179,7 +184,8 @@ A row is a JSON object of columns and values:
   walrelay cutover switch --stop-poller 'systemctl stop poller'
   walrelay cutover verify
   walrelay cutover rollback --stop-relay 'systemctl stop walrelay'")]
-    Cutover(Box<CutoverArgs>),
+    #[command(subcommand)]
+    Cutover(Box<CutoverCommand>),
 
     /// Look at dead letters, send them again, or close them.
     ///
@@ -190,7 +196,8 @@ A row is a JSON object of columns and values:
   walrelay dlq show 0/16B3748 0
   walrelay dlq redrive --class rejected --dry-run
   walrelay dlq drop --id '0/16B3748 0' --yes")]
-    Dlq(Box<DlqArgs>),
+    #[command(subcommand)]
+    Dlq(Box<DlqCommand>),
 
     /// Make a configuration of one of Debezium's: Kafka Connect's JSON, or Debezium Server's
     /// application.properties.
@@ -219,7 +226,7 @@ A row is a JSON object of columns and values:
 /// Arguments of `run`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct RunArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -236,7 +243,7 @@ pub struct RunArgs {
 /// Arguments of `init`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct InitArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -253,7 +260,7 @@ pub struct InitArgs {
 /// Arguments of `check`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct CheckArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -269,7 +276,7 @@ pub struct CheckArgs {
 /// Arguments of `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct StatusArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -294,8 +301,8 @@ pub struct DemoArgs {
     )]
     pub seconds: Option<u64>,
 
-    /// Go through faults: the broker stops, the walsender is killed, an event cannot be delivered. Shows at each
-    /// what `walrelay status` and the metrics say, and ends by itself.
+    /// Go through faults: the broker stops, the walsender is killed, an event cannot be delivered.
+    /// Shows at each what `walrelay status` and the metrics say, and ends by itself.
     #[arg(long)]
     pub drill: bool,
 
@@ -319,6 +326,19 @@ pub struct DemoArgs {
     pub rollbacks: u8,
 }
 
+/// Arguments of `prune`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct PruneArgs {
+    /// Rows younger than this stay, as `168h`, `90m` or `30s`; without it, `[prune] keep`.
+    #[arg(long, value_name = "TIME", value_parser = crate::config::duration)]
+    pub keep: Option<Duration>,
+
+    /// The configuration, `--dry-run` and `--yes`. A dry run prints the number of rows that are old
+    /// enough, and the partitions that would be created or dropped.
+    #[command(flatten)]
+    pub ask: AskArgs,
+}
+
 fn after_help() -> String {
     format!(
         "Examples:
@@ -336,15 +356,15 @@ Keys of the configuration file: docs/CONFIGURATION.md",
 }
 
 impl Cli {
-    /// Reads the command line; the first argument is the program's name.
+    /// Parses the command line; the first argument is the program's name.
     ///
     /// # Errors
-    /// The exit code; help, version or the error are printed already.
+    /// Returns the exit code after printing the help, the version or the error.
     pub fn from_args<T: Into<OsString> + Clone>(
         args: impl IntoIterator<Item = T>,
     ) -> Result<Self, Exit> {
         Self::try_parse_from(args).map_err(|error| {
-            // The stream may be closed.
+            // Writing fails if the stream is closed.
             let _ = error.print();
             exit_of(&error)
         })
@@ -352,7 +372,7 @@ impl Cli {
 }
 
 fn exit_of(error: &clap::Error) -> Exit {
-    // `use_stderr` is false for help and version that were asked for.
+    // `use_stderr` is false for `--help` and `--version`.
     if error.use_stderr() {
         Exit::Usage
     } else {
@@ -360,7 +380,7 @@ fn exit_of(error: &clap::Error) -> Exit {
     }
 }
 
-/// Writes the completions of `shell`.
+/// Writes the completion script for `shell`.
 pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "walrelay", &mut script);
@@ -373,11 +393,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-
-    fn parse(args: &str) -> Result<Command, clap::Error> {
-        Cli::try_parse_from(["walrelay"].into_iter().chain(args.split_whitespace()))
-            .map(|cli| cli.command)
-    }
+    use crate::cli::parse;
 
     #[test]
     fn clap_finds_nothing_wrong_with_the_definition() {
@@ -386,41 +402,29 @@ mod tests {
 
     #[test]
     fn commands_and_their_defaults() {
-        let Command::Run(run) = parse("run").unwrap() else {
-            panic!("not run")
-        };
+        let run = parsed!("run", Command::Run);
         assert_eq!(run.config.config, PathBuf::from("walrelay.toml"));
         assert!(!run.accept_gap);
-        let Command::Run(run) = parse("run --accept-gap -c a.toml").unwrap() else {
-            panic!("not run")
-        };
+        let run = parsed!("run --accept-gap -c a.toml", Command::Run);
         assert!(run.accept_gap);
         let line = "init -c a.toml --dry-run --role r --set source.slot=x --set a=b=c";
-        let Command::Init(init) = parse(line).unwrap() else {
-            panic!("not init")
-        };
+        let init = parsed!(line, Command::Init);
         assert_eq!(init.config.config, PathBuf::from("a.toml"));
         assert_eq!(init.config.set, ["source.slot=x", "a=b=c"]);
         assert!(init.dry_run);
         assert_eq!(init.role.as_deref(), Some("r"));
         let line = "route --row - --type a=numeric(10,2) --type b=text[] --output json";
-        let Command::Route(route) = parse(line).unwrap() else {
-            panic!("not route")
-        };
+        let route = parsed!(line, Command::Route);
         assert_eq!(route.row, PathBuf::from("-"));
         let types = [("a", "numeric(10,2)"), ("b", "text[]")];
         assert_eq!(
             route.types,
             types.map(|(column, name)| (column.to_owned(), name.to_owned()))
         );
-        let Command::Check(check) = parse("check --offline --output json").unwrap() else {
-            panic!("not check")
-        };
+        let check = parsed!("check --offline --output json", Command::Check);
         assert!(check.offline);
         assert_eq!(check.output, Output::Json);
-        let Command::Demo(demo) = parse("demo --seconds 10 --rate 500").unwrap() else {
-            panic!("not demo")
-        };
+        let demo = parsed!("demo --seconds 10 --rate 500", Command::Demo);
         assert_eq!(
             (demo.seconds, demo.rate, demo.rollbacks),
             (Some(10), 500, 10)

@@ -9,7 +9,7 @@ use super::common::ConfigArgs;
 /// Arguments of `bench`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct BenchArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -62,13 +62,13 @@ pub struct BenchArgs {
     #[arg(long)]
     pub yes: bool,
 
-    /// Only read the first --rows events that wait in this slot, by a temporary copy of it, and throw
-    /// them away. Nothing is written, and the slot stays where it is.
+    /// Only read the first --rows events that wait in this slot, by a temporary copy of it, and
+    /// throw them away. Nothing is written, and the slot stays where it is.
     #[arg(long, value_name = "SLOT", conflicts_with_all = ["only", "yes", "bytes", "rates", "seconds"])]
     pub copy_of: Option<String>,
 }
 
-/// What `bench` measures.
+/// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchPart {
     /// Draining the backlog into nothing: what Postgres, the network and the relay's core can do.

@@ -5,21 +5,13 @@ use walrelay_lsn::Lsn;
 
 use super::common::{AskArgs, ChangeArgs, ListSlotsArgs};
 
-/// Arguments of `bookmark`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct BookmarkArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: BookmarkCommand,
-}
-
-/// What can be done with bookmarks.
+/// Subcommands of `bookmark`.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum BookmarkCommand {
     /// Keep the relay's present position: what is committed from it on can be replayed.
     ///
-    /// The bookmark is a copy of the relay's slot. Postgres keeps the log from there on until the bookmark
-    /// is advanced or dropped.
+    /// The bookmark is a copy of the relay's slot. Postgres keeps the log from there on until the
+    /// bookmark is advanced or dropped.
     #[command(after_help = "Examples:
   walrelay bookmark create before_release
   walrelay bookmark create before_release --dry-run")]
@@ -51,7 +43,7 @@ pub struct CreateBookmarkArgs {
     /// Its name: lower-case letters, digits and underscores.
     pub name: String,
 
-    /// Where.
+    /// The configuration and `--dry-run`.
     #[command(flatten)]
     pub change: ChangeArgs,
 }
@@ -59,7 +51,7 @@ pub struct CreateBookmarkArgs {
 /// Arguments of `bookmark list`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ListBookmarksArgs {
-    /// Where, and how.
+    /// The configuration and the output format.
     #[command(flatten)]
     pub list: ListSlotsArgs,
 
@@ -78,7 +70,7 @@ pub struct AdvanceBookmarkArgs {
     #[arg(long, value_name = "LSN", value_parser = lsn)]
     pub to: Option<Lsn>,
 
-    /// Where.
+    /// The configuration, `--dry-run` and `--yes`.
     #[command(flatten)]
     pub ask: AskArgs,
 }
@@ -89,7 +81,7 @@ pub struct DropBookmarkArgs {
     /// The bookmark.
     pub name: String,
 
-    /// Where.
+    /// The configuration, `--dry-run` and `--yes`.
     #[command(flatten)]
     pub ask: AskArgs,
 }

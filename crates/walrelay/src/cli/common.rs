@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Which configuration.
+/// The configuration file and its overrides.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ConfigArgs {
     /// The configuration file.
@@ -24,7 +24,7 @@ pub struct ConfigArgs {
     pub set: Vec<String>,
 }
 
-/// How things are shown.
+/// The output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
@@ -34,10 +34,10 @@ pub enum Output {
     Json,
 }
 
-/// Where, and whether it is done.
+/// Arguments of commands that change something: the configuration and `--dry-run`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ChangeArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -46,10 +46,10 @@ pub struct ChangeArgs {
     pub dry_run: bool,
 }
 
-/// Which configuration, what is only shown, and what is done without a question.
+/// Arguments of commands that ask first: the configuration, `--dry-run` and `--yes`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct AskArgs {
-    /// Where.
+    /// The configuration and `--dry-run`.
     #[command(flatten)]
     pub change: ChangeArgs,
 
@@ -61,7 +61,7 @@ pub struct AskArgs {
 /// Arguments of `slots list` and `bookmark list`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ListSlotsArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -70,7 +70,7 @@ pub struct ListSlotsArgs {
     pub output: Output,
 }
 
-/// The form of `--set`; the configuration checks the key.
+/// Checks the form of `--set`; the configuration checks the key.
 fn assignment(text: &str) -> Result<String, String> {
     match text.split_once('=') {
         Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),

@@ -7,26 +7,18 @@ use clap::{Args, Subcommand};
 
 use super::common::{AskArgs, ChangeArgs, ConfigArgs};
 
-/// Arguments of `cutover`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct CutoverArgs {
-    /// Which step.
-    #[command(subcommand)]
-    pub command: CutoverCommand,
-}
-
 /// The steps from a polling relay to walrelay, and back.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum CutoverCommand {
     /// Show what is there, what each step will do, and what is in the way. Changes nothing.
     #[command(after_help = "Examples:
   walrelay cutover plan")]
-    Plan(PlanCutoverArgs),
+    Plan(ConfigArgs),
 
     /// Publish to shadow topics while the polling relay goes on, and compare with its topics.
     ///
-    /// Reads a temporary slot: nothing is left when it ends. Compares ids, topics, keys, values, partitions and the
-    /// order within each key. Ends with exit code 65 if something differed.
+    /// Reads a temporary slot: nothing is left when it ends. Compares ids, topics, keys, values,
+    /// partitions and the order within each key. Ends with exit code 65 if something differed.
     #[command(after_help = "Examples:
   walrelay cutover shadow --for 10m
   walrelay cutover shadow --topic-prefix compare. --id header:event_id
@@ -35,8 +27,8 @@ pub enum CutoverCommand {
 
     /// Stop the polling relay, publish the rows that it has not marked, make the slot.
     ///
-    /// Waits until the transactions that hold locks of the outbox are gone. When it ends, start `walrelay run`: it goes
-    /// on from exactly there.
+    /// Waits until the transactions that hold locks of the outbox are gone. When it ends, start
+    /// `walrelay run`: it goes on from exactly there.
     #[command(after_help = "Examples:
   walrelay cutover switch --dry-run
   walrelay cutover switch --stop-poller 'kubectl scale deploy/poller --replicas 0'
@@ -62,20 +54,12 @@ pub enum CutoverCommand {
     Rollback(RollbackCutoverArgs),
 }
 
-/// Arguments of `cutover plan`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct PlanCutoverArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-}
-
-/// Where the other relay's records have the id of their event.
+/// The place of the event id in the records of the polling relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CutoverId {
-    /// In this header.
+    /// The header of this name.
     Header(String),
-    /// In this member of the value, a JSON object.
+    /// The member of this name in the value, a JSON object.
     Value(String),
 }
 
@@ -98,8 +82,8 @@ pub struct ShadowCutoverArgs {
     #[arg(long, value_name = "PREFIX", default_value = "shadow.")]
     pub topic_prefix: String,
 
-    /// Where both relays' records have the event's id: `header:NAME` or `value:MEMBER`. Without it, the header id,
-    /// event_id or x-outbox-event-id.
+    /// Where both relays' records have the event's id: `header:NAME` or `value:MEMBER`. Without it,
+    /// the header id, event_id or x-outbox-event-id.
     #[arg(long, value_name = "PLACE")]
     pub id: Option<CutoverId>,
 
@@ -111,7 +95,7 @@ pub struct ShadowCutoverArgs {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::config::duration)]
     pub patience: Duration,
 
-    /// Where.
+    /// The configuration and `--dry-run`.
     #[command(flatten)]
     pub change: ChangeArgs,
 }
@@ -119,7 +103,8 @@ pub struct ShadowCutoverArgs {
 /// Arguments of `cutover switch`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct SwitchCutoverArgs {
-    /// The command, for `sh -c`, that stops the polling relay. Without it, you are asked to stop it.
+    /// The command, for `sh -c`, that stops the polling relay. Without it, you are asked to stop
+    /// it.
     #[arg(long, value_name = "COMMAND")]
     pub stop_poller: Option<String>,
 
@@ -131,7 +116,8 @@ pub struct SwitchCutoverArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::config::duration)]
     pub patience: Duration,
 
-    /// Where; without a question, the polling relay is stopped already.
+    /// The configuration, `--dry-run` and `--yes`; with `--yes`, the polling relay is stopped
+    /// already.
     #[command(flatten)]
     pub ask: AskArgs,
 }
@@ -151,7 +137,7 @@ pub struct VerifyCutoverArgs {
     #[arg(long, value_name = "PLACE")]
     pub id: Option<CutoverId>,
 
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -167,46 +153,28 @@ pub struct RollbackCutoverArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::config::duration)]
     pub patience: Duration,
 
-    /// Where; without a question, the relay is stopped already.
+    /// The configuration, `--dry-run` and `--yes`; with `--yes`, the relay is stopped already.
     #[command(flatten)]
     pub ask: AskArgs,
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::{Cli, Command};
-
-    fn parse(args: &[&str]) -> Result<CutoverCommand, clap::Error> {
-        let all = [&["walrelay", "cutover"], args].concat();
-        Cli::try_parse_from(all).map(|cli| match cli.command {
-            Command::Cutover(args) => args.command,
-            other => panic!("{other:?}"),
-        })
-    }
+    use crate::cli::{Command, parse};
 
     #[test]
     fn steps_are_read() {
-        let shadow = parse(&["shadow", "--for", "10m", "--id", "value:event_id"]).unwrap();
-        let CutoverCommand::Shadow(shadow) = shadow else {
-            panic!("not shadow")
-        };
+        let line = "cutover shadow --for 10m --id value:event_id";
+        let shadow = parsed!(line, Command::Cutover, CutoverCommand::Shadow);
         assert_eq!(shadow.duration, Some(Duration::from_secs(600)));
         assert_eq!(shadow.id, Some(CutoverId::Value("event_id".to_owned())));
         assert_eq!(shadow.topic_prefix, "shadow.");
-        let switch = parse(&["switch", "--stop-poller", "kill 1", "--dry-run"]).unwrap();
-        let CutoverCommand::Switch(switch) = switch else {
-            panic!("not switch")
-        };
+        let line = "cutover switch --stop-poller \"kill 1\" --dry-run";
+        let switch = parsed!(line, Command::Cutover, CutoverCommand::Switch);
         assert!(switch.ask.change.dry_run && !switch.ask.yes);
-        for wrong in [
-            &["shadow", "--id", "event_id"][..],
-            &["shadow", "--id", "header:"],
-            &[],
-        ] {
-            assert!(parse(wrong).is_err(), "{wrong:?}");
+        for wrong in ["shadow --id event_id", "shadow --id header:", ""] {
+            assert!(parse(&format!("cutover {wrong}")).is_err(), "{wrong}");
         }
     }
 }

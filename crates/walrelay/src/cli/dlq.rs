@@ -7,15 +7,7 @@ use walrelay_sink::{EventPosition, Poison, dlq_headers};
 
 use super::common::{ConfigArgs, Output};
 
-/// Arguments of `dlq`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct DlqArgs {
-    /// What to do with them.
-    #[command(subcommand)]
-    pub command: DlqCommand,
-}
-
-/// What can be done with dead letters.
+/// Subcommands of `dlq`.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum DlqCommand {
     /// List open dead letters, oldest first. No values of rows but the event's id.
@@ -35,8 +27,8 @@ pub enum DlqCommand {
 
     /// Send dead letters where they were bound for, and close them.
     ///
-    /// One after the other in the order of the log. Behind a dead letter that is refused, no other of
-    /// its key is sent. Dead letters that were parked behind the selected ones follow them.
+    /// One after the other in the order of the log. Behind a dead letter that is refused, no other
+    /// of its key is sent. Dead letters that were parked behind the selected ones follow them.
     #[command(after_help = "Examples:
   walrelay dlq redrive --all --dry-run
   walrelay dlq redrive --class rejected --topic orders.events
@@ -50,10 +42,10 @@ pub enum DlqCommand {
     Drop(DropArgs),
 }
 
-/// Where the dead letters are.
+/// The topic of dead letters and the slots whose dead letters are meant.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct DlqTopicArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
@@ -70,7 +62,8 @@ pub struct DlqTopicArgs {
     pub all_slots: bool,
 }
 
-/// Which dead letters. A dead letter must fit each kind of filter that is given; of one kind, any.
+/// Filters over dead letters. A dead letter must match every kind of filter that is given, and any
+/// value of that kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct FilterArgs {
@@ -114,7 +107,7 @@ pub struct FilterArgs {
 /// Arguments of `dlq list`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ListArgs {
-    /// Where.
+    /// The topic of dead letters and the slots.
     #[command(flatten)]
     pub dlq: DlqTopicArgs,
 
@@ -130,7 +123,7 @@ pub struct ListArgs {
     #[arg(long, value_enum, default_value_t)]
     pub output: Output,
 
-    /// Which.
+    /// Filters over the dead letters.
     #[command(flatten)]
     pub filter: FilterArgs,
 }
@@ -142,7 +135,7 @@ pub struct ShowArgs {
     #[arg(value_name = "LSN ROW", num_args = 1..=2, required = true)]
     pub id: Vec<String>,
 
-    /// Where.
+    /// The topic of dead letters and the slots.
     #[command(flatten)]
     pub dlq: DlqTopicArgs,
 
@@ -155,10 +148,10 @@ pub struct ShowArgs {
     pub output: Output,
 }
 
-/// Which dead letters are closed, and whether they are.
+/// Arguments of `dlq redrive` and `dlq drop`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct CloseArgs {
-    /// Where.
+    /// The topic of dead letters and the slots.
     #[command(flatten)]
     pub dlq: DlqTopicArgs,
 
@@ -174,7 +167,7 @@ pub struct CloseArgs {
     #[arg(long, value_enum, default_value_t)]
     pub output: Output,
 
-    /// Which.
+    /// Filters over the dead letters.
     #[command(flatten)]
     pub filter: FilterArgs,
 }
@@ -186,8 +179,8 @@ pub struct RedriveArgs {
     #[arg(long, value_name = "TOPIC")]
     pub topic_override: Option<String>,
 
-    /// Also dead letters in front of which there is an open one of their key that is not selected: the
-    /// order of the key is lost.
+    /// Also dead letters in front of which there is an open one of their key that is not selected:
+    /// the order of the key is lost.
     #[arg(long)]
     pub out_of_order: bool,
 
@@ -195,7 +188,7 @@ pub struct RedriveArgs {
     #[arg(long)]
     pub without_parked: bool,
 
-    /// Which.
+    /// The dead letters to close.
     #[command(flatten)]
     pub close: CloseArgs,
 }
@@ -207,13 +200,13 @@ pub struct DropArgs {
     #[arg(long)]
     pub yes: bool,
 
-    /// Which.
+    /// The dead letters to close.
     #[command(flatten)]
     pub close: CloseArgs,
 }
 
 impl FilterArgs {
-    /// Nothing is filtered, but for the number.
+    /// Whether no filter but `--limit` is given.
     pub fn is_empty(&self) -> bool {
         *self
             == Self {
@@ -224,8 +217,8 @@ impl FilterArgs {
 }
 
 impl ShowArgs {
-    /// The dead letter; `None` if it is none.
-    pub fn record(&self) -> Option<EventPosition> {
+    /// Parses the position of the dead letter; `None` if the arguments have another form.
+    pub fn position(&self) -> Option<EventPosition> {
         self.id.join(" ").parse().ok()
     }
 }
@@ -242,39 +235,14 @@ fn time(text: &str) -> Result<OffsetDateTime, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::{Cli, Command};
-
-    fn parse(args: &[&str]) -> Result<DlqCommand, clap::Error> {
-        let all = ["walrelay", "dlq"].iter().chain(args);
-        Cli::try_parse_from(all).map(|cli| match cli.command {
-            Command::Dlq(args) => args.command,
-            other => panic!("{other:?}"),
-        })
-    }
+    use crate::cli::{Command, parse};
 
     #[test]
     fn filters_are_read() {
-        let DlqCommand::List(list) = parse(&[
-            "list",
-            "--class",
-            "rejected",
-            "--class",
-            "parked",
-            "--id",
-            "1/A 2",
-            "--since",
-            "2026-01-02T03:04:05+01:00",
-            "--limit",
-            "3",
-            "--set",
-            "source.slot=x",
-        ])
-        .unwrap() else {
-            panic!("not list")
-        };
+        let line = "dlq list --class rejected --class parked --id \"1/A 2\" \
+                    --since 2026-01-02T03:04:05+01:00 --limit 3 --set source.slot=x";
+        let list = parsed!(line, Command::Dlq, DlqCommand::List);
         assert_eq!(list.filter.class, ["rejected", "parked"]);
         assert_eq!(
             list.filter.id,
@@ -292,33 +260,29 @@ mod tests {
 
     #[test]
     fn a_limit_alone_selects_everything() {
-        let DlqCommand::Redrive(redrive) = parse(&["redrive", "--limit", "3"]).unwrap() else {
-            panic!("not redrive")
-        };
+        let redrive = parsed!("dlq redrive --limit 3", Command::Dlq, DlqCommand::Redrive);
         assert!(redrive.close.filter.is_empty());
     }
 
     #[test]
-    fn a_letter_is_named_by_one_or_two_words() {
-        for words in [&["show", "0/1 2"][..], &["show", "0/1", "2", "--value"]] {
-            let DlqCommand::Show(show) = parse(words).unwrap() else {
-                panic!("not show")
-            };
-            assert_eq!(show.record(), Some(EventPosition { lsn: 1, row: 2 }));
+    fn a_dead_letter_is_named_by_one_or_two_words() {
+        for line in ["dlq show \"0/1 2\"", "dlq show 0/1 2 --value"] {
+            let show = parsed!(line, Command::Dlq, DlqCommand::Show);
+            assert_eq!(show.position(), Some(EventPosition { lsn: 1, row: 2 }));
         }
     }
 
     #[test]
     fn mistakes_are_named() {
-        for (args, about) in [
-            (&["list", "--class", "wrong"][..], "unroutable"),
-            (&["list", "--id", "16"], "LSN and row"),
-            (&["list", "--since", "yesterday"], "2026-01-02T03:04:05Z"),
-            (&["list", "--slot", "a", "--all-slots"], "--all-slots"),
-            (&["list", "--limit", "0"], "1.."),
-            (&["show"], "LSN ROW"),
+        for (line, about) in [
+            ("list --class wrong", "unroutable"),
+            ("list --id 16", "LSN and row"),
+            ("list --since yesterday", "2026-01-02T03:04:05Z"),
+            ("list --slot a --all-slots", "--all-slots"),
+            ("list --limit 0", "1.."),
+            ("show", "LSN ROW"),
         ] {
-            let error = parse(args).unwrap_err().to_string();
+            let error = parse(&format!("dlq {line}")).unwrap_err().to_string();
             assert!(error.contains(about), "{error}");
         }
     }

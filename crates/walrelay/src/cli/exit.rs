@@ -1,32 +1,33 @@
-//! Exit codes, documented here and nowhere else by hand.
+//! Exit codes. Documents are generated from this list.
 
 use std::process::ExitCode;
 
-/// How the program ends. Numbers follow `sysexits.h` where it has one that fits.
+/// An exit code. The numbers follow `sysexits.h` where it has one that fits.
 ///
 /// `walrelay --help` and `docs/CONFIGURATION.md` list them from [`Exit::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Exit {
-    /// Done. For `run`: asked to stop, and everything that was sent is confirmed.
-    Ok,
+    /// Success. For `run`: stopped on request, and everything that was sent is confirmed.
+    Ok = 0,
     /// `EX_USAGE`.
-    Usage,
+    Usage = 64,
     /// `EX_DATAERR`.
-    Data,
+    Data = 65,
     /// `EX_UNAVAILABLE`.
-    Unavailable,
+    Unavailable = 69,
     /// `EX_SOFTWARE`.
-    Internal,
+    Internal = 70,
     /// `EX_TEMPFAIL`.
-    Temporary,
+    Temporary = 75,
     /// `EX_NOPERM`.
-    Denied,
+    Denied = 77,
     /// `EX_CONFIG`.
-    Config,
+    Config = 78,
 }
 
 impl Exit {
-    /// All of them, by number.
+    /// All exit codes, in ascending order.
     pub const ALL: [Self; 8] = [
         Self::Ok,
         Self::Usage,
@@ -38,21 +39,12 @@ impl Exit {
         Self::Config,
     ];
 
-    /// What the shell sees.
+    /// The number that the process exits with.
     pub const fn code(self) -> u8 {
-        match self {
-            Self::Ok => 0,
-            Self::Usage => 64,
-            Self::Data => 65,
-            Self::Unavailable => 69,
-            Self::Internal => 70,
-            Self::Temporary => 75,
-            Self::Denied => 77,
-            Self::Config => 78,
-        }
+        self as u8
     }
 
-    /// One line for people.
+    /// The meaning in one line, for `--help` and the documents.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done; for `run`: stopped on request, everything sent is confirmed",
@@ -75,14 +67,10 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The list that `--help` ends with.
+/// The list of exit codes at the end of `--help`.
 pub(super) fn help() -> String {
-    let mut text = String::from("Exit codes:");
-    for exit in Exit::ALL {
-        let line = format!("\n  {:>2}  {}", exit.code(), exit.meaning());
-        text.push_str(&line);
-    }
-    text
+    let lines = Exit::ALL.map(|exit| format!("\n  {:>2}  {}", exit.code(), exit.meaning()));
+    format!("Exit codes:{}", lines.concat())
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Failures that end a command, and how they are printed.
 
 use std::error::Error;
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use crate::config::ConfigError;
@@ -10,23 +9,24 @@ use super::exit::Exit;
 
 /// A failure that ends a command: what is wrong, why, what to do, and the exit code.
 ///
-/// `what` and `remedy` name things, never secrets and never row values.
-#[derive(Debug)]
+/// `what` and `remedy` contain names of things, never secrets or row values.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
 pub struct Failure {
-    /// A stable name to search for, in lower case with hyphens.
+    /// A stable id to search for, in lower case with hyphens.
     pub id: &'static str,
-    /// How the program ends.
+    /// The exit code of the program.
     pub exit: Exit,
     /// What is wrong, without a full stop. Further lines may show where.
     pub what: String,
-    /// What led to it. Boxed and not flattened: all causes are shown.
+    /// The cause. Its own chain of sources is printed, too.
     pub source: Option<Box<dyn Error + Send + Sync>>,
-    /// What to do about it.
+    /// What the operator can do about it.
     pub remedy: Option<String>,
 }
 
 impl Failure {
-    /// A failure without cause and remedy.
+    /// Creates a failure without cause and remedy.
     pub fn new(id: &'static str, exit: Exit, what: impl Into<String>) -> Self {
         Self {
             id,
@@ -37,14 +37,14 @@ impl Failure {
         }
     }
 
-    /// With its cause.
+    /// Sets the cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// With what to do about it.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
@@ -67,14 +67,12 @@ impl Failure {
             }
         };
         let what = printable(&self.what);
-        let (first, more) = match what.split_once('\n') {
-            Some((first, more)) => (first, Some(more)),
-            None => (what.as_str(), None),
-        };
+        let mut lines = what.lines();
+        let first = lines.next().unwrap_or_default();
         let id = paint("2", &format!("[{}]", self.id));
         writeln!(out, "{}: {first} {id}", paint("1;31", "error"))?;
-        if let Some(more) = more {
-            writeln!(out, "{more}")?;
+        for line in lines {
+            writeln!(out, "{line}")?;
         }
         let mut cause = Error::source(self);
         let mut before = what;
@@ -94,31 +92,16 @@ impl Failure {
     }
 }
 
-/// Texts of servers and files may contain control characters, which a terminal would obey.
+/// Replaces control characters, which a terminal would obey, by spaces; newlines stay. Texts of
+/// servers and files may contain them.
 pub(crate) fn printable(text: &str) -> String {
-    let safe = |c: char| match c {
-        '\n' => '\n',
-        c if c.is_control() => ' ',
-        c => c,
+    let safe = |c: char| {
+        if c.is_control() && c != '\n' { ' ' } else { c }
     };
     text.trim_end().chars().map(safe).collect()
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl Error for Failure {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source
-            .as_deref()
-            .map(|source| source as &(dyn Error + 'static))
-    }
-}
-
-/// A configuration may be wrong in several places: one failure for each, in order.
+/// One failure for each problem of the configuration, in order.
 impl From<ConfigError> for Vec<Failure> {
     fn from(error: ConfigError) -> Self {
         error
@@ -135,21 +118,21 @@ impl From<ConfigError> for Vec<Failure> {
     }
 }
 
-/// Whether output may be coloured: to a terminal, unless `NO_COLOR` is set
-/// (<https://no-color.org>: present and not empty).
+/// Whether output may be coloured: only on a terminal that is not `TERM=dumb`, and not if
+/// `NO_COLOR` is set (<https://no-color.org>: present and not empty).
 pub fn colours(terminal: bool, env: &dyn Fn(&str) -> Option<String>) -> bool {
     let refused = env("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = env("TERM").is_some_and(|value| value == "dumb");
     terminal && !refused && !dumb
 }
 
-/// Writes failures to standard error and gives the exit code of the first.
+/// Writes failures to standard error and returns the exit code of the first.
 pub fn report(failures: &[Failure], env: &dyn Fn(&str) -> Option<String>) -> Exit {
     let stderr = io::stderr();
     let colours = colours(stderr.is_terminal(), env);
     let mut out = stderr.lock();
     for failure in failures {
-        // Standard error may be closed.
+        // Writing fails if standard error is closed.
         let _ = failure.render(&mut out, colours);
     }
     failures.first().map_or(Exit::Ok, |failure| failure.exit)
@@ -171,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_causes_remedy_and_id_are_shown() {
+    fn a_failure_is_rendered_with_causes_remedy_and_id() {
         let failure = Failure::new("sink-unreachable", Exit::Unavailable, "no broker answers")
             .caused_by(Outer(io::Error::other("inner")))
             .remedy("check bootstrap.servers");
@@ -213,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn no_colours_unless_a_terminal_wants_them() {
+    fn colours_only_on_a_capable_terminal() {
         let with = |name: &'static str, value: &'static str| {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };

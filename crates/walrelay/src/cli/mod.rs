@@ -6,8 +6,27 @@
 //! - [`Exit`]: the exit codes.
 //!
 //! # Invariants
-//! - Exit codes are an interface: `docs/CONFIGURATION.md` and `--help` list them from [`Exit::ALL`].
-//! - Texts of servers and files are printed without their control characters.
+//! - Exit codes are an interface: `docs/CONFIGURATION.md` and `--help` list them from
+//!   [`Exit::ALL`].
+//! - Control characters in texts of servers and files are not printed.
+
+/// The arguments of a command line: those of this variant of [`Command`], and of a variant of its
+/// subcommands where one is named.
+#[cfg(test)]
+macro_rules! parsed {
+    ($line:expr, $command:path) => {
+        match $crate::cli::parse($line).unwrap() {
+            $command(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    };
+    ($line:expr, $command:path, $subcommand:path) => {
+        match *parsed!($line, $command) {
+            $subcommand(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    };
+}
 
 mod args;
 mod bench;
@@ -18,35 +37,47 @@ mod dlq;
 mod exit;
 mod failure;
 mod import;
-mod prune;
 mod replay;
 mod resend;
 mod route;
 mod slots;
 
-pub use args::{CheckArgs, Cli, Command, DemoArgs, InitArgs, RunArgs, StatusArgs, completions};
+pub use args::{
+    CheckArgs, Cli, Command, DemoArgs, InitArgs, PruneArgs, RunArgs, StatusArgs, completions,
+};
 pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{
-    AdvanceBookmarkArgs, BookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs,
-    ListBookmarksArgs,
+    AdvanceBookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, ListBookmarksArgs,
 };
 pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output};
 pub use cutover::{
-    CutoverArgs, CutoverCommand, CutoverId, RollbackCutoverArgs, ShadowCutoverArgs,
-    SwitchCutoverArgs, VerifyCutoverArgs,
+    CutoverCommand, CutoverId, RollbackCutoverArgs, ShadowCutoverArgs, SwitchCutoverArgs,
+    VerifyCutoverArgs,
 };
 pub use dlq::{
-    CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs,
-    ShowArgs,
+    CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
 pub(crate) use failure::printable;
 pub use failure::{Failure, colours, report};
 pub use import::ImportArgs;
-pub use prune::PruneArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
-pub use slots::{
-    AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsArgs, SlotsCommand,
-};
+pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
+
+/// Parses a command line without the program's name. A word with blanks stands in double quotes.
+#[cfg(test)]
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    use clap::Parser as _;
+
+    let mut words = vec!["walrelay"];
+    for (at, part) in line.split('"').enumerate() {
+        if at.is_multiple_of(2) {
+            words.extend(part.split_whitespace());
+        } else {
+            words.push(part);
+        }
+    }
+    Cli::try_parse_from(words).map(|cli| cli.command)
+}

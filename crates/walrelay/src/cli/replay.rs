@@ -16,11 +16,12 @@ use super::common::ConfigArgs;
 /// Arguments of `replay`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ReplayArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
-    /// Where to begin: a bookmark, a position such as 0/16B3748, or a time such as 2026-01-02T03:04:05Z.
+    /// Where to begin: a bookmark, a position such as 0/16B3748, or a time such as
+    /// 2026-01-02T03:04:05Z.
     #[arg(
         long,
         value_name = "BOOKMARK|LSN|TIME",
@@ -65,8 +66,8 @@ pub struct ReplayArgs {
     )]
     pub resume: Option<String>,
 
-    /// Where the progress of the replay is noted for --resume; without it, beside `[source] state_file`, or in
-    /// the working directory.
+    /// Where the progress of the replay is noted for --resume; without it, beside `[source]
+    /// state_file`, or in the working directory.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -75,27 +76,27 @@ pub struct ReplayArgs {
     pub yes: bool,
 }
 
-/// Where a replay begins.
+/// The beginning of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayFrom {
-    /// At a bookmark.
+    /// The position of this bookmark.
     Bookmark(String),
-    /// At a position.
+    /// This position.
     Lsn(Lsn),
-    /// With what was committed at this time or later.
+    /// The first transaction that was committed at this time or later.
     Time(OffsetDateTime),
 }
 
-/// Where a replay ends.
+/// The end of a replay, exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayTo {
-    /// Before what was committed at this position or later.
+    /// Before the first transaction that was committed at this position or later.
     Lsn(Lsn),
-    /// Before what was committed at this time or later.
+    /// Before the first transaction that was committed at this time or later.
     Time(OffsetDateTime),
 }
 
-/// Where the records of a replay go.
+/// The sink of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplaySink {
@@ -112,11 +113,7 @@ impl FromStr for ReplayFrom {
         Ok(match text.parse() {
             Ok(ReplayTo::Lsn(lsn)) => Self::Lsn(lsn),
             Ok(ReplayTo::Time(time)) => Self::Time(time),
-            Err(_) if text.contains(['/', ':', ' ']) => {
-                return Err(
-                    "a position has the form 0/16B3748, a time 2026-01-02T03:04:05Z".to_owned(),
-                );
-            }
+            Err(error) if text.contains(['/', ':', ' ']) => return Err(error),
             Err(_) => Self::Bookmark(text.to_owned()),
         })
     }
@@ -172,22 +169,15 @@ fn id(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::{Cli, Command};
-
-    fn parse(args: &[&str]) -> Result<ReplayArgs, clap::Error> {
-        let all = ["walrelay", "replay"].iter().chain(args);
-        Cli::try_parse_from(all).map(|cli| match cli.command {
-            Command::Replay(args) => *args,
-            other => panic!("{other:?}"),
-        })
-    }
+    use crate::cli::{Command, parse};
 
     #[test]
     fn a_beginning_is_a_bookmark_a_position_or_a_time() {
-        let from = |text: &str| parse(&["--from", text]).unwrap().from.unwrap();
+        let from = |text: &str| {
+            let args = parsed!(&format!("replay --from {text}"), Command::Replay);
+            args.from.unwrap()
+        };
         assert_eq!(from("may"), ReplayFrom::Bookmark("may".to_owned()));
         assert_eq!(from("0/A"), ReplayFrom::Lsn(Lsn::new(10)));
         let ReplayFrom::Time(time) = from("2026-01-02T03:04:05+01:00") else {
@@ -197,28 +187,22 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
-        for (args, about) in [
-            (&[][..], "--from"),
-            (&["--from", "0/x"], "0/16B3748"),
-            (&["--from", "a", "--to", "b"], "0/16B3748"),
-            (
-                &["--from", "a", "--topic-prefix", "p.", "--to-topic", "t"],
-                "--to-topic",
-            ),
-            (&["--from", "a", "--to-topic", "ä"], "letters"),
-            (
-                &["--from", "a", "--where", "payload = 'x'"],
-                "begins with type",
-            ),
-            (&["--from", "a", "--rate", "0"], "--rate"),
-            (&["--resume", "../../x"], "eight"),
-            (&["--resume", "0123abcd", "--to", "0/1"], "--to"),
+    fn conflicting_arguments_are_refused() {
+        for (line, about) in [
+            ("", "--from"),
+            ("--from 0/x", "0/16B3748"),
+            ("--from a --to b", "0/16B3748"),
+            ("--from a --topic-prefix p. --to-topic t", "--to-topic"),
+            ("--from a --to-topic ä", "letters"),
+            ("--from a --where \"payload = 'x'\"", "begins with type"),
+            ("--from a --rate 0", "--rate"),
+            ("--resume ../../x", "eight"),
+            ("--resume 0123abcd --to 0/1", "--to"),
         ] {
-            let error = parse(args).unwrap_err().to_string();
-            assert!(error.contains(about), "{args:?}: {error}");
+            let error = parse(&format!("replay {line}")).unwrap_err().to_string();
+            assert!(error.contains(about), "{line}: {error}");
         }
-        let args = parse(&["--resume", "0123ABCD", "--yes"]).unwrap();
+        let args = parsed!("replay --resume 0123ABCD --yes", Command::Replay);
         assert_eq!(args.resume.as_deref(), Some("0123abcd"));
     }
 }

@@ -16,32 +16,23 @@ pub struct ResendArgs {
     #[arg(long, value_name = "SQL")]
     pub r#where: Option<String>,
 
-    /// Where; a dry run says how many rows that are.
+    /// The configuration, `--dry-run` and `--yes`; a dry run prints the number of rows.
     #[command(flatten)]
     pub ask: AskArgs,
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
-    use crate::cli::{Cli, Command};
+    use crate::cli::{Command, parse};
 
     #[test]
     fn either_ids_or_a_condition_are_read() {
-        let parse = |args: &[&str]| {
-            let all = [&["walrelay", "resend"], args].concat();
-            Cli::try_parse_from(all).map(|cli| match cli.command {
-                Command::Resend(args) => *args,
-                other => panic!("{other:?}"),
-            })
-        };
-        let ids = parse(&["--id", "1", "--id", "2", "--yes"]).unwrap();
+        let ids = parsed!("resend --id 1 --id 2 --yes", Command::Resend);
         assert_eq!(ids.id, ["1", "2"]);
         assert!(ids.ask.yes && !ids.ask.change.dry_run);
-        let rows = parse(&["--where", "id < 3", "--dry-run"]).unwrap();
+        let rows = parsed!("resend --where \"id < 3\" --dry-run", Command::Resend);
         assert_eq!(rows.r#where.as_deref(), Some("id < 3"));
-        for wrong in [&[][..], &["--id", "1", "--where", "true"]] {
+        for wrong in ["resend", "resend --id 1 --where true"] {
             assert!(parse(wrong).is_err());
         }
     }

@@ -9,14 +9,15 @@ use super::common::ConfigArgs;
 /// Arguments of `route`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct RouteArgs {
-    /// Which configuration.
+    /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
 
     /// A file with the row: a JSON object of columns and values; `-` for standard input.
     ///
-    /// Values are texts as Postgres prints them, or JSON's own: numbers, booleans, null, and objects
-    /// and arrays for json and jsonb. A member "$types" is an object of columns and their types.
+    /// Values are texts as Postgres prints them, or JSON's own: numbers, booleans, null, and
+    /// objects and arrays for json and jsonb. A member "$types" is an object of columns and their
+    /// types.
     #[arg(long, value_name = "FILE")]
     pub row: PathBuf,
 
@@ -33,7 +34,7 @@ pub struct RouteArgs {
     pub output: Form,
 }
 
-/// How a record is shown.
+/// The output format of a record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// For people.

@@ -7,15 +7,7 @@ use walrelay_lsn::Lsn;
 
 use super::common::{AskArgs, ChangeArgs, ListSlotsArgs};
 
-/// Arguments of `slots`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct SlotsArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: SlotsCommand,
-}
-
-/// What can be done with replication slots.
+/// Subcommands of `slots`.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum SlotsCommand {
     /// List all replication slots of the server, and the WAL that each keeps.
@@ -54,7 +46,7 @@ pub struct CreateSlotArgs {
     /// The slot, instead of the configured one.
     pub name: Option<String>,
 
-    /// Where.
+    /// The configuration and `--dry-run`.
     #[command(flatten)]
     pub change: ChangeArgs,
 }
@@ -65,7 +57,7 @@ pub struct DropSlotArgs {
     /// The slot.
     pub name: String,
 
-    /// Where.
+    /// The configuration, `--dry-run` and `--yes`.
     #[command(flatten)]
     pub ask: AskArgs,
 }
@@ -80,17 +72,17 @@ pub struct AdvanceSlotArgs {
     #[arg(long, value_name = "LSN|now")]
     pub to: AdvanceTo,
 
-    /// Where.
+    /// The configuration, `--dry-run` and `--yes`.
     #[command(flatten)]
     pub ask: AskArgs,
 }
 
-/// Where a slot is moved.
+/// The position that a slot is advanced to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdvanceTo {
-    /// To the end of the log.
+    /// The end of the WAL.
     Now,
-    /// To this position.
+    /// This position.
     Lsn(Lsn),
 }
 
@@ -109,41 +101,26 @@ impl FromStr for AdvanceTo {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::cli::{Cli, Command};
-
-    fn parse(args: &str) -> Result<SlotsCommand, clap::Error> {
-        let all = ["walrelay", "slots"].into_iter();
-        let all = all.chain(args.split_whitespace());
-        Cli::try_parse_from(all).map(|cli| match cli.command {
-            Command::Slots(args) => args.command,
-            other => panic!("{other:?}"),
-        })
-    }
+    use crate::cli::{Command, parse};
 
     #[test]
     fn commands_are_read() {
-        let SlotsCommand::Advance(advance) = parse("advance x --to 1/A --dry-run").unwrap() else {
-            panic!("not advance")
-        };
+        let line = "slots advance x --to 1/A --dry-run";
+        let advance = parsed!(line, Command::Slots, SlotsCommand::Advance);
         assert_eq!(advance.to, AdvanceTo::Lsn(Lsn::new(0x1_0000_000A)));
         assert!(advance.ask.change.dry_run && !advance.ask.yes);
-        let SlotsCommand::Advance(advance) = parse("advance x --to now --yes").unwrap() else {
-            panic!("not advance")
-        };
+        let line = "slots advance x --to now --yes";
+        let advance = parsed!(line, Command::Slots, SlotsCommand::Advance);
         assert_eq!(advance.to, AdvanceTo::Now);
-        let SlotsCommand::Create(create) = parse("create").unwrap() else {
-            panic!("not create")
-        };
+        let create = parsed!("slots create", Command::Slots, SlotsCommand::Create);
         assert_eq!(create.name, None);
         for (line, about) in [
             ("advance x", "--to"),
             ("advance x --to tomorrow", "0/16B3748"),
             ("drop", "NAME"),
         ] {
-            let error = parse(line).unwrap_err().to_string();
+            let error = parse(&format!("slots {line}")).unwrap_err().to_string();
             assert!(error.contains(about), "{error}");
         }
     }

@@ -1,32 +1,30 @@
-//! `walrelay bookmark`: kept positions of the relay's slot are created, listed, advanced and dropped.
-
-use std::io::{self, Write};
+//! `walrelay bookmark`: creates, lists, advances and drops bookmarks of the relay's slot.
 
 use serde::Serialize;
 use walrelay_walsender::Session;
 
 use super::connect::block_on;
-use super::server::{Server, failure};
-use super::slots::{advance_slot, drop_slot, say};
-use super::units::{bytes, columns};
-use super::{Ended, Env, output};
+use super::server::Server;
+use super::slots::{advance_slot, drop_slot};
+use super::units::{Column, bytes, list_text};
+use super::{CommandResult, Env, print_line, print_text};
 use crate::cli::{
-    AdvanceBookmarkArgs, AdvanceTo, BookmarkArgs, BookmarkCommand, CreateBookmarkArgs,
-    DropBookmarkArgs, Exit, Failure, ListBookmarksArgs, Output,
+    AdvanceBookmarkArgs, AdvanceTo, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, Exit,
+    Failure, ListBookmarksArgs,
 };
 use crate::postgres::{Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, slots};
 
 /// `walrelay bookmark`.
-pub(crate) fn bookmark(args: &BookmarkArgs, env: Env<'_>) -> Ended {
-    let config = match &args.command {
+pub(crate) fn bookmark(command: &BookmarkCommand, env: Env<'_>) -> CommandResult {
+    let config = match command {
         BookmarkCommand::List(args) => &args.list.config,
         BookmarkCommand::Create(args) => &args.change.config,
         BookmarkCommand::Drop(args) => &args.ask.change.config,
         BookmarkCommand::Advance(args) => &args.ask.change.config,
     };
-    let server = Server::of(config, env)?;
+    let server = Server::load(config, env)?;
     Ok(block_on(Box::pin(async {
-        match &args.command {
+        match command {
             BookmarkCommand::List(args) => list(args, server).await,
             BookmarkCommand::Create(args) => create(args, server).await,
             BookmarkCommand::Drop(args) => drop_bookmark(args, server).await,
@@ -35,25 +33,29 @@ pub(crate) fn bookmark(args: &BookmarkArgs, env: Env<'_>) -> Ended {
     }))??)
 }
 
-/// The slot of a bookmark by its name.
-fn named(server: &Server, name: &str) -> Result<String, Failure> {
+/// The name of a bookmark's slot.
+fn slot_name(server: &Server, name: &str) -> Result<String, Failure> {
     bookmark_slot(server.slot(), name).map_err(|why| {
         Failure::new("bookmark-name", Exit::Usage, why).remedy("choose a shorter, plain name")
     })
 }
 
-/// The slot of a bookmark that exists.
-async fn existing(server: &Server, session: &mut Session, name: &str) -> Result<String, Failure> {
-    let slot = named(server, name)?;
-    let all = bookmarks(session, server.slot()).await.map_err(failure)?;
+/// The name of the slot of an existing bookmark.
+async fn existing_slot(
+    server: &Server,
+    session: &mut Session,
+    name: &str,
+) -> Result<String, Failure> {
+    let slot = slot_name(server, name)?;
+    let all = bookmarks(session, server.slot()).await?;
     if all.iter().any(|bookmark| bookmark.name == name) {
         return Ok(slot);
     }
-    Err(unknown(server.slot(), name))
+    Err(unknown_bookmark(server.slot(), name))
 }
 
-/// There is no such bookmark.
-pub(super) fn unknown(slot: &str, name: &str) -> Failure {
+/// The failure that a bookmark does not exist.
+pub(super) fn unknown_bookmark(slot: &str, name: &str) -> Failure {
     let what = format!("there is no bookmark {name} of slot {slot}");
     Failure::new("bookmark-unknown", Exit::Usage, what)
         .remedy("walrelay bookmark list shows those there are")
@@ -61,38 +63,38 @@ pub(super) fn unknown(slot: &str, name: &str) -> Failure {
 
 async fn create(args: &CreateBookmarkArgs, server: Server) -> Result<(), Failure> {
     let (name, live) = (&args.name, server.slot());
-    let slot = named(&server, name)?;
+    let slot = slot_name(&server, name)?;
     if name == ROLLING {
         let what = "the bookmark rolling is the one that the running relay keeps";
         return Err(Failure::new("bookmark-name", Exit::Usage, what)
             .remedy("choose another name, or set keep in [retention] to have it kept"));
     }
     let mut session = server.connect().await?;
-    let all = slots(&mut session).await.map_err(failure)?;
+    let all = slots(&mut session).await?;
     if all.iter().any(|found| found.name == slot) {
         let what = format!("bookmark {name} exists already");
         return Err(Failure::new("bookmark-exists", Exit::Usage, what).remedy(
             "choose another name, or move it to the relay's position: walrelay bookmark advance",
         ));
     }
-    let original = of_relay(&all, live)?;
+    let original = relay_slot(&all, live)?;
     let sql = copy_slot(live, &slot, false);
     if args.change.dry_run {
-        return say(&format!("{sql};"));
+        return print_line(&format!("{sql};"));
     }
-    session.query(&sql).await.map_err(failure)?;
+    session.query(&sql).await?;
     session.close().await;
     let at = original
         .confirmed
         .map_or_else(String::new, |at| format!(" at {at}"));
-    say(&format!(
+    print_line(&format!(
         "created bookmark {name}{at}: what is committed from there on can be replayed, and the server keeps \
          WAL for it in slot {slot}"
     ))
 }
 
-/// The slot that the relay reads.
-pub(super) fn of_relay<'s>(all: &'s [SlotRow], slot: &str) -> Result<&'s SlotRow, Failure> {
+/// The row of the relay's slot.
+fn relay_slot<'s>(all: &'s [SlotRow], slot: &str) -> Result<&'s SlotRow, Failure> {
     all.iter().find(|found| found.name == slot).ok_or_else(|| {
         let what = format!("there is no replication slot {slot}");
         Failure::new("slot-unknown", Exit::Usage, what).remedy("walrelay slots list")
@@ -101,9 +103,9 @@ pub(super) fn of_relay<'s>(all: &'s [SlotRow], slot: &str) -> Result<&'s SlotRow
 
 async fn advance(args: &AdvanceBookmarkArgs, server: Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
-    let slot = existing(&server, &mut session, &args.name).await?;
-    let all = slots(&mut session).await.map_err(failure)?;
-    let live = of_relay(&all, server.slot())?.confirmed;
+    let slot = existing_slot(&server, &mut session, &args.name).await?;
+    let all = slots(&mut session).await?;
+    let live = relay_slot(&all, server.slot())?.confirmed;
     let to = match (args.to, live) {
         (Some(to), Some(live)) if to > live => {
             let what = format!("the relay is at {live}, before {to}");
@@ -112,17 +114,17 @@ async fn advance(args: &AdvanceBookmarkArgs, server: Server) -> Result<(), Failu
         }
         (Some(to), _) => to,
         (None, Some(live)) => live,
-        (None, None) => return Err(unknown(server.slot(), &args.name)),
+        (None, None) => return Err(unknown_bookmark(server.slot(), &args.name)),
     };
-    let passed = "events in them can no longer be replayed from this bookmark";
+    let consequence = "events in them can no longer be replayed from this bookmark";
     let to = AdvanceTo::Lsn(to);
-    advance_slot(session, &slot, to, (&args.ask).into(), passed).await
+    advance_slot(session, &slot, to, &args.ask, consequence).await
 }
 
 async fn drop_bookmark(args: &DropBookmarkArgs, server: Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
-    let slot = existing(&server, &mut session, &args.name).await?;
-    drop_slot(session, &slot, &args.name, (&args.ask).into(), |slot| {
+    let slot = existing_slot(&server, &mut session, &args.name).await?;
+    drop_slot(session, &slot, &args.name, &args.ask, |slot| {
         let from = slot
             .confirmed
             .map_or_else(String::new, |from| format!(" from {from} on"));
@@ -133,12 +135,10 @@ async fn drop_bookmark(args: &DropBookmarkArgs, server: Server) -> Result<(), Fa
 
 async fn list(args: &ListBookmarksArgs, server: Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
-    let found = bookmarks(&mut session, server.slot())
-        .await
-        .map_err(failure)?;
+    let found = bookmarks(&mut session, server.slot()).await?;
     session.close().await;
     let end = if args.times && !found.is_empty() {
-        Some(server.system().await?.flushed)
+        Some(server.identify().await?.flushed)
     } else {
         None
     };
@@ -152,45 +152,31 @@ async fn list(args: &ListBookmarksArgs, server: Server) -> Result<(), Failure> {
         };
         listed.push((bookmark, first.map(|first| first.to_string())));
     }
-    let mut out = Vec::new();
-    match args.list.output {
-        Output::Table => table(&listed, args.times, &mut out).map_err(output)?,
-        Output::Json => listed
-            .iter()
-            .try_for_each(|(bookmark, first)| line(bookmark, first.as_deref(), &mut out))
-            .map_err(output)?,
-    }
-    io::stdout().write_all(&out).map_err(output)
+    // The last column is that of the times.
+    let columns = &COLUMNS[..COLUMNS.len() - usize::from(!args.times)];
+    let text = list_text(args.list.output, &listed, columns, bookmark_json)?;
+    print_text(&text)
 }
 
-fn table(found: &[(Bookmark, Option<String>)], times: bool, out: &mut dyn Write) -> io::Result<()> {
-    let head = ["BOOKMARK", "SLOT", "POSITION", "RETAINED", "WAL"];
-    let mut head = head.map(str::to_owned).to_vec();
-    if times {
-        head.push("FIRST COMMIT".to_owned());
-    }
-    let mut rows: Vec<Vec<String>> = vec![head];
-    let optional = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    for (bookmark, first) in found {
-        let slot = &bookmark.slot;
-        let mut row = vec![
-            bookmark.name.clone(),
-            slot.name.clone(),
-            optional(bookmark.position().map(|at| at.to_string())),
-            optional(slot.retained.map(bytes)),
-            optional(slot.wal_status.clone()),
-        ];
-        if times {
-            row.push(optional(first.clone()));
-        }
-        rows.push(row);
-    }
-    columns(&rows, out)
-}
+/// A bookmark, and the time of its first commit where `--times` asks for it.
+type ListedBookmark = (Bookmark, Option<String>);
 
-/// A bookmark as a program sees it.
+const COLUMNS: [Column<ListedBookmark>; 6] = [
+    ("BOOKMARK", |(bookmark, _)| Some(bookmark.name.clone())),
+    ("SLOT", |(bookmark, _)| Some(bookmark.slot.name.clone())),
+    ("POSITION", |(bookmark, _)| {
+        bookmark.position().map(|at| at.to_string())
+    }),
+    ("RETAINED", |(bookmark, _)| {
+        bookmark.slot.retained.map(bytes)
+    }),
+    ("WAL", |(bookmark, _)| bookmark.slot.wal_status.clone()),
+    ("FIRST COMMIT", |(_, first)| first.clone()),
+];
+
+/// A bookmark in the output format `json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct BookmarkJson<'a> {
     bookmark: &'a str,
     slot: &'a str,
     position: Option<String>,
@@ -199,16 +185,13 @@ struct Line<'a> {
     first_commit: Option<&'a str>,
 }
 
-/// One object on a line.
-fn line(bookmark: &Bookmark, first: Option<&str>, out: &mut Vec<u8>) -> io::Result<()> {
-    let line = Line {
+fn bookmark_json((bookmark, first): &ListedBookmark) -> BookmarkJson<'_> {
+    BookmarkJson {
         bookmark: &bookmark.name,
         slot: &bookmark.slot.name,
         position: bookmark.position().map(|at| at.to_string()),
         retained_bytes: bookmark.slot.retained,
         wal_status: bookmark.slot.wal_status.as_deref(),
-        first_commit: first,
-    };
-    serde_json::to_writer(&mut *out, &line)?;
-    out.write_all(b"\n")
+        first_commit: first.as_deref(),
+    }
 }

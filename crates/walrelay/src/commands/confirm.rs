@@ -1,33 +1,39 @@
-//! Asks whoever sits at the terminal before something is changed.
+//! Asks the operator at the terminal before something is changed.
 
 use std::io::{self, IsTerminal, Write};
 
-/// Asks, and compares the answer.
+use crate::cli::Failure;
+
+/// Asks a question.
 ///
 /// # Errors
-/// Why nothing was agreed to.
+/// Returns `not_agreed` with the reason appended, unless the answer is one that `agrees`.
 pub(super) fn confirm(
     question: &str,
-    is_agreement: impl Fn(&str) -> bool,
-) -> Result<(), &'static str> {
+    agrees: impl Fn(&str) -> bool,
+    not_agreed: Failure,
+) -> Result<(), Failure> {
+    let because = |reason: &str| Failure {
+        what: format!("{}: {reason}", not_agreed.what),
+        ..not_agreed
+    };
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        return Err("nobody can be asked, as this is no terminal");
+        return Err(because("nobody can be asked, as this is no terminal"));
     }
-    // Nobody is left to be asked when standard error is closed: then nothing is answered.
+    // If standard error is closed, the question is not shown, and nobody answers it.
     let _ = write!(io::stderr(), "{question}");
     let mut answer = String::new();
     match io::stdin().read_line(&mut answer) {
-        Ok(_) if is_agreement(answer.trim()) => Ok(()),
-        _ => Err("it was not agreed to"),
+        Ok(_) if agrees(answer.trim()) => Ok(()),
+        _ => Err(because("it was not agreed to")),
     }
 }
 
-/// Asks whether to go on: y or yes.
+/// Asks whether to continue: y or yes.
 ///
 /// # Errors
-/// Why nothing was agreed to.
-pub(super) fn go_on() -> Result<(), &'static str> {
-    confirm("Go on? [y/N] ", |answer| {
-        matches!(answer, "y" | "Y" | "yes")
-    })
+/// As [`confirm`].
+pub(super) fn ask_to_continue(not_agreed: Failure) -> Result<(), Failure> {
+    let agrees = |answer: &str| matches!(answer, "y" | "Y" | "yes");
+    confirm("Go on? [y/N] ", agrees, not_agreed)
 }

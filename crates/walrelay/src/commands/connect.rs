@@ -1,4 +1,4 @@
-//! From the configuration to the types of the crates below.
+//! Converts the configuration to the types of the crates below, and connects by it.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use walrelay_event_router::{
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
 use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings};
 use walrelay_sink::Parking;
-use walrelay_walsender::ConnInfo;
+use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::Env;
 use crate::cli::{Exit, Failure};
@@ -21,8 +21,8 @@ use crate::failures;
 use crate::postgres::{Marking, Selection, Wanted};
 use crate::registry::Registry;
 use crate::telemetry::RegistryStats;
-use crate::tokens::Tokens;
 
+/// The connection string of `[source] url` with the password and the password file.
 pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
     let mut info: ConnInfo = source
         .url
@@ -33,7 +33,7 @@ pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInf
         info.password = Some(password.clone());
     }
     if info.passfile.is_none() {
-        // As libpq: PGPASSFILE, or ~/.pgpass, if it exists.
+        // Like libpq: PGPASSFILE, or ~/.pgpass; it is used if it exists.
         info.passfile = env("PGPASSFILE")
             .map(PathBuf::from)
             .or_else(|| env("HOME").map(|home| PathBuf::from(home).join(".pgpass")))
@@ -64,7 +64,7 @@ fn debezium_options(debezium: &config::Debezium) -> Options {
     options
 }
 
-/// A UUID of version 7 of this start, as Debezium has one.
+/// A new UUID of version 7 (RFC 9562) that names this run, as Debezium's header `runId` does.
 pub(super) fn run_id() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let millis = since.unwrap_or_default().as_millis() & 0xffff_ffff_ffff;
@@ -79,7 +79,7 @@ pub(super) fn run_id() -> String {
     parts.join("-")
 }
 
-/// The router, and the reader of messages where they are events.
+/// The router, and the reader of logical messages if the configuration makes events of them.
 pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
     let messages = messages(config);
     let route = route(&config.router);
@@ -92,7 +92,7 @@ pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Fail
         .with_position_header(config.position_header.clone())
         .with_wire_format(wire);
     if let Some(messages) = &messages {
-        // All messages have the same columns: report a missing one before the first message.
+        // All messages have the same columns, so a column that the route lacks can be reported now.
         let announced = messages.announce(&mut router);
         announced.map_err(|error| failures::messages(&error))?;
         router.clear();
@@ -113,7 +113,7 @@ fn messages(config: &Config) -> Option<Messages> {
                 (&options.route_by, MessageMember::Aggregate),
             ]
         }
-        // The other parts may read any columns; messages have those that presets read.
+        // The other templates may read any column; messages have the columns that presets read.
         config::Router::Templates(templates) => {
             let id = templates.id.iter();
             id.map(|id| (id, MessageMember::Id)).collect()
@@ -123,6 +123,7 @@ fn messages(config: &Config) -> Option<Messages> {
     Some(Messages::new(prefix, named))
 }
 
+/// The database objects that the relay needs.
 pub(super) fn wanted(config: &Config) -> Wanted {
     let mut columns = match &config.router {
         config::Router::Debezium(debezium) => debezium.options.columns(),
@@ -149,7 +150,7 @@ pub(super) fn wanted(config: &Config) -> Wanted {
     }
 }
 
-/// The column with the id of events, where the route has one.
+/// The column with the id of events; `None` if the route names none.
 pub(super) fn id_column(config: &Config) -> Option<&String> {
     match &config.router {
         config::Router::Debezium(debezium) => Some(&debezium.options.event_id),
@@ -157,7 +158,7 @@ pub(super) fn id_column(config: &Config) -> Option<&String> {
     }
 }
 
-/// Which rows of the tables a snapshot reads, and in which order.
+/// The rows of the tables that a snapshot reads, and their order.
 pub(super) fn selection(config: &Config) -> Selection {
     let time = match &config.router {
         config::Router::Debezium(debezium) => debezium.options.event_timestamp.clone(),
@@ -171,7 +172,8 @@ pub(super) fn selection(config: &Config) -> Selection {
     }
 }
 
-/// Which rows count as not sent, and how they are marked: not at all where `set` is empty.
+/// The rows that count as not sent, and how rows are marked as sent; `set` is empty if they are
+/// not.
 pub(super) fn marking(config: &Config) -> Marking {
     let source = &config.source;
     Marking {
@@ -185,6 +187,7 @@ pub(super) fn marking(config: &Config) -> Marking {
     }
 }
 
+/// The settings of a pipeline.
 pub(super) fn settings(
     config: &Config,
     messages: Option<Messages>,
@@ -192,7 +195,6 @@ pub(super) fn settings(
     schemas: Option<Arc<dyn Schemas>>,
 ) -> Settings {
     let delivery = &config.delivery;
-    let poison = &config.poison;
     Settings {
         tables: Arc::from(config.source.tables.as_slice()),
         messages,
@@ -202,16 +204,7 @@ pub(super) fn settings(
         drain_timeout: delivery.drain_timeout,
         backoff_initial: delivery.backoff.initial,
         backoff_max: delivery.backoff.max,
-        poison: PoisonPolicy {
-            unroutable: poison.unroutable,
-            oversize: poison.oversize,
-            rejected: poison.rejected,
-            undecodable: poison.undecodable,
-            topic: Arc::from(poison.topic.as_str()),
-            slot: Arc::from(config.source.slot.as_str()),
-            retry_for: poison.retry_for,
-            parking,
-        },
+        poison: poison_policy(config, parking),
         on_update: match &config.router {
             config::Router::Debezium(debezium) => debezium.on_update,
             config::Router::Templates(_) => OnUpdate::default(),
@@ -220,7 +213,22 @@ pub(super) fn settings(
     }
 }
 
-/// The schema registry, for a pipeline.
+/// `[poison]` as a pipeline uses it.
+pub(super) fn poison_policy(config: &Config, parking: Option<Arc<Parking>>) -> PoisonPolicy {
+    let poison = &config.poison;
+    PoisonPolicy {
+        unroutable: poison.unroutable,
+        oversize: poison.oversize,
+        rejected: poison.rejected,
+        undecodable: poison.undecodable,
+        topic: Arc::from(poison.topic.as_str()),
+        slot: Arc::from(config.source.slot.as_str()),
+        retry_for: poison.retry_for,
+        parking,
+    }
+}
+
+/// The schema registry as a pipeline uses it; `None` if none is configured.
 pub(super) fn schemas(
     config: &Config,
     stats: Option<Arc<RegistryStats>>,
@@ -229,7 +237,18 @@ pub(super) fn schemas(
     Ok(registry.map(|registry| Arc::new(registry.counting(stats)) as Arc<dyn Schemas>))
 }
 
-/// The schema registry, where one is configured.
+/// As [`schemas`], but never registers a schema.
+pub(super) fn schemas_without_registering(
+    config: &Config,
+) -> Result<Option<Arc<dyn Schemas>>, Failure> {
+    let mut config = config.clone();
+    if let Some(registry) = &mut config.registry {
+        registry.register = false;
+    }
+    schemas(&config, None)
+}
+
+/// The client of the schema registry; `None` if none is configured.
 pub(super) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
     let registry = config.registry.as_ref().map(Registry::new).transpose();
     registry.map_err(|error| {
@@ -243,31 +262,41 @@ pub(super) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
     })
 }
 
-pub(super) fn kafka(
-    sink: &config::KafkaSink,
-    delivery: &config::Delivery,
-) -> Result<KafkaConfig, Failure> {
-    let topics = sink.topics.create.then(|| TopicCreation {
+/// How topics are created by `[sink.topics]`.
+pub(super) fn topic_creation(sink: &config::KafkaSink) -> TopicCreation {
+    TopicCreation {
         // -1 is the broker's default, in both.
         partitions: sink.topics.partitions.unwrap_or(-1),
         replication_factor: sink.topics.replication_factor.map_or(-1, i32::from),
         properties: std::collections::BTreeMap::new(),
-    });
+    }
+}
+
+/// The configuration of the Kafka clients.
+pub(super) fn kafka(
+    sink: &config::KafkaSink,
+    delivery: &config::Delivery,
+) -> Result<KafkaConfig, Failure> {
+    let topics = sink.topics.create.then(|| topic_creation(sink));
     let options = KafkaOptions {
         max_in_flight_records: u64::from(delivery.max_in_flight_records),
         max_in_flight_bytes: delivery.max_in_flight_bytes,
         bulk_linger: Some(delivery.bulk_linger),
         topics,
     };
-    let tokens = sink
-        .bearer
-        .clone()
-        .map(|bearer| Arc::new(Tokens::new(bearer)) as Arc<dyn TokenSource>);
+    let tokens = sink.bearer.clone();
+    let tokens = tokens.map(|bearer| Arc::new(bearer) as Arc<dyn TokenSource>);
     KafkaConfig::with_tokens(sink.properties.0.clone(), options, tokens)
         .map_err(|error| failures::kafka(&error))
 }
 
-/// A runtime for a command: one thread, which is all a pipeline needs.
+/// Opens a session for SQL.
+pub(super) async fn sql_session(info: &ConnInfo) -> Result<Session, Failure> {
+    let session = Session::connect(info, SessionKind::Sql, &[]).await;
+    session.map_err(|error| failures::postgres(error.into()))
+}
+
+/// Runs a future on a runtime of one thread: a pipeline needs no more.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,59 +1,46 @@
-//! `walrelay init`.
-
-use std::io::Write;
+//! `walrelay init`: creates outbox table, publication, slot and role, or prints the SQL that does.
 
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::connect::{block_on, conn_info, wanted};
-use super::{Ended, Env, load, output};
-use crate::cli::{Failure, InitArgs};
+use super::{CommandResult, Env, load, print_text};
+use crate::cli::InitArgs;
 use crate::config::Router;
 use crate::failures;
 use crate::postgres::{
     Action, Moment, PostgresError, SetupError, Wanted, inspect, lock_setup, plan, script,
 };
 
-/// Above the function in scripts.
+/// The comment above the function `outbox.emit` in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
                     -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
 
 /// `walrelay init`.
-pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
+pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     let wanted = Wanted {
         create: true,
         ..wanted(&config)
     };
-    // `init` creates only outbox tables of Debezium's shape: another one exists already.
-    let ours = matches!(config.router, Router::Debezium(_));
+    // `init` creates outbox tables of Debezium's shape only; a table for templates must exist.
+    let create_tables = matches!(config.router, Router::Debezium(_));
     let info = conn_info(&config.source, env)?;
     if args.dry_run {
-        // The relay logs in as the role that its URL names.
+        // Without `--role`, the relay connects as the user of its URL.
         let role = args.role.as_deref().unwrap_or(&info.user);
-        print(&whole_script(&wanted, role, ours))?;
-        return Ok(());
+        return Ok(print_text(&whole_script(&wanted, role, create_tables))?);
     }
     let done = block_on(async {
         let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
-        create(&mut session, &wanted, args.role.as_deref(), ours).await
+        create(&mut session, &wanted, args.role.as_deref(), create_tables).await
     })?;
-    match done {
-        Ok(lines) => print(&lines)?,
-        Err(error) => return Err(vec![failures::postgres(error)]),
-    }
-    Ok(())
+    Ok(print_text(&done.map_err(failures::postgres)?)?)
 }
 
-fn print(text: &str) -> Result<(), Failure> {
-    let written = std::io::stdout().write_all(text.as_bytes());
-    written.map_err(output)
-}
-
-/// The SQL that prepares a database, in the order in which it must run; an empty one, where the
-/// tables are `ours` to make.
-pub(crate) fn whole_script(wanted: &Wanted, role: &str, ours: bool) -> String {
+/// The SQL that prepares a database, in the order in which it must run.
+fn whole_script(wanted: &Wanted, role: &str, create_tables: bool) -> String {
     let tables: Vec<String> = wanted.tables.iter().map(script::create_table).collect();
-    let tables = (ours && !tables.is_empty()).then(|| {
+    let tables = (create_tables && !tables.is_empty()).then(|| {
         let why = "The outbox: services insert here, in the transaction of their data.";
         (why, tables.join("\n"))
     });
@@ -89,28 +76,24 @@ pub(crate) fn whole_script(wanted: &Wanted, role: &str, ours: bool) -> String {
         last,
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
-    let parts: Vec<String> = parts.map(part).collect();
-    parts.join("\n")
+    let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
+    parts.collect::<Vec<_>>().join("\n")
 }
 
-fn part((why, sql): (&str, String)) -> String {
-    format!("-- {why}\n{sql}\n")
-}
-
-/// Creates what is missing; one line per thing.
+/// Creates what is missing. Returns a line for each thing that was created, and notes.
 async fn create(
     session: &mut Session,
     wanted: &Wanted,
     role: Option<&str>,
-    tables: bool,
+    create_tables: bool,
 ) -> Result<String, PostgresError> {
     let mut lines = Vec::new();
     lock_setup(session, &wanted.slot).await?;
     let mut facts = inspect(session, wanted).await?;
-    // Report what creating tables cannot mend before anything is created.
+    // Before anything is created, fail for every other reason than a missing table.
     match plan(wanted, &facts, Moment::Init) {
-        Err(SetupError::TableMissing(_)) if tables => {}
         Ok(_) => {}
+        Err(SetupError::TableMissing(_)) if create_tables => {}
         Err(error) => return Err(error.into()),
     }
     for (table, found) in &facts.tables {
@@ -124,7 +107,7 @@ async fn create(
     }
     let plan = plan(wanted, &facts, Moment::Init)?;
     if let Some(prefix) = &wanted.messages {
-        lines.extend(emit(session, prefix).await?);
+        lines.extend(create_emit(session, prefix).await?);
     }
     if let Some(role) = role {
         let known = format!(
@@ -154,19 +137,19 @@ async fn create(
             }
         }
     }
-    for note in plan.notes {
-        lines.push(format!("note: {note}"));
-    }
+    let notes = plan.notes.iter();
+    lines.extend(notes.map(|note| format!("note: {note}")));
     if lines.is_empty() {
         lines.push("everything is there already".to_owned());
     }
     Ok(lines.join("\n") + "\n")
 }
 
-/// The function `outbox.emit`. One that is there is left alone: another prefix may rely on it.
-async fn emit(session: &mut Session, prefix: &str) -> Result<Option<String>, Error> {
+/// Creates the function `outbox.emit`. An existing one is not replaced: services may rely on its
+/// prefix.
+async fn create_emit(session: &mut Session, prefix: &str) -> Result<Option<String>, Error> {
     let found = session.query(script::find_emit()).await?;
-    let Some(row) = found.iter().next() else {
+    let Some(row) = found.first() else {
         session.query(&script::create_emit(prefix)).await?;
         return Ok(Some("created function outbox.emit".to_owned()));
     };
@@ -181,27 +164,14 @@ async fn emit(session: &mut Session, prefix: &str) -> Result<Option<String>, Err
 #[cfg(test)]
 mod tests {
     use super::*;
-    use walrelay_relay::TableName;
+    use crate::commands::test_config;
 
     fn wanted() -> Wanted {
-        Wanted {
-            slot: "walrelay".into(),
-            publication: "walrelay".into(),
-            tables: vec![TableName {
-                schema: "public".into(),
-                name: "outbox".into(),
-            }],
-            columns: Vec::new(),
-            by_templates: false,
-            messages: None,
-            create: true,
-            failover: false,
-            snapshot: None,
-        }
+        super::wanted(&test_config())
     }
 
     #[test]
-    fn before_a_snapshot_there_is_a_right_and_no_slot() {
+    fn with_a_snapshot_the_script_grants_select_and_creates_no_slot() {
         let snapshot = Wanted {
             snapshot: Some(crate::postgres::Selection::default()),
             ..wanted()
@@ -214,7 +184,7 @@ mod tests {
         assert!(!script.contains("replication_slot"), "{script}");
     }
 
-    /// `migrations/` and `walrelay init --dry-run` are the same script.
+    /// `migrations/` has the script that `walrelay init --dry-run` prints.
     #[test]
     fn the_migration_is_what_a_dry_run_prints_by_default() {
         let migration = include_str!("../../../../migrations/0001_outbox.sql");
@@ -226,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn so_is_the_one_of_the_function() {
+    fn the_migration_of_emit_is_what_a_dry_run_prints_for_messages() {
         let messages = Wanted {
             messages: Some("outbox".into()),
             ..wanted()
@@ -236,7 +206,7 @@ mod tests {
         assert!(whole.contains(migration), "{whole}");
         let rest = whole.replace(&format!("{migration}\n"), "");
         assert_eq!(rest, whole_script(&wanted(), "walrelay", true));
-        // Other prefixes are quoted, whatever they are.
+        // Other prefixes are quoted.
         let sql = script::create_emit("it's");
         assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
         assert!(script::is_emit(sql.split("$emit$").nth(1).unwrap(), "it's"));

@@ -1,4 +1,4 @@
-//! One module per command. Each takes its arguments and returns the failures to report, if any.
+//! One module per command. Each has a function that runs the command and returns its failures.
 
 mod bench;
 mod bookmark;
@@ -10,6 +10,7 @@ mod demo;
 mod dlq;
 mod import_debezium;
 mod init;
+mod pipelines;
 mod progress_line;
 mod prune;
 mod replay;
@@ -37,23 +38,36 @@ pub(crate) use run::run;
 pub(crate) use slots::slots;
 pub(crate) use status::status;
 
+use std::io::{self, Write};
+
+use tracing::Level;
+
 use crate::cli::{ConfigArgs, Exit, Failure};
-use crate::config::{Config, Log, LogLevel};
+use crate::config::{Config, Log};
 use crate::telemetry::log_to_stderr;
 
-/// How a command ends.
-pub(crate) type Ended = Result<(), Vec<Failure>>;
-/// The environment, by name.
+/// The result of a command: success, or the failures to print.
+pub(crate) type CommandResult = Result<(), Vec<Failure>>;
+/// Looks up an environment variable by its name.
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
     Ok(Config::load(&args.config, &args.set, env)?)
 }
 
-/// Logs warnings, and less only where it is asked for: what the command says for people tells the rest.
+/// A configuration of one outbox table and of Kafka; everything else has its default.
+#[cfg(test)]
+fn test_config() -> Config {
+    let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
+                [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
+    Config::parse(text, "walrelay.toml", &[], &|_| None).unwrap()
+}
+
+/// Logs at the configured level, but warnings in place of `info`: the command prints its own
+/// progress.
 fn log_warnings(config: &Config, slot: Option<&str>, env: Env<'_>) {
     let level = match config.log.level {
-        LogLevel::Info => LogLevel::Warn,
+        Level::INFO => Level::WARN,
         level => level,
     };
     let log = Log {
@@ -63,7 +77,24 @@ fn log_warnings(config: &Config, slot: Option<&str>, env: Env<'_>) {
     log_to_stderr(log, slot, env);
 }
 
-/// Standard output cannot be written.
-fn output(error: std::io::Error) -> Failure {
+/// The failure to write to standard output.
+fn write_failed(error: io::Error) -> Failure {
     Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
+}
+
+/// Prints the output of a command on standard output.
+fn print_text(text: &str) -> Result<(), Failure> {
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(write_failed)
+}
+
+/// Prints a line of a command's output on standard output.
+fn print_line(line: &str) -> Result<(), Failure> {
+    print_text(&format!("{line}\n"))
+}
+
+/// Prints a line for the operator on standard error; does nothing if it is closed.
+fn print_notice(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,14 +1,16 @@
-//! The line on a terminal that says how far a command is.
+//! A line on the terminal that shows the progress of a command.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often the line is written.
+/// Shortest time between two writes of the line.
 const REDRAW: Duration = Duration::from_millis(500);
 
-/// Written over itself on standard error, and cleared at the end; where that is no terminal, never written.
+/// A line on standard error that is overwritten in place and cleared at the end. It is not written
+/// if standard error is no terminal.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
+    /// When the line was last written; `None` without a terminal, and after the end.
     drawn: Option<Instant>,
 }
 
@@ -19,7 +21,7 @@ impl ProgressLine {
         }
     }
 
-    /// Whether there is a terminal.
+    /// Whether standard error is a terminal.
     pub(super) fn is_shown(&self) -> bool {
         self.drawn.is_some()
     }
@@ -31,7 +33,7 @@ impl ProgressLine {
         }
     }
 
-    /// Clears the line, so that others can be written.
+    /// Clears the line; it is not drawn again.
     pub(super) fn end(&mut self) {
         if self.drawn.take().is_some() {
             write("");
@@ -45,7 +47,7 @@ impl Drop for ProgressLine {
     }
 }
 
-/// Also when standard error is closed.
+/// Overwrites the line; does nothing if standard error is closed.
 fn write(line: &str) {
     let _ = write!(io::stderr(), "\r{line}\u{1b}[K");
     let _ = io::stderr().flush();

@@ -1,32 +1,29 @@
-//! `walrelay prune`: rows that are confirmed and old enough are deleted, or their partitions are dropped.
+//! `walrelay prune`: deletes confirmed rows that are old enough, or drops their partitions.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::confirm::go_on;
-use super::connect::{block_on, conn_info};
-use super::{Ended, Env, load, output};
+use super::confirm::ask_to_continue;
+use super::connect::block_on;
+use super::server::Server;
+use super::{CommandResult, Env, print_notice, print_text};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
-use crate::failures;
 use crate::postgres::{Change, ConfirmedError, PruneError, Pruning};
-use walrelay_walsender::{Session, SessionKind};
 
 /// `walrelay prune`.
-pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
-    let config = load(&args.ask.change.config, env)?;
+pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
+    let server = Server::load(&args.ask.change.config, env)?;
+    let config = &server.config;
     let keep = args.keep.or_else(|| config.prune.as_ref()?.keep);
-    let pruning = pruning(&config, keep)?;
-    let info = conn_info(&config.source, env)?;
-    let said = block_on(Box::pin(async {
-        let connected = Session::connect(&info, SessionKind::Sql, &[]).await;
-        let mut session = connected.map_err(|error| failures::postgres(error.into()))?;
+    let pruning = pruning(config, keep)?;
+    let summary = block_on(Box::pin(async {
+        let mut session = server.connect().await?;
         let old = pruning.count(&mut session).await.map_err(failed)?;
         let mut plan = String::new();
-        let mut hurts = old > 0;
+        let mut removes = old > 0;
         for change in pruning.planned(&mut session).await.map_err(failed)? {
-            hurts |= matches!(change, Change::Dropped(_));
+            removes |= matches!(change, Change::Dropped(_));
             let _ = match change {
                 Change::Created(part) => writeln!(plan, "partition {part} is created"),
                 Change::Dropped(part) => {
@@ -44,8 +41,10 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
         if args.ask.change.dry_run {
             return Ok(plan);
         }
-        if hurts {
-            agree(args, &plan)?;
+        if removes && !args.ask.yes {
+            print_notice(plan.trim_end());
+            let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was deleted");
+            ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))?;
         }
         let begun = Instant::now();
         let mut done = String::new();
@@ -55,22 +54,20 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
                 Change::Dropped(part) => writeln!(done, "dropped partition {part}"),
             };
         });
+        // Print the changes that were made, also if a later one failed.
         let changed = changed.await;
-        io::stdout().write_all(done.as_bytes()).map_err(output)?;
+        print_text(&done)?;
         let deleted = pruning.run(&mut session, |_| {}).await.map_err(failed)?;
         session.close().await;
         changed.map_err(failed)?;
         let seconds = begun.elapsed().as_secs_f64();
         Ok::<_, Failure>(format!("deleted {deleted} rows in {seconds:.1} s\n"))
     }))??;
-    Ok(io::stdout().write_all(said.as_bytes()).map_err(output)?)
+    Ok(print_text(&summary)?)
 }
 
-/// What the configuration says of it.
-pub(super) fn pruning(
-    config: &Config,
-    keep: Option<std::time::Duration>,
-) -> Result<Pruning, Failure> {
+/// The pruning that `[prune]` configures, of rows older than `keep`.
+pub(super) fn pruning(config: &Config, keep: Option<Duration>) -> Result<Pruning, Failure> {
     let Some(prune) = &config.prune else {
         let what =
             "rows from before the slot would be deleted as well, which this relay never sent";
@@ -100,7 +97,7 @@ fn failed(error: PruneError) -> Failure {
     let what = error.to_string();
     match error {
         PruneError::Sql(error) | PruneError::Confirmed(ConfirmedError::Sql(error)) => {
-            failures::postgres(error.into())
+            error.into()
         }
         PruneError::Column(_) => Failure::new("prune-column", Exit::Config, what)
             .remedy("name it as column in [prune]"),
@@ -127,17 +124,4 @@ fn failed(error: PruneError) -> Failure {
             )
         }
     }
-}
-
-fn agree(args: &PruneArgs, plan: &str) -> Result<(), Failure> {
-    if args.ask.yes {
-        return Ok(());
-    }
-    // For people, also when standard error is closed.
-    let _ = io::stderr().write_all(plan.as_bytes());
-    go_on().map_err(|why| {
-        let what = format!("nothing was deleted: {why}");
-        Failure::new("prune-not-agreed", Exit::Usage, what)
-            .remedy("look with --dry-run, or say --yes")
-    })
 }

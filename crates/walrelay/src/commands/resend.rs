@@ -1,58 +1,40 @@
-//! `walrelay resend`: rows that are in the outbox tables still are sent again, each marked by a header.
+//! `walrelay resend`: sends rows of the outbox tables again, each record marked by a header.
 //!
-//! The slot and what is confirmed in it stay as they are: a relay may be running. The rows go through its router, and
-//! an event that cannot be delivered ends the command, whatever `[poison]` says.
+//! The slot does not change, so a relay may be running. The rows pass through the relay's router.
+//! An event that cannot be delivered ends the command, whatever `[poison]` says.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
 use walrelay_kafka_sink::KafkaSinkFactory;
-use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Environment, Outcome, Pipeline, PoisonAction, Progress};
+use walrelay_relay::{Outcome, Pipeline, PoisonAction, Progress};
 use walrelay_sink::SinkFactory;
-use walrelay_walsender::{Session, SessionKind, quote_ident, quote_literal};
+use walrelay_walsender::{quote_ident, quote_literal};
 
-use super::confirm::go_on;
-use super::connect::{self, block_on, conn_info, id_column, run_id, selection, wanted};
+use super::confirm::ask_to_continue;
+use super::connect::{self, block_on, id_column, run_id, wanted};
+use super::pipelines::{OnProgress, router_and_settings, run_until, selected_rows};
 use super::progress_line::ProgressLine;
-use super::run::asked_to_stop_or;
-use super::slots::warn;
-use super::units::bar;
-use super::{Ended, Env, load, log_warnings, output};
+use super::server::{Server, failure};
+use super::units::rows_bar;
+use super::{CommandResult, Env, log_warnings, print_line, print_notice};
 use crate::cli::{Exit, Failure, ResendArgs};
 use crate::config::{Config, SinkConfig};
-use crate::failures::{self, SinkFailure};
-use crate::postgres::{
-    Moment, PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress, Wanted,
-    inspect, plan,
-};
+use crate::failures::SinkFailure;
+use crate::postgres::{Moment, ResendSource, SnapshotProgress, inspect, plan};
 use crate::sinks::StdoutSinkFactory;
-use crate::telemetry::wall_clock;
 
-/// The header that says which run sent a record again.
+/// The header with the id of the run that sent a record again.
 const HEADER: &str = "walrelay-resend";
 
 /// `walrelay resend`.
-pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> Ended {
-    let config = load(&args.ask.change.config, env)?;
-    log_warnings(&config, Some(&config.source.slot), env);
-    let info = conn_info(&config.source, env)?;
-    let wanted = wanted(&config);
+pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {
+    let server = Server::load(&args.ask.change.config, env)?;
+    let config = &server.config;
+    log_warnings(config, Some(server.slot()), env);
     let progress = Arc::new(SnapshotProgress::default());
-    let source = ResendSource::new(SnapshotPlan {
-        info: info.clone(),
-        publication: wanted.publication.clone(),
-        tables: wanted.tables.clone(),
-        selection: Selection {
-            unsent: false,
-            filter: Some(condition(args, &config)?),
-            ..selection(&config)
-        },
-        progress: Arc::clone(&progress),
-    });
-    let (source, count) =
-        block_on(Box::pin(counted(source, &info, &wanted)))?.map_err(failures::postgres)?;
+    let mut source = selected_rows(&server, condition(args, config)?, &progress);
+    let count = block_on(Box::pin(count_rows(&mut source, &server)))??;
     if count == 0 {
         let failure = Failure::new(
             "resend-no-rows",
@@ -65,23 +47,17 @@ pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> Ended {
         return Err(vec![failure]);
     }
     if args.ask.change.dry_run {
-        let line = format!("{} would be sent again\n", rows(count));
-        return Ok(io::stdout().write_all(line.as_bytes()).map_err(output)?);
+        return Ok(print_line(&format!("{} would be sent again", rows(count)))?);
     }
-    agree(args, count)?;
-    let run = Run {
-        config: &config,
-        id: run_id(),
-        count,
-        progress,
-    };
+    confirm_resend(args, count)?;
     match &config.sink {
         SinkConfig::Kafka(sink) => {
-            let kafka = connect::kafka(sink, &config.delivery)?;
-            run.by(source, KafkaSinkFactory::new(kafka))?;
+            let factory = KafkaSinkFactory::new(connect::kafka(sink, &config.delivery)?);
+            send(config, source, &progress, count, factory)?;
         }
         SinkConfig::Stdout { .. } => {
-            run.by(source, StdoutSinkFactory::new(&config.delivery))?;
+            let factory = StdoutSinkFactory::new(&config.delivery);
+            send(config, source, &progress, count, factory)?;
         }
     }
     Ok(())
@@ -95,7 +71,7 @@ fn rows(count: u64) -> String {
     }
 }
 
-/// The rows that were asked for, as SQL.
+/// The SQL condition for the rows of `--where` or `--id`.
 fn condition(args: &ResendArgs, config: &Config) -> Result<String, Failure> {
     if let Some(condition) = &args.r#where {
         return Ok(condition.clone());
@@ -112,111 +88,63 @@ fn condition(args: &ResendArgs, config: &Config) -> Result<String, Failure> {
     Ok(format!("{} IN ({})", quote_ident(column), ids.join(", ")))
 }
 
-/// Checks the database as a relay does, and counts the rows.
-async fn counted(
-    mut source: ResendSource,
-    info: &walrelay_walsender::ConnInfo,
-    wanted: &Wanted,
-) -> Result<(ResendSource, u64), PostgresError> {
-    let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-    let facts = inspect(&mut session, wanted).await?;
+/// Checks the database as `run` does, and counts the rows.
+async fn count_rows(source: &mut ResendSource, server: &Server) -> Result<u64, Failure> {
+    let wanted = wanted(&server.config);
+    let mut session = server.connect().await?;
+    let facts = inspect(&mut session, &wanted).await?;
     session.close().await;
-    plan(wanted, &facts, Moment::Print)?;
-    let count = source.count().await?;
-    Ok((source, count))
+    plan(&wanted, &facts, Moment::Print).map_err(failure)?;
+    Ok(source.count().await?)
 }
 
-fn agree(args: &ResendArgs, count: u64) -> Result<(), Failure> {
+fn confirm_resend(args: &ResendArgs, count: u64) -> Result<(), Failure> {
     if args.ask.yes {
         return Ok(());
     }
-    warn(&format!(
+    print_notice(&format!(
         "{} will be sent again: consumers see these events again, and old events of a key after new ones",
         rows(count)
     ));
-    go_on().map_err(|why| {
-        let what = format!("nothing was sent: {why}");
-        Failure::new("resend-not-agreed", Exit::Usage, what)
-            .remedy("look with --dry-run, or say --yes")
-    })
+    let refused = Failure::new("resend-not-agreed", Exit::Usage, "nothing was sent");
+    ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))
 }
 
-struct Run<'a> {
-    config: &'a Config,
-    id: String,
+/// Sends the rows into the sinks of this factory.
+fn send<F>(
+    config: &Config,
+    source: ResendSource,
+    progress: &Arc<SnapshotProgress>,
     count: u64,
-    progress: Arc<SnapshotProgress>,
-}
-
-impl Run<'_> {
-    fn by<F>(self, source: ResendSource, factory: F) -> Result<(), Failure>
-    where
-        F: SinkFactory,
-        F::Error: SinkFailure,
-    {
-        let (router, messages) = connect::router(self.config)?;
-        let router = router.with_run_header(Some((HEADER.to_owned(), self.id.clone())));
-        let schemas = connect::schemas(self.config, None)?;
-        let mut settings = connect::settings(self.config, messages, None, schemas);
-        let poison = &mut settings.poison;
-        poison.unroutable = PoisonAction::Halt;
-        poison.oversize = PoisonAction::Halt;
-        poison.rejected = PoisonAction::Halt;
-        poison.undecodable = PoisonAction::Halt;
-        let begun = Instant::now();
-        let watch = Watch {
-            progress: Arc::clone(&self.progress),
-            count: self.count,
-            line: ProgressLine::new(),
-        };
-        warn(&format!("resend {}: {}", self.id, rows(self.count)));
-        let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
-        let result = block_on(async {
-            let done = asked_to_stop_or(self.progress.acknowledged())?;
-            Ok::<_, Failure>(Box::pin(pipeline.run(done)).await)
-        })??;
-        let elapsed = begun.elapsed().as_secs_f64();
-        let records = pipeline.counts().records;
-        match result.map_err(failures::pipeline)? {
-            Outcome::Drained { .. } if self.progress.is_acknowledged() => {
-                warn(&format!(
-                    "resend {}: {records} records acknowledged in {elapsed:.1} s, each with header {HEADER} = {}",
-                    self.id, self.id
-                ));
-                Ok(())
-            }
-            _ => Err(Failure::new(
-                "resend-interrupted",
-                Exit::Temporary,
-                format!(
-                    "resend {} was interrupted: not all records are acknowledged",
-                    self.id
-                ),
-            )
-            .remedy("begin it again: what was sent is sent once more")),
+    factory: F,
+) -> Result<(), Failure>
+where
+    F: SinkFactory<Error: SinkFailure>,
+{
+    let id = run_id();
+    let (router, settings) = router_and_settings(config, true, |_| PoisonAction::Halt)?;
+    let router = router.with_run_header(Some((HEADER.to_owned(), id.clone())));
+    let begun = Instant::now();
+    let mut line = ProgressLine::new();
+    let shown = Arc::clone(progress);
+    let environment =
+        OnProgress(move |_: &Progress| line.draw(|| rows_bar(shown.of_attempt(), count)));
+    print_notice(&format!("resend {id}: {}", rows(count)));
+    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let result = run_until(&mut pipeline, progress.acknowledged())?;
+    let elapsed = begun.elapsed().as_secs_f64();
+    let records = pipeline.counts().records;
+    match result? {
+        Outcome::Drained { .. } if progress.is_acknowledged() => {
+            print_notice(&format!(
+                "resend {id}: {records} records acknowledged in {elapsed:.1} s, each with header {HEADER} = {id}"
+            ));
+            Ok(())
         }
-    }
-}
-
-/// The environment of the pipeline.
-#[derive(Debug)]
-struct Watch {
-    progress: Arc<SnapshotProgress>,
-    count: u64,
-    line: ProgressLine,
-}
-
-impl Environment for Watch {
-    fn wall_clock(&self) -> PgTimestamp {
-        wall_clock()
-    }
-
-    fn progress(&mut self, _: &Progress) {
-        let Self {
-            progress,
-            count,
-            line,
-        } = self;
-        line.draw(|| bar(progress.of_attempt(), *count));
+        _ => {
+            let what = format!("resend {id} was interrupted: not all records are acknowledged");
+            Err(Failure::new("resend-interrupted", Exit::Temporary, what)
+                .remedy("begin it again: what was sent is sent once more"))
+        }
     }
 }

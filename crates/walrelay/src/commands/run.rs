@@ -1,9 +1,10 @@
-//! `walrelay run`.
+//! `walrelay run`: the relay, from a configuration to its end.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 use walrelay_kafka_sink::KafkaSinkFactory;
 use walrelay_kafka_sink::dlq::DlqWatcher;
@@ -12,12 +13,12 @@ use walrelay_sink::{Parking, SinkFactory};
 
 use super::connect::{block_on, conn_info, kafka, marking, router, schemas, settings, wanted};
 use super::prune::pruning;
-use super::{Ended, Env, load};
+use super::{CommandResult, Env, load};
 use crate::background::Background;
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures::{self, SinkFailure};
-use crate::http::{Endpoint, EndpointError};
+use crate::http::{EndpointError, start_endpoint};
 use crate::postgres::{
     CopySource, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
     bookmark_slot,
@@ -26,46 +27,47 @@ use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{
-    Exporter, RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr,
+    Exporter, RecentErrors, RelayEnvironment, Setup, SlotMonitor, Telemetry, log_to_stderr,
 };
 
 /// The last log line of a run that drained.
-const CONFIRMED: &str = "drained: everything that was sent is confirmed";
-/// The same for a run that read a temporary copy of the slot.
-const PRINTED: &str =
+const DRAINED: &str = "drained: everything that was sent is confirmed";
+/// The last log line of a run that read a temporary copy of the slot.
+const COPY_DRAINED: &str =
     "drained: everything that was read is printed; the slot stands where it stood";
 
 /// `walrelay run`.
-pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
+pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     let errors = log_to_stderr(config.log, Some(&config.source.slot), env);
-    let run = Run {
+    let relay = RelayRun {
         config: &config,
         env,
         accept_gap: args.accept_gap,
         errors,
     };
-    run.until(World::new(env), asked_to_stop)?;
+    relay.run_until(RelayEnvironment::new(env), stop_signal)?;
     Ok(())
 }
 
-/// Milliseconds from commit to acknowledgement: median and 99th percentile.
+/// Latency from commit to acknowledgement in milliseconds: median and 99th percentile.
 pub(super) type CommitToAck = Option<(f64, f64)>;
 
 /// A relay with one configuration.
-pub(super) struct Run<'a> {
+pub(super) struct RelayRun<'a> {
     pub(super) config: &'a Config,
     pub(super) env: Env<'a>,
     pub(super) accept_gap: bool,
-    /// The last lines of the log.
+    /// The last warnings and errors of the log.
     pub(super) errors: RecentErrors,
 }
 
-impl Run<'_> {
-    /// Relays until the future that `stop` makes, on the pipeline's runtime, is ready. Returns its latencies.
-    pub(super) fn until<F: Future<Output = ()>>(
+impl RelayRun<'_> {
+    /// Relays until the future that `stop` returns resolves. `stop` is called on the pipeline's
+    /// runtime. Returns the latencies.
+    pub(super) fn run_until<F: Future<Output = ()>>(
         self,
-        world: World,
+        environment: RelayEnvironment,
         stop: impl FnOnce() -> Result<F, Failure>,
     ) -> Result<CommitToAck, Failure> {
         let Self {
@@ -76,14 +78,14 @@ impl Run<'_> {
         } = self;
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
         let snapshot = Arc::default();
-        let telemetry = observed(config, env, errors, parking.as_ref(), Arc::clone(&snapshot))?;
+        let telemetry = telemetry(config, env, errors, parking.as_ref(), Arc::clone(&snapshot))?;
         match &config.sink {
             SinkConfig::Kafka(sink) => {
                 let kafka = kafka(sink, &config.delivery)?;
                 for warning in kafka.warnings() {
                     warn!("{warning}");
                 }
-                // Watches as long as the relay runs.
+                // The watcher runs until this scope ends.
                 let _watcher = parking
                     .clone()
                     .map(|parking| {
@@ -92,40 +94,39 @@ impl Run<'_> {
                     })
                     .transpose()
                     .map_err(|error| failures::kafka_client(&error))?;
-                let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
-                let _rolling = rolling_bookmark(config, env, &source, telemetry.as_ref())?;
-                let _workers = row_workers(config, env, &source, telemetry.as_ref())?;
+                let source = slot_source(config, accept_gap, env)?.with_progress(snapshot);
+                let _workers = start_workers(config, env, &source, telemetry.as_ref())?;
                 let mut factory = KafkaSinkFactory::new(kafka);
                 if let Some(telemetry) = &telemetry {
                     factory = factory.with_stats(Arc::clone(&telemetry.sink));
                 }
                 let parts = (source, factory, parking, telemetry);
-                relay(config, env, parts, world, stop, CONFIRMED)
+                relay(config, env, parts, environment, stop, DRAINED)
             }
             SinkConfig::Stdout { confirm } => {
                 let factory = StdoutSinkFactory::new(&config.delivery);
-                // Standard output cannot be read back: keys are parked for as long as the relay runs.
+                // Dead letters on standard output cannot be read back, so parked keys do not
+                // survive a restart.
                 if let Some(parking) = &parking {
                     parking.set_ready();
                 }
                 if *confirm {
-                    let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
-                    let _rolling = rolling_bookmark(config, env, &source, telemetry.as_ref())?;
-                    let _workers = row_workers(config, env, &source, telemetry.as_ref())?;
+                    let source = slot_source(config, accept_gap, env)?.with_progress(snapshot);
+                    let _workers = start_workers(config, env, &source, telemetry.as_ref())?;
                     let parts = (source, factory, parking, telemetry);
-                    relay(config, env, parts, world, stop, CONFIRMED)
+                    relay(config, env, parts, environment, stop, DRAINED)
                 } else {
-                    let source = of_copies(config, accept_gap, env)?;
+                    let source = copy_source(config, accept_gap, env)?;
                     let parts = (source, factory, parking, telemetry);
-                    relay(config, env, parts, world, stop, PRINTED).map_err(of_a_copy)
+                    relay(config, env, parts, environment, stop, COPY_DRAINED).map_err(copy_failure)
                 }
             }
         }
     }
 }
 
-/// The configured slot, in which positions are confirmed.
-fn of_slot(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<PostgresSource, Failure> {
+/// The source that reads the configured slot and confirms positions in it.
+fn slot_source(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<PostgresSource, Failure> {
     let options = SourceOptions {
         wal_sender_timeout: config.source.wal_sender_timeout,
         state_file: config.source.state_file.clone(),
@@ -136,66 +137,60 @@ fn of_slot(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<PostgresSo
     Ok(PostgresSource::new(info, wanted(config), options))
 }
 
-/// Keeps the rolling bookmark, where one is configured, until it is dropped.
-fn rolling_bookmark(
-    config: &Config,
-    env: Env<'_>,
-    source: &PostgresSource,
-    telemetry: Option<&Arc<Telemetry>>,
-) -> Result<Option<Background>, Failure> {
-    let Some(retention) = config.retention else {
-        return Ok(None);
-    };
-    let slot = &config.source.slot;
-    let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
-        Failure::new("bookmark-name", Exit::Config, why)
-            .remedy("choose a shorter name for [source] slot")
-    })?;
-    let keeping = Keeping {
-        info: conn_info(&config.source, env)?,
-        slot: slot.clone(),
-        bookmark,
-        keep: Keep {
-            time: retention.keep,
-            max_wal: retention.max_wal,
-        },
-        walsender: source.walsender(),
-        telemetry: telemetry.cloned(),
-    };
-    let started = rolling::start(keeping);
-    started.map(Some).map_err(no_thread)
-}
-
-fn no_thread(error: std::io::Error) -> Failure {
-    Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
-}
-
-/// Deletes confirmed rows and marks them as sent, where that is configured, until dropped.
-fn row_workers(
+/// Starts the threads that keep the rolling bookmark, delete confirmed rows and mark them as sent,
+/// where these are configured. Dropping them stops the threads.
+fn start_workers(
     config: &Config,
     env: Env<'_>,
     source: &PostgresSource,
     telemetry: Option<&Arc<Telemetry>>,
 ) -> Result<Vec<Background>, Failure> {
+    let info = conn_info(&config.source, env)?;
+    let slot = &config.source.slot;
+    let no_thread = |error: io::Error| {
+        Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
+    };
+    let mut workers = Vec::new();
+    if let Some(retention) = config.retention {
+        let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
+            Failure::new("bookmark-name", Exit::Config, why)
+                .remedy("choose a shorter name for [source] slot")
+        })?;
+        let keeping = Keeping {
+            info: info.clone(),
+            slot: slot.clone(),
+            bookmark,
+            keep: Keep {
+                time: retention.keep,
+                max_wal: retention.max_wal,
+            },
+            walsender: source.walsender(),
+            telemetry: telemetry.cloned(),
+        };
+        workers.push(rolling::start(keeping).map_err(no_thread)?);
+    }
     let keep = config.prune.as_ref().and_then(|prune| prune.keep);
     let prune = keep.map(|keep| pruning(config, Some(keep))).transpose()?;
     let mark = config.source.mark_sent.as_ref().map(|_| marking(config));
-    let work = [prune.map(Work::Prune), mark.map(Work::Mark)];
-    let started = work.into_iter().flatten().map(|work| {
+    for work in [prune.map(Work::Prune), mark.map(Work::Mark)]
+        .into_iter()
+        .flatten()
+    {
         let worker = RowWorker {
-            info: conn_info(&config.source, env)?,
-            slot: config.source.slot.clone(),
+            info: info.clone(),
+            slot: slot.clone(),
             work,
             walsender: source.walsender(),
             telemetry: telemetry.cloned(),
         };
-        worker.start().map_err(no_thread)
-    });
-    started.collect()
+        workers.push(worker.start().map_err(no_thread)?);
+    }
+    Ok(workers)
 }
 
-/// Temporary copies of that slot, so that nothing is confirmed in it.
-fn of_copies(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<CopySource, Failure> {
+/// The source that reads temporary copies of the configured slot, so that nothing is confirmed in
+/// it.
+fn copy_source(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<CopySource, Failure> {
     if accept_gap {
         return Err(Failure::new(
             "accept-gap-unused",
@@ -209,8 +204,9 @@ fn of_copies(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<CopySour
     Ok(CopySource::of_configured(info, wanted(config), timeout))
 }
 
-/// The original slot moves when a relay that reads it confirms; only this process reads the copy.
-fn of_a_copy(failure: Failure) -> Failure {
+/// Corrects the remedy of `slot-moved` for a copy: nobody else reads the copy, but a relay that
+/// reads the original slot moves it on.
+fn copy_failure(failure: Failure) -> Failure {
     if failure.id != "slot-moved" {
         return failure;
     }
@@ -220,14 +216,14 @@ fn of_a_copy(failure: Failure) -> Failure {
     )
 }
 
-/// A source, a sink, the keys that are parked, and who watches.
+/// The source, the sink factory, the parked keys and the telemetry of a pipeline.
 type Parts<S, K> = (S, K, Option<Arc<Parking>>, Option<Arc<Telemetry>>);
 
 fn relay<S, K, F>(
     config: &Config,
     env: Env<'_>,
     (source, factory, parking, telemetry): Parts<S, K>,
-    world: World,
+    environment: RelayEnvironment,
     stop: impl FnOnce() -> Result<F, Failure>,
     drained: &'static str,
 ) -> Result<CommitToAck, Failure>
@@ -258,20 +254,19 @@ where
         source,
         router,
         factory,
-        world.observed_by(telemetry),
+        environment.with_telemetry(telemetry),
         settings(config, messages, parking, schemas),
     );
     let result = block_on(async {
         let stop = stop()?;
         Ok::<_, Failure>(pipeline.run(stop).await)
     })??;
-    pipeline.environment().summarise(&pipeline.counts());
-    ended(result, drained)?;
-    let latencies = pipeline.environment().latencies();
-    Ok(latencies.millis(0.5).zip(latencies.millis(0.99)))
+    pipeline.environment().log_totals(&pipeline.counts());
+    check_outcome(result, drained)?;
+    Ok(pipeline.environment().latencies().p50_p99_ms())
 }
 
-/// Of the Kafka sink.
+/// `bootstrap.servers` of the Kafka sink.
 fn bootstrap_servers(config: &Config) -> Option<&String> {
     match &config.sink {
         SinkConfig::Kafka(kafka) => kafka.properties.0.get("bootstrap.servers"),
@@ -279,8 +274,8 @@ fn bootstrap_servers(config: &Config) -> Option<&String> {
     }
 }
 
-/// What is collected for the HTTP endpoint, where there is one.
-fn observed(
+/// The telemetry for the HTTP endpoint; `None` if `[http]` is not configured.
+fn telemetry(
     config: &Config,
     env: Env<'_>,
     errors: RecentErrors,
@@ -313,18 +308,19 @@ fn observed(
     Ok(Some(Arc::new(Telemetry::new(setup, errors))))
 }
 
-/// Serves the HTTP endpoint, and sends to the OpenTelemetry collector, until it is dropped.
+/// Starts the HTTP endpoint and the exporter to OpenTelemetry, where configured. Dropping them
+/// stops both.
 fn endpoint(
     config: &Config,
     env: Env<'_>,
     telemetry: Option<&Arc<Telemetry>>,
-) -> Result<Option<(Endpoint, Option<Exporter>)>, Failure> {
+) -> Result<Option<(Background, Option<Exporter>)>, Failure> {
     let Some((http, telemetry)) = config.http.as_ref().zip(telemetry) else {
         return Ok(None);
     };
     let info = conn_info(&config.source, env)?;
     let monitor = SlotMonitor::new(info, config.source.slot.clone());
-    let endpoint = Endpoint::start(http, Arc::clone(telemetry), Some(monitor));
+    let endpoint = start_endpoint(http, Arc::clone(telemetry), monitor);
     let endpoint = endpoint.map_err(failures::endpoint)?;
     let exporter = config.otel.as_ref();
     let exporter = exporter.map(|otel| Exporter::start(otel, Arc::clone(telemetry)));
@@ -332,7 +328,8 @@ fn endpoint(
     Ok(Some((endpoint, exporter.map_err(failures::endpoint)?)))
 }
 
-fn ended<K: SinkFailure>(
+/// Logs `drained` if the pipeline drained; otherwise returns the failure.
+fn check_outcome<K: SinkFailure>(
     result: Result<Outcome, PipelineError<PostgresError, K>>,
     drained: &'static str,
 ) -> Result<(), Failure> {
@@ -350,21 +347,19 @@ fn ended<K: SinkFailure>(
                 1 => "not drained: 1 record is unsent or not acknowledged".to_owned(),
                 _ => format!("not drained: {records} records are unsent or not acknowledged"),
             };
-            let failure = Failure::new("drain-incomplete", Exit::Temporary, what)
+            Err(Failure::new("drain-incomplete", Exit::Temporary, what)
                 .caused_by(reason)
-                .remedy("nothing is lost: the next start sends again what was not confirmed");
-            Err(failure)
+                .remedy("nothing is lost: the next start sends again what was not confirmed"))
         }
         Err(error) => Err(failures::pipeline(error)),
     }
 }
 
-/// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
-/// Resolves when the process is asked to stop, or before, when `ended` does.
-pub(super) fn asked_to_stop_or(
+/// Resolves as [`stop_signal`] does, or when `ended` resolves.
+pub(super) fn stop_signal_or(
     ended: impl Future<Output = ()>,
 ) -> Result<impl Future<Output = ()>, Failure> {
-    let stop = asked_to_stop()?;
+    let stop = stop_signal()?;
     Ok(async move {
         tokio::select! {
             () = stop => {}
@@ -373,26 +368,47 @@ pub(super) fn asked_to_stop_or(
     })
 }
 
-pub(super) fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
-    let failed = |error| {
-        Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)
-    };
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+/// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
+fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
+    let mut signals = StopSignals::new()?;
     Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        signals.next().await;
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            signals.next().await;
             warn!("second signal: stopping at once, without draining");
-            // What is in flight is not confirmed, so it is sent again by the next start.
+            // Records in flight are not confirmed, so the next start sends them again.
             std::process::exit(i32::from(Exit::Temporary.code()));
         });
         info!("asked to stop");
     })
+}
+
+/// SIGTERM and SIGINT.
+pub(super) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Listens from now on.
+    pub(super) fn new() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new("signals", Exit::Internal, "cannot listen for signals")
+                    .caused_by(error)
+            })
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for one of them.
+    pub(super) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

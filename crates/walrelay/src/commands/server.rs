@@ -1,4 +1,4 @@
-//! The server that a configuration names, for commands that look at its slots.
+//! The Postgres server that a configuration names, for commands that work on its slots or rows.
 
 use std::time::Duration;
 
@@ -6,37 +6,36 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SystemIdentity};
 
-use super::connect::conn_info;
+use super::connect::{conn_info, sql_session};
 use super::{Env, load};
 use crate::cli::{ConfigArgs, Failure};
 use crate::config::Config;
 use crate::failures;
 use crate::postgres::{Original, PostgresError, SlotRow, first_commit, slots};
 
-/// The server of the configuration.
+/// A configuration and the server of its `[source] url`.
 pub(super) struct Server {
     pub(super) config: Config,
     pub(super) info: ConnInfo,
 }
 
 impl Server {
-    pub(super) fn of(args: &ConfigArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
+    pub(super) fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(args, env)?;
         let info = conn_info(&config.source, env)?;
         Ok(Self { config, info })
     }
 
-    /// The configured slot.
+    /// The name of the configured slot.
     pub(super) fn slot(&self) -> &str {
         &self.config.source.slot
     }
 
     pub(super) async fn connect(&self) -> Result<Session, Failure> {
-        let connected = Session::connect(&self.info, SessionKind::Sql, &[]).await;
-        connected.map_err(failure)
+        sql_session(&self.info).await
     }
 
-    /// The configured slot, if there is one.
+    /// The configured slot, if it exists.
     pub(super) async fn find_slot(
         &self,
         session: &mut Session,
@@ -45,8 +44,8 @@ impl Server {
         Ok(all.into_iter().find(|slot| slot.name == self.slot()))
     }
 
-    /// Which server it is, and where its log ends.
-    pub(super) async fn system(&self) -> Result<SystemIdentity, Failure> {
+    /// The identity of the server and the end of its WAL (`IDENTIFY_SYSTEM`).
+    pub(super) async fn identify(&self) -> Result<SystemIdentity, Failure> {
         let session = Session::connect(&self.info, SessionKind::Replication, &[]).await;
         let mut session = session.map_err(failure)?;
         let system = session.identify_system().await.map_err(failure)?;
@@ -54,7 +53,8 @@ impl Server {
         Ok(system)
     }
 
-    /// When the first transaction behind the position of a slot was committed, if there is one before `end`.
+    /// The commit time of the first transaction after a slot's position; `None` if there is none
+    /// before `end`.
     pub(super) async fn first_commit(
         &self,
         slot: &str,
@@ -66,7 +66,7 @@ impl Server {
             publication: self.config.source.publication.clone(),
             tables: Vec::new(),
             messages: self.config.source.messages.is_some(),
-            // The server decodes without a word from us.
+            // The server may decode for long, and no status update is sent meanwhile.
             wal_sender_timeout: Duration::from_secs(3600),
         };
         let name = format!("walrelay_look_{:08x}", fastrand::u32(..));

@@ -1,74 +1,49 @@
-//! `walrelay slots`: replication slots are listed, created, dropped and advanced.
+//! `walrelay slots`: lists, creates, drops and advances replication slots.
 //!
 //! # Invariants
 //! - A slot that is being read is neither dropped nor advanced.
-//! - Nothing that loses events is done before somebody has agreed to it.
-
-use std::io::{self, Write};
+//! - A change that loses events is made only after the operator has agreed, by an answer or by
+//!   `--yes`.
 
 use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_walsender::Session;
 
-use super::confirm::{confirm, go_on};
+use super::confirm::{ask_to_continue, confirm};
 use super::connect::block_on;
 use super::server::{Server, failure};
-use super::units::{bytes, columns};
-use super::{Ended, Env, output};
+use super::units::{Column, bytes, list_text};
+use super::{CommandResult, Env, print_line, print_notice, print_text};
 use crate::cli::{
     AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
-    ListSlotsArgs, Output, SlotsArgs, SlotsCommand, printable,
+    ListSlotsArgs, SlotsCommand,
 };
 use crate::postgres::{SlotRow, advance_slot as advance_sql, script, slots as read_slots};
 
 /// `walrelay slots`.
-pub(crate) fn slots(args: &SlotsArgs, env: Env<'_>) -> Ended {
-    let config = match &args.command {
+pub(crate) fn slots(command: &SlotsCommand, env: Env<'_>) -> CommandResult {
+    let config = match command {
         SlotsCommand::List(args) => &args.config,
         SlotsCommand::Create(args) => &args.change.config,
         SlotsCommand::Drop(args) => &args.ask.change.config,
         SlotsCommand::Advance(args) => &args.ask.change.config,
     };
-    let server = Server::of(config, env)?;
+    let server = Server::load(config, env)?;
     Ok(block_on(Box::pin(async {
-        match &args.command {
+        match command {
             SlotsCommand::List(args) => list(args, server).await,
             SlotsCommand::Create(args) => create(args, server).await,
-            SlotsCommand::Drop(args) => drop_named(args, server).await,
-            SlotsCommand::Advance(args) => advance_named(args, server).await,
+            SlotsCommand::Drop(args) => drop_by_name(args, server).await,
+            SlotsCommand::Advance(args) => advance_by_name(args, server).await,
         }
     }))??)
-}
-
-/// Whether a change is made, and whether somebody is asked before.
-#[derive(Clone, Copy)]
-pub(super) struct Change {
-    pub(super) dry_run: bool,
-    pub(super) yes: bool,
-}
-
-impl From<&AskArgs> for Change {
-    fn from(args: &AskArgs) -> Self {
-        Self {
-            dry_run: args.change.dry_run,
-            yes: args.yes,
-        }
-    }
 }
 
 async fn list(args: &ListSlotsArgs, server: Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
     let slots = read_slots(&mut session).await.map_err(failure)?;
     session.close().await;
-    let mut out = Vec::new();
-    match args.output {
-        Output::Table => table(&slots, &mut out).map_err(output)?,
-        Output::Json => slots
-            .iter()
-            .try_for_each(|slot| line(slot, &mut out))
-            .map_err(output)?,
-    }
-    io::stdout().write_all(&out).map_err(output)
+    print_text(&list_text(args.output, &slots, &COLUMNS, slot_json)?)
 }
 
 async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
@@ -82,140 +57,143 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     }
     let sql = script::create_slot(name, server.config.source.failover);
     if args.change.dry_run {
-        return say(&sql);
+        return print_line(&sql);
     }
     session.query(&sql).await.map_err(failure)?;
     session.close().await;
-    say(&format!(
+    print_line(&format!(
         "created slot {name}: what is committed from now on can be relayed, and the server keeps WAL for it"
     ))
 }
 
-async fn drop_named(args: &DropSlotArgs, server: Server) -> Result<(), Failure> {
+async fn drop_by_name(args: &DropSlotArgs, server: Server) -> Result<(), Failure> {
     let name = &args.name;
     let session = server.connect().await?;
-    drop_slot(session, name, name, (&args.ask).into(), |slot| match (
-        slot.confirmed,
-        slot.retained,
-    ) {
-        (Some(confirmed), _) => format!(
-            "what was committed from {confirmed} on and is not relayed yet is lost to its reader"
-        ),
-        (None, retained) => format!(
-            "{} of WAL that a standby may need are no longer kept",
-            bytes(retained.unwrap_or(0))
-        ),
+    drop_slot(session, name, name, &args.ask, |slot| {
+        match (slot.confirmed, slot.retained) {
+            (Some(confirmed), _) => format!(
+                "what was committed from {confirmed} on and is not relayed yet is lost to its reader"
+            ),
+            (None, retained) => format!(
+                "{} of WAL that a standby may need are no longer kept",
+                bytes(retained.unwrap_or(0))
+            ),
+        }
     })
     .await
 }
 
-/// Drops a slot that nobody reads. `known_as`: what is typed to agree. `lost`: what is lost with it.
+/// Drops a slot that nobody reads. The operator types `known_as` to agree; `loss` describes what is
+/// lost with the slot.
 pub(super) async fn drop_slot(
     mut session: Session,
     name: &str,
     known_as: &str,
-    change: Change,
-    lost: impl Fn(&SlotRow) -> String,
+    ask: &AskArgs,
+    loss: impl Fn(&SlotRow) -> String,
 ) -> Result<(), Failure> {
-    let slot = unread(&mut session, name).await?;
-    warn(&format!("dropping slot {name}: {}", lost(&slot)));
+    let slot = find_unread(&mut session, name).await?;
+    print_notice(&format!("dropping slot {name}: {}", loss(&slot)));
     let sql = script::drop_slot(name);
-    if change.dry_run {
-        return say(&sql);
+    if ask.change.dry_run {
+        return print_line(&sql);
     }
-    if !change.yes {
+    if !ask.yes {
         let question = format!("Type {known_as} to drop it: ");
-        confirm(&question, |answer| answer == known_as).map_err(not_agreed)?;
+        confirm(&question, |answer| answer == known_as, not_agreed())?;
     }
     session.query(&sql).await.map_err(failure)?;
     session.close().await;
-    say(&format!("dropped slot {name}"))
+    print_line(&format!("dropped slot {name}"))
 }
 
-async fn advance_named(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> {
-    let passed = "events in them are never relayed";
+async fn advance_by_name(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> {
+    let consequence = "events in them are never relayed";
     let session = server.connect().await?;
-    advance_slot(session, &args.name, args.to, (&args.ask).into(), passed).await
+    advance_slot(session, &args.name, args.to, &args.ask, consequence).await
 }
 
-/// Advances a slot that nobody reads. `passed`: what that means for the events in between.
+/// Advances a slot that nobody reads. `consequence` describes what it means for the events in
+/// between.
 pub(super) async fn advance_slot(
     mut session: Session,
     name: &str,
     to: AdvanceTo,
-    change: Change,
-    passed: &str,
+    ask: &AskArgs,
+    consequence: &str,
 ) -> Result<(), Failure> {
-    let slot = unread(&mut session, name).await?;
-    let rows = session
-        .query(
-            "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
-              THEN pg_catalog.pg_last_wal_replay_lsn() \
-              ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end, \
-             current_database() AS database",
-        )
-        .await
-        .map_err(failure)?;
-    let row = rows.first();
-    let end: Option<Lsn> = row
-        .as_ref()
-        .and_then(|row| row.get("wal_end")?.parse().ok());
-    let database = row.as_ref().and_then(|row| row.get("database"));
-    if slot.database.is_some() && slot.database.as_deref() != database {
-        let found = slot.database.as_deref().unwrap_or_default();
-        return Err(Failure::new(
-            "slot-database",
-            Exit::Config,
-            format!("replication slot {name} decodes database {found}, which is not connected"),
-        )
-        .remedy(format!("connect to database {found} in [source] url")));
-    }
+    let slot = find_unread(&mut session, name).await?;
     let from = slot.confirmed.or(slot.restart).unwrap_or(Lsn::new(0));
-    let to = match (to, end) {
-        (AdvanceTo::Now, Some(end)) => end,
-        (AdvanceTo::Lsn(to), Some(end)) if to > end => {
-            return Err(Failure::new(
-                "slot-position",
-                Exit::Usage,
-                format!("the log ends at {end}, before {to}"),
-            )
-            .remedy("choose an earlier position, or now"));
-        }
-        (AdvanceTo::Lsn(to), _) => to,
-        (AdvanceTo::Now, None) => from,
-    };
-    if to < from {
-        return Err(Failure::new(
-            "slot-position",
-            Exit::Usage,
-            format!("slot {name} is at {from}, after {to}: a slot does not go backwards"),
-        )
-        .remedy(
-            "the events before it are in the table: docs/OPERATIONS.md, \"Publishing rows again\"",
-        ));
-    }
-    warn(&format!(
-        "advancing slot {name} from {from} to {to}: {} of WAL are skipped, and {passed}",
+    let to = target(&mut session, &slot, from, to).await?;
+    print_notice(&format!(
+        "advancing slot {name} from {from} to {to}: {} of WAL are skipped, and {consequence}",
         bytes(to.bytes_since(from))
     ));
     let sql = advance_sql(name, to);
-    if change.dry_run {
-        return say(&format!("{sql};"));
+    if ask.change.dry_run {
+        return print_line(&format!("{sql};"));
     }
-    if !change.yes {
-        go_on().map_err(not_agreed)?;
+    if !ask.yes {
+        ask_to_continue(not_agreed())?;
     }
     let rows = session.query(&sql).await.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));
     session.close().await;
-    say(&format!(
+    print_line(&format!(
         "slot {name} is at {}",
         at.unwrap_or_else(|| to.to_string())
     ))
 }
 
-/// The slot, if there is one that nobody reads.
-async fn unread(session: &mut Session, name: &str) -> Result<SlotRow, Failure> {
+/// Checks that the slot can be advanced over this connection, and returns the position to advance
+/// to.
+async fn target(
+    session: &mut Session,
+    slot: &SlotRow,
+    from: Lsn,
+    to: AdvanceTo,
+) -> Result<Lsn, Failure> {
+    let name = &slot.name;
+    let sql = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() \
+                THEN pg_catalog.pg_last_wal_replay_lsn() \
+                ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end, \
+               current_database() AS database";
+    let rows = session.query(sql).await.map_err(failure)?;
+    let row = rows.first();
+    let row = row.as_ref();
+    let end: Option<Lsn> = row.and_then(|row| row.get("wal_end")?.parse().ok());
+    let connected = row.and_then(|row| row.get("database"));
+    if let Some(found) = slot
+        .database
+        .as_deref()
+        .filter(|found| Some(*found) != connected)
+    {
+        let what =
+            format!("replication slot {name} decodes database {found}, which is not connected");
+        return Err(Failure::new("slot-database", Exit::Config, what)
+            .remedy(format!("connect to database {found} in [source] url")));
+    }
+    let out_of_range = |what| Failure::new("slot-position", Exit::Usage, what);
+    let to = match (to, end) {
+        (AdvanceTo::Now, Some(end)) => end,
+        (AdvanceTo::Lsn(to), Some(end)) if to > end => {
+            return Err(out_of_range(format!("the log ends at {end}, before {to}"))
+                .remedy("choose an earlier position, or now"));
+        }
+        (AdvanceTo::Lsn(to), _) => to,
+        (AdvanceTo::Now, None) => from,
+    };
+    if to < from {
+        let what = format!("slot {name} is at {from}, after {to}: a slot does not go backwards");
+        return Err(out_of_range(what).remedy(
+            "the events before it are in the table: docs/OPERATIONS.md, \"Publishing rows again\"",
+        ));
+    }
+    Ok(to)
+}
+
+/// The slot of this name; fails if it does not exist or is being read.
+async fn find_unread(session: &mut Session, name: &str) -> Result<SlotRow, Failure> {
     let slots = read_slots(session).await.map_err(failure)?;
     let Some(slot) = slots.into_iter().find(|slot| slot.name == name) else {
         let what = format!("there is no replication slot {name}");
@@ -231,69 +209,42 @@ async fn unread(session: &mut Session, name: &str) -> Result<SlotRow, Failure> {
     }
 }
 
-fn not_agreed(why: &'static str) -> Failure {
-    let what = format!("nothing was changed: {why}");
-    Failure::new("slots-not-agreed", Exit::Usage, what)
+fn not_agreed() -> Failure {
+    Failure::new("slots-not-agreed", Exit::Usage, "nothing was changed")
         .remedy("look with --dry-run, then say --yes to go on without being asked")
 }
 
-pub(super) fn say(line: &str) -> Result<(), Failure> {
-    writeln!(io::stdout(), "{line}").map_err(output)
-}
-
-/// For people, beside what was asked for.
-pub(super) fn warn(line: &str) {
-    // Standard error may be closed.
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
-fn table(slots: &[SlotRow], out: &mut dyn Write) -> io::Result<()> {
-    let head = [
-        "SLOT",
-        "PLUGIN",
-        "DATABASE",
-        "PID",
-        "WAL",
-        "RETAINED",
-        "SAFE",
-        "RESTART",
-        "CONFIRMED",
-        "FAILOVER",
-        "INACTIVE SINCE",
-        "INVALID",
-    ];
-    let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).to_vec()];
-    let optional = |text: Option<String>| text.map_or_else(|| "-".to_owned(), |t| printable(&t));
-    let size = |count: Option<u64>| optional(count.map(bytes));
-    for slot in slots {
+const COLUMNS: [Column<SlotRow>; 12] = [
+    ("SLOT", |slot| Some(slot.name.clone())),
+    ("PLUGIN", |slot| {
+        let plugin = slot.plugin.as_deref();
+        Some(plugin.unwrap_or("(physical)").to_owned())
+    }),
+    ("DATABASE", |slot| slot.database.clone()),
+    ("PID", |slot| slot.active_pid.map(|pid| pid.to_string())),
+    ("WAL", |slot| slot.wal_status.clone()),
+    ("RETAINED", |slot| slot.retained.map(bytes)),
+    ("SAFE", |slot| slot.safe_wal_size.map(bytes)),
+    ("RESTART", |slot| slot.restart.map(|lsn| lsn.to_string())),
+    ("CONFIRMED", |slot| {
+        slot.confirmed.map(|lsn| lsn.to_string())
+    }),
+    ("FAILOVER", |slot| {
         let failover = match (slot.failover, slot.synced) {
-            (_, Some(true)) => Some("copy".to_owned()),
-            (Some(true), _) => Some("yes".to_owned()),
-            (Some(false), _) => Some("no".to_owned()),
-            (None, _) => None,
+            (_, Some(true)) => "copy",
+            (Some(true), _) => "yes",
+            (Some(false), _) => "no",
+            (None, _) => return None,
         };
-        let plugin = slot.plugin.clone();
-        rows.push(vec![
-            printable(&slot.name),
-            optional(plugin.or_else(|| Some("(physical)".to_owned()))),
-            optional(slot.database.clone()),
-            optional(slot.active_pid.map(|pid| pid.to_string())),
-            optional(slot.wal_status.clone()),
-            size(slot.retained),
-            size(slot.safe_wal_size),
-            optional(slot.restart.map(|lsn| lsn.to_string())),
-            optional(slot.confirmed.map(|lsn| lsn.to_string())),
-            optional(failover),
-            optional(slot.inactive_since.clone()),
-            optional(slot.invalidated.clone()),
-        ]);
-    }
-    columns(&rows, out)
-}
+        Some(failover.to_owned())
+    }),
+    ("INACTIVE SINCE", |slot| slot.inactive_since.clone()),
+    ("INVALID", |slot| slot.invalidated.clone()),
+];
 
-/// A slot as a program sees it.
+/// A slot in the output format `json`.
 #[derive(Serialize)]
-struct Line<'a> {
+struct SlotJson<'a> {
     slot: &'a str,
     plugin: Option<&'a str>,
     database: Option<&'a str>,
@@ -310,9 +261,8 @@ struct Line<'a> {
     synced: Option<bool>,
 }
 
-/// One object on a line.
-fn line(slot: &SlotRow, out: &mut Vec<u8>) -> io::Result<()> {
-    let line = Line {
+fn slot_json(slot: &SlotRow) -> SlotJson<'_> {
+    SlotJson {
         slot: &slot.name,
         plugin: slot.plugin.as_deref(),
         database: slot.database.as_deref(),
@@ -327,14 +277,13 @@ fn line(slot: &SlotRow, out: &mut Vec<u8>) -> io::Result<()> {
         invalidation_reason: slot.invalidated.as_deref(),
         failover: slot.failover,
         synced: slot.synced,
-    };
-    serde_json::to_writer(&mut *out, &line)?;
-    out.write_all(b"\n")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Output;
 
     fn slot() -> SlotRow {
         SlotRow {
@@ -353,9 +302,7 @@ mod tests {
 
     #[test]
     fn a_table_lines_up() {
-        let mut out = Vec::new();
-        table(&[slot()], &mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
+        let text = list_text(Output::Table, &[slot()], &COLUMNS, slot_json).unwrap();
         let (head, row) = text.split_once('\n').unwrap();
         assert_eq!(head.find("RETAINED"), row.find("2.0 KiB"), "{text}");
         assert!(row.contains("0/20"), "{text}");
@@ -363,9 +310,9 @@ mod tests {
 
     #[test]
     fn a_line_is_an_object_with_every_figure() {
-        let mut out = Vec::new();
-        line(&slot(), &mut out).unwrap();
-        let object: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let line = list_text(Output::Json, &[slot()], &COLUMNS, slot_json).unwrap();
+        assert!(line.ends_with("}\n") && line.lines().count() == 1, "{line}");
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
         let expected = serde_json::json!({
             "slot": "walrelay", "plugin": "pgoutput", "database": "app", "wal_status": "reserved",
             "restart_lsn": "0/10", "confirmed_flush_lsn": "0/20", "inactive_since": null,

@@ -1,4 +1,4 @@
-//! `walrelay status`: one screen about a running relay, or about its slot alone.
+//! `walrelay status`: shows the state of a running relay, or of its slot if no relay answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,57 +8,54 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use serde::Serialize;
-use walrelay_walsender::{Session, SessionKind};
 
-use super::connect::{block_on, conn_info};
-use super::units::{bar, bytes};
-use super::{Ended, Env, load, output};
+use super::connect::{block_on, conn_info, sql_session};
+use super::server::failure;
+use super::units::{bytes, rows_bar};
+use super::{CommandResult, Env, load, write_failed};
 use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
-use crate::failures;
 use crate::http::{Roots, agent};
 use crate::postgres::slot_standing;
 use crate::telemetry::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
 
-/// How long the endpoint may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often `--watch` asks.
+/// Timeout of a request to the endpoint.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// No document is larger.
+/// Largest document that is read.
 const MOST_BYTES: u64 = 4 << 20;
 /// Moves to the upper left corner and clears the screen (ECMA-48).
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-/// What is known, and from where.
+/// The document of `--output json`.
 #[derive(Serialize)]
 struct Status {
-    /// The document of the endpoint; `null` where nobody serves it.
+    /// The document of the endpoint; `null` if the endpoint did not answer.
     relay: Option<StatusReport>,
-    /// Why it is not there.
+    /// Why the endpoint did not answer.
     relay_error: Option<String>,
-    /// The slot as Postgres says, where the endpoint does not say it.
+    /// The slot, read from Postgres if the endpoint did not answer.
     slot: Option<SlotReport>,
 }
 
 /// `walrelay status`.
-pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> Ended {
+pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     loop {
-        let status = ask(&config, env)?;
-        let text = match args.output {
+        let status = query_status(&config, env)?;
+        let mut text = match args.output {
             Output::Json => {
-                serde_json::to_string(&status).map_err(|error| output(error.into()))? + "\n"
+                serde_json::to_string(&status).map_err(|error| write_failed(error.into()))? + "\n"
             }
             Output::Table => screen(&config, &status),
         };
         let mut out = io::stdout();
-        let clear = args.watch && args.output == Output::Table && out.is_terminal();
-        let clear = if clear { CLEAR } else { "" };
-        let written = out.write_all(clear.as_bytes());
-        written
-            .and_then(|()| out.write_all(text.as_bytes()))
-            .and_then(|()| out.flush())
-            .map_err(output)?;
+        if args.watch && args.output == Output::Table && out.is_terminal() {
+            text.insert_str(0, CLEAR);
+        }
+        let written = out.write_all(text.as_bytes());
+        written.and_then(|()| out.flush()).map_err(write_failed)?;
         if !args.watch {
             return Ok(());
         }
@@ -66,35 +63,32 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> Ended {
     }
 }
 
-fn ask(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
+fn query_status(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
     let relay = match &config.http {
-        Some(http) => of_endpoint(http),
+        Some(http) => fetch_status(http),
         None => Err("[http] listen is not configured".to_owned()),
     };
-    match relay {
-        Ok(relay) => Ok(Status {
-            relay: Some(relay),
-            relay_error: None,
-            slot: None,
-        }),
-        Err(reason) => Ok(Status {
-            relay: None,
-            relay_error: Some(reason),
-            slot: of_postgres(config, env)?,
-        }),
-    }
+    let slot = match &relay {
+        Ok(_) => None,
+        Err(_) => query_slot(config, env)?,
+    };
+    Ok(Status {
+        relay_error: relay.as_ref().err().cloned(),
+        relay: relay.ok(),
+        slot,
+    })
 }
 
-/// The document of a relay with this configuration on this machine.
-pub(super) fn of_endpoint(http: &Http) -> Result<StatusReport, String> {
+/// Fetches the status document of a relay with this configuration on this machine.
+pub(super) fn fetch_status(http: &Http) -> Result<StatusReport, String> {
     let url = "/api/status";
-    let body = of_path(http, url)?;
+    let body = fetch(http, url)?;
     serde_json::from_str(&body)
         .map_err(|_| format!("{url} is not of walrelay, or of another version"))
 }
 
-/// What the endpoint answers at this path.
-pub(super) fn of_path(http: &Http, path: &str) -> Result<String, String> {
+/// Fetches a path of the endpoint.
+pub(super) fn fetch(http: &Http, path: &str) -> Result<String, String> {
     let mut address = http.listen;
     if address.ip().is_unspecified() {
         address.set_ip(match address {
@@ -104,14 +98,14 @@ pub(super) fn of_path(http: &Http, path: &str) -> Result<String, String> {
     }
     let (scheme, roots) = match &http.tls {
         None => ("http", Roots::None),
-        // The file's chain may end with the authority.
+        // Trust the certificates of the endpoint's own file: the chain may end with its authority.
         Some((certificate, _)) => {
             let roots = Roots::of_file(certificate).map_err(|error| error.to_string())?;
             ("https", roots)
         }
     };
     let url = format!("{scheme}://{address}{path}");
-    let mut request = agent(PATIENCE, roots).get(&url);
+    let mut request = agent(REQUEST_TIMEOUT, roots).get(&url);
     if let Some(token) = &http.token {
         request = request.header(
             "Authorization",
@@ -133,31 +127,31 @@ pub(super) fn of_path(http: &Http, path: &str) -> Result<String, String> {
     body.map_err(|error| format!("{url}: {error}"))
 }
 
-/// The slot as Postgres says.
-fn of_postgres(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Failure> {
+/// Reads the state of the slot from Postgres.
+fn query_slot(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Failure> {
     let info = conn_info(&config.source, env)?;
     let standing = block_on(async {
-        let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
-        let standing = slot_standing(&mut session, &config.source.slot).await?;
+        let mut session = sql_session(&info).await?;
+        let standing = slot_standing(&mut session, &config.source.slot).await;
+        let standing = standing.map_err(failure)?;
         session.close().await;
-        Ok::<_, walrelay_walsender::Error>(standing)
-    })?;
-    let standing = standing.map_err(|error| failures::postgres(error.into()))?;
+        Ok::<_, Failure>(standing)
+    })??;
     Ok(slot_report(standing))
 }
 
 fn snapshot_line(snapshot: &SnapshotReport) -> String {
     match (snapshot.running, snapshot.rows) {
-        (true, rows) => bar(rows, snapshot.expected_rows.unwrap_or(0)),
+        (true, rows) => rows_bar(rows, snapshot.expected_rows.unwrap_or(0)),
         (false, 0) => "not running".to_owned(),
         (false, rows) => format!("read: {rows} rows"),
     }
 }
 
-/// One screen, without colours: its words say it.
+/// The lines of the screen as text.
 fn screen(config: &Config, status: &Status) -> String {
     let lines = match (&status.relay, &status.slot) {
-        (Some(relay), _) => lines_of(relay),
+        (Some(relay), _) => status_lines(relay),
         (None, slot) => {
             let reason = status.relay_error.as_deref().unwrap_or("no reason");
             let name = &config.source.slot;
@@ -177,8 +171,8 @@ fn screen(config: &Config, status: &Status) -> String {
     })
 }
 
-/// The lines of a relay's screen, each with its name.
-pub(super) fn lines_of(relay: &StatusReport) -> Vec<(String, String)> {
+/// The lines of a relay's screen: name and value.
+pub(super) fn status_lines(relay: &StatusReport) -> Vec<(String, String)> {
     let mut screen = Screen(Vec::new());
     screen.source(relay);
     screen.delivery(relay);
@@ -193,14 +187,14 @@ impl Screen {
         self.0.push((name.to_owned(), value));
     }
 
-    /// State, slot and positions.
+    /// Adds state, slot and positions.
     fn source(&mut self, relay: &StatusReport) {
-        let state = match (&relay.not_ready, &relay.pipeline.reason) {
-            (None, _) => relay.pipeline.state.clone(),
-            (Some(reason), _) => format!("NOT READY, {reason}"),
+        let state = match &relay.not_ready {
+            None => relay.pipeline.state.clone(),
+            Some(reason) => format!("NOT READY, {reason}"),
         };
-        let lasts = span(relay.now_ms.saturating_sub(relay.pipeline.since_ms));
-        self.line("relay", format!("{state}, for {lasts}"));
+        let duration = human_duration(relay.now_ms.saturating_sub(relay.pipeline.since_ms));
+        self.line("relay", format!("{state}, for {duration}"));
         if let Some(snapshot) = &relay.snapshot {
             self.line("snapshot", snapshot_line(snapshot));
         }
@@ -229,7 +223,7 @@ impl Screen {
         );
     }
 
-    /// What is in flight, and what was delivered.
+    /// Adds what is in flight, and what was delivered.
     fn delivery(&mut self, relay: &StatusReport) {
         let delivery = &relay.delivery;
         self.line(
@@ -276,11 +270,11 @@ impl Screen {
         }
     }
 
-    /// The newest errors, each with its remedy.
+    /// Adds the newest errors, each with its remedy.
     fn errors(&mut self, relay: &StatusReport) {
         for error in relay.errors.iter().take(3) {
-            let said = format!("{} ({} times)", error.message, error.count);
-            self.line(&error.level.to_lowercase(), said);
+            let message = format!("{} ({} times)", error.message, error.count);
+            self.line(&error.level.to_lowercase(), message);
             if let Some(remedy) = &error.remedy {
                 self.line("", format!("-> {remedy}"));
             }
@@ -289,7 +283,7 @@ impl Screen {
 }
 
 fn bookmark_line(bookmark: &BookmarkReport) -> String {
-    let seconds = |seconds: f64| span((seconds * 1e3) as u64);
+    let seconds = |seconds: f64| human_duration((seconds * 1e3) as u64);
     let cut = bookmark.cut_short.as_ref();
     format!(
         "{} at {}: {} back can be replayed, of {}{}; {} of WAL are kept for it, of {}",
@@ -306,7 +300,9 @@ fn bookmark_line(bookmark: &BookmarkReport) -> String {
 fn slot_line(slot: &SlotReport) -> String {
     let reader = match (slot.active_pid, slot.inactive_seconds) {
         (Some(pid), _) => format!("read by server process {pid}"),
-        (None, Some(seconds)) => format!("not read for {}", span((seconds * 1e3) as u64)),
+        (None, Some(seconds)) => {
+            format!("not read for {}", human_duration((seconds * 1e3) as u64))
+        }
         (None, None) => "not read".to_owned(),
     };
     let mut text = format!("{reader}, {} of WAL kept", bytes(slot.retained_bytes));
@@ -319,12 +315,31 @@ fn slot_line(slot: &SlotReport) -> String {
     text
 }
 
-/// Milliseconds for people.
-fn span(millis: u64) -> String {
+/// Milliseconds as seconds, minutes or hours.
+fn human_duration(millis: u64) -> String {
     let seconds = millis / 1000;
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min", seconds / 60),
         _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::{RecentErrors, Setup, Telemetry};
+
+    #[test]
+    fn pruned_rows_are_shown_once_there_are_any() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        let pruned = || {
+            let lines = status_lines(&telemetry.report());
+            lines.into_iter().find(|(name, _)| name == "pruned")
+        };
+        assert_eq!(pruned(), None);
+        telemetry.pruned(7);
+        telemetry.pruned(5);
+        assert_eq!(pruned(), Some(("pruned".to_owned(), "12 rows".to_owned())));
     }
 }

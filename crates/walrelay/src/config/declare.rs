@@ -1,8 +1,9 @@
-//! The declaration of a section: [`section!`] makes from one list of keys the struct, its reader and
-//! the rows of the key table.
+//! [`section!`]: declares a section. One list of keys becomes the struct, its reader and the rows
+//! of the key table.
 //!
-//! A row is `"key" field: Type = how;`. The doc comment of a row is the field's documentation and the
-//! key's line in `docs/CONFIGURATION.md`. `refused { … }` lists keys that are known and not supported.
+//! A row is `"key" field: Type = how;`. Its doc comment documents the field and is the key's line
+//! in `docs/CONFIGURATION.md`. `refused { … }` lists keys that are known and not supported. `impl`
+//! in place of `struct` declares the keys of a struct of another crate.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -14,7 +15,7 @@ use secrecy::SecretString;
 use walrelay_event_router::{Place, Template};
 
 use super::document::{Entry, Value};
-use super::keys::{Fallback, Kind, Row, Support};
+use super::keys::{Fallback, Kind, Row};
 use super::reader::{Noted, Reader};
 use super::units;
 
@@ -29,6 +30,27 @@ macro_rules! section {
                 $(#[doc = $doc:literal])*
                 $key:literal $field:ident: $type:ty = $how:expr;
             )*
+            $(refused { $($refused:tt)* })?
+        }
+    ) => {
+        $(#[$meta])*
+        $vis struct $name {
+            $( $(#[doc = $doc])* pub $field: $type, )*
+        }
+
+        $crate::config::declare::section! {
+            impl $name at $at {
+                $( $(#[doc = $doc])* $key $field: $type = $how; )*
+                $(refused { $($refused)* })?
+            }
+        }
+    };
+    (
+        impl $name:ident at $at:literal {
+            $(
+                $(#[doc = $doc:literal])*
+                $key:literal $field:ident: $type:ty = $how:expr;
+            )*
             $(refused {
                 $(
                     $(#[doc = $refused_doc:literal])*
@@ -37,11 +59,6 @@ macro_rules! section {
             })?
         }
     ) => {
-        $(#[$meta])*
-        $vis struct $name {
-            $( $(#[doc = $doc])* pub $field: $type, )*
-        }
-
         impl $crate::config::declare::Section for $name {
             const AT: &'static str = $at;
 
@@ -51,13 +68,12 @@ macro_rules! section {
                 $($( $refused.rows(&joined(at, $refused_key), &[$($refused_doc),*], rows); )*)?
             }
 
-            #[allow(unused_variables, unused_imports, reason = "a section may have refused keys only")]
             fn read_at(
                 reader: &mut $crate::config::reader::Reader<'_>,
                 at: &str,
             ) -> Result<Self, $crate::config::reader::Noted> {
                 use $crate::config::declare::{Source, joined};
-                // All keys are read before the first problem counts, so that all are noted.
+                // Every key is read before the first error returns, so that all problems are noted.
                 $( let $field: Result<$type, _> = $how.read(reader, &joined(at, $key)); )*
                 Ok(Self { $( $field: $field?, )* })
             }
@@ -66,9 +82,9 @@ macro_rules! section {
 }
 pub(super) use section;
 
-/// A struct that [`section!`] declared.
+/// A struct whose keys [`section!`] declares.
 pub(super) trait Section: Sized {
-    /// The section's path; empty for one that stands in several places.
+    /// The section's path; empty for a section that is part of several others.
     const AT: &'static str;
     fn rows(at: &str, rows: &mut Vec<Row>);
     fn read_at(reader: &mut Reader<'_>, at: &str) -> Result<Self, Noted>;
@@ -78,7 +94,7 @@ pub(super) trait Section: Sized {
     }
 }
 
-/// The path of `key` in the section `at`; an empty key is the section's own name.
+/// The path of `key` in the section `at`. An empty key stands for the section itself.
 pub(super) fn joined(at: &str, key: &str) -> String {
     if at.is_empty() || key.is_empty() {
         format!("{at}{key}")
@@ -87,14 +103,14 @@ pub(super) fn joined(at: &str, key: &str) -> String {
     }
 }
 
-/// A section as a field of another one.
+/// Reads a field that is a section of its own.
 pub(super) struct Nested<T>(PhantomData<T>);
 
 pub(super) fn nested<T: Section>() -> Nested<T> {
     Nested(PhantomData)
 }
 
-/// What a field of a section is read from.
+/// Reads a field of a section.
 pub(super) trait Source<T> {
     fn rows(&self, path: &str, docs: &[&str], rows: &mut Vec<Row>);
     fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted>;
@@ -114,20 +130,19 @@ type Convert<T> = Box<dyn Fn(&mut Reader<'_>, &str, &Entry) -> Result<T, Noted>>
 
 type Condition = fn(&Reader<'_>) -> bool;
 
-/// How a value that is there becomes a `T`.
+/// Converts the value of a key to a `T`.
 pub(super) struct Type<T> {
     kind: Kind,
     convert: Convert<T>,
 }
 
-/// The same, and what holds where there is none.
+/// A [`Type`], with what applies if the key is not set.
 pub(super) struct Key<T> {
     kind: Kind,
     convert: Convert<T>,
-    support: Support,
-    default: Option<&'static str>,
+    fallback: Fallback,
     absent: Option<fn() -> T>,
-    /// An example of the value, and whether it is needed.
+    /// An example of the value, and the condition under which the key is required.
     required: Option<(&'static str, Condition)>,
 }
 
@@ -144,23 +159,22 @@ impl<T: 'static> Type<T> {
         Key {
             kind: self.kind,
             convert: self.convert,
-            support: Support::Full,
-            default: None,
+            fallback: Fallback::Unset,
             absent: None,
             required: None,
         }
     }
 
-    /// With a default, as written in the file but for the quotes of a string.
+    /// A key with a default, as written in the file, without the quotes of a string.
     pub(super) fn or(self, default: &'static str) -> Key<T> {
-        let default = Some(default);
+        let fallback = Fallback::Is(default);
         Key {
-            default,
+            fallback,
             ..self.key()
         }
     }
 
-    /// `example` is a value as written in the file.
+    /// A required key. `example`: a value as written in the file.
     pub(super) fn required(self, example: &'static str) -> Key<T> {
         self.key().required_if(example, |_| true)
     }
@@ -189,10 +203,13 @@ impl<T: 'static> Type<Vec<T>> {
 }
 
 impl<T: 'static> Key<T> {
-    /// Makes an optional key a required one where `needed` says so.
+    /// Makes the key required under a condition.
     pub(super) fn required_if(self, example: &'static str, needed: Condition) -> Self {
-        let required = Some((example, needed));
-        Self { required, ..self }
+        Self {
+            fallback: Fallback::Required,
+            required: Some((example, needed)),
+            ..self
+        }
     }
 }
 
@@ -202,12 +219,7 @@ impl<T> Source<T> for Key<T> {
         rows.push(Row {
             path: path.to_owned(),
             kind: self.kind.clone(),
-            fallback: match self.default {
-                Some(text) => Fallback::Is(text),
-                None if self.required.is_some() => Fallback::Required,
-                None => Fallback::Unset,
-            },
-            support: self.support,
+            fallback: self.fallback,
             doc: lines.join(" "),
         });
         if self.kind == Kind::Secret {
@@ -217,7 +229,6 @@ impl<T> Source<T> for Key<T> {
                 path: format!("{path}_file"),
                 kind: Kind::Text,
                 fallback: Fallback::Unset,
-                support: Support::Full,
             });
         }
     }
@@ -226,7 +237,7 @@ impl<T> Source<T> for Key<T> {
         if let Some(entry) = reader.entry(path, &self.kind)? {
             return (self.convert)(reader, path, &entry);
         }
-        if let Some(text) = self.default {
+        if let Fallback::Is(text) = self.fallback {
             let entry = Entry::of_default(path, &self.kind, text);
             return (self.convert)(reader, path, &entry);
         }
@@ -239,11 +250,12 @@ impl<T> Source<T> for Key<T> {
     }
 }
 
-/// Text that `parse` understands; its error says what is expected and never the value.
+/// A text that `parse` converts. The error of `parse` says what is expected and must not contain
+/// the value.
 fn parsed<T: 'static>(kind: Kind, parse: impl Fn(&str) -> Result<T, String> + 'static) -> Type<T> {
-    Type::new(kind, move |reader, path, entry| match &entry.value {
-        Value::Text(text) => parse(text).map_err(|why| reader.invalid(path, entry, &why)),
-        _ => Err(reader.wrong_type(path, entry, None)),
+    Type::new(kind, move |reader, path, entry| {
+        let text = reader.text(path, entry)?;
+        parse(text).map_err(|why| reader.invalid(path, entry, &why))
     })
 }
 
@@ -255,7 +267,7 @@ pub(super) fn string() -> Type<String> {
     text(|text| Ok(text.to_owned()))
 }
 
-/// A string that must not be empty; `why` says so.
+/// A text that must not be empty, or else the error `why`.
 pub(super) fn not_empty(text: &str, why: &str) -> Result<String, String> {
     if text.is_empty() {
         Err(why.to_owned())
@@ -264,53 +276,51 @@ pub(super) fn not_empty(text: &str, why: &str) -> Result<String, String> {
     }
 }
 
-/// The key `<key>_file` may stand in for it.
+/// A secret. `<key>_file` may name a file that contains it.
 pub(super) fn secret(check: fn(&str) -> Result<(), String>) -> Type<SecretString> {
     parsed(Kind::Secret, move |text| check(text).map(|()| text.into()))
 }
 
-/// The name of a file with a secret; gives its content.
+/// The name of a file with a secret, read as its content.
 pub(super) fn secret_file() -> Type<SecretString> {
     Type::new(Kind::Text, |reader, path, entry| {
         reader.content(path, entry).map(SecretString::from)
     })
 }
 
-/// The name of a file; a relative one is looked up beside the configuration file.
+/// The name of a file. A relative name is looked up beside the configuration file.
 pub(super) fn path() -> Type<PathBuf> {
-    Type::new(Kind::Text, |reader, path, entry| match &entry.value {
-        Value::Text(name) if name.is_empty() => {
-            Err(reader.invalid(path, entry, "the name of a file is not empty"))
+    Type::new(Kind::Text, |reader, path, entry| {
+        match reader.text(path, entry)? {
+            "" => Err(reader.invalid(path, entry, "the name of a file is not empty")),
+            name => Ok(reader.beside(name)),
         }
-        Value::Text(name) => Ok(reader.beside(name)),
-        _ => Err(reader.wrong_type(path, entry, None)),
     })
 }
 
 pub(super) fn boolean() -> Type<bool> {
     Type::new(Kind::Bool, |reader, path, entry| match entry.value {
         Value::Bool(value) => Ok(value),
-        _ => Err(reader.wrong_type(path, entry, None)),
+        _ => Err(reader.wrong_type(path, entry)),
     })
 }
 
-/// A boolean, or its text as Debezium and Kafka Connect read it: trimmed, in any case.
+/// A boolean, or a text that Debezium and Kafka Connect read as one: trimmed, in any case.
 pub(super) fn loose_boolean() -> Type<bool> {
     Type::new(Kind::Scalar, |reader, path, entry| match &entry.value {
         Value::Bool(value) => Ok(*value),
-        Value::Text(text) => match text.trim().to_ascii_lowercase().as_str() {
-            "true" => Ok(true),
-            "false" => Ok(false),
-            _ => Err(reader.invalid(path, entry, "it must be true or false")),
-        },
-        _ => Err(reader.wrong_type(path, entry, None)),
+        Value::Text(text) => {
+            let parsed = text.trim().to_ascii_lowercase().parse();
+            parsed.map_err(|_| reader.invalid(path, entry, "it must be true or false"))
+        }
+        _ => Err(reader.wrong_type(path, entry)),
     })
 }
 
 pub(super) fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) -> Type<T> {
     Type::new(Kind::Integer, move |reader, path, entry| {
         let Value::Integer(number) = entry.value else {
-            return Err(reader.wrong_type(path, entry, None));
+            return Err(reader.wrong_type(path, entry));
         };
         let value = T::try_from(number)
             .ok()
@@ -347,14 +357,15 @@ pub(super) fn size(within: RangeInclusive<u64>) -> Type<u64> {
     })
 }
 
-/// A list of strings; `push` adds one to those before it, or says what is wrong and what to write.
+/// A list of strings. `push` adds an item to the values before it, or returns why it is not
+/// allowed.
 pub(super) fn list<T: 'static>(
     push: fn(&mut Vec<T>, &str) -> Result<(), String>,
     help: Option<&'static str>,
 ) -> Type<Vec<T>> {
     Type::new(Kind::TextList, move |reader, path, entry| {
         let Value::List(items) = &entry.value else {
-            return Err(reader.wrong_type(path, entry, None));
+            return Err(reader.wrong_type(path, entry));
         };
         if items.is_empty() {
             return Err(reader.invalid(path, entry, "the list must not be empty"));
@@ -364,19 +375,15 @@ pub(super) fn list<T: 'static>(
             match item {
                 Value::Text(text) => {
                     if let Err(why) = push(&mut values, text) {
-                        let what = format!("invalid value of `{path}`: {why}");
                         let help = help.map(str::to_owned);
-                        reader.note(
-                            &entry.origin,
-                            Some(span),
-                            "config-invalid-value",
-                            what,
-                            help,
-                        );
+                        reader.invalid_part(path, &entry.origin.part(span), &why, help);
                     }
                 }
                 Value::Broken => {}
-                _ => _ = reader.wrong_type(path, entry, Some(span)),
+                _ => {
+                    let found = "something else in its list";
+                    reader.unexpected(path, &entry.origin.part(span), found);
+                }
             }
         }
         Ok(values)
@@ -391,12 +398,12 @@ pub(super) fn strings() -> Type<Vec<String>> {
     list(push, None)
 }
 
-/// One of the texts of `table`.
+/// One of the texts in `table`.
 pub(super) fn choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
     choice_and_later(table, &[])
 }
 
-/// The same; the texts of `later` are refused as not in this version.
+/// One of the texts in `table`. Those in `later` are refused as not supported by this version.
 pub(super) fn choice_and_later<T: Copy + 'static>(
     table: &'static [(&'static str, T)],
     later: &'static [&'static str],
@@ -405,9 +412,7 @@ pub(super) fn choice_and_later<T: Copy + 'static>(
     let kind = Kind::Choice { here, later };
     let help = kind.help();
     Type::new(kind, move |reader, path, entry| {
-        let Value::Text(text) = &entry.value else {
-            return Err(reader.wrong_type(path, entry, None));
-        };
+        let text = reader.text(path, entry)?;
         // Debezium trims and ignores case.
         let loose = path.starts_with("router.debezium.");
         let same =
@@ -430,7 +435,7 @@ pub(super) fn choice_and_later<T: Copy + 'static>(
             .map_or_else(String::new, |(name, _)| {
                 format!("did you mean \"{name}\"? ")
             });
-        Err(reader.note(&entry.origin, None, id, what, Some(near + &help)))
+        Err(reader.note(&entry.origin, id, what, Some(near + &help)))
     })
 }
 
@@ -438,7 +443,7 @@ pub(super) fn choice_and_later<T: Copy + 'static>(
 pub(super) fn template(place: Place) -> Type<Template> {
     Type::new(Kind::Template, move |reader, path, entry| {
         let template = reader.template(path, entry, place)?;
-        template.ok_or_else(|| reader.wrong_type(path, entry, None))
+        template.ok_or_else(|| reader.wrong_type(path, entry))
     })
 }
 
@@ -460,27 +465,26 @@ pub(super) fn template_or_false(place: Place) -> Type<Part> {
     })
 }
 
-/// Nothing but `false`; other values belong into the section of the same name.
+/// Only `false`. Other values belong in the section of the same name.
 pub(super) fn only_false() -> Type<()> {
     Type::new(Kind::Template, |reader, path, entry| match entry.value {
         Value::Bool(false) => Ok(()),
-        _ => Err(reader.wrong_type(path, entry, None)),
+        _ => Err(reader.wrong_type(path, entry)),
     })
 }
 
-/// A part of a record; `None` where the configuration has `false`.
+/// The template of a part of a record; `None` if the configuration has `false`.
 pub(super) struct Part(pub(super) Option<Template>);
 
-/// A key that is known, and accepted only with its default.
+/// A key that is accepted only with its default.
 pub(super) fn default_only(default: &'static str) -> Key<()> {
-    let key = Type::new(Kind::Scalar, |_, _, _| Ok(())).or(default);
     Key {
-        support: Support::DefaultOnly,
-        ..key
+        fallback: Fallback::Only(default),
+        ..Type::new(Kind::Scalar, |_, _, _| Ok(())).key()
     }
 }
 
-/// The error of a library as the reason of [`text`].
+/// A library's error as the error of a `parse` function.
 pub(super) fn why(error: impl Display) -> String {
     error.to_string()
 }

@@ -1,10 +1,10 @@
-//! `docs/CONFIGURATION.md` is checked against the code: its tables are those that follow from the
-//! key table, and its examples are read.
+//! Checks `docs/CONFIGURATION.md`: its tables follow from the key table, and its examples can be
+//! read.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::keys::{Fallback, Kind, Row, Support, below};
+use super::keys::{Fallback, Kind, Row, below};
 use super::sections::KEYS;
 use super::*;
 use crate::cli::Exit;
@@ -15,7 +15,7 @@ fn reference() -> String {
     std::fs::read_to_string(PATH).expect("docs/CONFIGURATION.md")
 }
 
-/// What stands between `<!-- name -->` and `<!-- end -->`.
+/// The text between `<!-- name -->` and `<!-- end -->`.
 fn marked<'a>(text: &'a str, name: &str) -> &'a str {
     let begin = format!("<!-- {name} -->\n");
     let (_, rest) = text
@@ -24,13 +24,13 @@ fn marked<'a>(text: &'a str, name: &str) -> &'a str {
     rest.split_once("<!-- end -->").expect("not closed").0
 }
 
-/// The sections that have a table on the page.
+/// The sections that have a table in the document.
 fn sections(text: &str) -> Vec<&str> {
     let marks = text.split("<!-- keys: ").skip(1);
     marks.filter_map(|mark| mark.split(" -->").next()).collect()
 }
 
-/// The innermost section of a key that has a table.
+/// The innermost section with a table that a key belongs to.
 fn section_of<'t>(row: &Row, sections: &[&'t str]) -> &'t str {
     let around = sections
         .iter()
@@ -42,13 +42,15 @@ fn section_of<'t>(row: &Row, sections: &[&'t str]) -> &'t str {
 
 /// The rows of supported keys.
 fn supported() -> impl Iterator<Item = &'static Row> {
-    KEYS.0.iter().filter(|row| row.support == Support::Full)
+    KEYS.0
+        .iter()
+        .filter(|row| !matches!(row.fallback, Fallback::Only(_)))
 }
 
 fn kind(kind: &Kind) -> String {
     match kind {
         Kind::Choice { here, .. } => {
-            // The names of Java classes are accepted, too; the page says so once.
+            // The names of Java classes are accepted as well, which the document says once.
             let short = here.iter().filter(|choice| !choice.contains('.'));
             let choices: Vec<String> = short.map(|choice| format!("`{choice}`")).collect();
             choices.join(", ")
@@ -64,7 +66,7 @@ fn table(section: &str, sections: &[&str]) -> String {
     let mut out = String::from("| key | type | default | |\n|---|---|---|---|\n");
     for row in supported().filter(|row| section_of(row, sections) == section) {
         let name = below(&row.path, section).unwrap();
-        // The options of a converter are listed once.
+        // The options of converters are listed once, for the value converter.
         let repeats = ["key.converter.", "header.converter."];
         if repeats.iter().any(|begin| name.starts_with(begin)) || name.contains(".type.") {
             continue;
@@ -72,7 +74,7 @@ fn table(section: &str, sections: &[&str]) -> String {
         let default = match row.fallback {
             Fallback::Required => "required".to_owned(),
             Fallback::Unset => "unset".to_owned(),
-            Fallback::Is(text) => format!("`{text}`"),
+            Fallback::Is(text) | Fallback::Only(text) => format!("`{text}`"),
         };
         let (kind, doc) = (kind(&row.kind), &row.doc);
         writeln!(out, "| `{name}` | {kind} | {default} | {doc} |").unwrap();
@@ -86,15 +88,13 @@ fn refused() -> String {
         path,
         kind,
         fallback,
-        support,
         doc,
     } in &KEYS.0
     {
-        let accepted = match (support, fallback, kind) {
-            (Support::DefaultOnly, Fallback::Is(text), _) => format!("only `{text}`"),
-            (Support::Full, _, Kind::Choice { later: [later], .. }) => format!("not `{later}`"),
-            (Support::Full, ..) => continue,
-            _ => "no".to_owned(),
+        let accepted = match (fallback, kind) {
+            (Fallback::Only(text), _) => format!("only `{text}`"),
+            (_, Kind::Choice { later: [later], .. }) => format!("not `{later}`"),
+            _ => continue,
         };
         writeln!(out, "| `{path}` | {accepted} | {doc} |").unwrap();
     }
@@ -136,7 +136,11 @@ fn the_tables_of_the_reference_follow_from_the_code() {
         );
     }
     let marks = text.matches("<!-- end -->").count();
-    assert_eq!(marks, expected.len(), "a table that no code stands behind");
+    assert_eq!(
+        marks,
+        expected.len(),
+        "a table that does not follow from the code"
+    );
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn every_default_is_a_value_of_its_kind() {
         if let Fallback::Is(default) = row.fallback {
             let mut overrides = vec![format!("{}={default}", row.path)];
             overrides.push("sink.kind=stdout".to_owned());
-            // The keys that the section requires.
+            // Keys that the section requires.
             if row.path.starts_with("router.registry.") {
                 let needed = ["url=http://r:8081", "format=avro"];
                 overrides.extend(needed.map(|needed| format!("router.registry.{needed}")));
@@ -195,7 +199,7 @@ fn every_default_is_a_value_of_its_kind() {
 }
 
 #[test]
-fn no_key_stands_in_the_table_twice() {
+fn no_key_is_declared_twice() {
     for (index, row) in KEYS.0.iter().enumerate() {
         let path = &row.path;
         assert!(

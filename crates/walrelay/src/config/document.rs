@@ -1,4 +1,4 @@
-//! From TOML and `--set` to a flat map of known keys, with the place of each.
+//! [`Document`]: reads TOML and `--set` into a flat map of known keys, each with its place.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::excerpt::SourceText;
 use super::expand;
 use super::keys::{self, Keys, Kind};
 
-/// A value, environment put in.
+/// A value, with environment variables expanded.
 #[derive(Clone, PartialEq)]
 pub(super) enum Value {
     Text(String),
@@ -19,13 +19,13 @@ pub(super) enum Value {
     Integer(i64),
     /// An integer beyond 64 bits.
     TooLarge,
-    /// As written.
+    /// A float as written.
     Float(String),
-    /// With the span of each item, which means something in the file only.
+    /// Items with their spans in the file. The spans of an override are meaningless.
     List(Vec<(Value, Range<usize>)>),
-    /// A date or a table, by its name.
+    /// A date or a table, by the name of the type with its article.
     Other(&'static str),
-    /// A problem was noted already; nothing more is said about this value.
+    /// A problem with this value was noted, so no other is noted.
     Broken,
 }
 
@@ -51,19 +51,6 @@ impl Value {
         }
     }
 
-    /// What it is, for messages.
-    pub(super) fn type_name(&self) -> &'static str {
-        match self {
-            Value::Text(_) => "a string",
-            Value::Bool(_) => "a boolean",
-            Value::Integer(_) | Value::TooLarge => "an integer",
-            Value::Float(_) => "a float",
-            Value::List(_) => "a list",
-            Value::Other(name) => name,
-            Value::Broken => "broken",
-        }
-    }
-
     /// The text of a string, number or boolean.
     pub(super) fn scalar(&self) -> Option<String> {
         match self {
@@ -75,13 +62,23 @@ impl Value {
     }
 }
 
-/// Where an entry came from.
+/// Where an entry was read.
 #[derive(Clone, PartialEq)]
 pub(super) enum Origin {
     /// The span of the value in the file.
     File(Range<usize>),
-    /// The argument, as it may be shown.
+    /// The argument on the command line, without a secret value.
     Set(String),
+}
+
+impl Origin {
+    /// The origin of a part of the value, such as an item of its list.
+    pub(super) fn part(&self, span: &Range<usize>) -> Self {
+        match self {
+            Origin::File(_) => Origin::File(span.clone()),
+            Origin::Set(_) => self.clone(),
+        }
+    }
 }
 
 #[derive(Clone, PartialEq)]
@@ -91,6 +88,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// An entry with a key's default.
     pub(super) fn of_default(path: &str, kind: &Kind, default: &str) -> Self {
         Self {
             value: set_value(kind, default).unwrap_or(Value::Broken),
@@ -99,11 +97,11 @@ impl Entry {
     }
 }
 
-/// The entries of the file and the command line.
+/// The entries of the file and the command line, and the problems found.
 pub(super) struct Document<'a> {
     pub(super) source: SourceText<'a>,
     pub(super) keys: &'a Keys,
-    /// By the path of the key.
+    /// Entries by the path of their key.
     pub(super) entries: BTreeMap<String, Entry>,
     pub(super) problems: Vec<Problem>,
     env: &'a dyn Fn(&str) -> Option<String>,
@@ -140,20 +138,16 @@ impl<'a> Document<'a> {
         document
     }
 
-    /// Notes a problem with an entry, or with an item of its list.
+    /// Notes a problem with an entry, or with a part of it.
     pub(super) fn note(
         &mut self,
         origin: &Origin,
-        item: Option<&Range<usize>>,
         id: &'static str,
         what: String,
         help: Option<String>,
     ) {
         let (place, excerpt) = match origin {
-            Origin::File(span) => {
-                let span = item.unwrap_or(span);
-                (self.source.place(span.start), self.source.excerpt(span))
-            }
+            Origin::File(span) => (self.source.place(span.start), self.source.excerpt(span)),
             Origin::Set(argument) => {
                 let argument = argument.clone();
                 (Place::Set { argument }, None)
@@ -167,7 +161,7 @@ impl<'a> Document<'a> {
     }
 
     fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
-        // The parser sorts keys by name; people read from top to bottom.
+        // The parser sorts keys by name. Problems are reported from top to bottom.
         let mut rows: Vec<_> = table.iter().collect();
         rows.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in rows {
@@ -183,7 +177,7 @@ impl<'a> Document<'a> {
                 _ if is_section => {
                     let what = format!("`{path}` is a section, not a value");
                     let help = format!("write [{path}] on a line of its own, its keys below");
-                    self.note(&origin, None, "config-wrong-type", what, Some(help));
+                    self.note(&origin, "config-wrong-type", what, Some(help));
                 }
                 _ => {
                     let what = format!("unknown key `{path}`");
@@ -198,24 +192,17 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// Inserts an entry of the file, unless an override replaces it.
     fn take(&mut self, path: &str, key: &Origin, value: &Spanned<DeValue<'_>>) {
-        let mut same = self.entries.get(path);
-        if same.is_none() {
-            // `--set source.url=…` stands in for `url_file` of the file, and the other way round.
-            let partner = match path.strip_suffix("_file") {
-                Some(base) => base.to_owned(),
-                None => format!("{path}_file"),
-            };
-            same = self
-                .entries
-                .get(&partner)
-                .filter(|entry| matches!(entry.origin, Origin::Set(_)));
-        }
+        let same = self.entries.get(path).or_else(|| {
+            let partner = self.entries.get(&partner(path));
+            partner.filter(|entry| matches!(entry.origin, Origin::Set(_)))
+        });
         match same.map(|entry| &entry.origin) {
             Some(Origin::Set(_)) => {}
             Some(Origin::File(_)) => {
                 let what = format!("`{path}` is set twice, once with quotes and once without");
-                self.note(key, None, "config-duplicate-key", what, None);
+                self.note(key, "config-duplicate-key", what, None);
             }
             None => self.insert(
                 path,
@@ -226,51 +213,43 @@ impl<'a> Document<'a> {
     }
 
     fn insert(&mut self, path: &str, value: Value, origin: Origin) {
-        let value = self.expanded(value, &origin, None);
+        let value = self.expanded(value, &origin);
         let entry = Entry { value, origin };
         self.entries.insert(path.to_owned(), entry);
     }
 
-    /// The value with environment variables put in.
-    fn expanded(&mut self, value: Value, origin: &Origin, item: Option<&Range<usize>>) -> Value {
+    /// The value with environment variables expanded.
+    fn expanded(&mut self, value: Value, origin: &Origin) -> Value {
         let name = match value {
             Value::Text(text) => match expand::expand(&text, self.env) {
                 Ok(text) => return Value::Text(text),
-                Err(unset) => unset.name,
+                Err(name) => name,
             },
             Value::List(items) => {
                 let items = items.into_iter();
                 let expanded =
-                    items.map(|(item, span)| (self.expanded(item, origin, Some(&span)), span));
+                    items.map(|(item, span)| (self.expanded(item, &origin.part(&span)), span));
                 return Value::List(expanded.collect());
             }
             other => return other,
         };
         let variable = format!("${{{name}}}");
-        let place = match (item, origin) {
-            (Some(span), _) | (None, Origin::File(span)) => {
-                // Escapes shift offsets, so the name is looked for in the text as written.
-                let written = self.source.text.get(span.clone()).unwrap_or_default();
-                written.find(&variable).map(|at| {
-                    let start = span.start + at;
-                    start..start + variable.len()
-                })
+        let mut origin = origin.clone();
+        if let Origin::File(span) = &mut origin {
+            // Escapes shift offsets, so the variable is searched in the text as written.
+            let written = self.source.text.get(span.clone()).unwrap_or_default();
+            if let Some(at) = written.find(&variable) {
+                let start = span.start + at;
+                *span = start..start + variable.len();
             }
-            (None, Origin::Set(_)) => None,
-        };
+        }
         let what = format!("the environment variable {name} is not set");
         let help = format!("set {name}, or write `$${{{name}}}` if the text itself is meant");
-        self.note(
-            origin,
-            place.as_ref().or(item),
-            "config-env-unset",
-            what,
-            Some(help),
-        );
+        self.note(&origin, "config-env-unset", what, Some(help));
         Value::Broken
     }
 
-    /// One `--set key=value`.
+    /// Reads one `--set key=value`.
     fn set(&mut self, argument: &str) {
         let (path, text) = argument.split_once('=').unwrap_or((argument, ""));
         let path = &unquoted(path.trim());
@@ -283,31 +262,37 @@ impl<'a> Document<'a> {
         if !argument.contains('=') || path.is_empty() {
             let what = "an override has the form key=value".to_owned();
             let help = Some("for example: --set source.slot=walrelay".to_owned());
-            self.note(&origin, None, "config-override", what, help);
+            self.note(&origin, "config-override", what, help);
             return;
         }
         let Some(kind) = self.keys.kind(path) else {
-            // The value of an unknown key may be anything, a password too.
+            // The value of an unknown key may be a password.
             let help = Some(self.keys.help_for_unknown(path));
             let what = format!("unknown key `{path}`");
-            self.note(&hidden, None, "config-unknown-key", what, help);
+            self.note(&hidden, "config-unknown-key", what, help);
             return;
         };
         let value = set_value(&kind, text).unwrap_or_else(|what| {
-            self.note(&origin, None, "config-override", what, None);
+            self.note(&origin, "config-override", what, None);
             Value::Broken
         });
-        // The last override of a key, or of its file, counts.
-        match path.strip_suffix("_file") {
-            Some(base) => self.entries.remove(base),
-            None => self.entries.remove(&format!("{path}_file")),
-        };
+        // The last override of a key or of its file takes precedence.
+        self.entries.remove(&partner(path));
         self.insert(path, value, origin);
     }
 }
 
-/// The path of a key. In the section of a value's members a dot leads into an object, so that names
-/// with dots are quoted there; elsewhere they mean the same with quotes and without.
+/// The key that names the same value: `url_file` for `url`, and the other way round. An override of
+/// one replaces the other.
+fn partner(path: &str) -> String {
+    match path.strip_suffix("_file") {
+        Some(base) => base.to_owned(),
+        None => format!("{path}_file"),
+    }
+}
+
+/// The path of a key. In the section of the value's members a dot leads into an object, so names
+/// with dots are quoted there. Elsewhere quotes make no difference.
 fn joined(prefix: &str, name: &str) -> String {
     let members = prefix == keys::MEMBERS || keys::below(prefix, keys::MEMBERS).is_some();
     if members && (name.is_empty() || name.contains(['.', '"'])) {
@@ -319,7 +304,7 @@ fn joined(prefix: &str, name: &str) -> String {
     }
 }
 
-/// The path of an override. Quotes around a name with dots matter only where [`joined`] keeps them.
+/// The path of an override. Quotes are kept only where [`joined`] keeps them.
 fn unquoted(path: &str) -> String {
     if keys::below(path, keys::MEMBERS).is_some() {
         path.to_owned()
@@ -328,7 +313,7 @@ fn unquoted(path: &str) -> String {
     }
 }
 
-/// The value of an override: bare text where a string is wanted, TOML otherwise.
+/// The value of an override: bare text if the key takes a string, TOML otherwise.
 fn set_value(kind: &Kind, text: &str) -> Result<Value, String> {
     let quoted = text.starts_with(['"', '\'']);
     if *kind == Kind::Template && text == "false" {

@@ -1,62 +1,62 @@
-//! What is wrong with a configuration, and where.
+//! Errors of a configuration: what is wrong, and where.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// Everything that was found wrong, in the order of the file; never empty.
+/// All problems of a configuration, in the order of the file; never empty.
 #[derive(Debug)]
 pub struct ConfigError {
     problems: Vec<Problem>,
 }
 
-/// One mistake.
+/// One problem of a configuration.
 ///
-/// No field holds the value of a secret or of an environment variable: values are shown as they
-/// stand in the file, and those of secret keys not at all.
+/// No field holds the value of a secret or of an environment variable. Values are shown as they are
+/// written in the file, and values of secret keys are not shown.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {what}{}", excerpt.as_ref().map(|lines| format!("\n{lines}")).unwrap_or_default())]
 pub struct Problem {
-    /// A stable name to search for, such as `config-unknown-key`.
+    /// The problem's id: a stable name, such as `config-unknown-key`.
     pub id: &'static str,
-    /// Where.
+    /// Where the problem is.
     pub place: Place,
     /// What is wrong, without a full stop.
     pub what: String,
-    /// The offending line with a caret under the place.
+    /// The line with a caret under the place.
     pub excerpt: Option<String>,
-    /// What to do.
+    /// What the user does about it.
     pub help: Option<String>,
-    /// What the operating system said, for files that cannot be read.
+    /// The operating system's error, for files that cannot be read.
     pub source: Option<io::Error>,
 }
 
-/// Where a mistake was made.
+/// Where a problem is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// In the file as a whole: something is missing, or it cannot be read.
+    /// The whole file: a key is missing, or the file cannot be read.
     File {
-        /// As it was named.
+        /// Name of the file, as given by the caller.
         name: String,
     },
-    /// At a place in the file.
+    /// A character in the file.
     At {
-        /// As it was named.
+        /// Name of the file, as given by the caller.
         name: String,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1, in characters.
+        /// Column, from 1, in characters.
         column: usize,
     },
-    /// In an override on the command line.
+    /// An override on the command line.
     Set {
-        /// `--set key=value`, without the value where it may be secret.
+        /// `--set key=value`, without the value if it may be a secret.
         argument: String,
     },
 }
 
 impl Problem {
-    /// Without excerpt, help and source.
+    /// A problem without excerpt, help and source.
     pub(super) fn new(id: &'static str, place: Place, what: String) -> Self {
         Self {
             id,
@@ -74,12 +74,12 @@ impl ConfigError {
         Self { problems }
     }
 
-    /// What was found wrong.
+    /// The problems, in the order of the file.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// The same, to be taken apart.
+    /// The problems, by value.
     pub fn into_problems(self) -> Vec<Problem> {
         self.problems
     }
@@ -97,13 +97,8 @@ impl fmt::Display for Place {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.problems.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            fmt::Display::fmt(problem, f)?;
-        }
-        Ok(())
+        let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+        f.write_str(&problems.join("\n"))
     }
 }
 

@@ -1,14 +1,14 @@
-//! Places in a file, and its lines as messages show them.
+//! Places in the file, and excerpts of its lines for messages.
 
 use std::ops::Range;
 
 use super::error::Place;
 use super::keys;
 
-/// Longest part of a line that is shown, in characters.
+/// Characters of a line that are shown, at most.
 const WIDTH: usize = 120;
 
-/// The file that is being read.
+/// The configuration file: its name and text.
 #[derive(Clone, Copy)]
 pub(super) struct SourceText<'a> {
     pub(super) name: &'a str,
@@ -16,12 +16,6 @@ pub(super) struct SourceText<'a> {
 }
 
 impl SourceText<'_> {
-    pub(super) fn whole(self) -> Place {
-        Place::File {
-            name: self.name.to_owned(),
-        }
-    }
-
     /// Line and column of a byte offset.
     pub(super) fn place(self, offset: usize) -> Place {
         let (line, start) = self.line_of(offset);
@@ -33,17 +27,14 @@ impl SourceText<'_> {
         }
     }
 
-    /// Number of the line around `offset`, from 1, and where it starts.
+    /// The number of the line around `offset`, from 1, and the offset of its start.
     fn line_of(self, offset: usize) -> (usize, usize) {
-        let mut start = 0;
-        let mut line = 1;
-        for (at, byte) in self.text.bytes().enumerate().take(offset) {
-            if byte == b'\n' {
-                line += 1;
-                start = at + 1;
-            }
-        }
-        (line, start)
+        let before = self.text.as_bytes();
+        let before = &before[..offset.min(before.len())];
+        let mut lines = before.split(|byte| *byte == b'\n');
+        let number = lines.clone().count();
+        let last = lines.next_back().unwrap_or_default();
+        (number, before.len() - last.len())
     }
 
     /// The line around a key or a value, with carets under `span`.
@@ -51,7 +42,7 @@ impl SourceText<'_> {
         self.excerpt_of(span, false)
     }
 
-    /// The line of a key that nobody knows, without its value: it may be a misspelt secret.
+    /// The line of an unknown key without its value, because the key may be a misspelt secret.
     pub(super) fn excerpt_of_key(self, span: &Range<usize>) -> Option<String> {
         self.excerpt_of(span, true)
     }
@@ -74,11 +65,8 @@ impl SourceText<'_> {
         let (shown, from, length) = if let Some(at) = cut {
             let key = &line[..at];
             let value = key.chars().count() + 2;
-            let (from, length) = if from < value {
-                (from, length.min(value - from))
-            } else {
-                (value, 1)
-            };
+            let from = from.min(value);
+            let length = length.min((value - from).max(1));
             (format!("{key}= …"), from, length)
         } else {
             (line.to_owned(), from, length)
@@ -86,7 +74,7 @@ impl SourceText<'_> {
         if from >= WIDTH {
             return None;
         }
-        // Tabs would put the caret elsewhere, other control characters speak to the terminal.
+        // A tab would misplace the caret, and other control characters may control the terminal.
         let shown: String = shown
             .chars()
             .take(WIDTH)
@@ -107,17 +95,17 @@ impl SourceText<'_> {
         ))
     }
 
-    /// The line of a syntax error. There the line may lie inside a string that was never closed,
-    /// so only what looks like a line of its own is shown.
+    /// The line of a syntax error. It may lie inside a string that was never closed, which may be a
+    /// secret. So it is shown only if it looks like a key or the head of a section.
     pub(super) fn excerpt_of_syntax(self, span: &Range<usize>) -> Option<String> {
         let (_, start) = self.line_of(span.start);
         let line = self.text.get(start..)?.lines().next()?;
-        let own = line.contains('=') || line.trim_start().starts_with('[');
-        own.then(|| self.excerpt(span)).flatten()
+        let is_complete = line.contains('=') || line.trim_start().starts_with('[');
+        is_complete.then(|| self.excerpt(span)).flatten()
     }
 }
 
-/// Whether a line of the file may show a secret. Rather one line too many is hidden.
+/// Whether a line of the file may show a secret. In doubt it is hidden.
 fn may_hold_a_secret(line: &str) -> bool {
     let names_a_file = line.split_once('=').is_some_and(|(key, _)| {
         key.trim_end()
@@ -165,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn inside_of_an_open_string_nothing_is_shown() {
+    fn a_line_inside_an_open_string_is_not_shown() {
         let text = "url = \"\"\"\nhunter2\\z\"\"\"";
         let source = SourceText { name: "f", text };
         let start = text.find("hunter2").unwrap();

@@ -1,16 +1,11 @@
-//! `${NAME}` in string values.
+//! Expands `${NAME}` in string values.
 
-/// An environment variable that a value asks for and that is not set.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unset {
-    pub(super) name: String,
-}
-
-/// Replaces `${NAME}`, where `NAME` is upper case, by the environment's value; `$${` becomes `${`.
+/// Replaces `${NAME}`, where `NAME` is upper case, by the environment's value. `$${` becomes `${`.
 ///
-/// Everything else stays as it is: `${routedByValue}` belongs to a template, and a lone `$` to
-/// whoever reads the value. What is put in is not looked at again.
-pub(super) fn expand(raw: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, Unset> {
+/// Everything else is kept: `${routedByValue}` belongs to a template, and a lone `$` to the reader
+/// of the value. Values of variables are not expanded again. The error is the name of a variable
+/// that is not set.
+pub(super) fn expand(raw: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut out = String::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.find('$') {
@@ -20,10 +15,7 @@ pub(super) fn expand(raw: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<
             out.push_str("${");
             rest = after;
         } else if let Some((name, after)) = variable(rest) {
-            let value = env(name).ok_or_else(|| Unset {
-                name: name.to_owned(),
-            })?;
-            out.push_str(&value);
+            out.push_str(&env(name).ok_or_else(|| name.to_owned())?);
             rest = after;
         } else {
             out.push('$');
@@ -34,7 +26,7 @@ pub(super) fn expand(raw: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<
     Ok(out)
 }
 
-/// The name at the start of `${NAME}…` and what follows it.
+/// The name at the start of `${NAME}…`, and the text after it.
 fn variable(text: &str) -> Option<(&str, &str)> {
     let (name, after) = text.strip_prefix("${")?.split_once('}')?;
     let upper = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
@@ -97,15 +89,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_is_not_looked_at_again() {
+    fn values_of_variables_are_not_expanded_again() {
         assert_eq!(expand("${_P4}", &env).as_deref(), Ok("a$${USER}b"));
     }
 
     #[test]
     fn an_unset_name_is_an_error() {
-        let unset = Unset {
-            name: "NO_SUCH".to_owned(),
-        };
-        assert_eq!(expand("x${NO_SUCH}", &env), Err(unset));
+        assert_eq!(expand("x${NO_SUCH}", &env), Err("NO_SUCH".to_owned()));
     }
 }

@@ -1,18 +1,19 @@
-//! What the fuzz target runs, here so that its corpus is also an ordinary test.
+//! The body of the fuzz target, here so that its corpus also runs as an ordinary test.
 
 use std::path::Path;
 
 use super::{Place, parse_with};
 
-/// Like nothing that a fuzzer comes upon by chance.
+/// A text that a fuzzer does not generate by chance.
 const SECRET: &str = "Zq9-Hunter2-Zq9";
 const NAME: &str = "fuzz.toml";
 
-/// Any file, and behind NULs any `--set` overrides: errors point into the file, and nothing shows
-/// the password in the URL, the value of an environment variable or what stands in a secret's file.
+/// Parses any text, whose parts behind NULs are `--set` overrides. Errors must point into the file,
+/// and no output may show the URL's password, an environment variable's value or the content of a
+/// secret file.
 ///
 /// # Panics
-/// Only when a promise of this module is broken.
+/// If one of these is violated.
 pub fn configurations(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else {
         return;
@@ -21,7 +22,7 @@ pub fn configurations(bytes: &[u8]) {
     let text = parts.next().unwrap_or_default();
     let overrides: Vec<String> = parts.map(str::to_owned).collect();
     configuration(text, &overrides);
-    // The same with a URL that is known to hold a password.
+    // The same with a URL that has a password.
     let url = format!("postgres://relay:{SECRET}@db/app");
     configuration(&format!("source.url = \"{url}\"\n{text}"), &overrides);
     let with_url = [&[format!("source.url={url}")], &*overrides].concat();
@@ -31,15 +32,15 @@ pub fn configurations(bytes: &[u8]) {
 fn configuration(text: &str, overrides: &[String]) {
     let env = |_: &str| Some(SECRET.to_owned());
     let files = |_: &Path| Ok(SECRET.to_owned());
-    let told = match parse_with(text, NAME, overrides, &env, &files) {
+    let output = match parse_with(text, NAME, overrides, &env, &files) {
         Ok(config) => format!("{config:?}"),
         Err(error) => {
             assert!(!error.problems().is_empty());
             for problem in error.problems() {
                 assert!(!problem.what.is_empty());
                 if let Place::At { line, column, .. } = problem.place {
-                    let blamed = text.split('\n').nth(line - 1);
-                    let length = blamed.map(|line| line.chars().count());
+                    let reported = text.split('\n').nth(line - 1);
+                    let length = reported.map(|line| line.chars().count());
                     assert!(
                         length.is_some_and(|length| (1..=length + 1).contains(&column)),
                         "line {line}, column {column} of {text:?}"
@@ -49,7 +50,10 @@ fn configuration(text: &str, overrides: &[String]) {
             format!("{error} {error:?}")
         }
     };
-    assert!(!told.contains(SECRET), "{told} for {text:?} {overrides:?}");
+    assert!(
+        !output.contains(SECRET),
+        "{output} for {text:?} {overrides:?}"
+    );
 }
 
 /// The committed corpus.
@@ -62,7 +66,7 @@ mod tests {
     use super::{configurations, run_corpus};
 
     #[test]
-    fn the_corpus_keeps_the_promises() {
+    fn the_corpus_passes() {
         run_corpus::run("configuration", configurations);
     }
 }

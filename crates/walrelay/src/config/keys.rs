@@ -1,85 +1,74 @@
-//! The table of known keys: what the checks of names and the reference in `docs/CONFIGURATION.md` read.
+//! The table of known keys, for the check of names and the reference in `docs/CONFIGURATION.md`.
 //!
-//! The rows come from the declarations in `sections`.
+//! The rows follow from the declarations in `sections`.
 
-/// What a value looks like in the file.
+/// The type of a key's value, as written in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
-    /// A string that no message may show; also the content of the file that `<key>_file` names.
+    /// A string that no message may show. `<key>_file` may name a file that contains it.
     Secret,
     Bool,
     Integer,
-    /// A string with a number and a unit of time.
+    /// A string of a number and a unit of time.
     Duration,
-    /// A string with a number and a unit of bytes.
+    /// A string of a number and a unit of bytes.
     Size,
     TextList,
-    /// One of `here`; those of `later` are known by name and refused as not in this version.
+    /// One of the strings in `here`. Those in `later` are refused as not supported by this version.
     Choice {
         here: Vec<&'static str>,
         later: &'static [&'static str],
     },
-    /// A string, number or boolean, taken as its text.
+    /// A string, number or boolean, read as text.
     Scalar,
     /// A template over columns, or `false` for none.
     Template,
 }
 
 impl Kind {
-    /// With its article, for messages.
-    pub(super) fn wanted(&self) -> &'static str {
+    /// Name of the type with its article, and an example of a value.
+    fn described(&self) -> (&'static str, &'static str) {
         match self {
-            Kind::Text | Kind::Secret | Kind::Choice { .. } => "a string",
-            Kind::Bool => "a boolean",
-            Kind::Integer => "an integer",
-            Kind::Duration => "a duration",
-            Kind::Size => "a size",
-            Kind::TextList => "a list of strings",
-            Kind::Scalar => "a string, number or boolean",
-            Kind::Template => "a template",
+            Kind::Text | Kind::Secret | Kind::Choice { .. } => ("a string", "\"text\""),
+            Kind::Bool => ("a boolean", "true"),
+            Kind::Integer => ("an integer", "1"),
+            Kind::Duration => ("a duration", "\"1s\" (units: ms, s, m, h)"),
+            Kind::Size => ("a size", "\"16MiB\" (units: B, KB, KiB, MB, MiB, GB, GiB)"),
+            Kind::TextList => ("a list of strings", "[\"text\"]"),
+            Kind::Scalar => ("a string, number or boolean", "\"text\", 1 or true"),
+            Kind::Template => ("a template", "\"{column}\""),
         }
     }
 
-    /// Which values are possible, for the help of an error.
+    /// Name of the type with its article, for messages.
+    pub(super) fn wanted(&self) -> &'static str {
+        self.described().0
+    }
+
+    /// Possible values, for the help of an error.
     pub(super) fn help(&self) -> String {
-        let example = match self {
-            Kind::Choice { here, .. } => {
-                let quoted: Vec<_> = here.iter().map(|one| format!("\"{one}\"")).collect();
-                return match quoted.as_slice() {
-                    [only] => format!("the only value of this version is {only}"),
-                    _ => format!("one of {}", quoted.join(", ")),
-                };
-            }
-            Kind::Text | Kind::Secret => "\"text\"",
-            Kind::Bool => "true",
-            Kind::Integer => "1",
-            Kind::Duration => "\"1s\" (units: ms, s, m, h)",
-            Kind::Size => "\"16MiB\" (units: B, KB, KiB, MB, MiB, GB, GiB)",
-            Kind::TextList => "[\"text\"]",
-            Kind::Scalar => "\"text\", 1 or true",
-            Kind::Template => "\"{column}\"",
+        let Kind::Choice { here, .. } = self else {
+            return format!("for example {}", self.described().1);
         };
-        format!("for example {example}")
+        let quoted: Vec<_> = here.iter().map(|one| format!("\"{one}\"")).collect();
+        match quoted.as_slice() {
+            [only] => format!("the only value of this version is {only}"),
+            _ => format!("one of {}", quoted.join(", ")),
+        }
     }
 }
 
-/// What holds when the file does not mention the key.
+/// The value of a key that is not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fallback {
     Required,
-    /// Nothing; the key's documentation says what that means.
+    /// No value; the key's documentation says what that means.
     Unset,
-    /// This, as written in the file but for the quotes of strings.
+    /// This default, as written in the file, without the quotes of strings.
     Is(&'static str),
-}
-
-/// How far this version supports a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Support {
-    Full,
-    /// The file may contain it only with its default.
-    DefaultOnly,
+    /// This default, and this version does not support another value.
+    Only(&'static str),
 }
 
 #[derive(Debug)]
@@ -88,8 +77,7 @@ pub(super) struct Row {
     pub(super) path: String,
     pub(super) kind: Kind,
     pub(super) fallback: Fallback,
-    pub(super) support: Support,
-    /// One line for the reference, which a test writes.
+    /// The key's line in the reference, which a test writes.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "read by the test of the reference")
@@ -97,15 +85,18 @@ pub(super) struct Row {
     pub(super) doc: String,
 }
 
-/// Section whose keys are passed through to librdkafka.
+/// The section whose keys are passed to librdkafka.
 pub(super) const PASS_THROUGH: &str = "sink.kafka";
-/// Sections whose keys are the user's own names: of headers, of the members of a value (a dot leads
-/// into an object, so a name with a dot or a quote is quoted), of lookup tables and their values, and
-/// of subjects.
+/// The section whose keys are names of headers.
 pub(super) const HEADERS: &str = "router.route.headers";
+/// The section whose keys are members of the value. A dot leads into an object, so a member's name
+/// with a dot or a quote is quoted.
 pub(super) const MEMBERS: &str = "router.route.value";
+/// The section whose keys are lookup tables and their values.
 pub(super) const LOOKUPS: &str = "router.lookup";
+/// The section whose keys are subjects.
 pub(super) const SCHEMAS: &str = "router.registry.schemas";
+/// The sections whose keys are the user's own names.
 const OPEN: &[&str] = &[PASS_THROUGH, HEADERS, MEMBERS, LOOKUPS, SCHEMAS];
 
 /// Every key, in the order of the reference.
@@ -117,14 +108,14 @@ impl Keys {
         self.0.iter().find(|row| row.path == path)
     }
 
-    /// Whether `path` is a section, or the beginning of a name with dots.
+    /// Whether `path` is a section, or the first part of a name with dots.
     pub(super) fn is_prefix(&self, path: &str) -> bool {
         OPEN.iter()
             .any(|open| path == *open || below(open, path).is_some())
             || self.0.iter().any(|row| below(&row.path, path).is_some())
     }
 
-    /// The kind of a key's value, also in open sections.
+    /// The kind of a key's value, also in open sections; `None` for an unknown key.
     pub(super) fn kind(&self, path: &str) -> Option<Kind> {
         match self.find(path) {
             Some(row) => Some(row.kind.clone()),
@@ -140,7 +131,7 @@ impl Keys {
         names_a_secret(path) || self.find(path).is_some_and(|row| row.kind == Kind::Secret)
     }
 
-    /// The help for an unknown key: the nearest known one, or what there is.
+    /// The help for an unknown key: the nearest known key, or the known keys of the section.
     pub(super) fn help_for_unknown(&self, path: &str) -> String {
         if let Some(nearest) = self.nearest(path) {
             let is_section = OPEN.contains(&nearest) && self.find(nearest).is_none();
@@ -163,11 +154,11 @@ impl Keys {
         }
     }
 
-    /// The known key or section that an unknown one was probably meant to be.
+    /// The known key or section that an unknown key probably means.
     fn nearest(&self, unknown: &str) -> Option<&str> {
         let leaf = unknown.rsplit('.').next().unwrap_or(unknown);
         let within_section = unknown.split_once('.').map_or(unknown, |(_, rest)| rest);
-        // The right name in the wrong section.
+        // The name is right, but in the wrong section.
         let misplaced = |name: &str| {
             let name = format!(".{name}");
             self.0.iter().find(|row| row.path.ends_with(&name))
@@ -193,17 +184,17 @@ impl Keys {
     }
 }
 
-/// Whether `path` is a key of a section that takes any name.
+/// Whether `path` is a key of an open section.
 pub(super) fn is_free(path: &str) -> bool {
     OPEN.iter().any(|section| below(path, section).is_some())
 }
 
-/// What `path` names in `section`.
+/// The rest of `path` below `section`; `None` if it is not below.
 pub(super) fn below<'p>(path: &'p str, section: &str) -> Option<&'p str> {
     path.strip_prefix(section)?.strip_prefix('.')
 }
 
-/// Whether the name of a key, or of a property of a client library, is that of a secret.
+/// Whether a key, or a property of a client library, holds a secret by its name.
 pub(super) fn names_a_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     [

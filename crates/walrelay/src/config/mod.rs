@@ -1,24 +1,25 @@
-//! The configuration file: TOML, read strictly.
+//! Reads the configuration: a TOML file, `--set` and environment variables.
 //!
 //! # Contents
-//! - [`Config`] and its parts: what the rest of the program sees, checked and with defaults in.
-//! - [`ConfigError`], [`Problem`], [`Place`]: everything that is wrong, each with line, column, the
-//!   line itself and a remedy.
+//! - [`Config`] and its parts: the checked configuration, with defaults filled in.
+//! - [`ConfigError`], [`Problem`], [`Place`]: all problems, each with line, column, an excerpt and
+//!   a remedy.
 //!
 //! # Inside
-//! `sections` declares every key once and checks what keys mean together; `declare` is the macro and
-//! the types of values behind it; `keys` is the table of names that follows; `document` reads TOML and
-//! `--set` into entries; `reader` gives entries out and collects problems; `excerpt` shows lines.
+//! `sections` declares every key once and checks combinations of keys. `declare` is the macro
+//! behind the declarations, with the types of values. `keys` is the resulting table of keys.
+//! `document` reads TOML and `--set` into entries. `reader` converts entries to values and collects
+//! problems. `excerpt` shows lines of the file.
 //!
 //! # Invariants
-//! - The struct, its reader, the check of names, the defaults and the reference in
-//!   `docs/CONFIGURATION.md` follow from one declaration.
-//! - A key that is known and not yet supported is refused, not ignored. Two options of Debezium
-//!   change no record, because they do not there either under these settings
-//!   (`table.field.event.type`, `topic.prefix`); the reference says so.
-//! - No value of a secret key, and no value of an environment variable, is part of an error or of
-//!   a `Debug` form. Messages show lines as they stand in the file, up to the equals sign where the
-//!   line may hold a secret.
+//! - Struct, reader, known names, defaults and the reference in `docs/CONFIGURATION.md` follow from
+//!   one declaration.
+//! - A key that is known and not supported is refused, not ignored. Two options of Debezium change
+//!   no record (`table.field.event.type`, `topic.prefix`), because they change none in Debezium
+//!   either under these settings; the reference says so.
+//! - No value of a secret key or of an environment variable is part of an error or of `Debug`
+//!   output. Messages show lines of the file as they are written. A line that may hold a secret is
+//!   cut off at the equals sign.
 
 mod declare;
 mod document;
@@ -45,8 +46,8 @@ use walrelay_event_router::CloudEvents;
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
     Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
-    LogFormat, LogLevel, Otel, Poison, Prune, Registry, RegistryLogin, Retention, Router,
-    SchemaFile, SinkConfig, SnapshotMode, Source, TokenOrigin, TopicCreation,
+    LogFormat, Otel, Poison, Prune, Registry, RegistryLogin, Retention, Router, SchemaFile,
+    SinkConfig, SnapshotMode, Source, TokenOrigin, TopicCreation,
 };
 
 pub(crate) use units::duration;
@@ -55,55 +56,56 @@ use document::Document;
 use excerpt::SourceText;
 use reader::{ReadFile, Reader};
 
-/// What a string of the file means where the environment is empty; for tests of the code that writes
-/// such files.
+/// Expands a string of the file in an empty environment, for tests of code that writes such files.
 #[cfg(test)]
 pub(crate) fn expand_for_tests(raw: &str) -> String {
     expand::expand(raw, &|_| None).expect("no variable")
 }
 
-/// A whole configuration. `Debug` shows no secrets.
+/// The whole configuration. `Debug` shows no secrets.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where rows come from.
+    /// `[source]`: the Postgres server, slot, publication and tables.
     pub source: Source,
-    /// How rows become records.
+    /// `[router]`: how rows become records.
     pub router: Router,
-    /// Whether records are CloudEvents.
+    /// `[router.cloudevents]`: how records become CloudEvents; `None`: they do not.
     pub cloud_events: Option<CloudEvents>,
-    /// The header that carries each event's position; not empty, and no other header of the route.
+    /// Name of the header that carries each event's position. Not empty, and no other header has
+    /// it.
     pub position_header: Option<String>,
-    /// Whether values are in a schema registry's wire format.
+    /// `[router.registry]`: the schema registry, if values are in its wire format.
     pub registry: Option<Registry>,
-    /// Where records go.
+    /// `[sink]`: where records are sent.
     pub sink: SinkConfig,
-    /// How hard it is tried.
+    /// `[delivery]`: limits of records in flight, pauses between retries.
     pub delivery: Delivery,
-    /// What happens to events that cannot be delivered.
+    /// `[poison]`: what happens to events that cannot be delivered.
     pub poison: Poison,
-    /// What the running relay keeps for replays.
+    /// `[retention]`: the rolling bookmark that the running relay keeps for replays.
     pub retention: Option<Retention>,
-    /// Which confirmed rows are deleted. `None`: rows from before the slot are in the way.
+    /// `[prune]`: which confirmed rows are deleted. `None`: rows from before the slot forbid it.
     pub prune: Option<Prune>,
-    /// Where metrics, health and status are served.
+    /// `[http]`: the endpoint of metrics, health and status.
     pub http: Option<Http>,
-    /// Where metrics and spans are sent.
+    /// `[otel]`: the collector that metrics and spans are sent to.
     pub otel: Option<Otel>,
-    /// What is logged.
+    /// `[log]`: level and format of the log.
     pub log: Log,
-    /// What the file and the command line say, and defaults, by key; without secrets.
+    /// Keys and values as written in the file and on the command line, with defaults and without
+    /// secrets.
     pub shown: Vec<(String, String)>,
 }
 
 impl Config {
     /// Reads the file at `path`.
     ///
-    /// `overrides` are `key=value` texts that win over the file: the value is taken as bare text
-    /// where the key wants a string and does not begin with a quote, as TOML otherwise. `env` looks
-    /// up environment variables for `${NAME}`.
+    /// `overrides` are `key=value` texts that take precedence over the file. A value is bare text
+    /// if the key takes a string and the value does not begin with a quote, and TOML otherwise.
+    /// `env` looks up environment variables for `${NAME}`.
     ///
     /// # Errors
-    /// Everything that is wrong, not only the first thing.
+    /// All problems, not only the first.
     pub fn load(
         path: &Path,
         overrides: &[String],
@@ -123,8 +125,8 @@ impl Config {
         }
     }
 
-    /// Reads `text`; `file_name` is how messages name it, and relative names of secret files are
-    /// looked up beside it.
+    /// Reads `text`. Messages name it `file_name`, and relative names of secret files are looked up
+    /// beside that file.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -153,7 +155,7 @@ fn parse_with(
     let document = Document::read(source, &sections::KEYS, overrides, env);
     let mut problems = document.problems.iter();
     if problems.any(|problem| problem.id == "config-syntax") {
-        // Nothing was read: every required key would be reported as missing.
+        // No entry was read, so every required key would be reported as missing.
         return Err(ConfigError::new(document.problems));
     }
     let mut reader = Reader::new(document, files);

@@ -1,8 +1,7 @@
-//! Access to the entries of a [`Document`] by path; notes a problem for whatever does not fit.
+//! [`Reader`]: converts entries of a [`Document`] to values, and notes problems.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use walrelay_event_router::{
@@ -11,19 +10,19 @@ use walrelay_event_router::{
 
 use super::document::{Document, Entry, Origin, Value};
 use super::error::{Place, Problem};
-use super::keys::{self, Fallback, Kind, Support};
+use super::keys::{self, Fallback, Kind};
 
 /// Reads a file named by a key.
 pub(super) type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
 
-/// A problem was noted; there is nothing more to say.
+/// The error of a read whose problem was noted in the [`Document`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Noted;
 
 pub(super) struct Reader<'a> {
     document: Document<'a>,
     files: ReadFile<'a>,
-    /// The tables that templates may name; read before any template.
+    /// The lookup tables that templates may name; read before any template.
     pub(super) lookups: Lookups,
 }
 
@@ -38,7 +37,8 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// What was noted, in the order of the file; what has no place in it comes last.
+    /// The noted problems: overrides first, then in the order of the file, then those without a
+    /// line.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.document.problems;
         problems.sort_by_key(|problem| match problem.place {
@@ -49,10 +49,11 @@ impl<'a> Reader<'a> {
         problems
     }
 
-    /// The configuration as it may be shown: what the file and the command line say in their own words, so that
-    /// `${NAME}` is not replaced, and the defaults of the sections that everybody has. Secrets are left out.
+    /// Keys and values to show: as written in the file and on the command line, so that `${NAME}`
+    /// is not replaced, and the defaults of the sections that every configuration has. Secrets are
+    /// redacted.
     pub(super) fn shown(&self) -> Vec<(String, String)> {
-        const EVERYBODYS: [&str; 4] = ["source", "delivery", "poison", "log"];
+        const WITH_DEFAULTS: [&str; 4] = ["source", "delivery", "poison", "log"];
         let Document {
             entries,
             keys,
@@ -62,18 +63,18 @@ impl<'a> Reader<'a> {
         let mut shown: BTreeMap<String, String> = entries
             .iter()
             .map(|(path, entry)| {
-                let said = match &entry.origin {
+                let written = match &entry.origin {
                     _ if keys.is_secret(path) => None,
                     Origin::File(span) => source.text.get(span.clone()),
                     Origin::Set(argument) => argument.split_once('=').map(|(_, value)| value),
                 };
-                (path.clone(), said.unwrap_or("[redacted]").to_owned())
+                (path.clone(), written.unwrap_or("[redacted]").to_owned())
             })
             .collect();
         for row in &keys.0 {
             let section = row.path.split('.').next().unwrap_or_default();
             if let Fallback::Is(default) = row.fallback
-                && EVERYBODYS.contains(&section)
+                && WITH_DEFAULTS.contains(&section)
             {
                 shown
                     .entry(row.path.clone())
@@ -83,77 +84,69 @@ impl<'a> Reader<'a> {
         shown.into_iter().collect()
     }
 
+    /// Notes every key that this version does not support.
     fn refuse_unsupported(&mut self) {
-        let mut refused = Vec::new();
-        for (path, entry) in &self.document.entries {
-            let Some(row) = self.document.keys.find(path) else {
+        for row in &self.document.keys.0 {
+            let Fallback::Only(default) = row.fallback else {
                 continue;
             };
-            let help = match (row.support, row.fallback) {
-                (Support::Full, _) => continue,
-                (Support::DefaultOnly, Fallback::Is(default)) => {
-                    let said = entry.value.scalar();
-                    let is_default = said.is_some_and(|said| said.trim() == default);
-                    if is_default || entry.value == Value::Broken {
-                        continue;
-                    }
-                    format!("remove it; walrelay behaves as with its default, `{default}`")
-                }
-                _ => "remove it: without the feature behind it, it would mislead".to_owned(),
+            let Ok(Some(entry)) = self.entry(&row.path, &row.kind) else {
+                continue;
             };
-            let what = format!("`{path}` is not supported by this version of walrelay");
-            refused.push((entry.origin.clone(), what, help));
-        }
-        for (origin, what, help) in refused {
-            self.note(&origin, None, "config-not-supported", what, Some(help));
+            let value = entry.value.scalar();
+            if value.is_none_or(|value| value.trim() != default) {
+                let path = &row.path;
+                let what = format!("`{path}` is not supported by this version of walrelay");
+                let help = format!("remove it; walrelay behaves as with its default, `{default}`");
+                self.note(&entry.origin, "config-not-supported", what, Some(help));
+            }
         }
     }
 
-    /// Notes a problem with a value, or with an item of a list.
+    /// Notes a problem with a value, or with a part of it.
     pub(super) fn note(
         &mut self,
         origin: &Origin,
-        item: Option<&Range<usize>>,
         id: &'static str,
         what: String,
         help: Option<String>,
     ) -> Noted {
-        self.document.note(origin, item, id, what, help);
+        self.document.note(origin, id, what, help);
         Noted
     }
 
-    /// Notes that a file that a value names cannot be read.
-    pub(super) fn note_file(
-        &mut self,
-        entry: &Entry,
-        id: &'static str,
-        (path, help): (&str, &str),
-        cause: io::Error,
-    ) -> Noted {
-        let what = format!("cannot read the file that `{path}` names");
-        self.note(&entry.origin, None, id, what, Some(help.to_owned()));
-        if let Some(problem) = self.document.problems.last_mut() {
-            problem.source = Some(cause);
-        }
-        Noted
-    }
-
-    /// Notes that a value of `path` was understood and is not acceptable.
+    /// Notes that the value of `path` has the right type and is not allowed.
     pub(super) fn invalid(&mut self, path: &str, entry: &Entry, why: &str) -> Noted {
-        let what = format!("invalid value of `{path}`: {why}");
-        self.note(&entry.origin, None, "config-invalid-value", what, None)
+        self.invalid_part(path, &entry.origin, why, None)
     }
 
-    /// Notes that the value of `path`, if there is one, contradicts another one.
+    /// Notes that a part of the value of `path` is not allowed, such as an item of a list.
+    pub(super) fn invalid_part(
+        &mut self,
+        path: &str,
+        part: &Origin,
+        why: &str,
+        help: Option<String>,
+    ) -> Noted {
+        let what = format!("invalid value of `{path}`: {why}");
+        self.note(part, "config-invalid-value", what, help)
+    }
+
+    /// Notes that `path`, if it is set, conflicts with another key.
     pub(super) fn conflict(&mut self, path: &str, what: String) -> Noted {
         if let Some(entry) = self.document.entries.get(path) {
             let origin = entry.origin.clone();
-            self.note(&origin, None, "config-conflict", what, None);
+            self.note(&origin, "config-conflict", what, None);
         }
         Noted
     }
 
-    /// Notes that `path` is needed and absent.
+    /// Notes that `path`, if it is set, has no effect. `why` completes that sentence.
+    pub(super) fn no_effect(&mut self, path: &str, why: &str) -> Noted {
+        self.conflict(path, format!("`{path}` has no effect {why}"))
+    }
+
+    /// Notes that `path` is required and missing.
     pub(super) fn missing(&mut self, path: &str, example: &str) -> Noted {
         let (section, name) = if let Some(property) = keys::below(path, keys::PASS_THROUGH) {
             (keys::PASS_THROUGH, format!("\"{property}\""))
@@ -161,59 +154,56 @@ impl<'a> Reader<'a> {
             let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
             (section, name.to_owned())
         };
+        let what = format!("missing key `{path}`");
+        let file = self.document.source.name.to_owned();
         self.document.problems.push(Problem {
             help: Some(format!("add to [{section}]: {name} = {example}")),
-            ..Problem::new(
-                "config-missing-key",
-                self.document.source.whole(),
-                format!("missing key `{path}`"),
-            )
+            ..Problem::new("config-missing-key", Place::File { name: file }, what)
         });
         Noted
     }
 
-    /// Notes that the value, or an item of its list, has another type than the key wants.
-    pub(super) fn wrong_type(
-        &mut self,
-        path: &str,
-        entry: &Entry,
-        item: Option<&Range<usize>>,
-    ) -> Noted {
-        if entry.value == Value::TooLarge {
-            let what = "the number does not fit into 64 bits".to_owned();
-            return self.note(&entry.origin, None, "config-invalid-value", what, None);
-        }
-        let kind = self.document.keys.kind(path).unwrap_or(Kind::Scalar);
-        let found = match item {
-            Some(_) => "something else in its list",
-            None => entry.value.type_name(),
+    /// Notes that the value has the wrong type, unless a problem with it was noted already.
+    pub(super) fn wrong_type(&mut self, path: &str, entry: &Entry) -> Noted {
+        let found = match &entry.value {
+            Value::Broken => return Noted,
+            Value::TooLarge => {
+                let what = "the number does not fit into 64 bits".to_owned();
+                return self.note(&entry.origin, "config-invalid-value", what, None);
+            }
+            Value::Text(_) => "a string",
+            Value::Bool(_) => "a boolean",
+            Value::Integer(_) => "an integer",
+            Value::Float(_) => "a float",
+            Value::List(_) => "a list",
+            Value::Other(name) => name,
         };
+        self.unexpected(path, &entry.origin, found)
+    }
+
+    /// Notes that a part of the value of `path` has the wrong type: `found`.
+    pub(super) fn unexpected(&mut self, path: &str, part: &Origin, found: &str) -> Noted {
+        let kind = self.document.keys.kind(path).unwrap_or(Kind::Scalar);
         let what = format!("`{path}` wants {}, found {found}", kind.wanted());
-        self.note(
-            &entry.origin,
-            item,
-            "config-wrong-type",
-            what,
-            Some(kind.help()),
-        )
+        self.note(part, "config-wrong-type", what, Some(kind.help()))
     }
 
     pub(super) fn has(&self, path: &str) -> bool {
         self.document.entries.contains_key(path)
     }
 
-    /// Whether a section has any key.
+    /// Whether any key of a section is set.
     pub(super) fn has_below(&self, section: &str) -> bool {
         let mut paths = self.document.entries.keys();
         paths.any(|path| keys::below(path, section).is_some())
     }
 
-    /// The entry as it is, also a broken one.
+    /// The entry of a key, even if its value is broken.
     pub(super) fn raw(&self, path: &str) -> Option<Entry> {
         self.document.entries.get(path).cloned()
     }
 
-    /// The entry of a key; that of a secret may come from the file of `<path>_file`.
+    /// The entry of a key. The value of a secret may come from the file that `<path>_file` names.
     pub(super) fn entry(&mut self, path: &str, kind: &Kind) -> Result<Option<Entry>, Noted> {
         let entry = self.raw(path);
         if *kind == Kind::Secret {
@@ -232,13 +222,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Notes that `path` and `other` exclude each other.
     pub(super) fn both(&mut self, path: &str, other: &str) -> Noted {
         let what = format!("`{path}` and `{other}` are both set: keep one of them");
         self.conflict(other, what)
     }
 
-    /// The paths and entries of a section in which anything may follow the dot, in the order of the
-    /// file, then those of the command line.
+    /// The names and entries of an open section: those of the file in its order, then those of the
+    /// command line.
     pub(super) fn below(&self, section: &str) -> Vec<(String, Entry)> {
         let entries = self.document.entries.iter();
         let mut entries: Vec<(String, Entry)> = entries
@@ -255,14 +246,19 @@ impl<'a> Reader<'a> {
 
     /// The text of a string, number or boolean.
     pub(super) fn scalar(&mut self, path: &str, entry: &Entry) -> Result<String, Noted> {
-        match entry.value.scalar() {
-            Some(text) => Ok(text),
-            None if entry.value == Value::Broken => Err(Noted),
-            None => Err(self.wrong_type(path, entry, None)),
+        let text = entry.value.scalar();
+        text.ok_or_else(|| self.wrong_type(path, entry))
+    }
+
+    /// The text of a string.
+    pub(super) fn text<'e>(&mut self, path: &str, entry: &'e Entry) -> Result<&'e str, Noted> {
+        match &entry.value {
+            Value::Text(text) => Ok(text),
+            _ => Err(self.wrong_type(path, entry)),
         }
     }
 
-    /// A relative name is looked up beside the configuration file.
+    /// The path of a file. A relative name is looked up beside the configuration file.
     pub(super) fn beside(&self, name: &str) -> PathBuf {
         let path = PathBuf::from(name);
         match Path::new(self.document.source.name).parent() {
@@ -271,33 +267,45 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn read_file(&self, file: &Path) -> io::Result<String> {
-        (self.files)(file)
+    /// The path and the text of the file that `path` names. `id` and `help` are those of the problem
+    /// if the file cannot be read.
+    pub(super) fn file(
+        &mut self,
+        path: &str,
+        entry: &Entry,
+        id: &'static str,
+        help: &str,
+    ) -> Result<(PathBuf, String), Noted> {
+        let name = self.text(path, entry)?;
+        let file = self.beside(name);
+        let cause = match (self.files)(&file) {
+            Ok(text) => return Ok((file, text)),
+            Err(error) => error,
+        };
+        let what = format!("cannot read the file that `{path}` names");
+        self.note(&entry.origin, id, what, Some(help.to_owned()));
+        if let Some(problem) = self.document.problems.last_mut() {
+            problem.source = Some(cause);
+        }
+        Err(Noted)
     }
 
-    /// The content of the file that `path` names, without the newline at its end.
+    /// The content of the file that `path` names, without one newline at its end.
     pub(super) fn content(&mut self, path: &str, entry: &Entry) -> Result<String, Noted> {
-        let name = match &entry.value {
-            Value::Text(name) => name,
-            Value::Broken => return Err(Noted),
-            _ => return Err(self.wrong_type(path, entry, None)),
-        };
         let id = "config-secret-file";
-        let text = self.read_file(&self.beside(name)).map_err(|error| {
-            let help = "a relative name is looked up beside the configuration file; the relay's \
-                        user must be able to read it";
-            self.note_file(entry, id, (path, help), error)
-        })?;
+        let help = "a relative name is looked up beside the configuration file; the relay's user \
+                    must be able to read it";
+        let (_, text) = self.file(path, entry, id, help)?;
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let line = line.strip_suffix('\r').unwrap_or(line);
         if line.is_empty() {
             let what = format!("the file that `{path}` names is empty");
-            return Err(self.note(&entry.origin, None, id, what, None));
+            return Err(self.note(&entry.origin, id, what, None));
         }
         Ok(line.to_owned())
     }
 
-    /// A template; `None` for `false`.
+    /// Parses a template; `None` for `false`.
     pub(super) fn template(
         &mut self,
         path: &str,
@@ -310,12 +318,12 @@ impl<'a> Reader<'a> {
                 Err(error) => Err(self.wrong_template(path, &entry.origin, text, &error)),
             },
             Value::Bool(false) => Ok(None),
-            Value::Broken => Err(Noted),
-            _ => Err(self.wrong_type(path, entry, None)),
+            _ => Err(self.wrong_type(path, entry)),
         }
     }
 
-    /// With a caret under the character, where the text stands in the file as it is.
+    /// Notes a template's error, with a caret under the character if the template is written
+    /// literally in the file.
     fn wrong_template(
         &mut self,
         path: &str,
@@ -323,31 +331,30 @@ impl<'a> Reader<'a> {
         text: &str,
         error: &TemplateError,
     ) -> Noted {
-        let names_something = matches!(
+        let shows_name = matches!(
             error.problem,
             TemplateProblem::UnknownFilter { .. } | TemplateProblem::UnknownTable { .. }
         );
-        let why = if names_something && !self.is_as_written(origin, text) {
-            // The name may be a variable's value.
+        let why = if shows_name && !self.is_as_written(origin, text) {
+            // The error would show the name, which may be the value of an environment variable.
             let position = error.position;
             format!("character {position}: no filter or lookup table of that name")
         } else {
             error.to_string()
         };
-        let item = self.literal_at(origin, text).map(|start| {
+        let part = self.literal_at(origin, text).map(|start| {
             let mut chars = text.char_indices().skip(error.position - 1);
             let (at, length) = chars
                 .next()
                 .map_or((text.len(), 1), |(at, c)| (at, c.len_utf8()));
-            start + at..start + at + length
+            Origin::File(start + at..start + at + length)
         });
-        let what = format!("invalid value of `{path}`: {why}");
         let help = Some("templates are explained in docs/CONFIGURATION.md".to_owned());
-        self.note(origin, item.as_ref(), "config-invalid-value", what, help)
+        self.invalid_part(path, part.as_ref().unwrap_or(origin), &why, help)
     }
 
-    /// The place of a text's first byte, if it stands in the file as it is: without escapes, and
-    /// without an environment variable.
+    /// The offset of a text in the file, if it is written literally: without escapes and
+    /// environment variables.
     fn literal_at(&self, origin: &Origin, value: &str) -> Option<usize> {
         let Origin::File(span) = origin else {
             return None;
@@ -357,7 +364,7 @@ impl<'a> Reader<'a> {
         (inner == value).then_some(span.start + 1)
     }
 
-    /// Whether a text is visible in the file or on the command line anyway.
+    /// Whether a text is written literally in the file or on the command line.
     pub(super) fn is_as_written(&self, origin: &Origin, value: &str) -> bool {
         match origin {
             Origin::File(_) => self.literal_at(origin, value).is_some(),

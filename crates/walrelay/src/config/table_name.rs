@@ -1,15 +1,15 @@
-//! Names of tables, as SQL writes them but without guessing.
+//! Names of tables in SQL's notation. Ambiguous names are refused.
 
 use walrelay_relay::TableName;
 
-/// Postgres keeps 63 bytes of a name (`NAMEDATALEN` - 1) and cuts off the rest without a word.
+/// Bytes of the longest identifier: Postgres silently truncates longer ones (`NAMEDATALEN` - 1).
 pub(super) const MAX_IDENTIFIER_BYTES: usize = 63;
 
-/// `schema.table`, or `table` in schema `public`. Parts that are not plain lower-case names are
-/// written in double quotes, `""` standing for a quote: `"My Schema"."Tab"`.
+/// Parses `schema.table`, or `table` in schema `public`. Parts that are not plain lower-case names
+/// are written in double quotes, with `""` for a quote: `"My Schema"."Tab"`.
 ///
-/// The error says what is wrong. Upper-case letters without quotes are refused: SQL would read
-/// them as lower case, and who writes them usually means the table that has them.
+/// The error says what is wrong. Upper-case letters without quotes are refused: SQL would fold them
+/// to lower case, which is rarely meant.
 pub(super) fn parse(text: &str) -> Result<TableName, String> {
     let (first, rest) = part(text)?;
     let (schema, name, rest) = match rest.strip_prefix('.') {
@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str) -> Result<TableName, String> {
     }
 }
 
-/// One identifier and what follows it.
+/// Parses one identifier. Returns it with the rest of the text.
 fn part(text: &str) -> Result<(String, &str), String> {
     let (name, rest) = match text.strip_prefix('"') {
         Some(inside) => quoted(inside)?,
@@ -38,7 +38,7 @@ fn part(text: &str) -> Result<(String, &str), String> {
     Ok((name, rest))
 }
 
-/// What every identifier must satisfy.
+/// Checks that a name is a valid identifier.
 fn identifier(name: &str) -> Result<(), String> {
     if name.is_empty() {
         Err("a name must not be empty".to_owned())
@@ -53,12 +53,13 @@ fn identifier(name: &str) -> Result<(), String> {
     }
 }
 
-/// The same, for a key whose value is an identifier.
+/// The value of a key that is an identifier.
 pub(super) fn owned_identifier(name: &str) -> Result<String, String> {
     identifier(name).map(|()| name.to_owned())
 }
 
-/// The text before the closing quote, doubled quotes undone, and the rest.
+/// Parses the text up to the closing quote, and unescapes doubled quotes. Returns it with the rest
+/// of the text.
 pub(super) fn quoted(inside: &str) -> Result<(String, &str), String> {
     let mut name = String::new();
     let mut rest = inside;
@@ -77,6 +78,7 @@ pub(super) fn quoted(inside: &str) -> Result<(String, &str), String> {
     }
 }
 
+/// Parses an identifier without quotes. Returns it with the rest of the text.
 fn plain(text: &str) -> Result<(String, &str), String> {
     let ends = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
     let (name, rest) = text.split_at(text.find(ends).unwrap_or(text.len()));

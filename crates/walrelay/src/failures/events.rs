@@ -1,4 +1,4 @@
-//! Errors of events: columns that a route needs, schemas of values.
+//! Failures of routing and of value schemas.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use walrelay_relay::{SchemaError, SchemaFailure};
 use crate::cli::{Exit, Failure};
 use crate::postgres::columns_remedy;
 
-/// The route reads columns that messages do not have.
+/// The route reads columns that logical messages do not have.
 pub(crate) fn messages(error: &PlanError) -> Failure {
     Failure::new(
         "message-column",
@@ -22,7 +22,7 @@ pub(crate) fn messages(error: &PlanError) -> Failure {
     )
 }
 
-/// A table and the configured routes do not fit each other.
+/// The configured route reads columns that the table does not have, or reads them wrongly.
 pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
     let error = error.into();
     let remedy: Cow<'static, str> = match &*error {
@@ -36,7 +36,7 @@ pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
         .remedy(remedy)
 }
 
-/// The registry does not have a schema of the configuration.
+/// The registry does not have the schema of a subject that the configuration names.
 pub(crate) fn unregistered(subject: &str) -> Failure {
     let reason = format!("the schema registry does not have the schema of subject {subject:?}");
     schema(SchemaError {
@@ -45,7 +45,7 @@ pub(crate) fn unregistered(subject: &str) -> Failure {
     })
 }
 
-/// `route` asks no registry.
+/// `walrelay route` needs a schema that only the registry has, and `route` asks no registry.
 pub(crate) fn schema_file(subject: &str) -> Failure {
     let what = format!(
         "the schema of subject {subject:?} is not in the configuration, and route asks no registry"
@@ -54,7 +54,7 @@ pub(crate) fn schema_file(subject: &str) -> Failure {
         .remedy("name its file in [router.registry.schemas], or with --set")
 }
 
-/// There is no schema.
+/// The schema registry did not give a schema.
 pub(crate) fn schema(error: SchemaError) -> Failure {
     let (id, exit, remedy) = match error.kind {
         SchemaFailure::Unavailable => (

@@ -1,4 +1,4 @@
-//! Errors of Kafka and of the topic of dead letters.
+//! Failures of Kafka and of the topic of dead letters.
 
 use walrelay_kafka_sink::dlq::ReplayError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
@@ -6,6 +6,12 @@ use walrelay_relay::Chain;
 
 use super::SinkFailure;
 use crate::cli::{Exit, Failure};
+
+impl From<KafkaError> for Failure {
+    fn from(error: KafkaError) -> Self {
+        kafka_client(&error)
+    }
+}
 
 impl SinkFailure for KafkaError {
     fn failure(self) -> Failure {
@@ -62,8 +68,8 @@ pub(crate) fn kafka_client(error: &KafkaError) -> Failure {
         .remedy(remedy)
 }
 
-/// Of the topic of dead letters.
-pub(crate) fn dead_letters(error: &KafkaError) -> Failure {
+/// A failure to read the topic of dead letters.
+pub(crate) fn dead_letters(error: KafkaError) -> Failure {
     match error {
         KafkaError::Topic { .. } => {
             let exit = if error.is_denied() {
@@ -75,15 +81,15 @@ pub(crate) fn dead_letters(error: &KafkaError) -> Failure {
                 .caused_by(error.to_string())
                 .remedy("allow the principal READ and DESCRIBE on it, and see that its partitions have leaders")
         }
-        error => kafka_client(error),
+        error => error.into(),
     }
 }
 
-/// Of the replay of dead letters.
+/// A failure of `walrelay dlq redrive` or `dlq drop`.
 pub(crate) fn dlq_replay(error: ReplayError) -> Failure {
     let what = error.to_string();
     match error {
-        ReplayError::Kafka(error) => dead_letters(&error),
+        ReplayError::Kafka(error) => dead_letters(error),
         ReplayError::NoAnswer { source, .. } => {
             let failure = Failure::new("dlq-no-answer", Exit::Unavailable, what).remedy(
                 "see to the broker, then run it again: what was done is not repeated, but this \

@@ -1,4 +1,4 @@
-//! Each error of the crates below as a failure: what is wrong, and what to do about it.
+//! Maps each error of the crates below to a [`Failure`]: what is wrong, the exit code, the remedy.
 
 mod events;
 mod kafka;
@@ -18,7 +18,7 @@ pub(crate) use kafka::{dead_letters, dlq_replay, kafka, kafka_client};
 use postgres::log;
 pub(crate) use postgres::{conn_info, postgres};
 
-/// An error of a sink factory.
+/// The error type of a sink factory, convertible to a failure.
 pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
     fn failure(self) -> Failure;
 }
@@ -78,13 +78,13 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
             failure.caused_by(source)
         }
         PipelineError::Log(error) => log(&error),
-        // The relay retries these as long as it runs, so it does not end by them.
+        // The relay retries these for as long as it runs, so a run does not end with them.
         other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
             .caused_by(other.to_string()),
     }
 }
 
-/// The slot does not continue what was relayed: what is gone, and how to go on.
+/// A failure of the relay's core: of an event, a table or the protocol.
 fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {

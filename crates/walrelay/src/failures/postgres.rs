@@ -1,4 +1,4 @@
-//! Errors of Postgres: its address, its connection, its log.
+//! Failures of Postgres: connection string, connection, WAL.
 
 use walrelay_relay::{LogError, SourceError};
 use walrelay_sink::Disposition;
@@ -70,24 +70,37 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
     }
 }
 
-/// 42501 is raised for many things; only the server's words say which one is missing.
+impl From<PostgresError> for Failure {
+    fn from(error: PostgresError) -> Self {
+        postgres(error)
+    }
+}
+
+impl From<walrelay_walsender::Error> for Failure {
+    fn from(error: walrelay_walsender::Error) -> Self {
+        postgres(error.into())
+    }
+}
+
+/// The remedy for SQLSTATE 42501. Only the server's message says which privilege is missing.
 fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
-    // Servers may translate all but the names of objects and keywords: look for keywords where there are any.
-    let said = error.server().map_or_else(String::new, |server| {
+    // Servers translate everything but names and keywords, so search for keywords where there are
+    // any.
+    let message = error.server().map_or_else(String::new, |server| {
         let detail = server.detail.as_deref().unwrap_or_default();
         format!("{} {detail}", server.message)
     });
-    let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    if says(&["replication", "REPLICATION", "walsender"]) {
+    let mentions = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if mentions(&["replication", "REPLICATION", "walsender"]) {
         "to replicate, the role needs ALTER ROLE … REPLICATION (Amazon RDS: GRANT rds_replication TO \
          …; Azure: ALTER ROLE … REPLICATION as the admin)"
-    } else if says(&["for database", "for schema"]) {
+    } else if mentions(&["for database", "for schema"]) {
         "to create the publication or the table, a role needs CREATE on the database and the schema: \
          run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
-    } else if says(&["owner of", "to create role", "CREATEROLE"]) {
+    } else if mentions(&["owner of", "to create role", "CREATEROLE"]) {
         "only the owner of a table may publish it, and only a role with CREATEROLE may create \
          another: run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
-    } else if says(&["for table", "row-level security"]) {
+    } else if mentions(&["for table", "row-level security"]) {
         "to read rows, for [source] snapshot and walrelay resend, the role needs SELECT on the outbox tables, and \
          BYPASSRLS where they have row-level security: GRANT SELECT ON … TO …"
     } else {
@@ -97,7 +110,7 @@ fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
     }
 }
 
-/// Whether TLS fails for a reason that does not pass.
+/// Whether the error is a TLS failure that a retry does not mend.
 fn is_tls(error: &walrelay_walsender::Error) -> bool {
     use walrelay_walsender::Error as E;
     match error {
@@ -158,7 +171,8 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "Postgres cannot be reached",
             "check host and port in [source] url, and that the server is running",
         ),
-        // With a slot and a range it is `PostgresError::WalGone`.
+        // A read of the slot fails with `PostgresError::WalGone` instead, which names slot and
+        // range.
         (ErrorClass::WalGone, _) => (
             "wal-gone",
             Exit::Data,

@@ -1,4 +1,4 @@
-//! The HTTP client that all requests of the program are made with.
+//! The HTTP client for all requests of the program.
 
 use std::io;
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Whom to trust.
+/// The root certificates that the client trusts.
 #[derive(Debug)]
 pub(crate) enum Roots {
-    /// Nobody is asked over TLS.
+    /// None: for requests without TLS.
     None,
-    /// The operating system's authorities, as for Postgres with `sslrootcert=system`.
+    /// The operating system's root certificates, as for Postgres with `sslrootcert=system`.
     System,
-    /// These.
+    /// These certificates.
     These(Vec<Certificate<'static>>),
 }
 
 impl Roots {
-    /// The certificates of a PEM file.
+    /// Reads the certificates of a PEM file.
     pub(crate) fn of_file(path: &Path) -> io::Result<Self> {
         let pem = std::fs::read(path)?;
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
@@ -50,8 +50,10 @@ impl Roots {
     }
 }
 
-/// An agent whose requests take at most so long as a whole. Redirections are not followed, for they
-/// could lead credentials elsewhere, and a status is no error.
+/// Creates an agent; `timeout` limits each request as a whole.
+///
+/// Redirects are not followed, as they could send credentials to another host. A status other than
+/// 2xx is not an error.
 pub(crate) fn agent(timeout: Duration, roots: Roots) -> Agent {
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::new_with_certs(&roots.certificates()))
@@ -69,7 +71,7 @@ pub(crate) fn agent(timeout: Duration, roots: Roots) -> Agent {
         .new_agent()
 }
 
-/// The header of HTTP basic authentication (RFC 7617).
+/// The value of the header `Authorization` for HTTP basic authentication (RFC 7617).
 pub(crate) fn basic(user: &[u8], password: &[u8]) -> String {
     use base64::Engine as _;
     let plain = [user, b":", password].concat();

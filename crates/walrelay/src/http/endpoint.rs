@@ -1,11 +1,10 @@
-//! The endpoint's thread and listener.
+//! The HTTP endpoint: its thread, its listener and its limits.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -14,30 +13,31 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info};
 
 use super::answers::Answers;
+use crate::background::Background;
 use crate::config;
-use crate::telemetry::{SlotMonitor, Telemetry, metrics_registry};
+use crate::telemetry::{SlotMonitor, Telemetry};
 
-/// Connections at a time; one more is closed at once.
+/// Open connections at most; another one is closed at once.
 const MOST_CONNECTIONS: usize = 64;
-/// How long a client may take for a TLS handshake, and for the head of a request.
+/// Timeout of the TLS handshake, and of reading a request's head.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 16 << 10;
-/// How long a connection lives. Browsers open event streams anew by themselves.
+/// Longest life of a connection. Browsers reopen event streams by themselves.
 const CONNECTION_LIFE: Duration = Duration::from_secs(600);
-/// How much lower the priority of the thread is than the pipeline's: nice(2).
+/// Niceness of the endpoint's thread, so that the pipeline has priority (nice(2)).
 const NICER: i32 = 10;
 
 /// Why the endpoint cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndpointError {
-    /// The address is taken, or is no address of this machine.
+    /// The address is in use, or is no address of this machine.
     #[error("cannot listen on {address}")]
     Listen {
         address: SocketAddr,
@@ -51,96 +51,53 @@ pub(crate) enum EndpointError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The system gives no thread.
+    /// The system cannot start a thread or its runtime.
     #[error("cannot start the endpoint's thread")]
     Thread(#[source] io::Error),
 }
 
-/// The endpoint, which is served until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Endpoint {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Endpoint {
-    /// Binds the address and starts the thread, which watches the slot, too.
-    pub(crate) fn start(
-        config: &config::Http,
-        telemetry: Arc<Telemetry>,
-        monitor: Option<SlotMonitor>,
-    ) -> Result<Self, EndpointError> {
-        let address = config.listen;
-        let listening = |source| EndpointError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(listening)?;
-        listener.set_nonblocking(true).map_err(listening)?;
-        let bound = listener.local_addr().map_err(listening)?;
-        let tls = match &config.tls {
-            Some((certificate, key)) => Some(acceptor(certificate, key)?),
-            None => None,
-        };
-        let metrics = metrics_registry(&telemetry);
-        let answers = Answers::new(Arc::clone(&telemetry), metrics, config.token.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(EndpointError::Thread)?;
-        let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new()
-            .name("http".to_owned())
-            .spawn(move || {
-                be_nicer();
-                runtime.block_on(async move {
-                    let seconds = async {
-                        let mut ticks = tokio::time::interval(Duration::from_secs(1));
-                        loop {
-                            ticks.tick().await;
-                            telemetry.end_second();
-                        }
-                    };
-                    let watched = async {
-                        match monitor {
-                            Some(monitor) => monitor.watch(&telemetry).await,
-                            None => std::future::pending().await,
-                        }
-                    };
-                    tokio::select! {
-                        () = serve(listener, tls, Arc::new(answers)) => {}
-                        () = seconds => {}
-                        () = watched => {}
-                        _ = stopped => {}
-                    }
-                });
-            })
-            .map_err(EndpointError::Thread)?;
-        let scheme = if config.tls.is_some() {
-            "https"
-        } else {
-            "http"
-        };
-        info!(listen = %bound, url = format!("{scheme}://{bound}/"), "the HTTP endpoint listens");
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the endpoint's thread panicked");
+/// Binds the address and starts the endpoint's thread, which also runs the slot monitor.
+pub(crate) fn start_endpoint(
+    config: &config::Http,
+    telemetry: Arc<Telemetry>,
+    monitor: SlotMonitor,
+) -> Result<Background, EndpointError> {
+    let address = config.listen;
+    let listening = |source| EndpointError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(listening)?;
+    listener.set_nonblocking(true).map_err(listening)?;
+    let bound = listener.local_addr().map_err(listening)?;
+    let (scheme, tls) = match &config.tls {
+        Some((certificate, key)) => ("https", Some(acceptor(certificate, key)?)),
+        None => ("http", None),
+    };
+    let answers = Answers::new(Arc::clone(&telemetry), config.token.clone());
+    let endpoint = Background::start("http", move || {
+        be_nicer();
+        async move {
+            let seconds = async {
+                let mut ticks = tokio::time::interval(Duration::from_secs(1));
+                loop {
+                    ticks.tick().await;
+                    telemetry.end_second();
+                }
+            };
+            tokio::select! {
+                () = serve(listener, tls, Arc::new(answers)) => {}
+                () = seconds => {}
+                () = monitor.watch(&telemetry) => {}
+            }
         }
-    }
+    })
+    .map_err(EndpointError::Thread)?;
+    info!(listen = %bound, url = format!("{scheme}://{bound}/"), "the HTTP endpoint listens");
+    Ok(endpoint)
 }
 
-/// Lowers the priority of this thread. Where that is not possible it keeps the one that it has.
+/// Lowers the priority of this thread, where the system allows it.
 fn be_nicer() {
     #[cfg(target_os = "linux")]
-    // On Linux a priority is a thread's (setpriority(2), "C library/kernel differences").
+    // On Linux, setpriority(2) changes one thread ("C library/kernel differences").
     if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICER)
     {
         debug!(%error, "the endpoint's thread keeps its priority");
@@ -157,7 +114,7 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
         let connection = match listener.accept().await {
             Ok((connection, _)) => connection,
             Err(error) => {
-                // Out of file descriptors, or a client that is gone already.
+                // No file descriptor is free, or the client has gone already.
                 debug!(%error, "a connection was not accepted");
                 sleep(Duration::from_millis(50)).await;
                 continue;
@@ -179,7 +136,7 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
                     },
                 }
             };
-            // A client that reads nothing ends here.
+            // The timeout also ends connections of clients that read nothing.
             let _ = timeout(CONNECTION_LIFE, served).await;
         });
     }

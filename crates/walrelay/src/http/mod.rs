@@ -1,14 +1,15 @@
-//! HTTP: the client that requests of the program are made with, and the endpoint of a running relay.
+//! HTTP: the client for all requests of the program, and the endpoint of a running relay.
 //!
 //! # Contents
 //! - `client`: requests to a schema registry or to Kafka Connect.
-//! - `endpoint`: the thread, the listener and its limits. `answers`: what each path is answered with.
+//! - `endpoint`: the thread, the listener and its limits. `answers`: the response for each path.
 //! - `page`: the status page, one document.
 //!
 //! # Invariants
-//! - The endpoint shares nothing with the pipeline but [`Telemetry`](crate::telemetry::Telemetry), whose locks are held
-//!   for moments. It has a thread of its own at a lower priority.
-//! - Nothing that a client sends is kept: connections, headers, request time and event streams are bounded.
+//! - The endpoint and the pipeline share only [`Telemetry`](crate::telemetry::Telemetry), whose
+//!   locks are held briefly. The endpoint has its own thread at a lower priority.
+//! - Connections, request heads, request times and event streams are bounded. Nothing that a client
+//!   sends is stored.
 
 mod answers;
 mod client;
@@ -16,4 +17,4 @@ mod endpoint;
 mod page;
 
 pub(crate) use client::{Roots, agent, basic};
-pub(crate) use endpoint::{Endpoint, EndpointError};
+pub(crate) use endpoint::{EndpointError, start_endpoint};

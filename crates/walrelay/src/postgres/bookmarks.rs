@@ -1,18 +1,18 @@
-//! Bookmarks: kept slots of one pipeline, that replays are made from.
+//! Bookmarks: kept slots that replays read. Each belongs to the slot of one pipeline.
 
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::{SlotRow, slots};
 
-/// The bookmark that a running relay keeps itself (`[retention]`).
+/// Name of the bookmark that a running relay keeps itself (`[retention]`).
 pub(crate) const ROLLING: &str = "rolling";
-/// Between the name of the slot and that of the bookmark.
+/// Separates the name of the slot and that of the bookmark.
 const INFIX: &str = "_bookmark_";
-/// Longest name of a slot, in bytes (Postgres: `NAMEDATALEN` - 1).
-const LONGEST: usize = 63;
+/// Bytes of the longest name of a slot (Postgres: `NAMEDATALEN` - 1).
+const MAX_NAME: usize = 63;
 
-/// A kept slot, with the name that people give it.
+/// A kept slot, with the bookmark's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bookmark {
     pub(crate) name: String,
@@ -20,7 +20,7 @@ pub(crate) struct Bookmark {
 }
 
 impl Bookmark {
-    /// Where a replay of it begins; `None` if it is lost.
+    /// Where a replay from the bookmark begins; `None` if its slot is lost.
     pub(crate) fn position(&self) -> Option<Lsn> {
         self.slot.confirmed.filter(|_| !self.slot.is_lost())
     }
@@ -29,7 +29,7 @@ impl Bookmark {
 /// The name of a bookmark's slot.
 ///
 /// # Errors
-/// Why that cannot be the name of a slot.
+/// A text for the user: why this cannot be the name of a slot.
 pub(crate) fn slot_of(slot: &str, name: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if name.is_empty() || !name.chars().all(plain) {
@@ -38,16 +38,16 @@ pub(crate) fn slot_of(slot: &str, name: &str) -> Result<String, String> {
         ));
     }
     let whole = format!("{slot}{INFIX}{name}");
-    if whole.len() > LONGEST {
+    if whole.len() > MAX_NAME {
         return Err(format!(
             "the bookmark's slot would be {whole}, which is {} bytes too long for Postgres",
-            whole.len() - LONGEST
+            whole.len() - MAX_NAME
         ));
     }
     Ok(whole)
 }
 
-/// The bookmarks of `slot` among these slots, the oldest position first.
+/// The bookmarks of `slot` among `slots`, ordered by position.
 pub(crate) fn bookmarks_among(slot: &str, slots: Vec<SlotRow>) -> Vec<Bookmark> {
     let prefix = format!("{slot}{INFIX}");
     let mut found: Vec<Bookmark> = slots
@@ -61,12 +61,12 @@ pub(crate) fn bookmarks_among(slot: &str, slots: Vec<SlotRow>) -> Vec<Bookmark> 
     found
 }
 
-/// The bookmarks of `slot`, the oldest position first.
+/// Queries the bookmarks of `slot`, ordered by position.
 pub(crate) async fn bookmarks(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Error> {
     Ok(bookmarks_among(slot, slots(session).await?))
 }
 
-/// Copies a slot, with its position. A temporary copy ends with its session.
+/// SQL that copies a slot with its position. A temporary copy ends with its session.
 pub(crate) fn copy_slot(from: &str, to: &str, temporary: bool) -> String {
     format!(
         "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
@@ -75,7 +75,7 @@ pub(crate) fn copy_slot(from: &str, to: &str, temporary: bool) -> String {
     )
 }
 
-/// Moves a slot that is not read to a later position.
+/// SQL that moves a slot without a reader to a later position.
 pub(crate) fn advance_slot(slot: &str, to: Lsn) -> String {
     format!(
         "SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance({}, {})",

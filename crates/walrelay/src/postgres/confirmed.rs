@@ -1,21 +1,26 @@
-//! Changes rows whose commit is confirmed.
+//! Changes confirmed rows: rows whose commit every slot has confirmed.
 //!
-//! The rule needs nothing of the row but that it is visible (docs/adr/0031-a-confirmed-row-is-a-visible-one.md): a
-//! transaction takes its snapshot, then reads the end of the log. What the snapshot sees was committed before that
-//! position. When every slot has confirmed the position, the same transaction changes the rows.
+//! The rule needs only a row's visibility (docs/adr/0031-a-confirmed-row-is-a-visible-one.md). A
+//! transaction takes its snapshot, then reads the end of the WAL: every row that the snapshot sees
+//! was committed before that position. When every slot has confirmed the position, the same
+//! transaction changes the rows.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Session, quote_literal};
 
-/// How often the slots are asked, and how long they may take to confirm. The snapshot is held meanwhile.
-const INTERVAL: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Somebody changed a row between the snapshot and the change: the transaction is tried again so often.
-pub(super) const ATTEMPTS: u32 = 5;
+use super::catalog::row::parsed;
+use super::script;
+
+/// Interval between two queries of the slots' positions.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long the slots may take to confirm. The transaction holds its snapshot meanwhile.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts of a transaction that fails because another session changed a row after the snapshot.
+const ATTEMPTS: u32 = 5;
 const SERIALIZATION_FAILURE: &str = "40001";
 
 /// Why confirmed rows are not changed.
@@ -23,70 +28,114 @@ const SERIALIZATION_FAILURE: &str = "40001";
 pub(crate) enum ConfirmedError {
     #[error("the statement failed")]
     Sql(#[from] Error),
-    /// The slots stay behind.
-    #[error("the slots {slots} have not confirmed {position} within {} s", PATIENCE.as_secs())]
+    /// At least one of the slots has not reached the position.
+    #[error("the slots {slots} have not confirmed {position} within {} s", CONFIRM_TIMEOUT.as_secs())]
     NotConfirmed { slots: String, position: Lsn },
 }
 
 impl ConfirmedError {
-    /// Whether somebody changed a row between the snapshot and the change.
-    pub(super) fn is_of_another_change(&self) -> bool {
+    /// Whether another session changed a row between the snapshot and the change.
+    pub(super) fn is_serialization_failure(&self) -> bool {
         matches!(self, Self::Sql(sql) if sql.sqlstate() == Some(SERIALIZATION_FAILURE))
     }
 }
 
-/// A change of confirmed rows, in a transaction of its own.
+/// A change of one table's confirmed rows, in batches.
 #[derive(Debug)]
-pub(super) struct ConfirmedChange<'a> {
-    /// All of these must have confirmed the rows.
+pub(super) struct ConfirmedRows<'a> {
+    /// The slots that must have confirmed the rows.
     pub(super) slots: &'a [String],
-    /// How long a table's lock is waited for.
-    pub(super) lock_timeout: Duration,
-    /// A SELECT of rows that may have to be changed. If there is none, no slot is waited for.
-    pub(super) any: &'a str,
-    /// A SELECT that changes rows, and gives their number as `rows`.
+    pub(super) table: &'a TableName,
+    /// An SQL condition for the rows. If no row fulfils it, the slots are not queried.
+    pub(super) condition: &'a str,
+    /// `ORDER BY …`: the rows to change first. May be empty.
+    pub(super) order: &'a str,
+    /// `DELETE … AS rows USING batch` or `UPDATE … AS rows SET … FROM batch`.
     pub(super) change: &'a str,
+    /// Rows changed by one transaction, at most.
+    pub(super) batch: u32,
+    /// Delay between two transactions.
+    pub(super) pause: Duration,
+    pub(super) lock_timeout: Duration,
 }
 
-impl ConfirmedChange<'_> {
-    /// Changes the rows, and gives their number.
-    pub(super) async fn run(&self, session: &mut Session) -> Result<u64, ConfirmedError> {
-        let mut attempt = 1;
+impl ConfirmedRows<'_> {
+    /// Changes the rows, and returns their number. Calls `changed` with the number of rows after
+    /// each transaction.
+    pub(super) async fn change_all(
+        &self,
+        session: &mut Session,
+        mut changed: impl FnMut(u64),
+    ) -> Result<u64, ConfirmedError> {
+        let mut total = 0;
         loop {
-            let error = match self.transaction(session).await {
-                Ok(count) => return Ok(count),
-                Err(error) => error,
-            };
-            // A session that is lost has no transaction any more: its error is in the way of this one's.
-            session.query("ROLLBACK").await?;
-            if !error.is_of_another_change() || attempt == ATTEMPTS {
-                return Err(error);
+            let count = retry(
+                session,
+                async |session: &mut Session| self.transaction(session).await,
+                ConfirmedError::is_serialization_failure,
+            )
+            .await?;
+            total += count;
+            changed(count);
+            // Locked rows are skipped, so a batch smaller than the limit need not be the last one.
+            if count == 0 {
+                return Ok(total);
             }
-            attempt += 1;
+            sleep(self.pause).await;
         }
     }
 
     async fn transaction(&self, session: &mut Session) -> Result<u64, ConfirmedError> {
-        let any = format!(
-            "SELECT count(*) AS rows FROM ({} LIMIT 1) AS found",
-            self.any
-        );
-        if number(session, &any).await? == 0 {
+        let (table, order) = (script::table(self.table), self.order);
+        // The condition is on lines of its own, because it may end in a comment.
+        let rows = format!("FROM {table} WHERE (\n{}\n)", self.condition);
+        let any = format!("SELECT count(*) AS rows FROM (SELECT {rows} LIMIT 1) AS found");
+        if count_rows(session, &any).await? == 0 {
             return Ok(0);
         }
-        flush(session).await?;
-        let position = begin(session, self.lock_timeout).await?;
-        confirmed(session, self.slots, position).await?;
-        let count = number(session, self.change).await?;
+        flush_wal(session).await?;
+        let position = begin_snapshot(session, self.lock_timeout).await?;
+        wait_confirmed(session, self.slots, position).await?;
+        let change = format!(
+            "WITH batch AS (SELECT tableoid AS part, ctid AS place {rows} {order} LIMIT {limit} \
+             FOR UPDATE SKIP LOCKED), changed AS ({change} \
+             WHERE rows.ctid = batch.place AND rows.tableoid = batch.part RETURNING 1) \
+             SELECT count(*) AS rows FROM changed",
+            limit = self.batch,
+            change = self.change,
+        );
+        let count = count_rows(session, &change).await?;
         session.query("COMMIT").await?;
         Ok(count)
     }
 }
 
-/// Has the server flush its log. Records that belong to no commit, as a SELECT that prunes a page writes them, stay
-/// unflushed on an idle server, and no walsender sends what is not flushed.
-pub(super) async fn flush(session: &mut Session) -> Result<(), Error> {
-    // A commit that wrote something flushes the log. This message is nobody's event.
+/// Runs a transaction, and again as long as it fails because another session changed a row, up to
+/// [`ATTEMPTS`] times. Rolls back after each failure.
+pub(super) async fn retry<T, E: From<Error>>(
+    session: &mut Session,
+    mut transaction: impl AsyncFnMut(&mut Session) -> Result<T, E>,
+    is_serialization_failure: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let mut attempt = 1;
+    loop {
+        let error = match transaction(session).await {
+            Ok(result) => return Ok(result),
+            Err(error) => error,
+        };
+        // If the connection is lost, ROLLBACK fails as well, and its error is returned.
+        session.query("ROLLBACK").await?;
+        if attempt == ATTEMPTS || !is_serialization_failure(&error) {
+            return Err(error);
+        }
+        attempt += 1;
+    }
+}
+
+/// Makes the server flush its WAL. WAL records of no commit, such as those of a SELECT that prunes
+/// a page, stay unflushed on an idle server, and a walsender sends only flushed WAL.
+pub(super) async fn flush_wal(session: &mut Session) -> Result<(), Error> {
+    // A commit that wrote something flushes the WAL. No router takes this message for an event.
     let statements = [
         "BEGIN",
         "SET LOCAL synchronous_commit = on",
@@ -97,8 +146,12 @@ pub(super) async fn flush(session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Begins a transaction with a snapshot. Gives a position that lies behind each commit that the snapshot sees.
-pub(super) async fn begin(session: &mut Session, lock_timeout: Duration) -> Result<Lsn, Error> {
+/// Begins a transaction with a snapshot. Returns a position behind every commit that the snapshot
+/// sees.
+pub(super) async fn begin_snapshot(
+    session: &mut Session,
+    lock_timeout: Duration,
+) -> Result<Lsn, Error> {
     let begin = [
         "BEGIN ISOLATION LEVEL REPEATABLE READ".to_owned(),
         format!(
@@ -107,22 +160,21 @@ pub(super) async fn begin(session: &mut Session, lock_timeout: Duration) -> Resu
         ),
     ];
     session.query_all(&begin).await?;
-    // The first query takes the snapshot, and only then runs.
-    position(session).await
+    // The first query of a transaction takes the snapshot before it is executed.
+    insert_position(session).await
 }
 
-/// The end of the log as it is now.
-pub(super) async fn position(session: &mut Session) -> Result<Lsn, Error> {
-    let position = "SELECT pg_catalog.pg_current_wal_insert_lsn() AS position";
-    let rows = session.query(position).await?;
-    let position = rows
-        .first()
-        .and_then(|row| row.get("position")?.parse().ok());
+/// The end of the WAL (`pg_current_wal_insert_lsn`).
+pub(super) async fn insert_position(session: &mut Session) -> Result<Lsn, Error> {
+    let sql = "SELECT pg_catalog.pg_current_wal_insert_lsn() AS position";
+    let rows = session.query(sql).await?;
+    let position = rows.first().and_then(|row| parsed(&row, "position"));
     Ok(position.unwrap_or(Lsn::MAX))
 }
 
-/// Waits until every slot has confirmed this position. What a query reads of slots is not in its snapshot.
-pub(super) async fn confirmed(
+/// Waits until every slot has confirmed this position. A transaction sees the slots' current
+/// positions, whatever its snapshot.
+pub(super) async fn wait_confirmed(
     session: &mut Session,
     slots: &[String],
     position: Lsn,
@@ -135,28 +187,19 @@ pub(super) async fn confirmed(
         quote_literal(&position.to_string())
     );
     let begun = Instant::now();
-    while number(session, &sql).await? < slots.len() as u64 {
-        if begun.elapsed() > PATIENCE {
+    while count_rows(session, &sql).await? < slots.len() as u64 {
+        if begun.elapsed() > CONFIRM_TIMEOUT {
             let slots = slots.join(", ");
             return Err(ConfirmedError::NotConfirmed { slots, position });
         }
-        sleep(INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
 
-/// The number that a query gives as `rows`.
-pub(super) async fn number(session: &mut Session, sql: &str) -> Result<u64, Error> {
+/// The number that a query returns as `rows`.
+pub(super) async fn count_rows(session: &mut Session, sql: &str) -> Result<u64, Error> {
     let rows = session.query(sql).await?;
-    let count = rows.first().and_then(|row| row.get("rows")?.parse().ok());
+    let count = rows.first().and_then(|row| parsed(&row, "rows"));
     Ok(count.unwrap_or(0))
-}
-
-/// A table's name in SQL.
-pub(super) fn quoted(table: &TableName) -> String {
-    format!(
-        "{}.{}",
-        quote_ident(&table.schema),
-        quote_ident(&table.name)
-    )
 }

@@ -1,15 +1,15 @@
-//! How long the server may take to answer.
+//! Timeouts of the server's answers.
 
 use std::future::Future;
 use std::time::Duration;
 
 use super::PostgresError;
 
-/// For answers that cost the server nothing. A server that was stopped behind a living TCP stack would
-/// otherwise be waited for without end.
+/// Timeout of commands that cost the server no time. A server process that was stopped never
+/// answers, though its TCP stack keeps the connection.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Waits for a command whose answer takes the server no time of its own.
+/// Waits for a command that costs the server no time, for [`COMMAND_DEADLINE`] at most.
 pub(super) async fn bounded<T, E>(
     doing: &'static str,
     command: impl Future<Output = Result<T, E>>,
@@ -20,7 +20,10 @@ where
     bounded_by(COMMAND_DEADLINE, doing, command).await
 }
 
-/// Waits for a command at most as long as `after`.
+/// Waits for a command, for `after` at most.
+///
+/// # Errors
+/// [`PostgresError::NoAnswer`], which names `doing`.
 pub(super) async fn bounded_by<T, E>(
     after: Duration,
     doing: &'static str,

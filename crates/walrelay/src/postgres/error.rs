@@ -1,6 +1,5 @@
-//! What can be wrong with the database, and why a stream could not be opened or ended.
+//! Errors of the database's setup and of the stream, with their remedies.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,14 +13,14 @@ use super::snapshot::RowError;
 use super::state_file::StateFileError;
 use super::{columns_remedy, script};
 
-/// Something about the database is not as the relay needs it. Nothing was changed.
+/// The database is not set up as the relay needs it. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SetupError {
     #[error("the server runs with wal_level = {0}; reading an outbox from the log needs logical")]
     WalLevel(String),
     #[error("table {0} does not exist in the database")]
     TableMissing(TableName),
-    /// A view, a foreign table, or an unlogged one.
+    /// A view, a foreign table, or an unlogged table.
     #[error("{0} is not a table whose changes are written to the log")]
     TableKind(TableName),
     #[error("table {table} has no column {}", missing.join(", "))]
@@ -29,13 +28,13 @@ pub(crate) enum SetupError {
         table: TableName,
         missing: Vec<String>,
         present: Vec<String>,
-        /// Templates name the columns, not Debezium's options.
+        /// The columns are named by templates, not by Debezium's options.
         by_templates: bool,
     },
-    /// There is none, and none may be created.
+    /// The publication is missing and may not be created.
     #[error("publication {0} does not exist")]
     PublicationMissing(String),
-    /// Rows that were committed without the publication would be passed over.
+    /// The slot would skip rows that were committed without the publication.
     #[error("publication {publication} does not exist, though slot {slot} does")]
     PublicationGone { publication: String, slot: String },
     #[error("publication {0} does not publish inserts")]
@@ -53,24 +52,25 @@ pub(crate) enum SetupError {
         publication: String,
         tables: Vec<TableName>,
     },
-    /// Its column list leaves out a column that the router reads.
+    /// A column list leaves out a column that the router reads.
     #[error("publication {publication} leaves out column {} of table {table}", missing.join(", "))]
     PublicationColumns {
         publication: String,
         table: TableName,
         missing: Vec<String>,
     },
-    /// The primary has the slot.
+    /// The slot is on the primary.
     #[error("the server is a standby, and replication slot {0} is not on it")]
     Standby(String),
-    /// There is no slot, and none may be created silently.
+    /// The slot is missing and may not be created silently.
     #[error("replication slot {slot} does not exist{}", if_dropped(gap.as_ref()))]
     SlotMissing {
         slot: String,
-        /// What is not relayed if the slot was dropped; `None` where no relay was set up before.
+        /// The range that is not relayed if the slot was dropped. `None`: no relay was set up
+        /// before.
         gap: Option<Gap>,
     },
-    /// The slot that this process was reading is gone, and the log that it retained.
+    /// The slot that this process was reading is gone, with the WAL that it retained.
     #[error(
         "replication slot {slot}, which was being relayed, does not exist any more: what was \
          committed {gap} is not relayed"
@@ -90,32 +90,32 @@ pub(crate) enum SetupError {
         found: String,
         connected: String,
     },
-    /// The server has invalidated the slot, as a rule because it removed log that the slot needs.
+    /// The server has invalidated the slot, usually because it removed WAL that the slot needs.
     #[error(
         "replication slot {slot} is lost ({reason}): what was committed {gap} cannot be relayed \
          from it"
     )]
     SlotLost {
         slot: String,
-        /// In Postgres' words.
+        /// Postgres' own text.
         reason: String,
         gap: Gap,
-        /// No row of the gap has an `xmin` before this.
+        /// Every row of the gap has this `xmin` or a later one.
         catalog_xmin: Option<u32>,
     },
-    /// No column tells which rows were sent.
+    /// No column shows which rows were sent.
     #[error("[source] snapshot = \"unsent\": table {0} has neither dispatched_at nor sent_at")]
     SnapshotRule(TableName),
     #[error("[source] failover needs Postgres 17 or newer; the server is Postgres {0}")]
     FailoverTooOld(u32),
 }
 
-/// A range of the log that is not relayed.
+/// A range of the WAL whose events are not relayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
     /// The last position known to be relayed.
     pub(crate) from: Option<Lsn>,
-    /// Where the server's log ended when the gap was found, or where a new slot begins.
+    /// The end of the server's WAL when the gap was found, or the start of the new slot.
     pub(crate) to: Option<Lsn>,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.from {
             Some(from) => write!(f, "from {from} "),
-            None => f.write_str("from the slot's last position, which nobody knows, "),
+            None => f.write_str("from the slot's last position, which is unknown, "),
         }?;
         match self.to {
             Some(to) => write!(f, "to {to}"),
@@ -150,7 +150,7 @@ fn list(tables: &[TableName]) -> String {
 }
 
 impl SetupError {
-    /// A short stable name, for documents and scripts.
+    /// The error's id: a short stable name, for documents and scripts.
     pub(crate) fn id(&self) -> &'static str {
         match self {
             Self::WalLevel(_) => "wal-level",
@@ -174,42 +174,39 @@ impl SetupError {
         }
     }
 
-    /// What to do about it.
-    pub(crate) fn remedy(&self) -> Cow<'static, str> {
+    /// What the user does about the error.
+    pub(crate) fn remedy(&self) -> String {
         match self {
             Self::WalLevel(_) => {
                 "run ALTER SYSTEM SET wal_level = 'logical' and restart the server; managed \
                  services name it rds.logical_replication = 1 (Amazon RDS, Aurora), \
                  cloudsql.logical_decoding = on (Google Cloud SQL) or wal_level in the server \
                  parameters (Azure)"
-                    .into()
+                    .to_owned()
             }
             Self::TableMissing(table) => format!(
                 "create {table} (walrelay init --dry-run prints the SQL), or correct [source] \
                  tables or the database in [source] url"
-            )
-            .into(),
+            ),
             Self::TableKind(_) => "name an ordinary or partitioned table that is not UNLOGGED in \
                                    [source] tables"
-                .into(),
+                .to_owned(),
             Self::ColumnsMissing {
                 present,
                 by_templates,
                 ..
-            } => columns_remedy(present, *by_templates).into(),
-            Self::PublicationMissing(_) => "run walrelay init".into(),
+            } => columns_remedy(present, *by_templates),
+            Self::PublicationMissing(_) => "run walrelay init".to_owned(),
             Self::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
                  again with walrelay init and start the relay; otherwise drop the slot as well \
                  (SELECT pg_drop_replication_slot('{slot}')), run walrelay init, and publish the \
                  rows of the meantime by inserting them anew"
-            )
-            .into(),
+            ),
             Self::PublicationWithoutInsert(publication) => format!(
                 "run ALTER PUBLICATION {} SET (publish = 'insert')",
                 quote_ident(publication)
-            )
-            .into(),
+            ),
             Self::PublicationLacks {
                 publication,
                 tables,
@@ -218,46 +215,40 @@ impl SetupError {
                  If the table is partitioned, SET (publish_via_partition_root = true)",
                 quote_ident(publication),
                 script::tables(tables)
-            )
-            .into(),
+            ),
             Self::PublicationForeign { publication, .. } => format!(
                 "add them to [source] tables if they are outbox tables, or give the relay a \
                  publication of its own; for partitions of an outbox run ALTER PUBLICATION {} SET \
                  (publish_via_partition_root = true)",
                 quote_ident(publication)
-            )
-            .into(),
+            ),
             Self::PublicationColumns {
                 publication, table, ..
             } => format!(
                 "run ALTER PUBLICATION {} SET TABLE {} without a column list, or with these columns",
                 quote_ident(publication),
                 script::table(table)
-            )
-            .into(),
+            ),
             Self::Standby(_) => {
                 "name all hosts in [source] url and add target_session_attrs=read-write, so that \
                  the primary is found"
-                    .into()
+                    .to_owned()
             }
             Self::SlotMissing { .. } => format!(
                 "on the first day run walrelay init. If the slot was there before, find out who \
                  dropped it, {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The slot is gone or was \
                  moved\""
-            )
-            .into(),
+            ),
             Self::SlotGone { .. } => format!(
                 "find out who dropped it, {GO_ON} with a new one, and {PUBLISH}: \
                  docs/OPERATIONS.md, \"The slot is gone or was moved\""
-            )
-            .into(),
+            ),
             Self::SlotPlugin { .. } => {
-                "give the relay a slot of its own: another name in [source] slot".into()
+                "give the relay a slot of its own: another name in [source] slot".to_owned()
             }
             Self::SlotDatabase { found, .. } => format!(
                 "connect to database {found} in [source] url, or give the relay a slot of its own"
-            )
-            .into(),
+            ),
             Self::SlotLost { catalog_xmin, .. } => {
                 let rows = catalog_xmin.map_or_else(String::new, |xmin| {
                     format!(" (none of them has an age(xmin) above age('{xmin}'::xid))")
@@ -267,13 +258,14 @@ impl SetupError {
                      \"The slot is lost\". So that it does not happen again, raise \
                      max_slot_wal_keep_size"
                 )
-                .into()
             }
-            Self::SnapshotRule(_) => "write in [source] snapshot_where, in SQL, which rows no relay has \
+            Self::SnapshotRule(_) => {
+                "write in [source] snapshot_where, in SQL, which rows no relay has \
                                       sent, or set snapshot = \"initial\" to send all"
-                .into(),
+                    .to_owned()
+            }
             Self::FailoverTooOld(_) => {
-                "remove failover from [source]; failover slots came with Postgres 17".into()
+                "remove failover from [source]; failover slots came with Postgres 17".to_owned()
             }
         }
     }
@@ -290,17 +282,17 @@ impl SetupError {
 /// Why a stream could not be opened, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PostgresError {
-    /// The connection, or the server's answer on it.
+    /// The connection failed, or the server answered with an error.
     #[error(transparent)]
     Wal(#[from] walrelay_walsender::Error),
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The slot does not continue the position that the state file holds.
+    /// The slot does not continue the position in the state file.
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
     StateFile(#[from] StateFileError),
-    /// The server has no more log for the slot, though its catalogs do not say so.
+    /// The server has removed the slot's WAL, though its catalogs do not show that.
     #[error("the log that slot {slot} needs is gone: what was committed {gap} cannot be relayed")]
     WalGone {
         slot: String,
@@ -308,14 +300,14 @@ pub(crate) enum PostgresError {
         #[source]
         source: walrelay_walsender::Error,
     },
-    /// The server may be about to end the stream to take the slot's WAL away, and a walsender whose
-    /// client does not read cannot end. Until it has, the server's checkpoints wait.
+    /// The server is about to end the stream, to remove the slot's WAL. A walsender whose client
+    /// does not read cannot end, and the server's checkpoints wait for it.
     #[error(
-        "slot {0} keeps more WAL than the server allows, and nothing is read: giving the \
-         connection back, so that the server can do as it must"
+        "slot {0} keeps more WAL than the server allows, and nothing is read: closing the \
+         connection, so that the server can remove WAL"
     )]
     MakeWay(String),
-    /// The server took a command and did not answer.
+    /// The server accepted a command and did not answer in time.
     #[error("Postgres did not answer within {after:?}: {doing}")]
     NoAnswer {
         doing: &'static str,
@@ -326,27 +318,28 @@ pub(crate) enum PostgresError {
          servers"
     )]
     TwoServers(String),
-    /// Postgres does not understand which rows are wanted, or cannot compute it.
+    /// The SQL of the configured row selection is invalid, or fails when it is evaluated.
     #[error("Postgres cannot read the rows that are asked for")]
     RowsSql(#[source] walrelay_walsender::Error),
-    /// A row that is no row.
+    /// A line of `COPY` that cannot be decoded as a row.
     #[error(transparent)]
     Row(#[from] RowError),
-    /// Every row of the snapshot is acknowledged: the stream goes on from the slot.
+    /// All rows of the snapshot are acknowledged, and the stream continues from the slot. Not a
+    /// failure: see [`SourceError::is_followed`].
     #[error("the snapshot is read to its end")]
     SnapshotRead,
-    /// The temporary slot went with its session, and the exported snapshot with both.
-    #[error("the server does not keep the snapshot any more: its rows are read anew")]
+    /// The session that held the temporary slot and exported the snapshot has ended.
+    #[error("the server does not keep the snapshot any more: its rows are read again")]
     SnapshotLost,
-    /// Another process reads the slot; the server lets in one at a time.
+    /// Another process reads the slot. The server allows one reader at a time.
     #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
     SlotBusy {
         slot: String,
-        /// The process, if it was still there to be seen.
+        /// The reader, if it was still connected when it was queried.
         reader: Option<SlotReader>,
-        /// The reader is the walsender of a connection that this process has lost.
+        /// The reader is the walsender of a connection that this process lost.
         own: bool,
-        /// The server's answer, where it was asked for the slot.
+        /// The server's answer to START_REPLICATION, if that was sent.
         #[source]
         source: Option<walrelay_walsender::Error>,
     },
@@ -363,7 +356,9 @@ fn name(reader: Option<&SlotReader>) -> String {
 }
 
 impl PostgresError {
-    /// Of a statement that reads the rows of a snapshot. The configuration has a part in it.
+    /// The error of a statement that reads the rows of a snapshot. The statement contains SQL of
+    /// the configuration, so syntax errors (class 42, except missing privileges) and data errors
+    /// (class 22) are errors of the configuration.
     pub(crate) fn of_rows(error: walrelay_walsender::Error) -> Self {
         let state = error.sqlstate().unwrap_or_default();
         if state != "42501" && (state.starts_with("42") || state.starts_with("22")) {

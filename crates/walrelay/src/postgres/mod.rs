@@ -1,21 +1,22 @@
-//! What the relay needs of a Postgres server besides the stream itself.
+//! Everything that the relay does on a Postgres server: catalogs, setup, replication, changes of
+//! rows.
 //!
-//! A line uses only lines below it:
+//! A module uses only modules below it in this list:
 //!
-//! - `source`: the replication connection with a control connection beside it ([`PostgresSource`]), and the
-//!   same over temporary copies of a slot ([`CopySource`]).
-//! - `setup`: from [`Wanted`] and [`Facts`], what has to be created or what is wrong ([`plan`]; pure, each
-//!   case has a test), and carrying it out.
-//! - `snapshot`: the rows of a moment as a stream.
-//! - `deadline`: how long the server may take to answer.
-//! - `error`: what can be wrong, and what to do about it.
-//! - `state_file`: how far a relay has come, noted before the slot is told. `retention`: how much WAL the
-//!   server keeps for the slot.
-//! - `bookmarks`: kept slots that replays are made from.
-//! - `prune`: which rows are deleted; `partitions`: or which partitions are dropped, and created; `mark`: which rows are
-//!   marked as sent; `confirmed`: the rule by which a row's commit is confirmed.
-//! - `catalog`: the queries of the catalogs. `script`: the SQL that creates things, as `init --dry-run`
-//!   prints and `migrations/` holds it. `presets`: which preset fits a table.
+//! - `source`: the replication connection with a control connection beside it ([`PostgresSource`]),
+//!   and the same over temporary copies of a slot ([`CopySource`]).
+//! - `setup`: compares [`Wanted`] with [`Facts`] and plans what to create ([`plan`]; pure, each
+//!   case has a test), then carries out the plan.
+//! - `snapshot`: the rows of one moment as a stream.
+//! - `deadline`: timeouts of the server's answers.
+//! - `error`: errors with their remedies.
+//! - `state_file`: the acknowledged position on disk, written before the position is confirmed to
+//!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
+//! - `bookmarks`: kept slots that replays read.
+//! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
+//!   as sent. `confirmed` is the rule by which a row's commit is confirmed.
+//! - `catalog`: the queries of the catalogs. `script`: the SQL that creates objects, as `init
+//!   --dry-run` prints it and `migrations/` holds it. `presets`: the preset that fits a table.
 
 mod bookmarks;
 mod catalog;
@@ -43,7 +44,7 @@ pub(crate) use catalog::{
     slot_standing, slots, survey,
 };
 #[cfg(test)]
-pub(crate) use catalog::{ServerFacts, SlotFacts, Transaction};
+pub(crate) use catalog::{ServerFacts, Transaction};
 pub(crate) use confirmed::ConfirmedError;
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use mark::{MarkError, Marking};
@@ -62,5 +63,5 @@ pub(crate) use source::{
 };
 pub(crate) use state_file::read as read_state_file;
 
-/// Columns that hold the time of an event in the presets' tables, the first that is there.
+/// Columns of the presets' tables that hold the time of an event. The first that exists is used.
 const TIMES: [&str; 2] = ["occurred_at", "created_at"];

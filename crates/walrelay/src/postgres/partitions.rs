@@ -1,48 +1,54 @@
-//! Whole partitions of an outbox that is partitioned by time: the next are created, old ones are dropped.
+//! Partitions of an outbox that is partitioned by time: creates the next ones, drops old ones.
 //!
-//! A partition is detached first, in a short transaction that locks the table before the partition, as writers do. No
-//! insert reaches the partition from then on, and each that did has ended: the position of the log that is read then
-//! lies behind all of them. Once every slot has confirmed that position, the detached table is dropped, which locks
-//! nothing else (docs/adr/0032-a-partition-is-detached-then-confirmed.md).
+//! An old partition is detached first, in a short transaction that locks the table before the
+//! partition, as writers do. From then on no insert reaches the partition, and every earlier insert
+//! has ended, so the end of the WAL that is read next lies behind all of them. Once every slot has
+//! confirmed that position, the detached table is dropped, which locks nothing else
+//! (docs/adr/0032-a-partition-is-detached-then-confirmed.md).
 
 use std::time::Duration;
 
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::confirmed::{confirmed, flush, number, position, quoted};
+use super::catalog::row::{is_true, text};
+use super::confirmed::{count_rows, flush_wal, insert_position, wait_confirmed};
 use super::prune::{PruneError, Pruning};
+use super::script;
 
-/// Room for the time at the end of a partition's name; Postgres cuts names at 63 bytes.
+/// Bytes of the table's name in a partition's name: Postgres cuts names at 63 bytes, and the time
+/// is appended.
 const LONGEST_STEM: usize = 46;
 const DAY: u64 = 24 * 60 * 60;
-/// With the table's oid: the advisory lock of those who change its partitions.
-const LOCK: u32 = 0x7761_6c72;
+/// High half of the key of the advisory lock that is held to change a table's partitions. The low
+/// half is the table's OID.
+const LOCK_CLASS: u32 = 0x7761_6c72;
 
-/// What is done, or would be done, to a partition.
+/// A change of a partition, done or planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Created(TableName),
     Dropped(TableName),
 }
 
-/// A partition that has no table yet.
+/// A partition to be created.
 #[derive(Debug, PartialEq, Eq)]
-struct Missing {
+struct NewPartition {
     name: TableName,
+    /// Bounds of the range, in UTC.
     from: String,
     to: String,
 }
 
-/// A partition that is old enough, or was and is detached already.
+/// A partition to be dropped: it is old enough, or was detached as such.
 #[derive(Debug, PartialEq, Eq)]
-struct Old {
+struct OldPartition {
     name: TableName,
     attached: bool,
 }
 
 impl Pruning {
-    /// Whether the table is partitioned by RANGE on the column of its rows' age.
+    /// Whether the table is partitioned by RANGE on `column`, that of a row's time.
     pub(super) async fn is_partitioned(
         &self,
         session: &mut Session,
@@ -56,23 +62,24 @@ impl Pruning {
             oid(table),
             quote_literal(column)
         );
-        Ok(number(session, &sql).await? > 0)
+        Ok(count_rows(session, &sql).await? > 0)
     }
 
-    /// What [`change_partitions`](Self::change_partitions) would do, if all rows are confirmed.
+    /// The changes that [`change_partitions`](Self::change_partitions) would make if all rows were
+    /// confirmed.
     pub(crate) async fn planned(&self, session: &mut Session) -> Result<Vec<Change>, PruneError> {
         let mut planned = Vec::new();
         for table in &self.partitioned(session).await? {
-            let missing = self.missing(session, table).await?;
-            planned.extend(missing.into_iter().map(|part| Change::Created(part.name)));
-            let old = self.old(session, table).await?;
+            let new = self.new_partitions(session, table).await?;
+            planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
+            let old = self.old_partitions(session, table).await?;
             planned.extend(old.into_iter().map(|part| Change::Dropped(part.name)));
         }
         Ok(planned)
     }
 
-    /// Creates and drops partitions of all tables. What fails is in the way of nothing else; the first error is
-    /// returned.
+    /// Creates and drops partitions of all tables, and calls `changed` after each change. Goes on
+    /// after an error; returns the first one.
     pub(crate) async fn change_partitions(
         &self,
         session: &mut Session,
@@ -80,9 +87,10 @@ impl Pruning {
     ) -> Result<(), PruneError> {
         let tables = self.partitioned(session).await?;
         let mut first = None;
-        // A partition that is missing stops the services: those come first.
+        // Creation comes first: without a partition for the current time, the services cannot
+        // insert.
         for table in &tables {
-            for part in self.missing(session, table).await? {
+            for part in self.new_partitions(session, table).await? {
                 match self.create(session, table, &part).await {
                     Ok(false) => {}
                     Ok(true) => changed(Change::Created(part.name)),
@@ -102,7 +110,7 @@ impl Pruning {
         first.map_or(Ok(()), Err)
     }
 
-    /// The tables so partitioned. The session speaks of times in UTC from here on.
+    /// The tables that are partitioned by time. Sets the session's time zone to UTC.
     async fn partitioned(&self, session: &mut Session) -> Result<Vec<TableName>, PruneError> {
         session.query("SET TimeZone TO 'UTC'").await?;
         let mut tables = Vec::new();
@@ -115,12 +123,12 @@ impl Pruning {
         Ok(tables)
     }
 
-    /// The current partition and the next ones, without those that are there, under whatever name.
-    async fn missing(
+    /// The partitions of the current and the next ranges that do not exist, under any name.
+    async fn new_partitions(
         &self,
         session: &mut Session,
         table: &TableName,
-    ) -> Result<Vec<Missing>, Error> {
+    ) -> Result<Vec<NewPartition>, Error> {
         let Some(interval) = self.partition else {
             return Ok(Vec::new());
         };
@@ -141,23 +149,27 @@ impl Pruning {
              WHERE NOT EXISTS (SELECT FROM {parts} WHERE parts.since <= wanted.since AND parts.until >= wanted.until) \
              ORDER BY wanted.since",
             ahead = self.ahead,
-            parts = parts(table),
+            parts = partition_bounds(table),
         );
         let rows = session.query(&sql).await?;
-        let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
-        let missing = rows.iter().map(|row| Missing {
+        let new = rows.iter().map(|row| NewPartition {
             name: TableName {
                 schema: table.schema.clone(),
-                name: named(&table.name, row.get("name").unwrap_or_default()),
+                name: partition_name(&table.name, row.get("name").unwrap_or_default()),
             },
-            from: text(row.get("since")),
-            to: text(row.get("until")),
+            from: text(&row, "since"),
+            to: text(&row, "until"),
         });
-        Ok(missing.collect())
+        Ok(new.collect())
     }
 
-    /// Partitions that are old enough as a whole, and tables that were detached as such.
-    async fn old(&self, session: &mut Session, table: &TableName) -> Result<Vec<Old>, Error> {
+    /// The partitions whose whole range is older than `keep`, and the tables that were detached as
+    /// such. The detached ones come first.
+    async fn old_partitions(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Vec<OldPartition>, Error> {
         let sql = format!(
             "SELECT schema, name, attached FROM (SELECT schema, name, true AS attached, until FROM {parts} \
              WHERE until <= pg_catalog.now() - pg_catalog.make_interval(secs => {keep}) \
@@ -166,36 +178,37 @@ impl Pruning {
              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              WHERE d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objsubid = 0 \
              AND d.description = {mark}) AS old ORDER BY attached, until",
-            parts = parts(table),
+            parts = partition_bounds(table),
             keep = self.keep.as_secs_f64(),
-            mark = quote_literal(&mark(table)),
+            mark = quote_literal(&detached_comment(table)),
         );
         let rows = session.query(&sql).await?;
-        let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
-        let old = rows.iter().map(|row| Old {
+        let old = rows.iter().map(|row| OldPartition {
             name: TableName {
-                schema: text(row.get("schema")),
-                name: text(row.get("name")),
+                schema: text(&row, "schema"),
+                name: text(&row, "name"),
             },
-            attached: row.get("attached") == Some("t"),
+            attached: is_true(&row, "attached"),
         });
         Ok(old.collect())
     }
 
-    /// Whether the partition had to be created: another relay may have done so meanwhile.
+    /// Creates the partition. Returns `false` if another relay has created it meanwhile.
     async fn create(
         &self,
         session: &mut Session,
         table: &TableName,
-        part: &Missing,
+        part: &NewPartition,
     ) -> Result<bool, PruneError> {
         self.begin_change(session, table).await?;
-        if !self.missing(session, table).await?.contains(part) {
+        let new = self.new_partitions(session, table).await?;
+        if !new.contains(part) {
             session.query("ROLLBACK").await?;
             return Ok(false);
         }
-        let (parent, child) = (quoted(table), quoted(&part.name));
-        // ATTACH lets writers go on, CREATE TABLE … PARTITION OF does not. Indexes come with it, identities also.
+        let (parent, child) = (script::table(table), script::table(&part.name));
+        // ATTACH PARTITION does not block writers, CREATE TABLE … PARTITION OF does. ATTACH creates
+        // the indexes and identity columns of the parent.
         let statements = [
             format!(
                 "CREATE TABLE {child} (LIKE {parent} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED \
@@ -209,22 +222,23 @@ impl Pruning {
             "COMMIT".to_owned(),
         ];
         let created = session.query_all(&statements).await;
-        created.map_err(|error| explained(error, table, Some(&part.name)))?;
+        created.map_err(|error| prune_error(error, table, Some(&part.name)))?;
         Ok(true)
     }
 
+    /// Detaches the old partitions, and drops each once its rows are confirmed.
     async fn drop_old(
         &self,
         session: &mut Session,
         table: &TableName,
         changed: &mut impl FnMut(Change),
     ) -> Result<(), PruneError> {
-        let old = self.old(session, table).await?;
+        let old = self.old_partitions(session, table).await?;
         if old.is_empty() {
             return Ok(());
         }
-        // Before anything changes: where a slot is behind, the partitions stay what they are.
-        self.wait(session).await?;
+        // Nothing is detached while a slot is behind.
+        self.wait_all_confirmed(session).await?;
         let mut detached = Ok(());
         for part in old.iter().filter(|part| part.attached) {
             detached = self.detach(session, table, part).await;
@@ -233,18 +247,19 @@ impl Pruning {
                 break;
             }
         }
-        let old = self.old(session, table).await?;
+        let old = self.old_partitions(session, table).await?;
         let mut gone = old.iter().filter(|part| !part.attached).peekable();
         if gone.peek().is_some() {
-            self.wait(session).await?;
+            self.wait_all_confirmed(session).await?;
         }
         for part in gone {
             self.begin_change(session, table).await?;
             // Another relay may have dropped it.
-            if self.old(session, table).await?.contains(part) {
-                let drop = format!("DROP TABLE {}", quoted(&part.name));
+            let old = self.old_partitions(session, table).await?;
+            if old.contains(part) {
+                let drop = format!("DROP TABLE {}", script::table(&part.name));
                 let dropped = session.query(&drop).await;
-                dropped.map_err(|error| explained(error, &part.name, None))?;
+                dropped.map_err(|error| prune_error(error, &part.name, None))?;
                 changed(Change::Dropped(part.name.clone()));
             }
             session.query("COMMIT").await?;
@@ -252,21 +267,24 @@ impl Pruning {
         detached
     }
 
-    /// Takes the partition from the table, and marks it as one to be dropped.
+    /// Detaches the partition, and marks it as one to be dropped. Does nothing if another relay has
+    /// done so.
     async fn detach(
         &self,
         session: &mut Session,
         table: &TableName,
-        part: &Old,
+        part: &OldPartition,
     ) -> Result<(), PruneError> {
         self.begin_change(session, table).await?;
-        if !self.old(session, table).await?.contains(part) {
+        let old = self.old_partitions(session, table).await?;
+        if !old.contains(part) {
             session.query("ROLLBACK").await?;
             return Ok(());
         }
-        let (parent, child) = (quoted(table), quoted(&part.name));
+        let (parent, child) = (script::table(table), script::table(&part.name));
         let statements = [
-            // Several locks: writers wait for the statement as a whole.
+            // DETACH takes several locks, and `lock_timeout` applies to each. Writers wait for the
+            // whole statement.
             format!(
                 "SET LOCAL statement_timeout = {}",
                 millis(self.lock_timeout)
@@ -274,23 +292,24 @@ impl Pruning {
             format!("ALTER TABLE {parent} DETACH PARTITION {child}"),
             format!(
                 "COMMENT ON TABLE {child} IS {}",
-                quote_literal(&mark(table))
+                quote_literal(&detached_comment(table))
             ),
             "COMMIT".to_owned(),
         ];
         let detached = session.query_all(&statements).await;
-        detached.map_err(|error| explained(error, table, None))?;
+        detached.map_err(|error| prune_error(error, table, None))?;
         Ok(())
     }
 
-    /// Waits until every slot has confirmed the log as it is now.
-    async fn wait(&self, session: &mut Session) -> Result<(), PruneError> {
-        let position = position(session).await?;
-        flush(session).await?;
-        Ok(confirmed(session, &self.slots, position).await?)
+    /// Waits until every slot has confirmed the current end of the WAL.
+    async fn wait_all_confirmed(&self, session: &mut Session) -> Result<(), PruneError> {
+        let position = insert_position(session).await?;
+        flush_wal(session).await?;
+        Ok(wait_confirmed(session, &self.slots, position).await?)
     }
 
-    /// Begins a transaction of the table's owner, in which nobody else changes its partitions.
+    /// Begins a transaction as the table's owner, under the advisory lock of the table's
+    /// partitions.
     async fn begin_change(
         &self,
         session: &mut Session,
@@ -305,20 +324,22 @@ impl Pruning {
                 oid(table)
             ),
             format!(
-                "SELECT pg_catalog.pg_advisory_xact_lock(({LOCK}::int8 << 32) | {}::int8)",
+                "SELECT pg_catalog.pg_advisory_xact_lock(({LOCK_CLASS}::int8 << 32) | {}::int8)",
                 oid(table)
             ),
         ];
         let begun = session.query_all(&statements).await;
-        begun.map_err(|error| explained(error, table, None))?;
+        begun.map_err(|error| prune_error(error, table, None))?;
         Ok(())
     }
 }
 
-/// What an error of a statement that changes partitions means.
-fn explained(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
+/// The [`PruneError`] of a statement that changes partitions. `part`: the partition that it
+/// creates.
+fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
     match (error.sqlstate(), part) {
-        // The lock, or the statement that waits for it, has taken too long.
+        // lock_not_available, query_canceled: a lock, or the statement that waits for it, timed
+        // out.
         (Some("55P03" | "57014"), _) => PruneError::Locked(table.clone()),
         (Some("42501"), _) => PruneError::Owner(table.clone()),
         (Some("23514"), Some(part)) => PruneError::DefaultPartition(part.clone()),
@@ -327,9 +348,10 @@ fn explained(error: Error, table: &TableName, part: Option<&TableName>) -> Prune
     }
 }
 
-/// The partitions of a table and their bounds, as `parts`. DEFAULT has none.
-fn parts(table: &TableName) -> String {
-    // A literal has quotes around it; there is one column.
+/// A subquery of a table's partitions with their bounds, with the alias `parts`. The bounds of
+/// DEFAULT are NULL.
+fn partition_bounds(table: &TableName) -> String {
+    // The bound of the one column is a quoted literal, or a keyword.
     let bound = |word, open, value| {
         format!(
             "coalesce(pg_catalog.substring(bound, $$ {word} \\('([^']*)'\\)$$), \
@@ -347,13 +369,13 @@ fn parts(table: &TableName) -> String {
     )
 }
 
-/// The comment of a table that was a partition, and is to be dropped.
-fn mark(table: &TableName) -> String {
+/// The comment that marks a detached partition as one to be dropped.
+fn detached_comment(table: &TableName) -> String {
     format!("walrelay has detached this from {table}, and drops it once its rows are confirmed")
 }
 
-/// A partition's name. The same for everybody who creates it.
-fn named(table: &str, time: &str) -> String {
+/// A partition's name: the same for every relay that creates it.
+fn partition_name(table: &str, time: &str) -> String {
     let mut stem = table;
     while stem.len() > LONGEST_STEM {
         let last = stem.char_indices().next_back();
@@ -363,7 +385,7 @@ fn named(table: &str, time: &str) -> String {
 }
 
 fn oid(table: &TableName) -> String {
-    let name = quote_literal(&quoted(table));
+    let name = quote_literal(&script::table(table));
     format!("{name}::pg_catalog.regclass::oid")
 }
 

@@ -1,19 +1,19 @@
-//! Which preset fits a table, for the remedy of an error about columns.
+//! The preset that fits a table, for the remedy of an error about missing columns.
 
 use walrelay_event_router::{Options, Preset, PresetValue};
 
-/// A preset that a table has the columns for.
+/// A preset whose columns a table has.
 struct Fit {
     name: &'static str,
-    /// How many of the table's columns it reads.
+    /// Number of the table's columns that the preset reads.
     reads: usize,
-    /// The lines of `[router.route.value]` without the members that read what the table lacks; `None`:
-    /// it lacks nothing.
+    /// Lines of `[router.route.value]` without the members whose columns the table lacks; `None`:
+    /// the table has all columns.
     value: Option<String>,
 }
 
-/// What to do where the route reads columns that the table does not have. `by_templates`: the route is
-/// not Debezium's.
+/// The remedy if the route reads columns that the table does not have. `by_templates`: the route
+/// consists of templates instead of Debezium's options.
 pub(crate) fn remedy(present: &[String], by_templates: bool) -> String {
     let mut remedy = format!("the table has the columns {}", present.join(", "));
     let debezium = Options::default().columns();
@@ -23,10 +23,10 @@ pub(crate) fn remedy(present: &[String], by_templates: bool) -> String {
         reads: debezium.len(),
         value: None,
     });
-    // The last of those that read most, so one that lacks nothing last.
+    // The preset that reads most columns is taken; of several, one without missing columns.
     let mut fits: Vec<Fit> = fits.chain(of_debezium).collect();
     fits.sort_by_key(|fit| (fit.reads, fit.value.is_none()));
-    let leave = if by_templates {
+    let obsolete = if by_templates {
         "what [router.route] says of other columns"
     } else {
         "[router.debezium] and [router.converters]"
@@ -35,14 +35,14 @@ pub(crate) fn remedy(present: &[String], by_templates: bool) -> String {
         Some(Fit {
             name, value: None, ..
         }) => format!(
-            "preset {name:?} reads no others: set [router] preset = {name:?}, and remove {leave}"
+            "preset {name:?} reads no others: set [router] preset = {name:?}, and remove {obsolete}"
         ),
         Some(Fit {
             name,
             value: Some(value),
             ..
         }) => format!(
-            "preset {name:?} fits but for its value. Set [router] preset = {name:?}, remove {leave}, \
+            "preset {name:?} fits but for its value. Set [router] preset = {name:?}, remove {obsolete}, \
              and write the value anew:\n\n[router.route.value]\n{value}\n"
         ),
         None if by_templates => {
@@ -84,14 +84,14 @@ fn fit(preset: &Preset, present: &[String]) -> Option<Fit> {
     let PresetValue::Object(members) = preset.value else {
         return None;
     };
-    // What id, topic, key and headers read must be there.
+    // The table must have the columns of id, topic, key and headers.
     let others = Preset {
         value: PresetValue::Object(&[]),
         ..*preset
     };
     let known = |text: &str| present.iter().any(|column| format!("{{{column}}}") == text);
-    let left = members.iter().filter(|(_, text)| known(text));
-    let lines: Vec<String> = left
+    let kept = members.iter().filter(|(_, text)| known(text));
+    let lines: Vec<String> = kept
         .map(|(name, text)| format!("{name} = \"{text}\""))
         .collect();
     (has(present, &columns(&others)) && !lines.is_empty()).then(|| Fit {
@@ -105,7 +105,7 @@ fn fit(preset: &Preset, present: &[String]) -> Option<Fit> {
 mod tests {
     use super::*;
 
-    fn of(columns: &str, by_templates: bool) -> String {
+    fn remedy_of(columns: &str, by_templates: bool) -> String {
         let columns: Vec<String> = columns.split(' ').map(str::to_owned).collect();
         remedy(&columns, by_templates)
     }
@@ -141,11 +141,11 @@ mod tests {
             ("uid topic data", false, "[router.debezium]"),
             ("uid topic data", true, "in [router.route]"),
         ] {
-            let said = of(columns, by_templates);
-            assert!(said.contains(words), "{columns}: {said}");
+            let remedy = remedy_of(columns, by_templates);
+            assert!(remedy.contains(words), "{columns}: {remedy}");
         }
-        assert!(!of("uid topic data", true).contains("[router.debezium]"));
-        let value = of(
+        assert!(!remedy_of("uid topic data", true).contains("[router.debezium]"));
+        let value = remedy_of(
             "id aggregate_type aggregate_id event_type payload created_at",
             true,
         );

@@ -1,57 +1,61 @@
-//! Deletes rows whose commit is confirmed, and that are old enough, from tables that are not partitioned by time.
+//! Deletes old rows whose commit is confirmed, from tables that are not partitioned by time.
 
 use std::time::Duration;
 
-use tokio::time::sleep;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::TIMES;
-use super::confirmed::{ConfirmedChange, ConfirmedError, number, quoted};
+use super::confirmed::{ConfirmedError, ConfirmedRows, count_rows};
+use super::script;
 
-/// Which rows are deleted, and how.
+/// `[prune]`: which rows are deleted, and how. See `partitions` for tables partitioned by time.
 #[derive(Debug, Clone)]
 pub(crate) struct Pruning {
-    /// All of these must have confirmed a row.
+    /// A row is deleted only if all of these slots have confirmed it.
     pub(crate) slots: Vec<String>,
     pub(crate) tables: Vec<TableName>,
+    /// The column of a row's time; `None`: the first of [`TIMES`] that the table has.
     pub(crate) column: Option<String>,
+    /// The age that a row must exceed.
     pub(crate) keep: Duration,
+    /// Rows deleted by one transaction, at most.
     pub(crate) batch: u32,
+    /// Delay between two transactions.
     pub(crate) pause: Duration,
     pub(crate) lock_timeout: Duration,
-    /// How long the partitions are that are created; `None`: none are.
+    /// The range of time of a new partition; `None`: no partitions are created.
     pub(crate) partition: Option<Duration>,
-    /// How many partitions there are beyond the current one.
+    /// Number of partitions created in advance, beyond the current one.
     pub(crate) ahead: u32,
 }
 
-/// Why rows are not deleted.
+/// Why rows are not deleted, or partitions not changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PruneError {
     #[error("the statement failed")]
     Sql(#[from] Error),
-    /// No column says how old a row is.
+    /// The table has none of the columns [`TIMES`], and none is configured.
     #[error("table {0} has no column that tells a row's age")]
     Column(TableName),
-    /// Others hold the lock of a table.
+    /// Other sessions hold a lock on the table.
     #[error("table {0} is in use: its lock was not free within lock_timeout")]
     Locked(TableName),
-    /// The role may not change partitions.
+    /// The role is not a member of the table's owner, so it may not change partitions.
     #[error("the role may not create and drop partitions of table {0}")]
     Owner(TableName),
-    /// The DEFAULT partition has rows that belong into a new one.
+    /// The DEFAULT partition holds rows of the new partition's range.
     #[error("partition {0} cannot be created: the DEFAULT partition holds rows of its range")]
     DefaultPartition(TableName),
-    /// Another table is in the way of a new partition.
+    /// A table of that name exists, or another partition's range overlaps.
     #[error("partition {0} cannot be created beside the tables that are there")]
     Partition(TableName, #[source] Error),
     #[error(transparent)]
     Confirmed(#[from] ConfirmedError),
 }
 
-/// A condition in SQL on rows that are not older than `since`; `None`: a table has no column that tells a row's time,
-/// or the tables have different ones.
+/// An SQL condition for rows that are not older than `since`. `None`: a table has no column of a
+/// row's time, or the tables have different ones.
 pub(crate) async fn recent_rows(
     session: &mut Session,
     tables: &[TableName],
@@ -60,11 +64,7 @@ pub(crate) async fn recent_rows(
     let mut found = None;
     for table in tables {
         let column = time_column(session, table).await?;
-        if column.is_none()
-            || found
-                .as_ref()
-                .is_some_and(|found| Some(found) != column.as_ref())
-        {
+        if column.is_none() || (found.is_some() && found != column) {
             return Ok(None);
         }
         found = column;
@@ -72,12 +72,12 @@ pub(crate) async fn recent_rows(
     Ok(found.map(|column| format!("NOT ({})", is_older(&column, since))))
 }
 
-/// The column of a row's time, among the usual ones.
+/// The column of a row's time: the first of [`TIMES`] that the table has.
 async fn time_column(session: &mut Session, table: &TableName) -> Result<Option<String>, Error> {
     let sql = format!(
         "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {}::pg_catalog.regclass \
          AND attname IN ({}) AND NOT attisdropped ORDER BY attname DESC",
-        quote_literal(&quoted(table)),
+        quote_literal(&script::table(table)),
         TIMES.map(quote_literal).join(", ")
     );
     let rows = session.query(&sql).await?;
@@ -96,13 +96,15 @@ fn is_older(column: &str, age: Duration) -> String {
 }
 
 impl Pruning {
-    /// Deletes all such rows of the tables that are not partitioned by time, and says after each transaction how many it deleted.
+    /// Deletes the old confirmed rows of all tables that are not partitioned by time, and returns
+    /// their number. Calls `deleted` with the number of rows after each transaction.
     pub(crate) async fn run(
         &self,
         session: &mut Session,
         mut deleted: impl FnMut(u64),
     ) -> Result<u64, PruneError> {
-        // Partitions are looked at in UTC; a row's `timestamp` is in the zone of the role.
+        // `change_partitions` sets UTC on this session. A `timestamp` column is in the time zone of
+        // the role.
         session.query("RESET TimeZone").await?;
         let mut total = 0;
         for table in &self.tables {
@@ -110,21 +112,22 @@ impl Pruning {
             if self.is_partitioned(session, table, &column).await? {
                 continue;
             }
-            loop {
-                let count = self.batch(session, table, &column).await?;
-                total += count;
-                deleted(count);
-                // Locked rows are passed over: fewer are no sign of the end, none are.
-                if count == 0 {
-                    break;
-                }
-                sleep(self.pause).await;
-            }
+            let rows = ConfirmedRows {
+                slots: &self.slots,
+                table,
+                condition: &is_older(&column, self.keep),
+                order: &format!("ORDER BY {}", quote_ident(&column)),
+                change: &format!("DELETE FROM {} AS rows USING batch", script::table(table)),
+                batch: self.batch,
+                pause: self.pause,
+                lock_timeout: self.lock_timeout,
+            };
+            total += rows.change_all(session, &mut deleted).await?;
         }
         Ok(total)
     }
 
-    /// How many rows are old enough, confirmed or not.
+    /// Counts the rows that are old enough, confirmed or not.
     pub(crate) async fn count(&self, session: &mut Session) -> Result<u64, PruneError> {
         let mut total = 0;
         for table in &self.tables {
@@ -134,14 +137,15 @@ impl Pruning {
             }
             let sql = format!(
                 "SELECT count(*) AS rows FROM {} WHERE {}",
-                quoted(table),
-                self.is_old(&column)
+                script::table(table),
+                is_older(&column, self.keep)
             );
-            total += number(session, &sql).await?;
+            total += count_rows(session, &sql).await?;
         }
         Ok(total)
     }
 
+    /// The column of a row's time: the configured one, or the first of [`TIMES`].
     pub(super) async fn column_of(
         &self,
         session: &mut Session,
@@ -152,36 +156,5 @@ impl Pruning {
         }
         let found = time_column(session, table).await?;
         found.ok_or_else(|| PruneError::Column(table.clone()))
-    }
-
-    fn is_old(&self, column: &str) -> String {
-        is_older(column, self.keep)
-    }
-
-    /// Deletes one batch.
-    async fn batch(
-        &self,
-        session: &mut Session,
-        table: &TableName,
-        column: &str,
-    ) -> Result<u64, ConfirmedError> {
-        let (name, old) = (quoted(table), self.is_old(column));
-        let any = format!("SELECT FROM {name} WHERE {old}");
-        let delete = format!(
-            "WITH old AS (SELECT tableoid AS part, ctid AS place FROM {name} WHERE {old} \
-             ORDER BY {column} LIMIT {limit} FOR UPDATE SKIP LOCKED), \
-             gone AS (DELETE FROM {name} AS rows USING old \
-             WHERE rows.ctid = old.place AND rows.tableoid = old.part RETURNING 1) \
-             SELECT count(*) AS rows FROM gone",
-            column = quote_ident(column),
-            limit = self.batch,
-        );
-        let change = ConfirmedChange {
-            slots: &self.slots,
-            lock_timeout: self.lock_timeout,
-            any: &any,
-            change: &delete,
-        };
-        change.run(session).await
     }
 }

@@ -1,38 +1,40 @@
-//! How much WAL the server keeps for the slot, and when to warn.
+//! Warnings about the WAL that the server keeps for the slot.
 
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::catalog::facts::{ServerFacts, SlotFacts};
+use super::catalog::{ServerFacts, SlotRow};
 
-/// The first reminder comes after this, each further one after twice the time.
+/// Delay of the first reminder. Each further delay is twice as long, up to `LONGEST_REMINDER`.
 const FIRST_REMINDER: Duration = Duration::from_secs(60);
-const LAST_REMINDER: Duration = Duration::from_secs(3600);
-/// The time without danger before the end is logged: on a busy server the figures oscillate about a threshold.
+const LONGEST_REMINDER: Duration = Duration::from_secs(3600);
+/// How long the danger must be over before that is logged: on a busy server the figures oscillate
+/// about a threshold.
 const CALM: Duration = Duration::from_secs(60);
-/// WAL is removed by whole segments, and `safe_wal_size` counts in them: 16 MiB by default.
+/// Bytes of a WAL segment, by default 16 MiB. The server removes whole segments, and
+/// `safe_wal_size` counts whole ones.
 const SEGMENT: u64 = 16 << 20;
 
-/// What the server keeps for the slot.
+/// The WAL that the server keeps for the slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Retention {
-    /// Bytes of log from the slot's `restart_lsn` to the end: what may not be removed.
+    /// Bytes of WAL from the slot's `restart_lsn` to the end, which the server may not remove.
     pub(crate) retained: u64,
-    /// Bytes of log from the slot's `confirmed_flush_lsn` to the end: events to relay, and WAL of other
-    /// tables.
+    /// Bytes of WAL from the slot's `confirmed_flush_lsn` to the end: events to relay, and WAL of
+    /// other tables.
     pub(crate) unconfirmed: u64,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
     pub(crate) wal_status: Option<String>,
-    /// Bytes that may still be written before the slot is in danger; `None` without
+    /// Bytes of WAL that can be written before the slot may lose WAL; `None` without
     /// `max_slot_wal_keep_size`.
     pub(crate) safe: Option<u64>,
-    /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
+    /// `max_slot_wal_keep_size` in bytes; `None` without a limit.
     pub(crate) limit: Option<u64>,
 }
 
 impl Retention {
-    pub(crate) fn of(server: &ServerFacts, slot: &SlotFacts) -> Self {
+    pub(crate) fn of(server: &ServerFacts, slot: &SlotRow) -> Self {
         let behind = |position: Option<walrelay_lsn::Lsn>| {
             server
                 .wal_end
@@ -48,7 +50,8 @@ impl Retention {
         }
     }
 
-    /// The warning, if one is due; `warn_above` bytes are much, 0 for never.
+    /// The text of the warning, if there is a danger. `warn_above`: bytes of retained WAL to warn
+    /// about; 0 disables that warning.
     pub(crate) fn warning(&self, warn_above: u64) -> Option<&'static str> {
         self.danger(warn_above).message()
     }
@@ -73,11 +76,11 @@ impl Retention {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Danger {
     None,
-    /// More than `max_wal_size`, or than what is configured as much.
+    /// More WAL than `max_wal_size` or than the configured threshold is kept.
     Much,
-    /// Half of what the server will keep is used up.
+    /// More than half of `max_slot_wal_keep_size` is used up.
     Half,
-    /// Four fifths are, or the server may remove WAL at its next checkpoint.
+    /// More than four fifths are used up, or the server may remove WAL at its next checkpoint.
     Imminent,
 }
 
@@ -97,7 +100,7 @@ impl Danger {
     }
 }
 
-/// What to log about the figures.
+/// A log line that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notice {
     Warn(Danger),
@@ -105,16 +108,17 @@ enum Notice {
     Over,
 }
 
-/// The time since a first warning.
+/// The warnings from a first one until the danger is over.
 #[derive(Debug)]
 struct Episode {
+    /// The danger that was logged last.
     worst: Danger,
     remind_at: Instant,
     interval: Duration,
     calm_since: Option<Instant>,
 }
 
-/// Warns once when it gets worse, reminds at growing intervals, and says when it is over.
+/// Logs a warning when the danger grows, reminders at growing intervals, and the end of the danger.
 #[derive(Debug)]
 pub(super) struct RetentionWatch {
     slot: String,
@@ -143,7 +147,7 @@ impl RetentionWatch {
         } = retention;
         let wal_status = retention.wal_status.as_deref().unwrap_or("unknown");
         let slot = &self.slot;
-        // A field of its own for each figure: collectors of logs can alert on them.
+        // One field for each figure, so that log collectors can alert on it.
         match notice {
             Notice::Warn(danger) => warn!(
                 slot,
@@ -194,9 +198,9 @@ impl RetentionWatch {
         if now < episode.remind_at {
             return None;
         }
-        episode.interval = (episode.interval * 2).min(LAST_REMINDER);
+        episode.interval = (episode.interval * 2).min(LONGEST_REMINDER);
         episode.remind_at = now + episode.interval;
-        // A danger that grows again after this is warned about at once.
+        // If the danger has shrunk and grows again, the next warning is logged at once.
         episode.worst = danger;
         Some(Notice::Warn(danger))
     }
@@ -239,7 +243,7 @@ mod tests {
             assert_eq!(retention.danger(GIB), danger, "{retention:?}");
         }
         assert_eq!(kept(u64::MAX, "reserved", None).danger(0), Danger::None);
-        // With a limit below a segment the server keeps the one that it writes nevertheless.
+        // With a limit below a segment, the server still keeps the current segment.
         let small = Retention {
             limit: Some(1 << 20),
             ..kept(0, "reserved", Some(15 << 20))
@@ -247,7 +251,7 @@ mod tests {
         assert_eq!(small.danger(GIB), Danger::None);
     }
 
-    /// The notices of looks ten seconds apart.
+    /// The notices of looks ten seconds apart, each with its second.
     fn notices(looks: impl IntoIterator<Item = (u32, Retention)>) -> Vec<(u64, Notice)> {
         let mut watch = RetentionWatch::new("s".into(), GIB);
         let begin = Instant::now();
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn that_it_is_over_is_said_when_it_has_been_for_a_while() {
+    fn the_end_is_logged_after_a_calm_period() {
         let much = kept(2 * GIB, "reserved", None);
         let fine = kept(0, "reserved", None);
         let looks = [

@@ -1,21 +1,21 @@
-//! The SQL that makes a database ready for a relay.
+//! SQL statements that create and drop what a relay needs in a database.
 
 use walrelay_relay::TableName;
 use walrelay_walsender::{quote_ident, quote_literal};
 
 const EMIT: &str = include_str!("emit.sql");
 
-/// `"schema"."name"`.
+/// A table's name in SQL: `"schema"."name"`.
 pub(crate) fn table(name: &TableName) -> String {
     format!("{}.{}", quote_ident(&name.schema), quote_ident(&name.name))
 }
 
-/// Tables in a list.
+/// Quoted table names, joined by commas.
 pub(crate) fn tables(names: &[TableName]) -> String {
     names.iter().map(table).collect::<Vec<_>>().join(", ")
 }
 
-/// Creates an outbox table of the `debezium` preset, if there is none of that name.
+/// SQL that creates an outbox table of the `debezium` preset, unless a table of that name exists.
 pub(crate) fn create_table(name: &TableName) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {} (\n\
@@ -29,8 +29,8 @@ pub(crate) fn create_table(name: &TableName) -> String {
     )
 }
 
-/// Creates the publication: inserts only, partitions under their root's name. Without a table it
-/// carries messages alone, which go with any publication.
+/// SQL that creates the publication: inserts only, partitions under their root's name. Without
+/// tables the publication carries only logical messages, which any publication carries.
 pub(crate) fn create_publication(publication: &str, names: &[TableName]) -> String {
     let of = if names.is_empty() {
         String::new()
@@ -43,13 +43,13 @@ pub(crate) fn create_publication(publication: &str, names: &[TableName]) -> Stri
     )
 }
 
-/// Creates the function `outbox.emit`, which writes an event into the log as a message of this
-/// prefix. A function of that signature is replaced.
+/// SQL that creates or replaces the function `outbox.emit`, which writes an event into the WAL as a
+/// logical message with this prefix.
 pub(crate) fn create_emit(prefix: &str) -> String {
     EMIT.trim_end().replace("{prefix}", &quote_literal(prefix))
 }
 
-/// Asks for the body of that function; no row where there is none.
+/// A query for the body of `outbox.emit`; no row if the function does not exist.
 pub(crate) fn find_emit() -> &'static str {
     "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
      pg_catalog.to_regprocedure('outbox.emit(text, text, jsonb, jsonb, text, text, uuid)')"
@@ -60,19 +60,20 @@ pub(crate) fn is_emit(body: &str, prefix: &str) -> bool {
     create_emit(prefix).split("$emit$").nth(1) == Some(body)
 }
 
-/// Creates the role the relay connects as: it may replicate and log in, and owns and reads nothing.
+/// SQL that creates the role of the relay. The role may log in and replicate; it owns and reads
+/// nothing.
 pub(crate) fn create_role(role: &str) -> String {
     format!("CREATE ROLE {} LOGIN REPLICATION;", quote_ident(role))
 }
 
-/// The statement, unless `found` finds a row: so a script can be run again after a failure in its
-/// middle. For statements that have no IF NOT EXISTS.
+/// The statement, executed only if `found` returns no row, so that a script that failed halfway can
+/// be run again. For statements that have no IF NOT EXISTS.
 fn unless(found: &str, statement: &str) -> String {
     let statement = statement.replace('\n', "\n    ");
     format!("DO $do$ BEGIN IF NOT EXISTS ({found}) THEN\n    {statement} END IF; END $do$;")
 }
 
-/// [`create_publication`], if there is none of that name.
+/// [`create_publication`], unless a publication of that name exists.
 pub(crate) fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
     let name = quote_literal(publication);
     unless(
@@ -81,7 +82,7 @@ pub(crate) fn ensure_publication(publication: &str, tables: &[TableName]) -> Str
     )
 }
 
-/// [`create_role`], if there is none of that name.
+/// [`create_role`], unless a role of that name exists.
 pub(crate) fn ensure_role(role: &str) -> String {
     let name = quote_literal(role);
     unless(
@@ -90,7 +91,7 @@ pub(crate) fn ensure_role(role: &str) -> String {
     )
 }
 
-/// [`create_slot`], if there is none of that name.
+/// [`create_slot`], unless a slot of that name exists.
 pub(crate) fn ensure_slot(slot: &str, failover: bool) -> String {
     let name = quote_literal(slot);
     let create = create_slot(slot, failover);
@@ -100,8 +101,8 @@ pub(crate) fn ensure_slot(slot: &str, failover: bool) -> String {
     )
 }
 
-/// Creates the slot. From here on the server keeps the log for the relay. `failover`: standbys keep
-/// a copy of it (17 and newer).
+/// SQL that creates the slot. From then on the server keeps WAL for the relay. `failover`: standbys
+/// keep a copy of the slot (Postgres 17 and newer).
 pub(crate) fn create_slot(slot: &str, failover: bool) -> String {
     format!(
         "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{});",
@@ -110,7 +111,7 @@ pub(crate) fn create_slot(slot: &str, failover: bool) -> String {
     )
 }
 
-/// Lets a role read the tables.
+/// SQL that grants SELECT on the tables to a role.
 pub(crate) fn grant_select(names: &[TableName], role: &str) -> String {
     format!(
         "GRANT SELECT ON {} TO {};",
@@ -119,7 +120,7 @@ pub(crate) fn grant_select(names: &[TableName], role: &str) -> String {
     )
 }
 
-/// Drops the slot.
+/// SQL that drops the slot.
 pub(crate) fn drop_slot(slot: &str) -> String {
     format!(
         "SELECT pg_catalog.pg_drop_replication_slot({});",

@@ -1,28 +1,29 @@
-//! What a registry answers.
+//! Answers of a schema registry: [`Answer`] or [`Refusal`].
 
+use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use walrelay_event_router::ValueFormat;
 use walrelay_relay::{SchemaError, SchemaFailure};
 
-/// So much of a registry's words is shown.
-const MOST_WORDS: usize = 300;
+/// Characters of a registry's message that are shown, at most.
+const MAX_MESSAGE: usize = 300;
 
-/// An answer that is none of failure.
+/// An answer with status 200.
 #[derive(Debug)]
 pub(super) struct Answer {
     url: String,
     body: serde_json::Value,
 }
 
-/// An answer that is, or none.
+/// An answer with another status, or no answer.
 #[derive(Debug)]
 pub(super) struct Refusal {
     url: String,
-    /// Of HTTP; `None` where nobody answered as HTTP does.
+    /// The HTTP status; `None` without an answer, or if the answer is not understood.
     pub(super) status: Option<u16>,
-    /// Of the registry.
+    /// The registry's error code.
     code: Option<u64>,
-    words: String,
+    message: String,
 }
 
 /// The body of an error.
@@ -43,26 +44,22 @@ impl Answer {
         }
     }
 
-    /// The schema's id.
+    /// The id of the schema.
     pub(super) fn id(&self, subject: &str) -> Result<u32, SchemaError> {
         let id = self.body.get("id").and_then(serde_json::Value::as_i64);
         let id = id.and_then(|id| i32::try_from(id).ok());
         let id = id.and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| self.odd(subject, "no id of a schema in it"))
+        id.ok_or_else(|| self.malformed(subject, "no id of a schema in it"))
     }
 
-    /// The schema, if it is of the format.
+    /// The text of the schema, if it is of this format.
     pub(super) fn schema(&self, subject: &str, format: ValueFormat) -> Result<&str, SchemaError> {
         let text = |name: &str| self.body.get(name).and_then(serde_json::Value::as_str);
         let wanted = match format {
             ValueFormat::Avro => "AVRO",
             ValueFormat::Json => "JSON",
         };
-        let refused = |reason| SchemaError {
-            kind: SchemaFailure::Refused,
-            reason,
-        };
-        // Avro goes without saying.
+        // The registry leaves out the type of Avro schemas.
         let found = text("schemaType").unwrap_or("AVRO");
         if found != wanted {
             return Err(refused(format!(
@@ -78,58 +75,66 @@ impl Answer {
                  this version of walrelay does not follow"
             )));
         }
-        text("schema").ok_or_else(|| self.odd(subject, "no schema in it"))
+        text("schema").ok_or_else(|| self.malformed(subject, "no schema in it"))
     }
 
-    /// It is JSON, and not what a registry says.
-    fn odd(&self, subject: &str, what: &str) -> SchemaError {
+    /// The error of an answer that lacks a member.
+    fn malformed(&self, subject: &str, what: &str) -> SchemaError {
         Refusal::unreachable(&self.url, &format!("its answer has {what}")).of(Some(subject))
     }
 }
 
 impl Refusal {
-    pub(super) fn unreachable(url: &str, words: &str) -> Self {
+    /// No answer, or one that is not understood.
+    pub(super) fn unreachable(url: &str, message: &str) -> Self {
         Self {
             url: url.to_owned(),
             status: None,
             code: None,
-            words: shown(words),
+            message: shortened(message),
         }
     }
 
-    pub(super) fn of_status(url: &str, status: u16, body: &[u8], secret: Option<&str>) -> Self {
-        let said: Option<ErrorBody> = serde_json::from_slice(body).ok();
-        let code = said.as_ref().and_then(|said| said.error_code);
-        let words = said.and_then(|said| said.message).unwrap_or_default();
-        // Whoever stands in between may say what it was told.
-        let tells = secret.is_some_and(|secret| words.contains(secret));
+    /// An answer with another status than 200. A message that repeats `secret` is not shown.
+    pub(super) fn of_status(
+        url: &str,
+        status: u16,
+        body: &[u8],
+        secret: Option<&SecretString>,
+    ) -> Self {
+        let error: Option<ErrorBody> = serde_json::from_slice(body).ok();
+        let code = error.as_ref().and_then(|error| error.error_code);
+        let message = error.and_then(|error| error.message).unwrap_or_default();
+        // A server in between may repeat the credentials.
+        let shows_secret = secret.is_some_and(|secret| message.contains(secret.expose_secret()));
         Self {
             url: url.to_owned(),
             status: Some(status),
             code,
-            words: if tells { String::new() } else { shown(&words) },
+            message: if shows_secret {
+                String::new()
+            } else {
+                shortened(&message)
+            },
         }
     }
 
-    /// Whether another server of the same registry may answer better.
-    pub(super) fn is_its_own(&self) -> bool {
-        matches!(self.kind(), SchemaFailure::Unavailable)
-    }
-
-    fn kind(&self) -> SchemaFailure {
+    /// The kind of failure. After `Unavailable`, another server of the same registry may answer
+    /// otherwise.
+    pub(super) fn kind(&self) -> SchemaFailure {
         match self.status {
             Some(401) => SchemaFailure::Unauthenticated,
             Some(403) => SchemaFailure::Forbidden,
             Some(404) => SchemaFailure::Missing,
-            // Too slow, too many, too early.
+            // Request Timeout, Too Early, Too Many Requests.
             Some(408 | 425 | 429) => SchemaFailure::Unavailable,
             Some(400..=499) => SchemaFailure::Refused,
-            // Of a redirection nothing can be said but that this is not the place.
+            // Redirections are not followed, so they count as unavailable.
             Some(_) | None => SchemaFailure::Unavailable,
         }
     }
 
-    /// As an error about a subject.
+    /// The refusal as an error about a subject.
     pub(super) fn of(&self, subject: Option<&str>) -> SchemaError {
         let url = &self.url;
         let about = subject.map_or_else(String::new, |subject| format!(" for subject {subject:?}"));
@@ -142,9 +147,9 @@ impl Refusal {
                 format!("the schema registry at {url} answers{about} with status {status}{code}")
             }
         };
-        if !self.words.is_empty() {
+        if !self.message.is_empty() {
             reason.push_str(": ");
-            reason.push_str(&self.words);
+            reason.push_str(&self.message);
         }
         SchemaError {
             kind: self.kind(),
@@ -153,11 +158,21 @@ impl Refusal {
     }
 }
 
-/// On one line, and not too much of it.
-fn shown(words: &str) -> String {
-    let plain = words.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut shown: String = plain.take(MOST_WORDS).collect();
-    if words.chars().nth(MOST_WORDS).is_some() {
+/// The error of a schema that cannot be used.
+pub(super) fn refused(reason: String) -> SchemaError {
+    SchemaError {
+        kind: SchemaFailure::Refused,
+        reason,
+    }
+}
+
+/// A message on one line, cut off after [`MAX_MESSAGE`] characters.
+fn shortened(message: &str) -> String {
+    let plain = message
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c });
+    let mut shown: String = plain.take(MAX_MESSAGE).collect();
+    if message.chars().nth(MAX_MESSAGE).is_some() {
         shown.push('…');
     }
     shown

@@ -1,10 +1,10 @@
-//! A schema registry over HTTP: the three requests that the relay needs of Confluent's interface.
+//! The client of a schema registry: three requests of Confluent's HTTP interface.
 //!
 //! - `GET /subjects/<subject>/versions/latest`: the latest schema of a subject, and its id.
-//! - `POST /subjects/<subject>`: the id of a schema that stands in the configuration.
-//! - `POST /subjects/<subject>/versions`: the same, registering it where it is not.
+//! - `POST /subjects/<subject>`: the id of a schema of the configuration.
+//! - `POST /subjects/<subject>/versions`: the same; registers the schema if it is not registered.
 //!
-//! Each of several URLs is asked in turn, until one gives an answer that is no failure of its own.
+//! Several URLs are tried in turn, until an answer does not depend on the server that gave it.
 
 mod answer;
 
@@ -14,62 +14,48 @@ use std::sync::Arc;
 use std::thread;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::oneshot;
-use ureq::Agent;
+use ureq::{Agent, RequestBuilder};
 use walrelay_event_router::{SubjectNames, ValueFormat, ValueSchema};
 use walrelay_relay::{SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 
 use crate::config::{self, RegistryLogin, SchemaFile};
 use crate::http::{Roots, agent, basic};
 use crate::telemetry::RegistryStats;
-use answer::{Answer, Refusal};
+use answer::{Answer, Refusal, refused};
 
 /// The media type of the registry's interface, version 1.
 const JSON: &str = "application/vnd.schemaregistry.v1+json";
-/// No schema is larger.
-const MOST_BYTES: u64 = 16 << 20;
+/// Bytes of an answer's body, at most.
+const MAX_BODY: u64 = 16 << 20;
 
-/// A client of a registry.
+/// A client of a schema registry.
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
     inner: Arc<Inner>,
     stats: Option<Arc<RegistryStats>>,
 }
 
+#[derive(Debug)]
 struct Inner {
     agent: Agent,
     urls: Vec<String>,
-    authorization: Option<String>,
-    /// What no error may show.
-    secret: Option<String>,
+    /// Value of the header `Authorization`.
+    authorization: Option<SecretString>,
+    /// The password or token, which no error may show.
+    secret: Option<SecretString>,
     format: ValueFormat,
     subjects: SubjectNames,
     register: bool,
     schemas: BTreeMap<String, SchemaFile>,
 }
 
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry")
-            .field("urls", &self.urls)
-            .field("format", &self.format)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What the registry says to a schema of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// It has it, under this id.
-    As(u32),
-    /// It does not have it.
-    No,
-}
-
 impl Registry {
+    /// A client, as configured.
+    ///
     /// # Errors
-    /// The file of certificates cannot be used.
+    /// The file of certificates cannot be read or parsed.
     pub(crate) fn new(config: &config::Registry) -> io::Result<Self> {
         let secure = config.urls.iter().any(|url| url.starts_with("https://"));
         let roots = match &config.ca_file {
@@ -77,22 +63,22 @@ impl Registry {
             None if secure => Roots::System,
             None => Roots::None,
         };
-        let secret = config.login.as_ref().map(|login| match login {
-            RegistryLogin::Basic { password, .. } => password.expose_secret().to_owned(),
-            RegistryLogin::Bearer(token) => token.expose_secret().to_owned(),
-        });
-        let authorization = config.login.as_ref().map(|login| match login {
+        let login = config.login.as_ref().map(|login| match login {
             RegistryLogin::Basic { user, password } => {
-                basic(user.as_bytes(), password.expose_secret().as_bytes())
+                let plain = password.expose_secret();
+                (basic(user.as_bytes(), plain.as_bytes()), password.clone())
             }
-            RegistryLogin::Bearer(token) => format!("Bearer {}", token.expose_secret()),
+            RegistryLogin::Bearer(token) => {
+                (format!("Bearer {}", token.expose_secret()), token.clone())
+            }
         });
+        let (authorization, secret) = login.unzip();
         Ok(Self {
             stats: None,
             inner: Arc::new(Inner {
                 agent: agent(config.timeout, roots),
                 urls: config.urls.clone(),
-                authorization,
+                authorization: authorization.map(SecretString::from),
                 secret,
                 format: config.wire.format,
                 subjects: config.wire.subjects,
@@ -102,28 +88,29 @@ impl Registry {
         })
     }
 
-    /// Counts the schemas that are asked for.
+    /// Counts the requested schemas in `stats`.
     pub(crate) fn counting(self, stats: Option<Arc<RegistryStats>>) -> Self {
         Self { stats, ..self }
     }
 
-    /// Whether somebody answers who knows us.
+    /// Checks that the registry answers and accepts the credentials.
     pub(crate) fn ping(&self) -> Result<(), SchemaError> {
         match self.inner.request("/schemas/types", None) {
             Ok(_) => Ok(()),
-            // Registries of others than Confluent do without this list.
+            // Registries other than Confluent's may lack this path.
             Err(refusal) if refusal.status == Some(404) => Ok(()),
             Err(refusal) => Err(refusal.of(None)),
         }
     }
 
-    /// Whether it has the schemas of the configuration; nothing is registered.
-    pub(crate) fn known(&self) -> Vec<(&str, Result<Known, SchemaError>)> {
+    /// Looks up the ids of the configuration's schemas by subject; `None`: it is not registered.
+    /// Registers nothing.
+    pub(crate) fn known(&self) -> Vec<(&str, Result<Option<u32>, SchemaError>)> {
         let schemas = self.inner.schemas.iter();
         let looked_up = schemas.map(|(subject, file)| {
             let known = match self.inner.post(subject, "", file) {
-                Ok(answer) => answer.id(subject).map(Known::As),
-                Err(refusal) if refusal.status == Some(404) => Ok(Known::No),
+                Ok(answer) => answer.id(subject).map(Some),
+                Err(refusal) if refusal.status == Some(404) => Ok(None),
                 Err(refusal) => Err(refusal.of(Some(subject))),
             };
             (subject.as_str(), known)
@@ -137,7 +124,7 @@ impl Schemas for Registry {
         let (answer, answered) = oneshot::channel();
         let (inner, stats) = (Arc::clone(&self.inner), self.stats.clone());
         let of = subject.to_owned();
-        // A thread of its own: one that hangs must not keep the process from ending.
+        // Not a blocking thread of tokio: the process could not end while a request hangs.
         let thread = thread::Builder::new()
             .name("registry".to_owned())
             .spawn(move || {
@@ -145,7 +132,7 @@ impl Schemas for Registry {
                 if let Some(stats) = stats {
                     stats.count(schema.as_ref().err().map(|error| error.kind));
                 }
-                // Whoever asked may be gone.
+                // The receiver may be gone.
                 let _ = answer.send(schema);
             });
         let failed = |reason: String| SchemaError {
@@ -165,40 +152,38 @@ impl Schemas for Registry {
 }
 
 impl Inner {
-    /// The schema of a subject, as configured.
+    /// Requests the schema of a subject: the configured one, or the latest.
     fn schema(&self, subject: &str) -> Result<ValueSchema, SchemaError> {
         let schema = if let Some(file) = self.schemas.get(subject) {
             let versions = if self.register { "/versions" } else { "" };
             let answer = self.post(subject, versions, file);
             let answer = answer.map_err(|refusal| refusal.of(Some(subject)))?;
-            let id = answer.id(subject)?;
-            self.compiled(subject, id, &file.text)?
+            self.compile(subject, answer.id(subject)?, &file.text)?
         } else {
             let path = format!("/subjects/{}/versions/latest", escaped(subject));
             let answer = self.request(&path, None);
             let answer = answer.map_err(|refusal| refusal.of(Some(subject)))?;
             let id = answer.id(subject)?;
             let schema = answer.schema(subject, self.format)?;
-            self.compiled(subject, id, schema)?.latest()
+            self.compile(subject, id, schema)?.latest()
         };
-        self.named(subject, &schema)?;
+        self.check_record(subject, &schema)?;
         Ok(schema)
     }
 
-    fn compiled(&self, subject: &str, id: u32, text: &str) -> Result<ValueSchema, SchemaError> {
+    fn compile(&self, subject: &str, id: u32, text: &str) -> Result<ValueSchema, SchemaError> {
         match self.format {
             ValueFormat::Json => Ok(ValueSchema::json(id)),
-            ValueFormat::Avro => ValueSchema::avro(id, text).map_err(|problem| SchemaError {
-                kind: SchemaFailure::Refused,
-                reason: format!(
-                    "the schema of subject {subject:?} (id {id}) is of no use: {problem}"
-                ),
+            ValueFormat::Avro => ValueSchema::avro(id, text).map_err(|problem| {
+                refused(format!(
+                    "the schema of subject {subject:?} (id {id}) cannot be used: {problem}"
+                ))
             }),
         }
     }
 
-    /// A subject that is called by its record holds that record.
-    fn named(&self, subject: &str, schema: &ValueSchema) -> Result<(), SchemaError> {
+    /// Checks that a subject whose name contains a record's name holds a schema of that record.
+    fn check_record(&self, subject: &str, schema: &ValueSchema) -> Result<(), SchemaError> {
         let Some(name) = schema.name() else {
             return Ok(());
         };
@@ -212,16 +197,15 @@ impl Inner {
         if fits {
             return Ok(());
         }
-        Err(SchemaError {
-            kind: SchemaFailure::Refused,
-            reason: format!("the schema of subject {subject:?} is of the record {name:?}"),
-        })
+        Err(refused(format!(
+            "the schema of subject {subject:?} is of the record {name:?}"
+        )))
     }
 
     fn post(&self, subject: &str, path: &str, file: &SchemaFile) -> Result<Answer, Refusal> {
         let mut body = serde_json::Map::new();
         body.insert("schema".to_owned(), file.text.as_str().into());
-        // Avro is what it is when nothing is said, and older registries know nothing else.
+        // The default type is Avro. Older registries know no other and no `schemaType`.
         if self.format == ValueFormat::Json {
             body.insert("schemaType".to_owned(), "JSON".into());
         }
@@ -232,69 +216,61 @@ impl Inner {
         )
     }
 
-    /// Asks each URL in turn, until one answers for all.
+    /// Sends the request to each URL in turn, until an answer does not depend on the server.
     fn request(&self, path: &str, body: Option<&str>) -> Result<Answer, Refusal> {
         let mut last = None;
         for url in &self.urls {
-            match self.request_of(url, path, body) {
+            match self.request_url(url, path, body) {
                 Ok(answer) => return Ok(answer),
-                Err(refusal) if refusal.is_its_own() => last = Some(refusal),
+                Err(refusal) if refusal.kind() == SchemaFailure::Unavailable => {
+                    last = Some(refusal);
+                }
                 Err(refusal) => return Err(refusal),
             }
         }
         Err(last.unwrap_or_else(|| Refusal::unreachable("", "no URL is configured")))
     }
 
-    fn request_of(&self, url: &str, path: &str, body: Option<&str>) -> Result<Answer, Refusal> {
+    fn request_url(&self, url: &str, path: &str, body: Option<&str>) -> Result<Answer, Refusal> {
         let address = format!("{url}{path}");
-        let failed = |error: &ureq::Error| Refusal::unreachable(url, &error.to_string());
-        let authorization = self.authorization.iter();
+        let failed = |error: ureq::Error| Refusal::unreachable(url, &error.to_string());
         let answered = match body {
-            None => {
-                let mut request = self.agent.get(&address).header("Accept", JSON);
-                for authorization in authorization {
-                    request = request.header("Authorization", authorization);
-                }
-                request.call()
-            }
+            None => self.with_headers(self.agent.get(&address)).call(),
             Some(body) => {
-                let mut request = self.agent.post(&address).header("Accept", JSON);
-                for authorization in authorization {
-                    request = request.header("Authorization", authorization);
-                }
+                let request = self.with_headers(self.agent.post(&address));
                 request.header("Content-Type", JSON).send(body)
             }
         };
-        let mut answered = answered.map_err(|error| failed(&error))?;
+        let mut answered = answered.map_err(failed)?;
         let status = answered.status().as_u16();
-        let body = answered
-            .body_mut()
-            .with_config()
-            .limit(MOST_BYTES)
-            .read_to_vec();
-        let body = body.map_err(|error| failed(&error));
+        let body = answered.body_mut().with_config().limit(MAX_BODY);
+        let body = body.read_to_vec().map_err(failed);
         if status != 200 {
-            // What it says besides is of use, and no need.
+            // The body of an error only completes the message.
             let body = body.unwrap_or_default();
-            return Err(Refusal::of_status(
-                url,
-                status,
-                &body,
-                self.secret.as_deref(),
-            ));
+            let secret = self.secret.as_ref();
+            return Err(Refusal::of_status(url, status, &body, secret));
         }
         Answer::read(url, &body?)
     }
+
+    fn with_headers<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        let request = request.header("Accept", JSON);
+        match &self.authorization {
+            Some(value) => request.header("Authorization", value.expose_secret()),
+            None => request,
+        }
+    }
 }
 
-/// The unreserved characters of RFC 3986 stay.
+/// All characters except the unreserved ones of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// A subject as a segment of a path.
+/// A subject, percent-encoded as a path segment.
 fn escaped(subject: &str) -> PercentEncode<'_> {
     utf8_percent_encode(subject, RESERVED)
 }

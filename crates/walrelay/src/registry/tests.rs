@@ -1,6 +1,5 @@
 use std::time::{Duration, Instant};
 
-use secrecy::SecretString;
 use walrelay_event_router::WireFormat;
 use walrelay_testkit::{Mishap, SchemaRegistry};
 
@@ -71,7 +70,7 @@ fn a_schema_of_the_configuration_is_looked_up_or_registered() {
     let looked_up = config(&[server.url()], ValueFormat::Avro);
     let mut looked_up = with_file(looked_up, "o-value", RECORD);
     assert_eq!(id(&looked_up, "o-value"), Err(SchemaFailure::Missing));
-    // Written in another way it is the same.
+    // Another notation of the same schema counts as equal.
     let spaced = RECORD.replace(':', " : ");
     let known = server.register("o-value", "AVRO", &spaced);
     assert_eq!(id(&looked_up, "o-value"), Ok(known));
@@ -95,66 +94,44 @@ fn a_schema_of_the_configuration_is_looked_up_or_registered() {
     assert_eq!(other.asked()[2].body, body);
 }
 
-/// What is said, what kind of failure that is, and words of it.
+/// Each case: an answer, the kind of its failure, and a part of the message.
 #[test]
 fn failures_are_told_apart() {
     use SchemaFailure::{Forbidden, Missing, Refused, Unauthenticated, Unavailable};
     let server = SchemaRegistry::start();
     server.register("s-value", "AVRO", RECORD);
     let config = config(&[server.url()], ValueFormat::Avro);
-    let error = |code: u32| format!("{{\"error_code\": {code}, \"message\": \"words\"}}");
-    for (status, body, kind, words) in [
-        (400, String::new(), Refused, "status 400"),
-        (
-            401,
-            error(40101),
-            Unauthenticated,
-            "status 401, error code 40101: words",
-        ),
-        (
-            403,
-            error(40301),
-            Forbidden,
-            "status 403, error code 40301: words",
-        ),
-        (
-            404,
-            error(40401),
-            Missing,
-            "status 404, error code 40401: words",
-        ),
-        (404, "<html>".to_owned(), Missing, "status 404"),
-        (408, String::new(), Unavailable, "status 408"),
-        (
-            409,
-            error(409),
-            Refused,
-            "status 409, error code 409: words",
-        ),
-        (
-            422,
-            error(42201),
-            Refused,
-            "status 422, error code 42201: words",
-        ),
-        (429, error(42901), Unavailable, "status 429"),
-        (
-            500,
-            error(50001),
-            Unavailable,
-            "status 500, error code 50001",
-        ),
-        (503, String::new(), Unavailable, "status 503"),
-        (307, String::new(), Unavailable, "status 307"),
-        (204, String::new(), Unavailable, "status 204"),
-    ] {
+    let answers = |status: u16, body: String, kind: SchemaFailure, words: &str| {
         server.mishap(Mishap::Status(status, body));
         let error = ask(&config, "s-value").unwrap_err();
         assert_eq!(error.kind, kind, "{status}: {error}");
-        let said = error.to_string();
+        let text = error.to_string();
         let prefix = format!("the schema registry at {} answers", server.url());
-        assert!(said.starts_with(&prefix) && said.contains(words), "{said}");
-        assert!(said.contains("for subject \"s-value\""), "{said}");
+        assert!(text.starts_with(&prefix) && text.contains(words), "{text}");
+        assert!(text.contains("for subject \"s-value\""), "{text}");
+    };
+    for (status, kind) in [
+        (400, Refused),
+        (408, Unavailable),
+        (503, Unavailable),
+        (307, Unavailable),
+        (204, Unavailable),
+    ] {
+        answers(status, String::new(), kind, &format!("status {status}"));
+    }
+    answers(404, "<html>".to_owned(), Missing, "status 404");
+    for (status, code, kind) in [
+        (401, 40101, Unauthenticated),
+        (403, 40301, Forbidden),
+        (404, 40401, Missing),
+        (409, 409, Refused),
+        (422, 42201, Refused),
+        (429, 42901, Unavailable),
+        (500, 50001, Unavailable),
+    ] {
+        let body = format!("{{\"error_code\": {code}, \"message\": \"words\"}}");
+        let words = format!("status {status}, error code {code}: words");
+        answers(status, body, kind, &words);
     }
     for (body, kind, words) in [
         ("<html>", Unavailable, "not JSON"),
@@ -192,12 +169,12 @@ fn failures_are_told_apart() {
     server.mishap(Mishap::Close);
     assert_eq!(id(&config, "s-value"), Err(Unavailable));
     assert_eq!(id(&config, "s-value"), Ok(1), "and then it is there");
-    let nobody = format!("http://{}", SchemaRegistry::address_to_come());
-    let nobody = config::Registry {
-        urls: vec![nobody],
+    let unreachable = format!("http://{}", SchemaRegistry::address_to_come());
+    let config = config::Registry {
+        urls: vec![unreachable],
         ..config
     };
-    let error = ask(&nobody, "s-value").unwrap_err();
+    let error = ask(&config, "s-value").unwrap_err();
     assert_eq!(error.kind, Unavailable);
     assert!(
         error.to_string().contains("gives no answer for subject"),
@@ -206,7 +183,7 @@ fn failures_are_told_apart() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_waited_for_so_long() {
+fn a_request_has_a_timeout() {
     let server = SchemaRegistry::start();
     let hour = Duration::from_secs(3600);
     server.always(Some(Mishap::Stall(hour)));
@@ -220,16 +197,16 @@ fn an_answer_that_does_not_come_is_waited_for_so_long() {
 }
 
 #[test]
-fn of_several_registries_the_next_is_asked_where_one_fails() {
-    let nobody = format!("http://{}", SchemaRegistry::address_to_come());
+fn after_a_failure_the_next_url_is_tried() {
+    let unreachable = format!("http://{}", SchemaRegistry::address_to_come());
     let (first, second) = (SchemaRegistry::start(), SchemaRegistry::start());
     second.register("pad", "JSON", "{}");
     let known = second.register("s", "JSON", "{}");
-    let urls = [nobody, first.url(), second.url()];
+    let urls = [unreachable, first.url(), second.url()];
     let config = config(&urls, ValueFormat::Json);
     first.mishap(Mishap::Status(503, String::new()));
     assert_eq!(id(&config, "s"), Ok(known));
-    // A word that counts is not asked for twice.
+    // An answer that does not depend on the server is final.
     assert_eq!(id(&config, "s"), Err(SchemaFailure::Missing));
     assert_eq!((first.asked().len(), second.asked().len()), (2, 1));
 }
@@ -244,10 +221,10 @@ fn credentials_are_sent_and_not_shown() {
         password: SecretString::from("hush".to_owned()),
     });
     assert_eq!(id(&config, "s"), Ok(1));
-    // me:hush
+    // Base64 of `me:hush`.
     let basic = Some("Basic bWU6aHVzaA==".to_owned());
     assert_eq!(server.asked()[0].authorization, basic);
-    // One that says what it was told.
+    // The answer repeats the password.
     let echo = "{\"error_code\": 40101, \"message\": \"hush is wrong\"}";
     server.mishap(Mishap::Status(401, echo.to_owned()));
     let error = ask(&config, "s").unwrap_err();
@@ -264,7 +241,7 @@ fn credentials_are_sent_and_not_shown() {
 }
 
 #[test]
-fn a_subject_that_is_called_by_its_record_holds_that_record() {
+fn a_subject_with_a_record_in_its_name_must_hold_that_record() {
     let server = SchemaRegistry::start();
     for subject in ["a.Order", "orders-a.Order", "a.Other", "ordersa.Order"] {
         server.register(subject, "AVRO", RECORD);
@@ -288,7 +265,7 @@ fn a_subject_that_is_called_by_its_record_holds_that_record() {
 }
 
 #[test]
-fn what_a_check_asks_changes_nothing() {
+fn a_check_registers_nothing() {
     let server = SchemaRegistry::start();
     let config = config(&[server.url()], ValueFormat::Avro);
     let config = with_file(with_file(config, "a", RECORD), "b", "\"string\"");
@@ -299,7 +276,7 @@ fn what_a_check_asks_changes_nothing() {
     };
     let registry = Registry::new(&config).unwrap();
     assert_eq!(registry.ping(), Ok(()));
-    let expected = [("a", Ok(Known::No)), ("b", Ok(Known::As(known)))];
+    let expected = [("a", Ok(None)), ("b", Ok(Some(known)))];
     assert_eq!(registry.known(), expected);
     assert!(
         server.schema(known + 1).is_none(),

@@ -1,11 +1,14 @@
-//! The rolling bookmark: a slot that follows the relay's at a distance, so that the last hours can be replayed.
+//! The rolling bookmark: a slot that follows the relay's slot at a distance, so that recent events
+//! can be replayed.
 //!
-//! [`start`] keeps it on a thread and a connection of its own, beside the pipeline. [`policy`] says where it
-//! is to be.
+//! [`start`] keeps it on a thread and a connection of its own, beside the pipeline. [`policy`]
+//! decides where it is moved.
 //!
 //! # Invariants
-//! - Only the process whose walsender reads the relay's slot touches the bookmark: a relay on standby does not.
-//! - The bookmark is never beyond the relay's slot, and holds up nothing: if it cannot be kept, that is logged.
+//! - Only the process whose walsender reads the relay's slot changes the bookmark; a standby relay
+//!   does not.
+//! - The bookmark is never beyond the relay's slot.
+//! - A bookmark that cannot be kept is logged, and does not stop the relay.
 
 mod policy;
 
@@ -26,32 +29,32 @@ use crate::telemetry::{BookmarkReport, Telemetry, millis_now};
 pub(crate) use policy::Keep;
 use policy::{Positions, Slots, Target};
 
-/// How often the slots are looked at, at most and at least.
+/// The longest and shortest interval between two rounds.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(5);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
-/// A problem that lasts is logged so often.
+/// Interval of the log lines about a problem that persists.
 const REMINDER: Duration = Duration::from_secs(600);
 
-/// What is kept, and for which slot.
+/// The bookmark to keep, and the slot that it follows.
 #[derive(Debug)]
 pub(crate) struct Keeping {
     pub(crate) info: ConnInfo,
     /// The slot that the relay reads.
     pub(crate) slot: String,
-    /// The slot of the bookmark.
+    /// The bookmark's slot.
     pub(crate) bookmark: String,
     pub(crate) keep: Keep,
-    /// The walsender that reads the relay's slot for this process; 0 before there is one.
+    /// PID of this process' walsender; 0 before the first stream.
     pub(crate) walsender: Arc<AtomicI32>,
     pub(crate) telemetry: Option<Arc<Telemetry>>,
 }
 
-/// Keeps the rolling bookmark until the thread is dropped. The slot stays.
+/// Keeps the rolling bookmark until the thread is dropped. The bookmark's slot is not dropped.
 pub(crate) fn start(keeping: Keeping) -> io::Result<Background> {
     Background::start("retention", move || Keeper::new(keeping).run())
 }
 
-/// Why less than the time to keep can be replayed, as metrics name it.
+/// Labels in the metrics: why less than the time to keep can be replayed.
 pub(crate) const CUTS: [&str; 3] = [BY_SIZE, LOST, DROPPED];
 const BY_SIZE: &str = "max_wal";
 const LOST: &str = "lost";
@@ -60,10 +63,11 @@ const DROPPED: &str = "dropped";
 struct Keeper {
     keeping: Keeping,
     positions: Positions,
-    /// What was given up last before its time, and when.
+    /// Why and when the bookmark last lost events before their time to keep was over.
     cut: Option<(&'static str, Instant)>,
-    /// It was there, so that its absence is worth a warning.
+    /// The bookmark existed, so its absence is worth a warning.
     seen: bool,
+    /// The problem that was logged last, and when.
     problem: Option<(String, Instant)>,
 }
 
@@ -78,10 +82,10 @@ impl Keeper {
         }
     }
 
-    /// Never ends.
+    /// Keeps the bookmark. Never ends.
     async fn run(mut self) {
-        let often = self.keeping.keep.time / 10;
-        let mut ticks = interval(often.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
+        let period = self.keeping.keep.time / 10;
+        let mut ticks = interval(period.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut session = None;
         loop {
@@ -90,30 +94,26 @@ impl Keeper {
             if walsender == 0 {
                 continue;
             }
-            let kept = self.look(&mut session, walsender).await;
-            let report = match kept {
+            match self.round(&mut session, walsender).await {
                 Ok(report) => {
                     self.problem = None;
-                    report
+                    if let Some(telemetry) = &self.keeping.telemetry {
+                        telemetry.bookmark(report);
+                    }
                 }
                 Err(error) => {
                     session = None;
                     self.warn(&Chain(&error).to_string());
-                    continue;
                 }
-            };
-            if let Some(telemetry) = &self.keeping.telemetry {
-                telemetry.bookmark(report);
             }
         }
     }
 
+    /// Logs a problem, unless the same was logged within [`REMINDER`].
     fn warn(&mut self, why: &str) {
         let now = Instant::now();
-        if let Some((known, logged)) = &self.problem
-            && known == why
-            && now < *logged + REMINDER
-        {
+        let last = self.problem.as_ref();
+        if last.is_some_and(|(known, logged)| known == why && now < *logged + REMINDER) {
             return;
         }
         warn!(
@@ -123,8 +123,9 @@ impl Keeper {
         self.problem = Some((why.to_owned(), now));
     }
 
-    /// Looks at the slots, and makes, moves or remakes the bookmark. `None`: this process does not keep it.
-    async fn look(
+    /// Queries the slots, and creates, moves or replaces the bookmark. `None`: there is nothing to
+    /// report, because the bookmark is new, or another process keeps it.
+    async fn round(
         &mut self,
         session: &mut Option<Session>,
         walsender: i32,
@@ -144,54 +145,58 @@ impl Keeper {
             return Ok(None);
         };
         let now = Instant::now();
-        self.positions.see(now, confirmed);
+        self.positions.record(now, confirmed);
         let Some(bookmark) = named(&self.keeping.bookmark) else {
-            self.make(session).await?;
+            self.create(session).await?;
             return Ok(None);
         };
         self.seen = true;
         let (false, Some(at), Some(from)) =
             (bookmark.is_lost(), bookmark.confirmed, bookmark.restart)
         else {
-            warn!(
-                slot = self.keeping.bookmark,
-                reason = bookmark
-                    .invalidated
-                    .as_deref()
-                    .unwrap_or("its log was removed"),
-                "the rolling bookmark is lost, and made anew: nothing from before can be replayed from it"
-            );
-            session
-                .query(&script::drop_slot(&self.keeping.bookmark))
-                .await?;
-            self.seen = false;
-            self.make(session).await?;
-            self.cut = Some((LOST, now));
+            self.replace_lost(session, bookmark, now).await?;
             return Ok(None);
         };
         let mut slots = Slots {
             relay: (confirmed, restart),
             bookmark: (at, from),
         };
-        // Somebody who moves it by hand is not disturbed.
+        // Another session may be moving the bookmark by hand.
         if bookmark.active_pid.is_none()
             && let Some(Target { to, by_size }) = self.positions.target(now, slots)
         {
-            let sql = advance_slot(&self.keeping.bookmark, to);
-            session.query(&sql).await?;
-            debug!(slot = self.keeping.bookmark, %to, by_size, "the rolling bookmark has moved");
+            let name = &self.keeping.bookmark;
+            session.query(&advance_slot(name, to)).await?;
+            debug!(slot = name, %to, by_size, "the rolling bookmark has moved");
             if by_size {
                 self.cut = Some((BY_SIZE, now));
             }
-            slots.bookmark = (
-                to,
-                from.max(restart_after(session, &self.keeping.bookmark).await?),
-            );
+            slots.bookmark = (to, from.max(restart_lsn(session, name).await?));
         }
         Ok(Some(self.report(now, slots)))
     }
 
-    async fn make(&mut self, session: &mut Session) -> Result<(), Error> {
+    /// Drops the lost bookmark and creates a new one.
+    async fn replace_lost(
+        &mut self,
+        session: &mut Session,
+        lost: &SlotRow,
+        now: Instant,
+    ) -> Result<(), Error> {
+        warn!(
+            slot = lost.name,
+            reason = lost.invalidated.as_deref().unwrap_or("its log was removed"),
+            "the rolling bookmark is lost, and made anew: nothing from before can be replayed from it"
+        );
+        session.query(&script::drop_slot(&lost.name)).await?;
+        self.seen = false;
+        self.create(session).await?;
+        self.cut = Some((LOST, now));
+        Ok(())
+    }
+
+    /// Creates the bookmark at the relay's position.
+    async fn create(&mut self, session: &mut Session) -> Result<(), Error> {
         let Keeping { slot, bookmark, .. } = &self.keeping;
         session.query(&copy_slot(slot, bookmark, false)).await?;
         if self.seen {
@@ -220,7 +225,7 @@ impl Keeper {
                 .reachable(now, slots.bookmark.0)
                 .as_secs_f64(),
             keep_seconds: time.as_secs_f64(),
-            // Whatever was given up, so long after it all of the time can be replayed again.
+            // After the time to keep has passed, all of it can be replayed again.
             cut_short: self
                 .cut
                 .filter(|(_, at)| now.duration_since(*at) < time)
@@ -230,8 +235,8 @@ impl Keeper {
     }
 }
 
-/// From where on the server keeps WAL for the slot now.
-async fn restart_after(session: &mut Session, name: &str) -> Result<Lsn, Error> {
+/// The slot's current `restart_lsn`; zero if the slot does not exist.
+async fn restart_lsn(session: &mut Session, name: &str) -> Result<Lsn, Error> {
     let rows = slots(session).await?;
     let row = rows.into_iter().find(|row| row.name == name);
     Ok(row.and_then(|row| row.restart).unwrap_or(Lsn::ZERO))

@@ -1,18 +1,19 @@
-//! Where the rolling bookmark is to be: pure, so that each case has a test.
+//! Decides where the rolling bookmark is to be moved. Pure, so that each case has a test.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 
-/// Samples of the relay's position that the time to keep is divided into, at most.
+/// Number of samples of the relay's position within the time to keep, at most.
 const SAMPLES: u32 = 128;
 
-/// What is kept.
+/// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keep {
+    /// How far back events can be replayed.
     pub(crate) time: Duration,
-    /// Bytes of WAL that the server keeps for the bookmark alone, at most.
+    /// Bytes of WAL that the server keeps only for the bookmark, at most.
     pub(crate) max_wal: u64,
 }
 
@@ -20,36 +21,37 @@ pub(crate) struct Keep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) to: Lsn,
-    /// `max_wal` alone wants so: the time to keep is not over.
+    /// `max_wal` is the reason: the time to keep is not over.
     pub(super) by_size: bool,
 }
 
-/// The slots as the server shows them.
+/// Positions of the relay's slot and the bookmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// Where the relay's slot is confirmed, and from where on the server keeps WAL for it.
+    /// `confirmed_flush_lsn` and `restart_lsn` of the relay's slot.
     pub(super) relay: (Lsn, Lsn),
-    /// The same of the bookmark.
+    /// `confirmed_flush_lsn` and `restart_lsn` of the bookmark.
     pub(super) bookmark: (Lsn, Lsn),
 }
 
 impl Slots {
-    /// WAL that the server keeps for the bookmark alone.
+    /// Bytes of WAL that the server keeps only for the bookmark.
     pub(super) fn retained(&self) -> u64 {
         self.relay.1.bytes_since(self.bookmark.1)
     }
 }
 
-/// Where the relay was, and when.
+/// Samples of the relay's position over time.
 #[derive(Debug)]
 pub(super) struct Positions {
     keep: Keep,
-    /// The oldest first. The second is younger than the time to keep.
+    /// Oldest first. All but the first are younger than the time to keep.
     samples: VecDeque<(Instant, Lsn)>,
 }
 
 impl Positions {
-    /// None is known: after a start the bookmark stays for as long as it is to keep.
+    /// No samples. So the bookmark is not moved by time until the time to keep has passed since the
+    /// start.
     pub(super) fn new(keep: Keep) -> Self {
         Self {
             keep,
@@ -57,8 +59,8 @@ impl Positions {
         }
     }
 
-    /// The relay is at this position now.
-    pub(super) fn see(&mut self, now: Instant, position: Lsn) {
+    /// Adds a sample: the relay is at this position now.
+    pub(super) fn record(&mut self, now: Instant, position: Lsn) {
         let spaced = |at: Instant| now.duration_since(at) >= self.keep.time / SAMPLES;
         if self.samples.back().is_none_or(|(at, _)| spaced(*at)) {
             self.samples.push_back((now, position));
@@ -70,11 +72,12 @@ impl Positions {
         }
     }
 
-    /// Where the bookmark is to be moved; `None`: it stays.
+    /// Where the bookmark is to be moved; `None`: it is not moved.
     pub(super) fn target(&self, now: Instant, slots: Slots) -> Option<Target> {
         let by_time = self.samples.front();
         let by_time = by_time.filter(|(at, _)| now.duration_since(*at) >= self.keep.time);
-        // Some room, so that the bookmark is not moved with each look, and not beyond the limit between two.
+        // Move at 7/8 of the limit, so that it is not exceeded before the next round, and down to
+        // 3/4, so that the bookmark is not moved in every round.
         let max = self.keep.max_wal;
         let by_size = (slots.retained() > max - max / 8)
             .then(|| Lsn::new(slots.relay.1.get().saturating_sub(max / 4 * 3)));
@@ -86,7 +89,7 @@ impl Positions {
         (target.to > slots.bookmark.0).then_some(target)
     }
 
-    /// For how long back, at least, events can be replayed from this position.
+    /// How far back events can be replayed from this position, at least.
     pub(super) fn reachable(&self, now: Instant, position: Lsn) -> Duration {
         let before = self.samples.iter().rfind(|(_, at)| *at <= position);
         let known = before.or_else(|| self.samples.front());
@@ -121,13 +124,13 @@ mod tests {
         let mut positions = Positions::new(KEEP);
         let at = |second: u64| begin + Duration::from_secs(second);
         for second in 0..100 {
-            positions.see(at(second), Lsn::new(1000 + second));
+            positions.record(at(second), Lsn::new(1000 + second));
             let target = to(&positions, at(second), slots(1000 + second, 1000));
             assert_eq!(target, None, "nothing is known of so long ago");
         }
         let mut bookmark = 1000;
         for second in 100..400 {
-            positions.see(at(second), Lsn::new(1000 + second));
+            positions.record(at(second), Lsn::new(1000 + second));
             if let Some((target, by_size)) =
                 to(&positions, at(second), slots(1000 + second, bookmark))
             {
@@ -146,14 +149,14 @@ mod tests {
     fn the_size_wins_also_after_a_start() {
         let now = Instant::now();
         let mut positions = Positions::new(KEEP);
-        positions.see(now, Lsn::new(2000));
+        positions.record(now, Lsn::new(2000));
         assert_eq!(
             to(&positions, now, slots(2000, 1300)),
             None,
             "at the limit of the room"
         );
         assert_eq!(to(&positions, now, slots(2000, 1299)), Some((1400, true)));
-        // The relay's slot needs the same WAL.
+        // The server keeps most of this WAL for the relay's slot as well.
         let behind = Slots {
             relay: (Lsn::new(2000), Lsn::new(1000)),
             bookmark: (Lsn::new(1200), Lsn::new(900)),
@@ -163,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_beyond_the_relay() {
+    fn the_bookmark_is_never_beyond_the_relay() {
         let begin = Instant::now();
         let mut positions = Positions::new(KEEP);
-        positions.see(begin, Lsn::new(2000));
+        positions.record(begin, Lsn::new(2000));
         let later = begin + KEEP.time;
-        // The slot was made anew, further back.
+        // The relay's slot was created again, further back.
         assert_eq!(
             to(&positions, later, slots(1500, 1000)),
             Some((1500, false))
@@ -177,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reachable_is_said_too_short_rather_than_too_long() {
+    fn the_reachable_time_is_a_lower_bound() {
         let begin = Instant::now();
         let mut positions = Positions::new(KEEP);
         assert_eq!(positions.reachable(begin, Lsn::new(1)), Duration::ZERO);
-        positions.see(begin, Lsn::new(1000));
+        positions.record(begin, Lsn::new(1000));
         let later = begin + Duration::from_secs(50);
-        positions.see(later, Lsn::new(1500));
+        positions.record(later, Lsn::new(1500));
         assert_eq!(
             positions.reachable(later, Lsn::new(10)),
             Duration::from_secs(50)

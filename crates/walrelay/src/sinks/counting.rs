@@ -1,4 +1,4 @@
-//! What a sink takes and what it reports, counted on its way.
+//! [`Counting`]: wraps sinks and counts the records that they take and deliver.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use walrelay_sink::{
     SinkFactory,
 };
 
-/// Who counts. Reports come from any thread.
+/// Counts records. Called from any thread.
 pub(crate) trait Count: Debug + Send + Sync + 'static {
-    /// Another sink is made; with it records are sent again.
+    /// A new sink is created. Records that were not acknowledged are sent to it again.
     fn made(&self) {}
 
-    /// The sink took this record.
+    /// The sink took the record.
     fn sent(&self, _record: &Record<'_>) {}
 
     /// A record is acknowledged.
     fn delivered(&self);
 }
 
-/// A factory whose sinks are counted.
+/// A factory that wraps the sinks of another factory.
 #[derive(Debug)]
 pub(crate) struct Counting<F, C> {
     factory: F,
@@ -88,7 +88,7 @@ struct Reports<C> {
 
 impl<C: Count> Deliveries for Reports<C> {
     fn delivered(&self, seq: u64) {
-        // First: whoever waits for the last report reads the figures next.
+        // Count first: the receiver of the last report reads the count next.
         self.count.delivered();
         self.inner.delivered(seq);
     }
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// All that happened, in its order.
+    /// All calls, in order.
     #[derive(Debug, Default)]
     struct Log(Mutex<Vec<String>>);
 
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Takes one record.
+    /// A sink that takes one record.
     struct One(Arc<dyn Deliveries>, bool);
 
     impl Sink for One {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_and_acknowledged_is_counted_and_no_more() {
+    fn only_taken_and_acknowledged_records_are_counted() {
         let log = Arc::new(Log::default());
         let mut factory = Counting::new(Ones, Arc::clone(&log));
         let record = Record {

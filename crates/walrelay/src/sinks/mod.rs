@@ -1,4 +1,4 @@
-//! Sinks that live in the binary itself.
+//! Sinks of the binary itself: standard output, and a wrapper that counts.
 
 mod counting;
 mod stdout;

@@ -1,17 +1,17 @@
-//! Records as lines of JSON, for trying things out and for pipes.
+//! The sink of standard output: records as lines of JSON, for experiments and pipes.
 //!
-//! One object a line:
+//! Each line is one object:
 //!
 //! ```text
 //! {"topic":"outbox.event.Order","partition":null,"timestamp_ms":null,"key":"42","value":"{\"a\":1}","headers":[["id","7"]]}
 //! ```
 //!
-//! Key, value and the values of headers are `null`, a string where the bytes are valid UTF-8, and
-//! `{"base64":"…"}` otherwise. A value that is JSON itself is still a string, so that the line tells
-//! the bytes apart. `partition` and `timestamp_ms` are numbers where the record fixes them.
+//! Key, value and the values of headers are `null`, a string if the bytes are valid UTF-8, and
+//! `{"base64":"…"}` otherwise. A value that is JSON itself is still a string, so that the line
+//! shows the exact bytes. `partition` and `timestamp_ms` are numbers if the record sets them.
 //!
-//! A record is delivered once its line was written and flushed: the pipe or the file has it. When a write
-//! fails, a line may be torn; its record was not delivered and is not confirmed.
+//! A record is delivered when its line was written and flushed to the pipe or file. A write that
+//! fails may leave a part of a line, whose record was not delivered and is not confirmed.
 
 mod line;
 #[cfg(test)]
@@ -20,7 +20,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -38,11 +38,11 @@ pub(crate) struct StdoutSinkFactory {
 }
 
 impl StdoutSinkFactory {
-    /// Sinks that take as much as may be in flight.
+    /// A factory whose sinks take as many records and bytes as may be in flight.
     pub(crate) fn new(delivery: &Delivery) -> Self {
         let at_least_one = |limit: u64| usize::try_from(limit / 2).unwrap_or(usize::MAX).max(1);
         Self {
-            // One half waits for the writer while the other is in its hands.
+            // One half is queued while the writer writes the other.
             limits: Limits {
                 bytes: at_least_one(delivery.max_in_flight_bytes),
                 lines: at_least_one(u64::from(delivery.max_in_flight_records)),
@@ -60,42 +60,42 @@ impl SinkFactory for StdoutSinkFactory {
     }
 
     fn disposition(_: &io::Error) -> Disposition {
-        // A thread could not be started, for lack of memory or threads.
+        // The writer's thread could not be started, for lack of memory or threads.
         Disposition::Retryable
     }
 }
 
-/// A sink that writes lines to anything that can be written to, on a thread of its own.
+/// A sink that writes lines to any [`Write`], on a thread of its own.
 ///
 /// # Ordering
-/// Lines appear in the order of acceptance and are reported in that order. Closing or dropping the sink
-/// reports the remaining records as failed. A write that never returns keeps its thread until the process
+/// Lines are written and reported in the order of acceptance. Closing or dropping the sink reports
+/// the remaining records as failed. A write that never returns keeps its thread until the process
 /// ends.
 pub(crate) struct StdoutSink {
     deliveries: Arc<dyn Deliveries>,
     shared: Arc<Shared>,
-    /// Taken when the thread was joined or given up.
+    /// The writer's thread; `None` after it was joined or given up.
     writer: Option<JoinHandle<()>>,
-    /// The last record's topic: most records have the same.
+    /// The last record's topic, reused because most records have the same.
     topic: Arc<str>,
-    /// The line under construction; kept for its memory.
+    /// The buffer in which a line is built.
     line: Vec<u8>,
     limits: Limits,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Of the lines queued for the writer. The last line may exceed it.
+    /// Bytes of the lines queued for the writer. The last line may exceed it.
     bytes: usize,
-    /// Queued for the writer.
+    /// Number of lines queued for the writer.
     lines: usize,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the writer: lines are queued, or the sink closes.
+    /// Notified when lines are queued, or the sink closes: wakes the writer.
     work: Condvar,
-    /// Wakes `shut_down`: all was reported, or the writer has ended.
+    /// Notified when all records are reported, or the writer has ended: wakes `shut_down`.
     idle: Condvar,
 }
 
@@ -103,16 +103,16 @@ struct Shared {
 struct State {
     /// Lines for the next batch.
     lines: Vec<u8>,
-    /// Their records, in order.
+    /// The records of `lines`, in order.
     queued: VecDeque<Queued>,
-    /// Records of the batch being written. The thread that takes them out reports them.
+    /// Records of the batch that is being written. The thread that takes them out reports them.
     writing: VecDeque<Queued>,
-    /// The writer has taken a batch out and is reporting it.
+    /// The writer is reporting a batch.
     reporting: bool,
     /// A record was refused with [`SendError::Full`].
     full: bool,
     life: Life,
-    /// Why nothing can be written any more.
+    /// Why a write failed. The sink refuses records after that.
     broken: Option<String>,
 }
 
@@ -120,7 +120,7 @@ struct State {
 enum Life {
     #[default]
     Open,
-    /// No more lines will come.
+    /// The sink is closing: no more lines are queued.
     Closing,
     /// The writer has ended, or was given up.
     Ended,
@@ -131,7 +131,7 @@ struct Queued {
     topic: Arc<str>,
 }
 
-// By hand: lines hold row values.
+// Not derived, because lines hold row values.
 impl fmt::Debug for StdoutSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StdoutSink").finish_non_exhaustive()
@@ -168,49 +168,49 @@ impl StdoutSink {
         })
     }
 
-    /// Waits for the writer until `grace` is over, then takes away what it has not reported.
+    /// Waits for the writer, for `grace` at most. Then reports the remaining records as failed.
     fn shut_down(&mut self, grace: Duration) {
         let Some(writer) = self.writer.take() else {
             return;
         };
         let deadline = Instant::now().checked_add(grace);
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         if state.life == Life::Open {
             state.life = Life::Closing;
         }
         self.shared.work.notify_one();
         while state.life != Life::Ended {
-            // Wait for reports that have begun: they do not block.
-            let left = match deadline {
+            // If the writer is reporting, wait until it has finished: reports do not block.
+            let timeout = match deadline {
                 Some(deadline) if !state.reporting => {
                     deadline.saturating_duration_since(Instant::now())
                 }
                 _ => Duration::from_secs(60),
             };
-            if left.is_zero() {
+            if timeout.is_zero() {
                 break;
             }
             state = self
                 .shared
                 .idle
-                .wait_timeout(state, left)
+                .wait_timeout(state, timeout)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
         let ended = state.life == Life::Ended;
         state.life = Life::Ended;
         state.lines = Vec::new();
-        let mut left = std::mem::take(&mut state.writing);
-        left.append(&mut state.queued);
+        let mut unreported = std::mem::take(&mut state.writing);
+        unreported.append(&mut state.queued);
         drop(state);
         fail(
-            left,
+            unreported,
             "given up when the sink was closed",
             Disposition::Retryable,
             &*self.deliveries,
         );
         if ended {
-            // The thread has only to return. A panic is reported by the thread itself.
+            // The thread returns at once. It has reported a panic itself.
             let _ = writer.join();
         }
     }
@@ -221,18 +221,15 @@ impl Sink for StdoutSink {
         if *self.topic != *record.topic {
             self.topic = Arc::from(record.topic);
         }
-        let mut state = self.shared.lock();
-        state.usable(&self.topic)?;
+        // Build the line before taking the lock, which the writer waits for.
+        self.line.clear();
+        line::write(&mut self.line, record);
+        let mut state = lock(&self.shared.state);
+        state.check_usable(&self.topic)?;
         if state.queued.len() >= self.limits.lines || state.lines.len() >= self.limits.bytes {
             state.full = true;
             return Err(SendError::Full);
         }
-        drop(state);
-        // Only this function adds lines, so the room remains while the line is built.
-        self.line.clear();
-        line::write(&mut self.line, record);
-        let mut state = self.shared.lock();
-        state.usable(&self.topic)?;
         state.lines.extend_from_slice(&self.line);
         state.queued.push_back(Queued {
             seq,
@@ -255,7 +252,8 @@ impl Drop for StdoutSink {
 }
 
 impl State {
-    fn usable(&self, topic: &Arc<str>) -> Result<(), SendError> {
+    /// Refuses records after a failed write.
+    fn check_usable(&self, topic: &Arc<str>) -> Result<(), SendError> {
         match &self.broken {
             None => Ok(()),
             Some(reason) => Err(SendError::Refused(DeliveryError {
@@ -268,24 +266,13 @@ impl State {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that may panic runs under the lock, and a report must not be lost.
-        lock(&self.state)
-    }
-}
-
-/// The writer's thread.
+/// The body of the writer's thread: writes and reports batches of lines.
 fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveries) {
     let mut batch = Vec::new();
     loop {
-        let mut state = shared.lock();
-        while state.queued.is_empty() && state.life == Life::Open {
-            state = shared
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        let idle = |state: &mut State| state.queued.is_empty() && state.life == Life::Open;
+        let woken = shared.work.wait_while(lock(&shared.state), idle);
+        let mut state = woken.unwrap_or_else(PoisonError::into_inner);
         if state.life == Life::Ended || state.queued.is_empty() {
             break;
         }
@@ -300,9 +287,9 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
 
         let result = out.write_all(&batch).and_then(|()| out.flush());
 
-        let mut state = shared.lock();
+        let mut state = lock(&shared.state);
         if state.life == Life::Ended {
-            // `shut_down` gave up meanwhile, and has reported the batch.
+            // `shut_down` gave up meanwhile and has reported the batch.
             return;
         }
         let mut written = std::mem::take(&mut state.writing);
@@ -313,12 +300,12 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
                 for record in &written {
                     deliveries.delivered(record.seq);
                 }
-                shared.lock().reporting = false;
+                lock(&shared.state).reporting = false;
                 shared.idle.notify_all();
             }
             Err(error) => {
-                let reason = words(&error);
-                // From here on the sink accepts nothing, so these records are the last.
+                let reason = failure_reason(&error);
+                // From here on the sink refuses records, so these are the last ones.
                 state.broken = Some(reason.clone());
                 written.append(&mut state.queued);
                 state.lines = Vec::new();
@@ -333,13 +320,14 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
             }
         }
     }
-    let mut state = shared.lock();
+    let mut state = lock(&shared.state);
     state.reporting = false;
     state.life = Life::Ended;
     drop(state);
     shared.idle.notify_all();
 }
 
+/// Reports the records as failed.
 fn fail(
     records: VecDeque<Queued>,
     reason: &str,
@@ -357,9 +345,9 @@ fn fail(
     }
 }
 
-fn words(error: &io::Error) -> String {
+fn failure_reason(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => "whoever read standard output has gone away".to_owned(),
+        io::ErrorKind::BrokenPipe => "the reader of standard output has gone away".to_owned(),
         _ => format!("cannot write to standard output: {error}"),
     }
 }

@@ -10,85 +10,59 @@ use walrelay_relay::{Counts, Diverted, Environment, Failpoint, Progress, State};
 use super::summary::Summaries;
 use super::{Latencies, Telemetry, wall_clock};
 
-/// The environment of a pipeline in the program: clock, log, failpoints.
+/// The pipeline's [`Environment`] in `walrelay run`: clock, log, telemetry, failpoints.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct RelayEnvironment {
     latencies: Latencies,
     summaries: Summaries,
     state: State,
     /// The pipeline has streamed at least once.
     streamed: bool,
-    /// The reader of the slot that the log named last, while this relay stands by.
-    stands_by: Option<String>,
+    /// While this relay waits for the slot: the reader of the slot that was logged last.
+    logged_reader: Option<String>,
     /// Notified once, when the pipeline streams for the first time.
     ready: Option<oneshot::Sender<()>>,
-    die_at: DieAt,
-    /// Where somebody looks.
+    /// The failpoint that kills the process in a test, when it is reached so many more times.
+    die_at: Option<(Failpoint, u64)>,
+    /// Present if the HTTP endpoint is configured.
     telemetry: Option<Arc<Telemetry>>,
 }
 
-/// Where the process dies for a test: `WALRELAY_DIE_AT=point[:n]`, the n-th time the point is reached. Only
-/// debug builds read it.
-#[derive(Debug, Default)]
-struct DieAt {
-    #[cfg(debug_assertions)]
-    point: Option<(Failpoint, u64)>,
+/// The failpoint of `WALRELAY_DIE_AT=point[:n]`, which kills the process when it is reached for the
+/// n-th time. Only debug builds read the variable.
+fn die_at(env: &dyn Fn(&str) -> Option<String>) -> Option<(Failpoint, u64)> {
+    if !cfg!(debug_assertions) {
+        return None;
+    }
+    let wanted = env("WALRELAY_DIE_AT")?;
+    let (name, count) = wanted.split_once(':').unwrap_or((&wanted, "1"));
+    let mut points = Failpoint::ALL.into_iter();
+    let point = points.find(|point| point.name() == name);
+    point.zip(count.parse().ok())
 }
 
-impl DieAt {
-    #[cfg(debug_assertions)]
-    fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Self {
-        let wanted = env("WALRELAY_DIE_AT").unwrap_or_default();
-        let (name, count) = wanted.split_once(':').unwrap_or((&wanted, "1"));
-        let point = Failpoint::ALL
-            .into_iter()
-            .find(|point| point.name() == name);
-        Self {
-            point: point.zip(count.parse().ok()),
-        }
-    }
-
-    #[cfg(not(debug_assertions))]
-    fn from_env(_: &dyn Fn(&str) -> Option<String>) -> Self {
-        Self::default()
-    }
-
-    fn failpoint(&mut self, reached: Failpoint) {
-        #[cfg(debug_assertions)]
-        if let Some((point, left)) = &mut self.point
-            && *point == reached
-        {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                // As abrupt as SIGKILL: no destructor runs, no buffer is flushed, no thread goes on.
-                std::process::abort();
-            }
-        }
-        let _ = reached;
-    }
-}
-
-impl World {
+impl RelayEnvironment {
     pub(crate) fn new(env: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
-            latencies: Latencies::new(),
-            summaries: Summaries::new(),
+            latencies: Latencies::default(),
+            summaries: Summaries::default(),
             state: State::Connecting,
             streamed: false,
-            stands_by: None,
+            logged_reader: None,
             ready: None,
-            die_at: DieAt::from_env(env),
+            die_at: die_at(env),
             telemetry: None,
         }
     }
 
-    /// Collects what happens for this, too.
-    pub(crate) fn observed_by(self, telemetry: Option<Arc<Telemetry>>) -> Self {
+    /// Also reports to `telemetry`.
+    pub(crate) fn with_telemetry(self, telemetry: Option<Arc<Telemetry>>) -> Self {
         Self { telemetry, ..self }
     }
 
-    /// Notifies `ready` when the pipeline streams.
-    pub(crate) fn announcing(ready: oneshot::Sender<()>) -> Self {
+    /// Notifies `ready` when the pipeline streams for the first time. Reads no environment
+    /// variable.
+    pub(crate) fn notifying(ready: oneshot::Sender<()>) -> Self {
         Self {
             ready: Some(ready),
             ..Self::new(&|_| None)
@@ -99,8 +73,15 @@ impl World {
         &self.latencies
     }
 
-    /// The line a run ends with, if it read the slot at all.
-    pub(crate) fn summarise(&self, counts: &Counts) {
+    /// Reports to the telemetry, if there is one.
+    fn observe(&self, report: impl FnOnce(&Telemetry)) {
+        if let Some(telemetry) = &self.telemetry {
+            report(telemetry);
+        }
+    }
+
+    /// Logs the totals of the run, if the pipeline has streamed.
+    pub(crate) fn log_totals(&self, counts: &Counts) {
         if !self.streamed {
             return;
         }
@@ -122,29 +103,27 @@ impl World {
     }
 }
 
-impl Environment for World {
+impl Environment for RelayEnvironment {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
 
     fn state(&mut self, state: State) {
-        if let Some(telemetry) = &self.telemetry {
-            telemetry.state(&state);
-        }
+        self.observe(|telemetry| telemetry.state(&state));
         match &state {
-            // Once for each reader: the slot is tried often.
-            State::WaitingForSlot { why } if self.stands_by.as_ref() != Some(why) => {
+            // Logged once for each reader, as the relay tries to start the slot often.
+            State::WaitingForSlot { why } if self.logged_reader.as_ref() != Some(why) => {
                 info!(
                     reader = why,
                     "standing by: this relay takes the slot over when its reader is gone"
                 );
-                self.stands_by = Some(why.clone());
+                self.logged_reader = Some(why.clone());
             }
             State::Streaming => {
                 self.streamed = true;
-                self.stands_by = None;
+                self.logged_reader = None;
                 if let Some(ready) = self.ready.take() {
-                    // The receiver may be gone.
+                    // Sending fails if the receiver was dropped.
                     let _ = ready.send(());
                 }
             }
@@ -156,15 +135,22 @@ impl Environment for World {
         }
     }
 
-    fn failpoint(&mut self, point: Failpoint) {
-        self.die_at.failpoint(point);
+    fn failpoint(&mut self, reached: Failpoint) {
+        if cfg!(debug_assertions)
+            && let Some((point, left)) = &mut self.die_at
+            && *point == reached
+        {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                // Like SIGKILL: no destructor runs, no buffer is flushed, all threads end.
+                std::process::abort();
+            }
+        }
     }
 
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
         let latency = since(committed);
-        if let Some(telemetry) = &self.telemetry {
-            telemetry.commit_to_ack.record(latency);
-        }
+        self.observe(|telemetry| telemetry.commit_to_ack.record(latency));
         if self.latencies.samples() == 0 {
             info!(
                 position = %end,
@@ -177,27 +163,19 @@ impl Environment for World {
     }
 
     fn received(&mut self, committed: PgTimestamp) {
-        if let Some(telemetry) = &self.telemetry {
-            telemetry.commit_to_read.record(since(committed));
-        }
+        self.observe(|telemetry| telemetry.commit_to_read.record(since(committed)));
     }
 
     fn diverted(&mut self, event: &Diverted) {
-        if let Some(telemetry) = &self.telemetry {
-            telemetry.diverted(event);
-        }
+        self.observe(|telemetry| telemetry.diverted(event));
     }
 
     fn blocked(&mut self, duration: Duration) {
-        if let Some(telemetry) = &self.telemetry {
-            telemetry.blocked(duration);
-        }
+        self.observe(|telemetry| telemetry.blocked(duration));
     }
 
     fn progress(&mut self, progress: &Progress) {
-        if let Some(telemetry) = &self.telemetry {
-            telemetry.progress(progress);
-        }
+        self.observe(|telemetry| telemetry.progress(progress));
         if let Some(summary) = self.summaries.due(&progress.counts, Instant::now()) {
             info!(
                 records = summary.records,
@@ -210,7 +188,7 @@ impl Environment for World {
     }
 }
 
-/// From a commit until now. The clocks of two machines may disagree by more than that.
+/// Time since a commit; zero if the server's clock is ahead of this machine's.
 fn since(committed: PgTimestamp) -> Duration {
     let micros = wall_clock().get().saturating_sub(committed.get()).max(0);
     Duration::from_micros(micros as u64)

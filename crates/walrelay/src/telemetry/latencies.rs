@@ -2,41 +2,42 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use prometheus_client::metrics::histogram::Histogram as Buckets;
 
 use super::report::Quantiles;
 use crate::sync::lock;
 
-/// For how long a quantile looks back, in two halves.
+/// Half of the window of [`Latency::last_minute`].
 const HALF_WINDOW: Duration = Duration::from_secs(30);
 
-/// Latencies from commit to acknowledgement, by the clocks of the database and of this machine.
+/// A histogram of latencies in microseconds.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     micros: Histogram<u64>,
 }
 
-impl Latencies {
-    /// Up to an hour, with two digits.
-    pub(crate) fn new() -> Self {
+impl Default for Latencies {
+    /// An empty histogram: one microsecond to one hour, with two significant digits.
+    fn default() -> Self {
         let hour = Duration::from_secs(3600).as_micros() as u64;
         let micros = Histogram::new_with_bounds(1, hour, 2)
             .unwrap_or_else(|_| unreachable!("bounds and digits are within the crate's limits"));
         Self { micros }
     }
+}
 
+impl Latencies {
     pub(crate) fn record(&mut self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.micros.saturating_record(micros.max(1));
     }
 
-    /// Milliseconds at a quantile, `None` without a sample.
+    /// The latency at a quantile in milliseconds; `None` without a sample.
     pub(crate) fn millis(&self, quantile: f64) -> Option<f64> {
         let any = !self.micros.is_empty();
         any.then(|| self.micros.value_at_quantile(quantile) as f64 / 1000.0)
     }
 
-    /// Median and 99th percentile.
+    /// Median, 99th percentile and number of samples.
     pub(crate) fn quantiles(&self) -> Quantiles {
         Quantiles {
             p50_ms: self.millis(0.5),
@@ -45,14 +46,15 @@ impl Latencies {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.micros.reset();
+    /// Median and 99th percentile in milliseconds; `None` without a sample.
+    pub(crate) fn p50_p99_ms(&self) -> Option<(f64, f64)> {
+        self.millis(0.5).zip(self.millis(0.99))
     }
 
-    /// Those of both.
+    /// The samples of both histograms.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let mut micros = self.micros.clone();
-        // Both have the same bounds.
+        // Adding fails only if the bounds differ.
         let _ = micros.add(&other.micros);
         Self { micros }
     }
@@ -62,59 +64,86 @@ impl Latencies {
     }
 }
 
-/// Buckets of the latencies in seconds: doubled from 0.5 ms to 65 s.
-fn buckets() -> impl Iterator<Item = f64> {
-    (0..18).map(|n| 0.0005 * f64::from(1 << n))
-}
-
-/// A latency: its histogram for metrics, and quantiles of the last second and the last minute.
+/// A latency of the running relay: the histogram of its metric, and quantiles of the last second
+/// and the last minute. It is taken by the clocks of the server and of this machine.
 #[derive(Debug)]
 pub(crate) struct Latency {
-    pub(crate) histogram: Buckets,
     windows: Mutex<Windows>,
+}
+
+/// The histogram of a latency's metric.
+#[derive(Debug, Clone)]
+pub(super) struct Buckets {
+    /// Sum of all samples in seconds.
+    pub(super) sum: f64,
+    /// Upper bounds in seconds: doubled from 0.5 ms to 65 s, then infinity. Each has the number of
+    /// samples between the bound before it and this bound.
+    pub(super) counts: Vec<(f64, u64)>,
+}
+
+impl Buckets {
+    pub(super) fn samples(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
 }
 
 #[derive(Debug)]
 struct Windows {
+    /// All samples.
+    buckets: Buckets,
+    /// Samples of the current second.
     second: Latencies,
+    /// Samples of the current half of a minute.
     half: Latencies,
+    /// Samples of the half of a minute before.
     last_half: Latencies,
+    /// Beginning of `half`.
     half_since: Instant,
 }
 
 impl Latency {
     pub(super) fn new() -> Self {
+        let bounds = (0..18).map(|doubled| 0.0005 * f64::from(1_u32 << doubled));
+        let bounds = bounds.chain([f64::INFINITY]);
+        let counts = bounds.map(|bound| (bound, 0)).collect();
         Self {
-            histogram: Buckets::new(buckets()),
             windows: Mutex::new(Windows {
-                second: Latencies::new(),
-                half: Latencies::new(),
-                last_half: Latencies::new(),
+                buckets: Buckets { sum: 0.0, counts },
+                second: Latencies::default(),
+                half: Latencies::default(),
+                last_half: Latencies::default(),
                 half_since: Instant::now(),
             }),
         }
     }
 
     pub(crate) fn record(&self, latency: Duration) {
-        self.histogram.observe(latency.as_secs_f64());
         let mut windows = lock(&self.windows);
+        let seconds = latency.as_secs_f64();
+        windows.buckets.sum += seconds;
+        let mut counts = windows.buckets.counts.iter_mut();
+        if let Some((_, count)) = counts.find(|(bound, _)| *bound >= seconds) {
+            *count += 1;
+        }
         windows.second.record(latency);
         windows.half.record(latency);
     }
 
-    /// Of the last second; begins the next one.
+    pub(super) fn buckets(&self) -> Buckets {
+        lock(&self.windows).buckets.clone()
+    }
+
+    /// Returns the quantiles of the second that ends now, and begins the next one.
     pub(super) fn end_second(&self) -> Quantiles {
         let mut windows = lock(&self.windows);
         if windows.half_since.elapsed() >= HALF_WINDOW {
-            windows.last_half = std::mem::replace(&mut windows.half, Latencies::new());
+            windows.last_half = std::mem::take(&mut windows.half);
             windows.half_since = Instant::now();
         }
-        let quantiles = windows.second.quantiles();
-        windows.second.clear();
-        quantiles
+        std::mem::take(&mut windows.second).quantiles()
     }
 
-    /// Of the last minute.
+    /// The quantiles of the last 30 to 60 seconds.
     pub(super) fn last_minute(&self) -> Quantiles {
         let windows = lock(&self.windows);
         windows.half.plus(&windows.last_half).quantiles()

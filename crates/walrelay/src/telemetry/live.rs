@@ -1,4 +1,4 @@
-//! The state of a running relay, as the pipeline and the server report it.
+//! The changing state of a running relay, as the pipeline and the server report it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,13 +10,15 @@ use walrelay_sink::Poison;
 use super::report::{BookmarkReport, SlotReport};
 use super::{millis_now, wall_clock};
 
-/// A pipeline reports once a second. One that has not for so long stands still.
+/// A pipeline that has not reported for this long is not ready. Usually it reports each second.
 const SILENT_PIPELINE: Duration = Duration::from_secs(10);
-/// A server that is idle answers each status update, so that the confirmed position follows its log within a
-/// second or two. A position that is not reached for longer is lag.
-const USUAL_DISTANCE: Duration = Duration::from_secs(10);
+/// An end of the WAL that is not confirmed within this time counts as lag. An idle server answers
+/// each status update, so the confirmed position usually follows within a second or two.
+const USUAL_CONFIRM_DELAY: Duration = Duration::from_secs(10);
+/// A pipeline that has not reported, or not streamed, for longer than this has lag.
+const USUAL_SILENCE: Duration = Duration::from_secs(2);
 
-/// What changes.
+/// The changing state of a running relay.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) state: State,
@@ -25,7 +27,7 @@ pub(super) struct Live {
     pub(super) streaming_at: Instant,
     pub(super) progress: Option<Progress>,
     pub(super) progress_at: Instant,
-    /// Of the sinks before the present one.
+    /// Totals of the sinks before the present one.
     pub(super) earlier: Counts,
     pub(super) reconnects: BTreeMap<String, u64>,
     pub(super) feedback_sent: u64,
@@ -37,8 +39,9 @@ pub(super) struct Live {
     pub(super) bookmark: Option<BookmarkReport>,
     pub(super) pruned: u64,
     pub(super) server_end: Option<Lsn>,
-    /// The first end of the log, as the server said, that is not confirmed yet, and when it said so.
-    pub(super) unreached: Option<(Lsn, Instant)>,
+    /// The first end of the WAL reported by the server that is not confirmed yet, and when the
+    /// server reported it.
+    pub(super) unconfirmed_end: Option<(Lsn, Instant)>,
 }
 
 impl Live {
@@ -61,62 +64,67 @@ impl Live {
             bookmark: None,
             pruned: 0,
             server_end: None,
-            unreached: None,
+            unconfirmed_end: None,
         }
     }
 
+    /// Totals of all sinks.
     pub(super) fn counts(&self) -> Counts {
         let present = self.progress.map(|progress| progress.counts);
         self.earlier.plus(present.unwrap_or_default())
     }
 
-    /// Takes in a new end of the server's log.
+    /// Updates `unconfirmed_end` after a new `server_end`.
     pub(super) fn note_end(&mut self) {
-        let confirmed = self.progress.map(|progress| progress.confirmed.lsn());
-        let behind = |lsn: Lsn| confirmed.is_none_or(|confirmed| lsn > confirmed);
-        if self.unreached.is_some_and(|(lsn, _)| behind(lsn)) {
-            return;
+        if self
+            .unconfirmed_end
+            .is_none_or(|(end, _)| self.is_confirmed(end))
+        {
+            let end = self.server_end.filter(|end| !self.is_confirmed(*end));
+            self.unconfirmed_end = end.map(|end| (end, Instant::now()));
         }
-        self.unreached = self
-            .server_end
-            .filter(|end| behind(*end))
-            .map(|end| (end, Instant::now()));
     }
 
-    /// How old the oldest commit is that is not acknowledged.
+    fn is_confirmed(&self, lsn: Lsn) -> bool {
+        let progress = self.progress.as_ref();
+        progress.is_some_and(|progress| progress.confirmed.lsn() >= lsn)
+    }
+
+    /// Age of the oldest commit that is not acknowledged.
     pub(super) fn lag(&self) -> Duration {
         let oldest = self.progress.and_then(|progress| progress.oldest);
-        // The clocks of two machines may disagree by more than the lag.
-        let sent = oldest.map_or(Duration::ZERO, |committed| {
+        // Zero if the server's clock is ahead of this machine's.
+        let unacknowledged = oldest.map_or(Duration::ZERO, |committed| {
             let micros = wall_clock().get().saturating_sub(committed.get());
             Duration::from_micros(micros.try_into().unwrap_or(0))
         });
-        let confirmed = self.progress.map(|progress| progress.confirmed.lsn());
-        let unreached = self
-            .unreached
-            .filter(|(lsn, _)| confirmed.is_none_or(|confirmed| *lsn > confirmed));
-        let unread = unreached.map_or(Duration::ZERO, |(_, since)| since.elapsed());
-        let away = match self.state {
+        let unconfirmed = match self.unconfirmed_end {
+            Some((end, since)) if !self.is_confirmed(end) => since.elapsed(),
+            _ => Duration::ZERO,
+        };
+        let silence = match self.state {
             State::Snapshot
             | State::Streaming
             | State::Blocked
             | State::WaitingForSchema { .. }
             | State::Draining => self.progress_at.elapsed(),
-            // The relay that reads the slot has a lag, not the one that waits for it.
+            // The relay that reads the slot has the lag, not one that waits for it.
             State::WaitingForSlot { .. } => return Duration::ZERO,
             _ => self.streaming_at.elapsed(),
         };
-        let noticed = |duration: Duration, usual: Duration| {
+        let above = |duration: Duration, usual: Duration| {
             if duration > usual {
                 duration
             } else {
                 Duration::ZERO
             }
         };
-        sent.max(noticed(unread, USUAL_DISTANCE))
-            .max(noticed(away, Duration::from_secs(2)))
+        unacknowledged
+            .max(above(unconfirmed, USUAL_CONFIRM_DELAY))
+            .max(above(silence, USUAL_SILENCE))
     }
 
+    /// Why the relay is not ready; `None` if it is.
     pub(super) fn not_ready(&self) -> Option<String> {
         let silent = self.progress_at.elapsed();
         match &self.state {
@@ -130,7 +138,7 @@ impl Live {
     }
 }
 
-/// All classes, so that a first event is an increase of a counter that was there before.
+/// A zero for each class, so that Prometheus sees the first event as an increase.
 fn classes() -> BTreeMap<String, u64> {
     let classes = Poison::ALL
         .map(Class::Poison)
@@ -139,7 +147,7 @@ fn classes() -> BTreeMap<String, u64> {
     classes.map(|class| (class.to_string(), 0)).collect()
 }
 
-/// A state's name of [`STATES`](super::report::STATES) and its reason.
+/// The name of a state in [`STATES`](super::report::STATES), and its reason.
 pub(super) fn describe(state: &State) -> (&'static str, Option<&str>) {
     match state {
         State::Connecting => ("connecting", None),

@@ -1,10 +1,11 @@
-//! Logging, and what a run knows of itself.
+//! Logging, and the telemetry of a running relay.
 //!
-//! - `environment`: the pipeline's environment, where everything is collected; `summary`, `latencies`: what is logged of
-//!   it.
-//! - `observed`: the figures that the HTTP endpoint shows, over the state in `live`; `monitor` adds what the server says of the slot,
-//!   `recent` the last warnings.
-//! - `report`: the document that is made of them; `metrics`: the same as metrics; `otlp`: the same for OpenTelemetry.
+//! - `environment`: the pipeline's environment, which collects telemetry. `summary`, `latencies`:
+//!   the figures of it that are logged.
+//! - `observed`: [`Telemetry`], from which the HTTP endpoint reports, with the state in `live`.
+//!   `monitor` adds the server's view of the slot, `recent` the last warnings and errors.
+//! - `report`: the status document. `metrics`: its figures in the OpenMetrics format. `otlp`:
+//!   metrics and spans for OpenTelemetry.
 
 mod environment;
 mod latencies;
@@ -19,7 +20,7 @@ mod summary;
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
@@ -28,39 +29,30 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use walrelay_pgoutput::PgTimestamp;
 
 use crate::cli::colours;
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::config::{Log, LogFormat};
 
-pub(crate) use environment::World;
+pub(crate) use environment::RelayEnvironment;
 pub(crate) use latencies::Latencies;
-pub(crate) use metrics::{
-    CONTENT_TYPE as METRICS_TYPE, registry as metrics_registry, text as metrics_text,
-};
+pub(crate) use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
 pub(crate) use monitor::{SlotMonitor, slot_report};
 pub(crate) use observed::{RegistryStats, Setup, Telemetry};
 pub(crate) use otlp::Exporter;
 pub(crate) use recent::RecentErrors;
 pub(crate) use report::{BookmarkReport, SlotReport, SnapshotReport, StatusReport};
 
-/// Sends log lines to standard error, and keeps the last warnings and errors. JSON lines name the slot. Called once; a
-/// second call changes nothing.
+/// Logs to standard error, and returns the list of the last warnings and errors. JSON lines have
+/// the member `slot`. A second call changes nothing: the first subscriber stays.
 pub(crate) fn log_to_stderr(
     log: Log,
     slot: Option<&str>,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> RecentErrors {
-    let level = match log.level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_target(false)
         .with_ansi(colours(io::stderr().is_terminal(), env))
-        // The error of a line that cannot be written, to a full disk for example, would be written to the
-        // same place, and that panics.
+        // If a line cannot be written, as to a full disk, the error would be written to standard
+        // error as well, and that panics.
         .log_internal_errors(false);
     let lines = match log.format {
         LogFormat::Auto if io::stderr().is_terminal() => lines.boxed(),
@@ -78,15 +70,15 @@ pub(crate) fn log_to_stderr(
     };
     let recent = RecentErrors::default();
     let subscriber = tracing_subscriber::registry()
-        .with(level)
+        .with(LevelFilter::from_level(log.level))
         .with(lines)
         .with(recent.clone());
-    // Fails if there is a subscriber already: that one stays.
+    // Fails if a subscriber is set already.
     let _ = subscriber.try_init();
     recent
 }
 
-/// The beginning of each JSON line.
+/// The first bytes of each JSON line: the brace and the member `slot`.
 fn json_fields(slot: Option<&str>) -> Arc<str> {
     match slot {
         Some(slot) => format!("{{\"slot\":{},", serde_json::Value::from(slot)).into(),
@@ -94,8 +86,10 @@ fn json_fields(slot: Option<&str>) -> Arc<str> {
     }
 }
 
-/// Standard error, which begins each object with the same fields: threads of client libraries have no span that could
-/// hold them. `tracing_subscriber` writes a line at once.
+/// Writes to standard error, with `fields` at the beginning of each JSON object.
+///
+/// A span could not hold them: threads of client libraries have none. `tracing_subscriber` writes
+/// each line with one call.
 struct WithFields {
     fields: Arc<str>,
 }
@@ -117,19 +111,22 @@ impl Write for WithFields {
     }
 }
 
-/// Milliseconds since 1970.
+/// The wall clock in milliseconds since 1970.
 pub(crate) fn millis_now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The wall clock as Postgres counts.
+/// The wall clock in microseconds since 1970.
+pub(crate) fn micros_now() -> i64 {
+    i64::try_from(since_epoch().as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The wall clock as a Postgres timestamp.
 pub(crate) fn wall_clock() -> PgTimestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
-    PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
+    PgTimestamp::from_unix_micros(micros_now()).unwrap_or(PgTimestamp::new(0))
+}
+
+fn since_epoch() -> Duration {
+    let now = SystemTime::now();
+    now.duration_since(UNIX_EPOCH).unwrap_or_default()
 }

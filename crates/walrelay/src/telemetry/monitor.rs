@@ -1,4 +1,5 @@
-//! Asks the server about the slot, beside the pipeline: what a page and an alert need most while it has no connection.
+//! Reads the state of the slot from the server, on a connection of its own: the page and the alerts
+//! need it most while the pipeline has no connection.
 
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind};
 use super::millis_now;
 use super::observed::Telemetry;
 use super::report::SlotReport;
-use crate::postgres::{Retention, SlotStanding, slot_standing};
+use crate::postgres::{SlotStanding, slot_standing};
 
-/// How often it asks, and how long an answer may take.
+/// Interval of the queries, and the timeout of one.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Watches one slot, over a connection of its own.
+/// Reports the state of one slot to the telemetry.
 #[derive(Debug)]
 pub(crate) struct SlotMonitor {
     info: ConnInfo,
@@ -26,7 +27,7 @@ impl SlotMonitor {
         Self { info, slot }
     }
 
-    /// Never ends.
+    /// Queries the slot at each interval. Never returns.
     pub(crate) async fn watch(self, telemetry: &Telemetry) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -59,30 +60,18 @@ impl SlotMonitor {
     }
 }
 
-/// What is shown of a slot; `None` if there is none.
+/// The report of a slot; `None` if the slot does not exist.
 pub(crate) fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
-    let SlotStanding {
-        slot,
-        retention,
-        inactive_seconds,
-        ..
-    } = standing;
-    let slot = slot?;
-    let Retention {
-        retained,
-        safe,
-        limit,
-        wal_status,
-        ..
-    } = retention;
+    let slot = standing.slot?;
+    let retention = standing.retention;
     Some(SlotReport {
         active: slot.active_pid.is_some(),
         active_pid: slot.active_pid,
-        wal_status,
-        retained_bytes: retained,
-        safe_wal_bytes: safe,
-        limit_bytes: limit,
-        inactive_seconds,
+        wal_status: retention.wal_status,
+        retained_bytes: retention.retained,
+        safe_wal_bytes: retention.safe,
+        limit_bytes: retention.limit,
+        inactive_seconds: standing.inactive_seconds,
         invalidation_reason: slot.invalidated,
         seen_ms: millis_now(),
     })

@@ -1,7 +1,6 @@
-//! What the running relay knows of itself, collected for the HTTP endpoint.
+//! Collects the telemetry of a running relay for the HTTP endpoint.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,25 +22,26 @@ use super::{RecentErrors, millis_now};
 use crate::postgres::SnapshotProgress;
 use crate::sync::lock;
 
-/// Samples of the history: fifteen minutes.
+/// Samples of the history, one a second: fifteen minutes.
 const SAMPLES: usize = 900;
-/// What does not change while the relay runs.
+
+/// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
 pub(crate) struct Setup {
     pub(crate) slot: String,
-    /// Without secrets.
+    /// The connection string without its secrets.
     pub(crate) server: String,
     pub(crate) publication: String,
     pub(crate) tables: Vec<String>,
     pub(crate) max_in_flight_records: u64,
     pub(crate) max_in_flight_bytes: u64,
-    /// `None`: the sink is not Kafka.
+    /// `None` if the sink is not Kafka.
     pub(crate) bootstrap_servers: Option<String>,
     pub(crate) dead_letter_topic: String,
     pub(crate) parking: Option<Arc<Parking>>,
-    /// How far a snapshot has come, where one is configured.
+    /// Progress of the snapshot; `None` if none is configured.
     pub(crate) snapshot: Option<Arc<SnapshotProgress>>,
-    /// Requests to the schema registry, where there is one.
+    /// Requests to the schema registry; `None` if none is configured.
     pub(crate) registry: Option<Arc<RegistryStats>>,
     /// Whether spans are collected for OpenTelemetry.
     pub(crate) spans: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
     pub(crate) config: Vec<(String, String)>,
 }
 
-/// Requests to a schema registry, by outcome.
+/// Number of requests to a schema registry, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct RegistryStats {
     found: AtomicU64,
@@ -80,10 +80,11 @@ impl RegistryStats {
     }
 }
 
-/// What the pipeline, the sink, the server and the log say of a relay.
+/// Collects reports of the pipeline, the sink, the server and the log.
 ///
-/// Its methods take locks for moments: the pipeline calls them at each change of its state, at each status update and
-/// for a sample of transactions, never for each row.
+/// Its methods hold locks briefly. The pipeline calls them at each change of its state, at each
+/// status update and for a sample of transactions, never for each row.
+#[derive(Debug)]
 pub(crate) struct Telemetry {
     setup: Setup,
     pub(crate) sink: Arc<SinkStats>,
@@ -99,6 +100,7 @@ pub(crate) struct Telemetry {
 #[derive(Debug, Default)]
 struct Recorder {
     samples: VecDeque<Sample>,
+    /// Records enqueued before the current second.
     records: u64,
 }
 
@@ -139,7 +141,7 @@ impl Telemetry {
         if let Some(before) = live.progress
             && progress.counts.transactions < before.counts.transactions
         {
-            // A new sink.
+            // The counts begin at zero with a new sink.
             live.earlier = live.earlier.plus(before.counts);
         }
         live.progress = Some(*progress);
@@ -159,7 +161,8 @@ impl Telemetry {
         *counted.entry(event.class.to_string()).or_default() += 1;
     }
 
-    /// What the server says of the slot and of its log, or why it says nothing.
+    /// Takes the slot and the end of the WAL as the server reports them, or the reason why it does
+    /// not.
     pub(crate) fn slot(&self, answer: Result<(Option<SlotReport>, Option<Lsn>), String>) {
         let mut live = lock(&self.live);
         match answer {
@@ -173,17 +176,17 @@ impl Telemetry {
         }
     }
 
-    /// So many more confirmed rows are deleted.
+    /// Adds to the number of deleted rows.
     pub(crate) fn pruned(&self, rows: u64) {
         lock(&self.live).pruned += rows;
     }
 
-    /// The rolling bookmark, if this relay keeps it.
+    /// Sets the rolling bookmark; `None` if this relay keeps none.
     pub(crate) fn bookmark(&self, bookmark: Option<BookmarkReport>) {
         lock(&self.live).bookmark = bookmark;
     }
 
-    /// Ends a second of the history.
+    /// Ends a second: adds its sample to the history.
     pub(crate) fn end_second(&self) {
         let quantiles = self.commit_to_ack.end_second();
         self.commit_to_read.end_second();
@@ -218,7 +221,7 @@ impl Telemetry {
         lock(&self.history).samples.back().copied()
     }
 
-    /// What, when it changes, is shown at once.
+    /// The state, and whether all brokers are down: a change of either is shown at once.
     pub(crate) fn urgent(&self) -> (String, bool) {
         (
             lock(&self.live).state.to_string(),
@@ -231,7 +234,7 @@ impl Telemetry {
         lock(&self.live).not_ready()
     }
 
-    /// Where requests to the schema registry are counted, if there is one.
+    /// The counters of requests to the schema registry, if one is configured.
     pub(crate) fn registry_stats(&self) -> Option<Arc<RegistryStats>> {
         self.setup.registry.clone()
     }
@@ -240,71 +243,30 @@ impl Telemetry {
         &self.setup.config
     }
 
-    /// All of it, but for the configuration and the sample.
+    /// The status document, without the configuration and the sample.
     pub(crate) fn report(&self) -> StatusReport {
         let setup = &self.setup;
         let live = lock(&self.live);
         let not_ready = live.not_ready();
-        let (name, reason) = describe(&live.state);
-        let counts = live.counts();
-        let confirmed = live.progress.map(|progress| progress.confirmed.lsn());
-        // The server says the end of its log now and then; what was received lies before it.
-        let received = live.progress.map(|progress| progress.received);
-        let server_end = live.server_end.max(received);
-        let lag_bytes = server_end.zip(confirmed);
+        let (state, reason) = describe(&live.state);
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: millis_now(),
             started_ms: self.started_ms,
             pipeline: PipelineReport {
                 slot: setup.slot.clone(),
-                state: name.to_owned(),
+                state: state.to_owned(),
                 reason: reason.map(str::to_owned),
                 since_ms: live.state_since_ms,
             },
             ready: not_ready.is_none(),
             not_ready,
-            source: SourceReport {
-                server: setup.server.clone(),
-                publication: setup.publication.clone(),
-                tables: setup.tables.clone(),
-                received_lsn: received.map(|lsn| lsn.to_string()),
-                confirmed_lsn: confirmed.map(|lsn| lsn.to_string()),
-                server_lsn: server_end.map(|lsn| lsn.to_string()),
-                lag_bytes: lag_bytes.map(|(end, confirmed)| end.bytes_since(confirmed)),
-                lag_seconds: live.lag().as_secs_f64(),
-                reconnects: live.reconnects.clone(),
-                feedback_sent: live.feedback_sent,
-            },
+            source: self.source(&live),
             snapshot: setup.snapshot.as_deref().map(snapshot),
             slot: live.slot.clone(),
             bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
-            delivery: DeliveryReport {
-                in_flight_records: live.progress.map_or(0, |progress| progress.in_flight),
-                in_flight_records_limit: setup.max_in_flight_records,
-                in_flight_bytes: self.sink.in_flight_bytes.load(Relaxed),
-                in_flight_bytes_limit: setup.max_in_flight_bytes,
-                blocked_seconds: live.blocked.as_secs_f64(),
-                records: counts.records,
-                transactions: counts.transactions,
-                repeats_avoided: counts.repeats_avoided,
-                pruned_rows: live.pruned,
-                ignored: [
-                    ("update", counts.updates),
-                    ("delete", counts.deletes),
-                    ("truncate", counts.truncates),
-                ]
-                .map(|(operation, count)| (operation.to_owned(), count))
-                .into(),
-                mode: match self.sink.mode() {
-                    BatchingMode::Latency => "latency",
-                    BatchingMode::Throughput => "throughput",
-                }
-                .to_owned(),
-                failed: self.sink.failures(),
-                topics: self.topics(),
-            },
+            delivery: self.delivery(&live),
             latency: LatencyReport {
                 commit_to_ack: self.commit_to_ack.last_minute(),
                 commit_to_read: self.commit_to_read.last_minute(),
@@ -324,6 +286,55 @@ impl Telemetry {
             errors: self.errors.list(),
             config: Vec::new(),
             sample: None,
+        }
+    }
+
+    fn source(&self, live: &Live) -> SourceReport {
+        let confirmed = live.progress.map(|progress| progress.confirmed.lsn());
+        // The server reports the end of its WAL now and then: a received position may be above it.
+        let received = live.progress.map(|progress| progress.received);
+        let server_end = live.server_end.max(received);
+        let lag_bytes = server_end.zip(confirmed);
+        SourceReport {
+            server: self.setup.server.clone(),
+            publication: self.setup.publication.clone(),
+            tables: self.setup.tables.clone(),
+            received_lsn: received.map(|lsn| lsn.to_string()),
+            confirmed_lsn: confirmed.map(|lsn| lsn.to_string()),
+            server_lsn: server_end.map(|lsn| lsn.to_string()),
+            lag_bytes: lag_bytes.map(|(end, confirmed)| end.bytes_since(confirmed)),
+            lag_seconds: live.lag().as_secs_f64(),
+            reconnects: live.reconnects.clone(),
+            feedback_sent: live.feedback_sent,
+        }
+    }
+
+    fn delivery(&self, live: &Live) -> DeliveryReport {
+        let counts = live.counts();
+        DeliveryReport {
+            in_flight_records: live.progress.map_or(0, |progress| progress.in_flight),
+            in_flight_records_limit: self.setup.max_in_flight_records,
+            in_flight_bytes: self.sink.in_flight_bytes.load(Relaxed),
+            in_flight_bytes_limit: self.setup.max_in_flight_bytes,
+            blocked_seconds: live.blocked.as_secs_f64(),
+            records: counts.records,
+            transactions: counts.transactions,
+            repeats_avoided: counts.repeats_avoided,
+            pruned_rows: live.pruned,
+            ignored: [
+                ("update", counts.updates),
+                ("delete", counts.deletes),
+                ("truncate", counts.truncates),
+            ]
+            .map(|(operation, count)| (operation.to_owned(), count))
+            .into(),
+            mode: match self.sink.mode() {
+                BatchingMode::Latency => "latency",
+                BatchingMode::Throughput => "throughput",
+            }
+            .to_owned(),
+            failed: self.sink.failures(),
+            topics: self.topics(),
         }
     }
 
@@ -377,11 +388,5 @@ fn process() -> ProcessReport {
         cpu_seconds: proc::cpu("self"),
         threads: count("/proc/self/task"),
         open_files: count("/proc/self/fd"),
-    }
-}
-
-impl fmt::Debug for Telemetry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telemetry").finish_non_exhaustive()
     }
 }

@@ -13,12 +13,13 @@ use super::millis_now;
 use super::report::ErrorReport;
 use crate::sync::lock;
 
-/// How many different messages are kept.
+/// Number of different messages that are kept.
 const KEPT: usize = 20;
-/// The longest message, in characters.
+/// Longest message in characters; the rest is cut off.
 const LONGEST: usize = 1_000;
 
-/// What failures that are retried ask for, by [`PipelineError::cause`](walrelay_relay::PipelineError::cause).
+/// The remedies of failures that the relay retries, by
+/// [`PipelineError::cause`](walrelay_relay::PipelineError::cause).
 const REMEDIES: &[(&str, &str)] = &[
     (
         "connection",
@@ -43,12 +44,12 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The last messages, each once.
+/// The last warnings and errors of the log, each message once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RecentErrors(Arc<Mutex<VecDeque<ErrorReport>>>);
 
 impl RecentErrors {
-    /// The newest first.
+    /// The messages, the newest first.
     pub(crate) fn list(&self) -> Vec<ErrorReport> {
         let kept = lock(&self.0);
         kept.iter().cloned().collect()
@@ -83,7 +84,8 @@ impl<S: Subscriber> Layer<S> for RecentErrors {
     }
 }
 
-/// The parts of an event that tell it apart from others: its message and the error, without numbers.
+/// The parts of an event that are shown: message, error and remedy. Other fields, such as
+/// durations, would make each repetition a message of its own.
 #[derive(Default)]
 struct Text {
     message: String,

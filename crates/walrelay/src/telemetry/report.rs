@@ -1,7 +1,7 @@
-//! What a relay shows of itself: the document of `/api/status`, from which the metrics are made, too.
+//! The status document of `/api/status`; the metrics are made from it, too.
 //!
-//! No row value, no key and no secret is in it. Times are milliseconds since 1970, durations are in the unit that
-//! their name ends with, `null` is "not known".
+//! It contains no row values, keys or secrets. Times are milliseconds since 1970, durations have
+//! the unit that their name ends with, `null` means "not known".
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct StatusReport {
     pub(crate) now_ms: u64,
     pub(crate) started_ms: u64,
     pub(crate) pipeline: PipelineReport,
-    /// The relay streams, and the pipeline has reported lately.
+    /// Whether the pipeline streams and has reported lately.
     pub(crate) ready: bool,
     /// Why it is not ready.
     pub(crate) not_ready: Option<String>,
@@ -23,12 +23,13 @@ pub(crate) struct StatusReport {
     /// `null` where no snapshot is configured.
     #[serde(default)]
     pub(crate) snapshot: Option<SnapshotReport>,
-    /// As the server said last; `null` before the first answer, and while the slot does not exist.
+    /// The slot as the server reported it last; `null` before the first answer, and while the slot
+    /// does not exist.
     pub(crate) slot: Option<SlotReport>,
     /// The rolling bookmark of `[retention]`; `null` where this relay keeps none.
     #[serde(default)]
     pub(crate) bookmark: Option<BookmarkReport>,
-    /// Why the server did not say anything of the slot the last time.
+    /// Why the last query of the slot failed.
     pub(crate) slot_error: Option<String>,
     pub(crate) delivery: DeliveryReport,
     pub(crate) latency: LatencyReport,
@@ -40,7 +41,7 @@ pub(crate) struct StatusReport {
     pub(crate) process: ProcessReport,
     /// Warnings and errors of the log, the newest first.
     pub(crate) errors: Vec<ErrorReport>,
-    /// The effective configuration without secrets, as key and value. Not in the events.
+    /// The effective configuration without secrets, as key and value; not in events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) config: Vec<(String, String)>,
     /// The last whole second, in events only: a row of `/api/history`.
@@ -54,9 +55,9 @@ pub(crate) struct PipelineReport {
     pub(crate) slot: String,
     /// One of [`STATES`].
     pub(crate) state: String,
-    /// Why, where the state has a reason.
+    /// The reason of the state, where it has one.
     pub(crate) reason: Option<String>,
-    /// Since when it has been in this state.
+    /// When the pipeline entered this state.
     pub(crate) since_ms: u64,
 }
 
@@ -82,32 +83,32 @@ pub(crate) struct SourceReport {
     pub(crate) tables: Vec<String>,
     /// The highest position received.
     pub(crate) received_lsn: Option<String>,
-    /// What may be confirmed in the slot.
+    /// The position that may be confirmed in the slot.
     pub(crate) confirmed_lsn: Option<String>,
-    /// The end of the server's log, as the server said last.
+    /// The end of the server's WAL, as the server reported it last.
     pub(crate) server_lsn: Option<String>,
-    /// From the confirmed position to the end of the server's log.
+    /// WAL from the confirmed position to the end of the server's WAL.
     pub(crate) lag_bytes: Option<u64>,
-    /// How old the oldest commit is that is not acknowledged; 0 where everything is. It grows as well while the
-    /// relay has no connection, and while its pipeline stands still.
+    /// Age of the oldest commit that is not acknowledged; 0 if everything is acknowledged. It also
+    /// grows while the relay has no connection, and while its pipeline does not report.
     pub(crate) lag_seconds: f64,
-    /// Attempts that failed, by cause.
+    /// Attempts that failed and were followed by another, by cause.
     pub(crate) reconnects: BTreeMap<String, u64>,
     /// Status updates sent to the server.
     pub(crate) feedback_sent: u64,
 }
 
-/// The rows that are read before the slot is made.
+/// The snapshot: rows that are read before the slot is created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SnapshotReport {
-    /// They are being read. Without it they were read before, or will be.
+    /// Whether the rows are being read now.
     pub(crate) running: bool,
-    /// Rows of this attempt.
+    /// Rows read by this attempt.
     pub(crate) rows: u64,
-    /// How many rows the server expects in it, by its statistics; `null` before it began.
+    /// Rows in the snapshot by the server's statistics; `null` before the snapshot began.
     pub(crate) expected_rows: Option<u64>,
-    /// Rows of all attempts of this process.
+    /// Rows read by all attempts of this process.
     pub(crate) rows_total: u64,
 }
 
@@ -118,37 +119,39 @@ pub(crate) struct SlotReport {
     pub(crate) active_pid: Option<i64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub(crate) wal_status: Option<String>,
-    /// WAL from the slot's `restart_lsn` on, which the server keeps for it.
+    /// WAL that the server keeps for the slot: from its `restart_lsn` on.
     pub(crate) retained_bytes: u64,
-    /// What may still be written before the slot is in danger; `null` without `max_slot_wal_keep_size`.
+    /// WAL that may still be written before the slot is in danger; `null` without
+    /// `max_slot_wal_keep_size`.
     pub(crate) safe_wal_bytes: Option<u64>,
-    /// `max_slot_wal_keep_size`; `null` where it is switched off.
+    /// `max_slot_wal_keep_size`; `null` if it is off.
     pub(crate) limit_bytes: Option<u64>,
-    /// How long the slot has had no reader (Postgres 17 and newer).
+    /// Time since the slot had a reader (Postgres 17 and newer).
     pub(crate) inactive_seconds: Option<f64>,
     pub(crate) invalidation_reason: Option<String>,
-    /// When the server said so.
+    /// When the server reported this.
     pub(crate) seen_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct BookmarkReport {
-    /// Its slot.
+    /// The name of the bookmark's slot.
     pub(crate) slot: String,
     pub(crate) position: String,
     /// WAL that the server keeps for the bookmark alone.
     pub(crate) retained_bytes: u64,
     /// `retention.max_wal`.
     pub(crate) max_wal_bytes: u64,
-    /// For how long back, at least, events can be replayed from it.
+    /// Events of at least the last so many seconds can be replayed from the bookmark.
     pub(crate) reachable_seconds: f64,
     /// `retention.keep`.
     pub(crate) keep_seconds: f64,
-    /// Why less than that can be replayed: `max_wal`, or the bookmark was `lost` or `dropped`. `null` where it was not
-    /// cut short in that time, as far as this process knows.
+    /// Why less than `keep_seconds` can be replayed: `max_wal`, or the bookmark was `lost` or
+    /// `dropped`. `null` if the bookmark was not cut short in that time, as far as this process
+    /// knows.
     pub(crate) cut_short: Option<String>,
-    /// When the server was asked.
+    /// When the server reported this.
     pub(crate) seen_ms: u64,
 }
 
@@ -159,13 +162,13 @@ pub(crate) struct DeliveryReport {
     pub(crate) in_flight_records_limit: u64,
     pub(crate) in_flight_bytes: u64,
     pub(crate) in_flight_bytes_limit: u64,
-    /// How long nothing was read because the sink had no room, or a schema was missing.
+    /// Time in which nothing was read, because the sink had no room or a schema was missing.
     pub(crate) blocked_seconds: f64,
     /// Records enqueued in the sink, repeats included.
     pub(crate) records: u64,
     /// Transactions received, those without events included.
     pub(crate) transactions: u64,
-    /// Transactions passed over after a reconnect, as they were enqueued already.
+    /// Transactions skipped after a reconnect, as they were enqueued already.
     pub(crate) repeats_avoided: u64,
     /// UPDATE, DELETE and TRUNCATE of outbox tables, which are no events.
     pub(crate) ignored: BTreeMap<String, u64>,
@@ -173,7 +176,7 @@ pub(crate) struct DeliveryReport {
     pub(crate) pruned_rows: u64,
     /// `latency` or `throughput`.
     pub(crate) mode: String,
-    /// Records that were not delivered, by the client library's error code.
+    /// Records that were not delivered, by librdkafka's error code.
     pub(crate) failed: BTreeMap<String, u64>,
     /// At most 100 topics, and `*` for all others.
     pub(crate) topics: Vec<TopicReport>,
@@ -184,12 +187,12 @@ pub(crate) struct DeliveryReport {
 pub(crate) struct TopicReport {
     pub(crate) topic: String,
     pub(crate) delivered: u64,
-    /// Bytes of keys, values and headers of those.
+    /// Bytes of keys, values and headers of the delivered records.
     pub(crate) delivered_bytes: u64,
     pub(crate) failed: u64,
 }
 
-/// Of the last minute.
+/// Latencies of the last minute.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LatencyReport {
@@ -211,7 +214,7 @@ pub(crate) struct DeadLetterReport {
     pub(crate) topic: String,
     /// Events that became dead letters, by class.
     pub(crate) written: BTreeMap<String, u64>,
-    /// Events that the policy passed over, by class.
+    /// Events that the poison policy skipped, by class.
     pub(crate) skipped: BTreeMap<String, u64>,
     /// Keys whose events go to the topic of dead letters.
     pub(crate) parked_keys: u64,
@@ -221,7 +224,7 @@ pub(crate) struct DeadLetterReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct KafkaReport {
     pub(crate) bootstrap_servers: String,
-    /// No broker could be reached when it was last tried.
+    /// Whether no broker could be reached at the last attempt.
     pub(crate) all_down: bool,
     pub(crate) brokers: Vec<BrokerReport>,
 }
@@ -231,13 +234,13 @@ pub(crate) struct KafkaReport {
 pub(crate) struct BrokerReport {
     /// `host:port/id`.
     pub(crate) name: String,
-    /// librdkafka's word; `UP` where requests can be sent.
+    /// The state as librdkafka names it; `UP` if requests can be sent.
     pub(crate) state: String,
     pub(crate) rtt_avg_ms: Option<f64>,
     pub(crate) rtt_p99_ms: Option<f64>,
-    /// Records that wait for a request, or for its answer.
+    /// Records that wait for a request to the broker, or for its answer.
     pub(crate) queued: u64,
-    /// Requests that were sent again.
+    /// Requests that librdkafka sent again.
     pub(crate) retries: u64,
 }
 
@@ -260,18 +263,18 @@ pub(crate) struct ProcessReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ErrorReport {
-    /// When it was logged last.
+    /// When the message was logged last.
     pub(crate) at_ms: u64,
     /// `WARN` or `ERROR`.
     pub(crate) level: String,
     pub(crate) message: String,
     pub(crate) remedy: Option<String>,
-    /// How often it was logged.
+    /// How often the message was logged.
     pub(crate) count: u64,
 }
 
-/// One second: its end, records enqueued in it, median and 99th percentile of commit to acknowledgement in
-/// milliseconds, lag in seconds.
+/// One second: its end, records enqueued in it, median and 99th percentile of commit to
+/// acknowledgement in milliseconds, lag in seconds.
 pub(crate) type Sample = (u64, f64, Option<f64>, Option<f64>, f64);
 
 /// The document of `/api/history`.
@@ -279,6 +282,6 @@ pub(crate) type Sample = (u64, f64, Option<f64>, Option<f64>, f64);
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct History {
     pub(crate) interval_ms: u64,
-    /// The oldest first.
+    /// Samples, the oldest first.
     pub(crate) samples: Vec<Sample>,
 }

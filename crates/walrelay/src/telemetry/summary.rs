@@ -1,4 +1,4 @@
-//! The summary that a run logs once a minute while there is load.
+//! The summary that the relay logs once a minute under load.
 
 use std::time::{Duration, Instant};
 
@@ -6,57 +6,49 @@ use walrelay_relay::Counts;
 
 use super::Latencies;
 
-/// Least time between two summaries.
+/// Shortest time between two summaries.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What was relayed since the last summary.
+/// Totals since the last summary.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) records: u64,
     pub(crate) transactions: u64,
-    /// From commit to acknowledgement in milliseconds, p50 and p99; `None` without a sample.
+    /// Commit to acknowledgement in milliseconds, p50 and p99; `None` without a sample.
     pub(crate) commit_to_ack_ms: Option<(f64, f64)>,
 }
 
 /// Counts and latencies since the last summary.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Summaries {
+    /// Beginning of the current minute; `None` while nothing was relayed.
     since: Option<Instant>,
-    /// The last figures: records and transactions. They begin at zero with each sink.
-    seen: (u64, u64),
+    /// Records and transactions at the last call. They begin at zero with each sink.
+    last: (u64, u64),
     records: u64,
     transactions: u64,
     latencies: Latencies,
 }
 
 impl Summaries {
-    pub(crate) fn new() -> Self {
-        Self {
-            since: None,
-            seen: (0, 0),
-            records: 0,
-            transactions: 0,
-            latencies: Latencies::new(),
-        }
-    }
-
-    /// A sampled transaction was acknowledged.
+    /// Adds the latency of a sampled transaction.
     pub(crate) fn acknowledged(&mut self, latency: Duration) {
         self.latencies.record(latency);
     }
 
-    /// Takes the figures of the sink at `now`. Returns a summary where one is due: none for an idle minute.
+    /// Takes the counts of the sink at `now`. Returns a summary if one is due; there is none for an
+    /// idle minute.
     pub(crate) fn due(&mut self, counts: &Counts, now: Instant) -> Option<Summary> {
-        let (mut records, mut transactions) = self.seen;
+        let (mut records, mut transactions) = self.last;
         if counts.records < records || counts.transactions < transactions {
-            // A new sink.
+            // The counts begin at zero with a new sink.
             (records, transactions) = (0, 0);
         }
         self.records += counts.records - records;
         self.transactions += counts.transactions - transactions;
-        self.seen = (counts.records, counts.transactions);
+        self.last = (counts.records, counts.transactions);
         if self.records == 0 {
-            // The minute begins with the first record after silence.
+            // The minute begins with the first record after an idle time.
             self.since = None;
             return None;
         }
@@ -64,12 +56,12 @@ impl Summaries {
         if now.duration_since(since) < INTERVAL {
             return None;
         }
-        let latencies = std::mem::replace(&mut self.latencies, Latencies::new());
+        let latencies = std::mem::take(&mut self.latencies);
         self.since = Some(now);
         Some(Summary {
             records: std::mem::take(&mut self.records),
             transactions: std::mem::take(&mut self.transactions),
-            commit_to_ack_ms: latencies.millis(0.5).zip(latencies.millis(0.99)),
+            commit_to_ack_ms: latencies.p50_p99_ms(),
         })
     }
 }
@@ -90,18 +82,18 @@ mod tests {
     fn there_is_a_summary_a_minute_while_there_is_load_and_none_when_idle() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut summaries = Summaries::new();
+        let mut summaries = Summaries::default();
         for second in 0..600 {
             assert_eq!(summaries.due(&counts(0, 0), at(second)), None, "idle");
         }
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         summaries.acknowledged(Duration::from_millis(2));
         for second in 0..150 {
             let counts = counts(10 * (second + 1), second + 1);
-            said.extend(summaries.due(&counts, at(600 + second)));
+            logged.extend(summaries.due(&counts, at(600 + second)));
         }
-        let [first, second] = &said[..] else {
-            panic!("{said:?}");
+        let [first, second] = &logged[..] else {
+            panic!("{logged:?}");
         };
         assert_eq!((first.records, first.transactions), (610, 61));
         assert_eq!((second.records, second.transactions), (600, 60));
@@ -117,7 +109,7 @@ mod tests {
     #[test]
     fn the_figures_of_a_new_sink_begin_at_zero() {
         let start = Instant::now();
-        let mut summaries = Summaries::new();
+        let mut summaries = Summaries::default();
         assert_eq!(summaries.due(&counts(100, 10), start), None);
         assert_eq!(summaries.due(&counts(5, 1), start), None);
         let summary = summaries.due(&counts(7, 2), start + INTERVAL).unwrap();

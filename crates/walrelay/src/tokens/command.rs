@@ -1,4 +1,4 @@
-//! A program that prints a token.
+//! Runs a program that prints a token.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -7,21 +7,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::error::Problem;
-use super::{LONGEST, text};
+use super::{MAX_TOKEN, text};
 
-/// How often is looked whether it has ended, once its output has.
-const TURN: Duration = Duration::from_millis(10);
+/// Interval of the checks whether the program has ended, after its output has.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What the program prints, or why it did not. It has `limit` to end.
+/// Runs the program and returns its output. A program that has not ended after `limit` is killed.
 ///
-/// It is started without a shell, has no standard input and the relay's own environment. Its
-/// standard error is thrown away.
+/// The program is started without a shell, with the relay's environment and without standard input.
+/// Its standard error is discarded.
 pub(super) fn output(command: &[String], limit: Duration) -> Result<String, Problem> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Problem::Empty);
     };
     let deadline = Instant::now() + limit;
-    let mut child = Started(
+    let mut child = KillOnDrop(
         Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
@@ -30,16 +30,16 @@ pub(super) fn output(command: &[String], limit: Duration) -> Result<String, Prob
             .spawn()
             .map_err(Problem::Start)?,
     );
-    // On a thread: a read of a pipe has no time limit. It ends when the last process that holds the
-    // other end does, which may be a child of the program's own.
+    // On a thread, because a read of a pipe has no timeout. The read ends when the last process
+    // that holds the other end does, which may be a child of the program.
     let (sender, receiver) = channel();
     if let Some(stdout) = child.0.stdout.take() {
         thread::Builder::new()
             .name("token-output".to_owned())
             .spawn(move || {
                 let mut bytes = Vec::new();
-                let read = stdout.take(LONGEST as u64 + 1).read_to_end(&mut bytes);
-                // Nobody may be waiting any more.
+                let read = stdout.take(MAX_TOKEN as u64 + 1).read_to_end(&mut bytes);
+                // The receiver may be gone.
                 let _ = sender.send(read.map(|_| bytes));
             })
             .map_err(Problem::Start)?;
@@ -53,15 +53,15 @@ pub(super) fn output(command: &[String], limit: Duration) -> Result<String, Prob
             return Err(Problem::Output(io::ErrorKind::BrokenPipe.into()));
         }
     };
-    // Cut off: what becomes of the program says nothing more.
-    if bytes.len() > LONGEST {
+    // The output was cut off, so the program's exit status does not matter.
+    if bytes.len() > MAX_TOKEN {
         return Err(Problem::TooLong);
     }
     let status = loop {
         match child.0.try_wait().map_err(Problem::Output)? {
             Some(status) => break status,
             None if Instant::now() >= deadline => return Err(slow),
-            None => thread::sleep(TURN),
+            None => thread::sleep(POLL_INTERVAL),
         }
     };
     if !status.success() {
@@ -70,10 +70,10 @@ pub(super) fn output(command: &[String], limit: Duration) -> Result<String, Prob
     text(bytes)
 }
 
-/// Killed and reaped, if it has not ended when nobody waits for it any more.
-struct Started(Child);
+/// A child process that is killed and reaped on drop, if it has not ended.
+struct KillOnDrop(Child);
 
-impl Drop for Started {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = self.0.kill();

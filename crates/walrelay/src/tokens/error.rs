@@ -1,17 +1,10 @@
+//! Errors of tokens.
+
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Where there is no token, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("{origin}: {problem}")]
-pub(super) struct Failed {
-    pub(super) origin: String,
-    // Part of the text: it becomes one line of librdkafka's.
-    pub(super) problem: Problem,
-}
-
-/// Why there is no token. None holds any of what was read.
+/// Why there is no token. No variant contains any of the token or output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
     #[error("cannot be read ({0}); the relay's user must be able to read it")]
@@ -36,7 +29,7 @@ pub(super) enum Problem {
     #[error("it is no bearer token: one word of A-Z a-z 0-9 - . _ ~ + / =, as RFC 6750 has it")]
     Malformed,
     #[error(
-        "the token is not a JWT that tells its end (claim exp); set token_lifetime to how long a \
+        "the token is not a JWT with an expiry (claim exp); set token_lifetime to how long a \
          new one is valid"
     )]
     NoEnd,

@@ -17,14 +17,14 @@ fn minutes(number: u64) -> Duration {
 }
 
 #[test]
-fn a_jwt_tells_its_end_and_its_subject() {
+fn a_jwt_has_an_expiry_and_a_subject() {
     let raw = jwt(r#"{"sub":"relay","exp":1700003600.5,"aud":["kafka"]}"#);
     let found = token(&raw, None, NOW).unwrap();
     assert_eq!(found.value, raw);
     assert_eq!(found.principal, "relay");
     assert_eq!(found.expires_at_ms, 1_700_003_600_500);
     assert_eq!(found.valid_for, Duration::from_millis(3_600_500));
-    // The earlier of two ends.
+    // The earlier of the two ends applies.
     let shorter = token(&raw, Some(minutes(5)), NOW).unwrap();
     assert_eq!(shorter.valid_for, minutes(5));
     let longer = token(&raw, Some(minutes(500)), NOW).unwrap();
@@ -44,7 +44,7 @@ fn an_opaque_token_needs_a_lifetime() {
 }
 
 #[test]
-fn what_is_no_token_is_refused_and_not_shown() {
+fn an_invalid_token_is_refused_and_not_shown() {
     for (raw, words) in [
         (String::new(), "nothing in it"),
         ("two hush".to_owned(), "no bearer token"),
@@ -63,12 +63,12 @@ fn what_is_no_token_is_refused_and_not_shown() {
     }
 }
 
-fn source(origin: TokenOrigin) -> Tokens {
-    Tokens::new(Bearer {
+fn source(origin: TokenOrigin) -> Bearer {
+    Bearer {
         origin,
         lifetime: Some(minutes(5)),
         timeout: Duration::from_secs(30),
-    })
+    }
 }
 
 fn command(argv: &[&str]) -> TokenOrigin {
@@ -76,7 +76,7 @@ fn command(argv: &[&str]) -> TokenOrigin {
 }
 
 #[test]
-fn a_file_is_read_anew_each_time() {
+fn a_file_is_read_for_each_token() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("token");
     let tokens = source(TokenOrigin::File(path.clone()));
@@ -86,16 +86,16 @@ fn a_file_is_read_anew_each_time() {
     assert_eq!(tokens.token().unwrap().value, "one");
     fs::write(&path, "two").unwrap();
     assert_eq!(tokens.token().unwrap().value, "two");
-    fs::write(&path, vec![b'a'; LONGEST + 1]).unwrap();
+    fs::write(&path, vec![b'a'; MAX_TOKEN + 1]).unwrap();
     assert!(tokens.token().unwrap_err().to_string().contains("longer"));
     fs::write(&path, [0xff, 0xfe]).unwrap();
     tokens.token().unwrap_err();
 }
 
 #[test]
-fn a_command_prints_it() {
+fn a_command_prints_the_token() {
     let tokens = source(command(&["printf", "%s\\n", "a$b"]));
-    // No shell: the words arrive as they are, and `$` makes no token.
+    // Without a shell the arguments are unchanged, and a text with `$` is no token.
     assert!(
         tokens
             .token()
@@ -108,7 +108,7 @@ fn a_command_prints_it() {
 }
 
 #[test]
-fn a_command_that_fails_says_how_without_its_arguments() {
+fn the_error_of_a_command_does_not_show_its_arguments() {
     for (argv, words) in [
         (&["/nonexistent/hush-program"][..], "cannot be started"),
         (&["sh", "-c", "echo hush; exit 3"], "exit status: 3"),
@@ -124,8 +124,8 @@ fn a_command_that_fails_says_how_without_its_arguments() {
     }
 }
 
-/// Also where a child of the program keeps its output open, or it never stops printing. A program that
-/// is not stopped ends by itself after the test's time.
+/// Also if a child of the program keeps the output open, or if the program never stops printing.
+/// Each program ends by itself, but later than the test allows.
 #[test]
 fn a_command_that_does_not_end_is_stopped() {
     let start = std::time::Instant::now();
@@ -136,10 +136,10 @@ fn a_command_that_does_not_end_is_stopped() {
         &["sh", "-c", "echo token; exec sleep 20"],
         &["yes"],
     ] {
-        let tokens = Tokens::new(Bearer {
+        let tokens = Bearer {
             timeout: Duration::from_millis(300),
-            ..source(command(argv)).bearer
-        });
+            ..source(command(argv))
+        };
         let error = tokens.token().unwrap_err().to_string();
         let stopped = error.contains("was stopped") || error.contains("longer than any");
         assert!(stopped, "{argv:?}: {error}");
@@ -148,7 +148,7 @@ fn a_command_that_does_not_end_is_stopped() {
 }
 
 #[test]
-fn nothing_is_shown() {
+fn debug_does_not_show_arguments() {
     let tokens = source(command(&["vault", "-token=hush"]));
     let shown = format!("{tokens:?}");
     assert!(

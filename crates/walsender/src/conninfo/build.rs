@@ -1,4 +1,4 @@
-//! From parameters to a [`ConnInfo`].
+//! Builds a [`ConnInfo`] from parameters, and validates them.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -17,7 +17,8 @@ use super::split::{Settings, split};
 pub(super) const APPLICATION_NAME: &str = "walrelay";
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What stands where a password with unencoded characters in a URL would be cut.
+/// Adds a hint to an error about a part of a URL that may be a piece of a password whose characters
+/// were not encoded.
 macro_rules! or_encode {
     ($expected:literal) => {
         concat!(
@@ -34,7 +35,7 @@ impl FromStr for ConnInfo {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let settings = split(text)?;
         settings.check_restrictions()?;
-        // First, because a / in the password of a URL shows here.
+        // The hosts first, because this finds a / in the password of a URL.
         let hosts = settings.hosts()?;
         let user = settings.get("user").ok_or(ConnInfoError::MissingUser)?;
         let text = |name| settings.get(name).map(str::to_owned);
@@ -68,7 +69,7 @@ impl FromStr for ConnInfo {
     }
 }
 
-/// Refuses parameters that do not go together.
+/// Refuses parameters that contradict each other.
 fn check_together(info: &ConnInfo) -> Parsed<()> {
     let (given, missing) = match (&info.ssl_cert, &info.ssl_key) {
         (Some(_), None) => ("sslcert", "sslkey"),
@@ -94,7 +95,7 @@ fn unsupported<T>(name: &'static str, reason: &'static str) -> Parsed<T> {
     Err(ConnInfoError::Unsupported { name, reason })
 }
 
-/// `value` is shown, so it is `None` where it may be a piece of a password.
+/// The error contains `value`, so it must be `None` if it may be a piece of a password.
 fn invalid<T>(name: &'static str, value: Option<&str>, expected: &'static str) -> Parsed<T> {
     let value = value.map(str::to_owned);
     Err(ConnInfoError::InvalidValue {
@@ -104,7 +105,7 @@ fn invalid<T>(name: &'static str, value: Option<&str>, expected: &'static str) -
     })
 }
 
-/// A number as libpq has them, a C `int`, but never negative and without signs and spaces.
+/// Parses a number in the range of libpq's C `int`, but not negative, and without signs and spaces.
 fn number(text: &str) -> Option<u32> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse::<i32>().ok().filter(|_| digits)?;
@@ -123,7 +124,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The value of a parameter that takes one of a few words.
+    /// The value of a parameter that takes one of several keywords.
     fn word<T: Spelled>(&self, name: &'static str) -> Parsed<T> {
         let Some(given) = self.get(name) else {
             return Ok(T::default());
@@ -216,7 +217,7 @@ impl Settings {
     }
 
     fn keepalives(&self) -> Parsed<Option<Keepalives>> {
-        // In libpq 0 is the operating system's default, here it is ours.
+        // In libpq 0 means the operating system's default; here it means ours.
         let positive = |name| {
             let number = self.number(name, "a whole number")?;
             Ok(number.filter(|number| *number > 0))
@@ -267,7 +268,7 @@ fn host(name: &str, address: &str, port: &str) -> Parsed<Host> {
     let port = match (port, number(port).map(u16::try_from)) {
         ("", _) => DEFAULT_PORT,
         (_, Some(Ok(port @ 1..))) => port,
-        // Without the value: it is a piece of the password if that has a / in it.
+        // Without the value, which is a piece of the password if that contains a /.
         _ => return invalid("port", None, or_encode!("1 to 65535")),
     };
     let hostaddr = address.parse::<IpAddr>().ok();

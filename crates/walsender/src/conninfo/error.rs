@@ -3,11 +3,11 @@ use std::path::PathBuf;
 
 use crate::error::part;
 
-/// What is wrong with a connection string or the password file it leads to. All of these are
-/// mistakes in the configuration; trying again does not help.
+/// Why a connection string, or the password file that it names, cannot be used. All variants are
+/// mistakes in the configuration; a retry does not help.
 ///
-/// Nothing that could be a password is in here: values are shown only for parameters that take one
-/// of a few words.
+/// An error contains nothing that could be a password: values are shown only for parameters that
+/// take one of several keywords.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says what its fields are")]
@@ -15,14 +15,14 @@ pub enum ConnInfoError {
     /// The string does not have the form of a connection string.
     #[error("connection string, byte {offset}: {problem}")]
     Syntax {
-        /// The byte in the string, from 0, at which it goes wrong.
+        /// Offset of the error in the string, in bytes from 0.
         offset: usize,
         problem: &'static str,
     },
-    /// There is no parameter of that name.
+    /// There is no parameter with this name.
     #[error("connection string, byte {offset}: unknown parameter{}{}", part(" ", .name.as_deref()), suggested(.nearest.as_deref()))]
     UnknownParameter {
-        /// The byte in the string, from 0, at which the name starts.
+        /// Offset of the name in the string, in bytes from 0.
         offset: usize,
         /// The name; `None` if it does not look like one (it may be a piece of a password).
         name: Option<String>,
@@ -38,29 +38,29 @@ pub enum ConnInfoError {
     #[error("connection parameter {name}{}: expected {expected}", equals(.value.as_deref()))]
     InvalidValue {
         name: &'static str,
-        /// The value, for parameters that take one of a few words.
+        /// The value, if the parameter takes one of several keywords.
         value: Option<String>,
         expected: &'static str,
     },
-    /// The parameter stands there twice.
+    /// The parameter is given twice.
     #[error("connection string, byte {offset}: {name} is given a second time")]
     Duplicate {
-        /// The byte in the string, from 0, of the second.
+        /// Offset of the second one in the string, in bytes from 0.
         offset: usize,
         name: &'static str,
     },
-    /// A list of hosts, addresses or ports does not go with another.
+    /// Two lists of hosts, addresses or ports have different lengths.
     #[error(
         "connection string: {} × {} does not go with {} × {}",
         .first.1, .first.0, .second.1, .second.0
     )]
     ListLengths {
-        /// The parameter, and how many it lists.
+        /// A parameter and its number of items.
         first: (&'static str, usize),
-        /// The parameter that should list as many (or one port for all).
+        /// The parameter that should have the same number of items (or one port for all).
         second: (&'static str, usize),
     },
-    /// No role is named.
+    /// No user is given.
     #[error(
         "connection string: no user is given (the name of the operating system's user is not assumed)"
     )]
@@ -74,13 +74,13 @@ pub enum ConnInfoError {
     /// The password file cannot be read.
     #[error("password file {}", .path.display())]
     Passfile { path: PathBuf, source: io::Error },
-    /// The password file can be used by others than its owner.
+    /// Group or others have access to the password file.
     #[error(
         "password file {} has mode {mode:04o}: group and others must have no access (chmod 600)",
         .path.display()
     )]
     PassfilePermissions { path: PathBuf, mode: u32 },
-    /// The line of the password file that matches holds a password that is not UTF-8.
+    /// The password in the matching line of the password file is not UTF-8.
     #[error("password file {}, line {line}: the password is not UTF-8", .path.display())]
     PassfileEncoding {
         path: PathBuf,
@@ -89,7 +89,7 @@ pub enum ConnInfoError {
     },
 }
 
-/// What the connection string or a part of it was read as.
+/// The result of parsing a connection string or a part of it.
 pub(super) type Parsed<T> = Result<T, ConnInfoError>;
 
 fn suggested(nearest: Option<&str>) -> String {

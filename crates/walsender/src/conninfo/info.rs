@@ -1,4 +1,4 @@
-//! What a connection string says: where and how to connect.
+//! The data of a connection string: where and how to connect.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-/// An enum of the values that a parameter can have, with their spelling in connection strings.
+/// Defines an enum of the values of a parameter, with their spelling in connection strings.
 macro_rules! spelled {
     ($(#[$meta:meta])* pub enum $name:ident of $expected:literal {
         $($(#[$value_meta:meta])* $variant:ident = $text:literal,)+
@@ -24,7 +24,7 @@ macro_rules! spelled {
         }
 
         impl fmt::Display for $name {
-            /// As written in a connection string.
+            /// The spelling in a connection string.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {
                     $(Self::$variant => $text),+
@@ -40,16 +40,16 @@ pub(super) trait Spelled: Copy + Default + PartialEq + 'static {
     const SPELLINGS: &'static [(&'static str, Self)];
 }
 
-/// The directory of the server's unix socket that is assumed when no host is named, if it exists;
-/// `localhost` otherwise. It is the default of Debian's and Red Hat's packages.
+/// The directory of the server's unix socket that is used if no host is given and the directory
+/// exists; otherwise `localhost` is used. It is the default of Debian's and Red Hat's packages.
 pub const DEFAULT_SOCKET_DIR: &str = "/var/run/postgresql";
 
-/// The port assumed when none is named.
+/// The port that is used if none is given.
 pub const DEFAULT_PORT: u16 = 5432;
 
 /// Where and how to connect.
 ///
-/// Made from a URL (`postgres://user:password@host1:5432,host2/db?sslmode=verify-full`) or the
+/// Parsed from a URL (`postgres://user:password@host1:5432,host2/db?sslmode=verify-full`) or the
 /// keyword form (`host=db user=relay password='it\'s'`) by [`FromStr`](std::str::FromStr).
 ///
 /// ```
@@ -62,19 +62,19 @@ pub const DEFAULT_PORT: u16 = 5432;
 /// ```
 ///
 /// Source: PostgreSQL documentation, "Connection Strings" and "Parameter Key Words" (libpq), and
-/// `fe-connect.c`. An empty value means "not given", as there. The differences from libpq:
-/// - **No environment is read** (`PGHOST`, `PGPASSWORD`, `PGSERVICE` …): the configuration of a relay
-///   names its server. A password file may be named, see [`ConnInfo::password_for`].
+/// `fe-connect.c`. As in libpq, an empty value means "not given". The differences from libpq:
+/// - **The environment is not read** (`PGHOST`, `PGPASSWORD`, `PGSERVICE` …): the configuration of
+///   a relay names its server. It may name a password file, see [`ConnInfo::password_for`].
 /// - `user` must be given; libpq would take the name of the operating system's user.
 /// - A parameter given twice is an error; libpq silently takes the last.
-/// - A URL in which an `@` comes after the first `?` but before any `/` is an error: libpq and other
-///   readers of URLs disagree on where its password ends. Spaces within a URL are errors.
-/// - An unknown parameter is an error, and so is a libpq parameter that would be obeyed only in
-///   appearance (`sslcrl`, `requirepeer`, `service` …). Parameters of GSSAPI are ignored; others are
-///   accepted at the value that describes what happens anyway (`client_encoding=UTF8` …).
+/// - A URL with an `@` after the first `?` and before any `/` is an error: libpq and other parsers
+///   of URLs disagree about the end of its password. Spaces within a URL are errors.
+/// - An unknown parameter is an error, and so is a libpq parameter that would have no effect
+///   (`sslcrl`, `requirepeer`, `service` …). Parameters of GSSAPI are ignored; others are accepted
+///   with the value that describes what happens anyway (`client_encoding=UTF8` …).
 /// - `sslmode=allow` is refused: it tries without encryption first.
-/// - `md5` and cleartext passwords are answered only when `require_auth` lists them.
-/// - `connect_timeout` is 10 s by default and at least 1 s, so that the next host has its turn.
+/// - `md5` and cleartext passwords are sent only if `require_auth` lists them.
+/// - `connect_timeout` is 10 s by default and at least 1 s, so that the next host is tried.
 /// - Sockets in the abstract namespace (`@…`) are refused.
 #[derive(Clone)]
 pub struct ConnInfo {
@@ -83,41 +83,43 @@ pub struct ConnInfo {
     pub hosts: Vec<Host>,
     /// The role to log in as.
     pub user: String,
-    /// The password written in the connection string itself. See [`ConnInfo::password_for`].
+    /// The password in the connection string itself. See [`ConnInfo::password_for`].
     pub password: Option<SecretString>,
     /// The database. Default: the name of the role.
     pub dbname: String,
-    /// Whether to encrypt and what to verify. It does not concern unix sockets.
+    /// Whether to encrypt and what to verify. Ignored for unix sockets.
     pub ssl_mode: SslMode,
-    /// Which certificate authorities to trust, if the connection string says so.
+    /// The certificate authorities to trust, if the connection string names any.
     pub ssl_root_cert: Option<RootCert>,
-    /// The client's certificate chain (PEM); given together with `ssl_key` or not at all.
+    /// The file of the client's certificate chain (PEM); given together with `ssl_key` or not at
+    /// all.
     pub ssl_cert: Option<PathBuf>,
-    /// The private key of the client's certificate (PEM).
+    /// The file of the private key of the client's certificate (PEM).
     pub ssl_key: Option<PathBuf>,
-    /// Whether SCRAM is to be bound to the TLS connection.
+    /// Whether to bind SCRAM to the TLS connection.
     pub channel_binding: ChannelBinding,
-    /// Which authentication exchanges the client takes part in.
+    /// The authentication methods that the client allows.
     pub require_auth: AuthMethods,
-    /// Which of the servers will do.
+    /// Which of the servers are acceptable.
     pub target_session_attrs: TargetSessionAttrs,
     /// How long connecting to one host may take, in whole seconds. Default: 10 s.
     pub connect_timeout: Duration,
-    /// TCP keepalives; `None` after `keepalives=0`. They do not concern unix sockets.
+    /// TCP keepalives; `None` after `keepalives=0`. Ignored for unix sockets.
     pub keepalives: Option<Keepalives>,
     /// The name shown in `pg_stat_activity` and `pg_stat_replication`. Default: that of
     /// `fallback_application_name`, else `walrelay`.
     pub application_name: String,
-    /// Command-line options for the server's process (`-c statement_timeout=0`), as they are.
+    /// Command-line options for the server's process (`-c statement_timeout=0`), passed on
+    /// unchanged.
     pub options: Option<String>,
-    /// A password file named by the connection string. It must exist.
+    /// The password file that the connection string names. It must exist when a password is needed.
     pub passfile: Option<PathBuf>,
 }
 
 /// One server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// The server's name: what its certificate is checked against and what is looked up in the
+    /// The server's name, which its certificate is checked against and which is looked up in the
     /// password file.
     pub address: HostAddr,
     /// The IP address to connect to instead of resolving the name (`hostaddr`).
@@ -131,12 +133,12 @@ pub struct Host {
 pub enum HostAddr {
     /// A host name or an IP address (IPv6 without brackets).
     Tcp(String),
-    /// The **directory** in which the server's socket lies. See [`Host::socket_path`].
+    /// The **directory** of the server's socket. See [`Host::socket_path`].
     Unix(PathBuf),
 }
 
 spelled! {
-    /// Whether to encrypt and what to verify. It does not concern unix sockets.
+    /// Whether to encrypt and what to verify. Ignored for unix sockets.
     ///
     /// Source: PostgreSQL documentation, "SSL Support", table "SSL Mode Descriptions".
     pub enum SslMode of "disable, prefer, require, verify-ca or verify-full" {
@@ -147,25 +149,26 @@ spelled! {
         Prefer = "prefer",
         /// Encrypt or fail. The certificate is verified only if a root certificate is given.
         Require = "require",
-        /// Encrypt, and demand a certificate of a trusted authority, for whatever name.
+        /// Encrypt, and demand a certificate of a trusted authority, for any name.
         VerifyCa = "verify-ca",
         /// Encrypt, and demand a certificate of a trusted authority for the host's name or address.
         VerifyFull = "verify-full",
     }
 }
 
-/// Which certificate authorities to trust (`sslrootcert`).
+/// The certificate authorities to trust (`sslrootcert`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RootCert {
-    /// Those of the operating system (`sslrootcert=system`); implies and demands
-    /// [`SslMode::VerifyFull`], as anybody can get a certificate from those for *some* name.
+    /// Those of the operating system (`sslrootcert=system`). Implies and demands
+    /// [`SslMode::VerifyFull`], because anybody can get a certificate of such an authority for
+    /// *some* name.
     System,
     /// Those in this PEM file.
     File(PathBuf),
 }
 
 spelled! {
-    /// Whether SCRAM authentication is to be bound to the TLS connection (SCRAM-SHA-256-PLUS).
+    /// Whether to bind SCRAM authentication to the TLS connection (SCRAM-SHA-256-PLUS).
     pub enum ChannelBinding of "disable, prefer or require" {
         /// Never.
         Disable = "disable",
@@ -177,12 +180,12 @@ spelled! {
     }
 }
 
-/// Which authentication exchanges the client takes part in (`require_auth`).
+/// The authentication methods that the client allows (`require_auth`).
 ///
-/// By default SCRAM-SHA-256 and no exchange at all (trust, peer or certificate authentication). The
-/// cleartext password and its MD5 hash, which is as good as the password, must be listed to be
-/// allowed: an impostor could ask for them. A list of negated methods (`!none`) takes from the default
-/// and never adds to it.
+/// By default SCRAM-SHA-256, and no exchange at all (trust, peer or certificate authentication).
+/// The cleartext password and its MD5 hash, which is as valuable as the password, are allowed only
+/// if they are listed: an impostor could ask for them. A list of negated methods (`!none`) removes
+/// methods from the default and never adds any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -191,11 +194,11 @@ spelled! {
 pub struct AuthMethods {
     /// SCRAM-SHA-256, with or without channel binding.
     pub scram: bool,
-    /// The server may have the MD5 hash of the password.
+    /// The server may get the MD5 hash of the password.
     pub md5: bool,
-    /// The server may have the password itself.
+    /// The server may get the password itself.
     pub cleartext: bool,
-    /// The server may let the client in without asking for a password.
+    /// The server may accept the client without asking for a password.
     pub none: bool,
 }
 
@@ -210,7 +213,7 @@ impl Default for AuthMethods {
     }
 }
 
-/// One of the flags.
+/// Selects one of the flags.
 type Method = fn(&mut AuthMethods) -> &mut bool;
 
 impl AuthMethods {
@@ -224,38 +227,38 @@ impl AuthMethods {
 }
 
 spelled! {
-    /// Which of several servers will do.
+    /// Which of several servers are acceptable.
     pub enum TargetSessionAttrs of
         "any, read-write, read-only, primary, standby or prefer-standby" {
-        /// The first that answers.
+        /// The first server that answers.
         #[default]
         Any = "any",
-        /// One whose sessions may write: not in recovery, `default_transaction_read_only` off.
+        /// A server whose sessions may write: not in recovery, `default_transaction_read_only` off.
         ReadWrite = "read-write",
-        /// One whose sessions may not write.
+        /// A server whose sessions may not write.
         ReadOnly = "read-only",
-        /// One that is not in recovery.
+        /// A server that is not in recovery.
         Primary = "primary",
-        /// One that is in recovery.
+        /// A server that is in recovery.
         Standby = "standby",
-        /// One that is in recovery if there is any, else the first that answers.
+        /// A server that is in recovery if there is any, else the first that answers.
         PreferStandby = "prefer-standby",
     }
 }
 
-/// When TCP is to ask whether the other side is still there.
+/// TCP keepalives: probes that detect a dead peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Keepalives {
     /// How long the connection may be silent before the first probe. Default: 30 s.
     pub idle: Duration,
-    /// Between two probes. Default: 10 s.
+    /// Time between two probes. Default: 10 s.
     pub interval: Duration,
-    /// After how many unanswered probes the connection is given up. Default: 3.
+    /// Number of unanswered probes after which the connection is given up. Default: 3.
     pub retries: u32,
 }
 
 impl Default for Keepalives {
-    /// A relay must notice within a minute that the primary is gone; the system's default is two hours.
+    /// Detects a dead primary within about a minute; the system's default is two hours.
     fn default() -> Self {
         Self {
             idle: Duration::from_secs(30),
@@ -266,7 +269,7 @@ impl Default for Keepalives {
 }
 
 impl Host {
-    /// What to hand to a resolver and connect to, with the port; `None` for a unix socket.
+    /// The name or address to resolve and connect to, and the port; `None` for a unix socket.
     pub fn tcp_target(&self) -> Option<(String, u16)> {
         match (&self.hostaddr, &self.address) {
             (Some(ip), _) => Some((ip.to_string(), self.port)),
@@ -275,7 +278,7 @@ impl Host {
         }
     }
 
-    /// The server's socket, `<directory>/.s.PGSQL.<port>`; `None` for TCP.
+    /// The path of the server's socket, `<directory>/.s.PGSQL.<port>`; `None` for TCP.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match (&self.hostaddr, &self.address) {
             (None, HostAddr::Unix(path)) => Some(path.join(format!(".s.PGSQL.{}", self.port))),

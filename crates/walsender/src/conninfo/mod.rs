@@ -1,4 +1,4 @@
-//! Where and how to connect: libpq's connection strings, read strictly.
+//! Where and how to connect: libpq's connection strings, parsed strictly.
 
 mod build;
 mod error;

@@ -1,7 +1,7 @@
-//! The parameters of libpq, and what is done with those that mean nothing here.
+//! The parameters of libpq, and those of them that are refused.
 
-/// The parameters of libpq 18 that [`build`](super::build) reads, and those that have no meaning
-/// here, because nothing speaks GSSAPI.
+/// The parameters of libpq 18 that [`build`](super::build) reads, and those that are ignored
+/// because GSSAPI is not supported.
 const ACCEPTED: &str = "
     host hostaddr port user password passfile dbname options application_name
     fallback_application_name connect_timeout keepalives keepalives_idle keepalives_interval
@@ -16,8 +16,8 @@ macro_rules! restricted {
     };
 }
 
-/// All other parameters of libpq 18: the only values that describe what happens anyway, and why no
-/// others are taken. A parameter without such a value would be obeyed only in appearance.
+/// All other parameters of libpq 18: name, accepted values, and why no other value is accepted. The
+/// accepted values describe what happens anyway; a parameter without such a value is not supported.
 pub(super) const RESTRICTED: &[(&str, &[&str], &str)] = restricted! {
     "client_encoding" "UTF8" "UTF-8" => "text is always exchanged in UTF8";
     "gssencmode" "disable" "prefer" => "GSSAPI is not supported; encrypt by sslmode";
@@ -60,7 +60,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ACCEPTED.split_whitespace().chain(restricted)
 }
 
-/// The parameter whose name is at most two typing errors away.
+/// The parameter with the most similar name, at most two typing errors away.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let distances = names().map(|known| (strsim::damerau_levenshtein(&name, known), known));

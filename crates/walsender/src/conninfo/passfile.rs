@@ -10,20 +10,21 @@ use super::info::{ConnInfo, DEFAULT_SOCKET_DIR, Host, HostAddr};
 use crate::secret_file;
 
 impl ConnInfo {
-    /// The password for `host`: the one in the connection string, else that of the first line that
-    /// matches in the password file `passfile`.
+    /// The password for `host`: the one in the connection string, else the one in the first
+    /// matching line of the password file `passfile`.
     ///
-    /// Call it when the server asks for a password: an unneeded password file must not fail a
-    /// connection.
+    /// Call it only when the server asks for a password, so that a password file that is not needed
+    /// cannot make a connection fail.
     ///
     /// The file's format is libpq's (documentation, "The Password File"): lines
     /// `hostname:port:database:username:password`, `*` for anything, `\` before `:` and `\`, `#` at
     /// the start of a comment. `localhost` also matches the socket in [`DEFAULT_SOCKET_DIR`].
     ///
     /// # Errors
-    /// Where libpq prints a warning and goes on without a password, this fails, naming the file:
-    /// [`ConnInfoError::PassfilePermissions`] if the group or others may do anything with it,
-    /// [`ConnInfoError::Passfile`] if it cannot be read or is no plain file.
+    /// libpq would print a warning and go on without a password; this returns an error that names
+    /// the file: [`ConnInfoError::PassfilePermissions`] if group or others have any access to it,
+    /// [`ConnInfoError::Passfile`] if it cannot be read or is not a regular file,
+    /// [`ConnInfoError::PassfileEncoding`] if the password is not UTF-8.
     pub fn password_for(&self, host: &Host) -> Result<Option<SecretString>, ConnInfoError> {
         let (None, Some(path)) = (&self.password, self.passfile.clone()) else {
             return Ok(self.password.clone());
@@ -40,8 +41,8 @@ impl ConnInfo {
     }
 }
 
-/// The password in the first line that matches; `Err` is the number of a line whose password is not
-/// UTF-8.
+/// The password in the first matching line; `None` if no line matches or the password is empty. The
+/// error is the number of the matching line, from 1, if its password is not UTF-8.
 pub(crate) fn find(
     text: &[u8],
     info: &ConnInfo,
@@ -69,7 +70,7 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// What comes after the field at the start of `line` and its colon, if it matches.
+/// The rest of `line` after its first field and the colon, if the field matches.
 fn match_field<'a>(line: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     if let Some(rest) = line.strip_prefix(b"*:") {
         return Some(rest);
@@ -89,7 +90,8 @@ fn match_field<'a>(line: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     rest.strip_prefix(b":")
 }
 
-/// The last field: up to a colon without a backslash, in case more fields are added some day.
+/// The password in the last field, without escapes. It ends at an unescaped colon, because more
+/// fields may be added to the format.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut password = Vec::with_capacity(field.len());
     let mut bytes = field.iter();

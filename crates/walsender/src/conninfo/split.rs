@@ -1,4 +1,4 @@
-//! From a connection string to parameters and their values, in either of its two forms.
+//! Splits a connection string of either form into parameters and values.
 
 use super::error::{ConnInfoError, Parsed};
 use super::parameters::{names, nearest};
@@ -8,17 +8,16 @@ use super::parameters::{names, nearest};
 pub(super) struct Settings(Vec<(&'static str, String)>);
 
 impl Settings {
-    /// The value of a parameter. An empty one counts as not given.
+    /// The value of a parameter. An empty value counts as not given.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(known, _)| *known == name)?;
         (!value.is_empty()).then_some(value)
     }
 
-    /// `offset` is where the parameter stands in the connection string.
+    /// Adds a parameter. `offset`: its offset in the connection string, in bytes.
     fn add(&mut self, offset: usize, name: &str, value: String) -> Parsed<()> {
         let Some(name) = names().find(|known| *known == name) else {
-            // Something with other characters is more likely a piece of a password that should
-            // have been quoted than a name.
+            // With other characters it is more likely a piece of an unquoted password than a name.
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
             let is_name = (1..=40).contains(&name.len()) && name.chars().all(plain);
             return Err(ConnInfoError::UnknownParameter {
@@ -57,7 +56,7 @@ pub(super) fn split(text: &str) -> Parsed<Settings> {
     Ok(reader.settings)
 }
 
-/// As C's `isspace`.
+/// Like C's `isspace`.
 fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r')
 }
@@ -66,19 +65,20 @@ fn syntax<T>(offset: usize, problem: &'static str) -> Parsed<T> {
     Err(ConnInfoError::Syntax { offset, problem })
 }
 
-/// A connection string that is being read.
+/// Parser of a connection string.
 struct Reader<'a> {
     text: &'a str,
     settings: Settings,
 }
 
 impl<'a> Reader<'a> {
-    /// Where a part of the connection string stands in it.
+    /// The offset of `part` in the connection string, in bytes.
     fn offset(&self, part: &str) -> usize {
         part.as_ptr() as usize - self.text.as_ptr() as usize
     }
 
-    /// `name = value name='quoted value'`; a backslash takes the next character as it is.
+    /// Parses the keyword form: `name = value name='quoted value'`; a backslash escapes the next
+    /// character.
     fn keywords(&mut self) -> Parsed<()> {
         let mut rest = self.text.trim_start_matches(is_space);
         while !rest.is_empty() {
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
                     single quotes)";
                 return syntax(self.offset(after), problem);
             };
-            // libpq, too, goes over spaces here: `a= b=c` gives a the value `b=c`.
+            // As in libpq, spaces here are skipped: `a= b=c` gives `a` the value `b=c`.
             let (value, after) = self.value(raw.trim_start_matches(is_space))?;
             self.settings.add(self.offset(name), name, value)?;
             rest = after.trim_start_matches(is_space);
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The value at the start of `raw`, and what comes after it.
+    /// The value at the start of `raw`, and the rest.
     fn value(&self, raw: &'a str) -> Parsed<(String, &'a str)> {
         let quoted = raw.strip_prefix('\'');
         let mut chars = quoted.unwrap_or(raw).chars();
@@ -120,16 +120,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `[user[:password]@][host[:port][,…]][/dbname][?name=value[&…]]`, percent-encoded; what comes
-    /// after the scheme.
+    /// Parses a URL after the scheme:
+    /// `[user[:password]@][host[:port][,…]][/dbname][?name=value[&…]]`, percent-encoded.
     fn url(&mut self, url: &str) -> Parsed<()> {
         if let Some(at) = url.find(is_space) {
             let problem = "a space in a URL must be written %20";
             return syntax(self.offset(url) + at, problem);
         }
         let (before_query, query) = url.split_once('?').unwrap_or((url, ""));
-        // libpq would look for the end of the credentials behind the ? as well; other readers of
-        // URLs would not. Who is right matters too much to choose.
+        // libpq also looks for the end of the credentials after the ?; other parsers of URLs do
+        // not. A wrong choice could send a password to the wrong host, so this is an error.
         if !before_query.contains(['@', '/'])
             && let Some(at) = query.find(['@', '/'])
             && query[at..].starts_with('@')
@@ -143,8 +143,8 @@ impl<'a> Reader<'a> {
         let mut rest = before_query;
         if let Some((credentials, _)) = authority.split_once('@') {
             rest = &before_query[credentials.len() + 1..];
-            // A second @, or one behind a /, most likely belongs to the password; what stands
-            // between would be taken for a host and be named in errors.
+            // A second @, or one after a /, most likely belongs to the password. The text between
+            // the two would be taken for a host and shown in errors.
             if let Some(at) = rest.find('@') {
                 let problem = "a second @: write @ as %40 and / as %2F in a user's name, a \
                     password or a database";
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
         self.query(query)
     }
 
-    /// A parameter that has a place of its own in a URL, unless it is empty.
+    /// Adds a parameter that is not in the query of the URL, unless it is empty.
     fn part(&mut self, name: &str, raw: &str) -> Parsed<()> {
         if raw.is_empty() {
             return Ok(());
@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
                 return syntax(self.offset(value) + at, problem);
             }
             let (name, value) = (self.decode(name)?, self.decode(value)?);
-            // As in JDBC's URLs; libpq has the same exception.
+            // `ssl=true` as in JDBC's URLs; libpq has the same exception.
             if (name.as_str(), value.as_str()) == ("ssl", "true") {
                 self.settings.add(offset, "sslmode", "require".to_owned())?;
             } else {
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Undoes percent-encoding.
+    /// Decodes percent-encoding.
     fn decode(&self, raw: &str) -> Parsed<String> {
         let mut parts = raw.split('%');
         let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

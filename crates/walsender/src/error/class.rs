@@ -3,44 +3,44 @@ use self::ErrorClass::{
 };
 use super::server::ServerError;
 
-/// What a failure means for a relay, and so what it does next.
+/// The class of a failure, which decides what a relay does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// Another connection holds the slot (55006). **Retryable**: `wal_sender_timeout` bounds how
-    /// long a dead one keeps it.
+    /// Another connection reads the slot (55006). **Retryable**: a dead connection keeps the slot
+    /// for `wal_sender_timeout` at most.
     SlotInUse,
-    /// The log the slot needs is gone, or the slot was invalidated. Permanent: the range that
-    /// cannot be carried must be reported.
+    /// The WAL that the slot needs is gone, or the slot was invalidated. Permanent: the missing
+    /// range must be reported.
     WalGone,
-    /// The server or the way to it is down, starting, stopping, full, or not (yet) the one that
-    /// was asked for. **Retryable**.
+    /// The server or the network is down; or the server starts, stops, is out of resources, or is
+    /// not (yet) one that `target_session_attrs` asks for. **Retryable**.
     ServerUnavailable,
-    /// The server knows us and says no: password, `pg_hba.conf`, a missing privilege. Permanent
-    /// until somebody changes it.
+    /// The server denies access: password, `pg_hba.conf`, a missing privilege. Permanent until that
+    /// is changed.
     AccessDenied,
     /// Something named in the configuration of either side is missing or wrong. Permanent until
-    /// somebody changes it.
+    /// that is changed.
     Configuration,
-    /// The server said something that is not the protocol as documented. Permanent: to skip what
-    /// is not understood would lose data.
+    /// The server sent something that the documented protocol does not allow. Permanent: skipping
+    /// it could lose data.
     Protocol,
-    /// None of these. **Retryable**, with back-off, and loudly.
+    /// Any other failure. **Retryable**, with back-off and warnings.
     Unknown,
 }
 
 impl ErrorClass {
-    /// Whether trying again, with a back-off, can help without anybody changing anything.
+    /// Whether a retry with back-off can help without a change by an operator.
     pub const fn is_retryable(self) -> bool {
         matches!(self, SlotInUse | ServerUnavailable | Unknown)
     }
 }
 
-/// SQLSTATEs by prefix; the first that fits decides, so the exceptions stand before the rule.
+/// Classes by prefix of the SQLSTATE. The first match decides, so exceptions are before their rule.
 ///
 /// Source: "PostgreSQL Error Codes" (appendix A), and for 55000 and 58P01 the `ereport` calls of
 /// `slot.c`, `logical.c`, `logicalfuncs.c`, `walsender.c` and `xlogreader.c`.
 const BY_SQLSTATE: &[(&str, ErrorClass)] = &[
-    ("08P01", Protocol), // protocol_violation: we said something it did not take
+    ("08P01", Protocol), // protocol_violation: the server did not accept our message
     ("08", ServerUnavailable), // connection exceptions
     ("22023", Configuration), // invalid_parameter_value: a setting or plugin option
     ("25006", ServerUnavailable), // read_only_sql_transaction: a standby, for now
@@ -60,11 +60,12 @@ const BY_SQLSTATE: &[(&str, ErrorClass)] = &[
     ("58P01", WalGone),  // a WAL segment has been removed; see `BY_WORDS`
 ];
 
-/// What else these SQLSTATEs are raised for. Only the text tells the cases apart, and it may be in
-/// the server's language, so the table names settings, which are never translated. What is left is
-/// taken for the worse case: both are permanent, and a gap must not go unreported.
+/// Other meanings of two SQLSTATEs, by words in the message or its detail. Only the text
+/// distinguishes them. It may be translated, so the table uses names of settings if possible, which
+/// never are. If no words match, the failure counts as [`WalGone`]: a missing range must not go
+/// unreported.
 const BY_WORDS: &[(&str, &str, ErrorClass)] = &[
-    // A server that is not set up for logical decoding.
+    // The server is not configured for logical decoding.
     ("55000", "wal_level", Configuration),
     ("55000", "max_replication_slots", Configuration),
     ("55000", "max_wal_senders", Configuration),
@@ -74,20 +75,20 @@ const BY_WORDS: &[(&str, &str, ErrorClass)] = &[
         Configuration,
     ),
     ("55000", "not created in this database", Configuration),
-    // A slot that a standby keeps in step with its primary (17+) is ours as soon as the standby
-    // is promoted.
+    // A slot that a standby synchronizes from its primary (17+) can be used once the standby is
+    // promoted.
     ("55000", "being synchronized", ServerUnavailable),
     ("55000", "being synced", ServerUnavailable),
     ("55000", "recovery is", ServerUnavailable),
-    // An output plugin that is not installed.
+    // The output plugin is not installed.
     ("58P01", "could not access file", Configuration),
 ];
 
 impl ServerError {
-    /// What this means for a relay.
+    /// The class of the error, by SQLSTATE and words.
     pub fn class(&self) -> ErrorClass {
         let code = self.sqlstate.as_str();
-        // Not an error to the server: a publication that is missing is passed over (18+).
+        // A warning, not an error, of the server: a missing publication is skipped (18+).
         if code == "55000" && self.severity == "WARNING" {
             return Configuration;
         }
@@ -106,12 +107,11 @@ impl ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::SqlState;
 
     fn server(sqlstate: &str, message: &str, detail: Option<&str>) -> ServerError {
         ServerError {
             severity: "ERROR".to_owned(),
-            sqlstate: SqlState::from_bytes(sqlstate.as_bytes()),
+            sqlstate: sqlstate.to_owned(),
             message: message.to_owned(),
             detail: detail.map(str::to_owned),
             hint: None,
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Every row is reachable: none is shadowed by one before it.
+    /// Otherwise a row would have no effect.
     #[test]
     fn no_row_hides_another() {
         for (index, (prefix, _)) in BY_SQLSTATE.iter().enumerate() {
@@ -168,79 +168,40 @@ mod tests {
         }
     }
 
+    /// A text's second line is the detail.
     #[test]
-    fn what_55000_and_58p01_mean_is_in_the_words() {
-        for (code, message, detail, class) in [
-            (
-                "55000",
-                "logical decoding requires wal_level >= logical",
-                None,
-                Configuration,
-            ),
-            (
-                "55000",
-                "logical decoding requires \"wal_level\" >= \"logical\"",
-                None,
-                Configuration,
-            ),
-            (
-                "55000",
-                "logische Dekodierung erfordert wal_level >= logical",
-                None,
-                Configuration,
-            ),
-            (
-                "55000",
-                "replication slots can only be used if max_replication_slots > 0",
-                None,
-                Configuration,
-            ),
-            (
-                "55000",
-                "replication slot \"s\" was not created in this database",
-                None,
-                Configuration,
-            ),
-            (
-                "55000",
-                "can no longer get changes from replication slot \"s\"",
-                Some(
-                    "This slot has been invalidated because it exceeded the maximum reserved size.",
-                ),
-                WalGone,
-            ),
-            (
-                "55000",
-                "cannot read from logical replication slot \"s\"",
-                None,
-                WalGone,
-            ),
-            (
-                "55000",
-                "can no longer access replication slot \"s\"",
-                None,
-                WalGone,
-            ),
-            (
-                "55000",
-                "cannot use replication slot \"s\" for logical decoding",
-                Some("This replication slot is being synchronized from the primary server."),
-                ServerUnavailable,
-            ),
-            (
-                "58P01",
-                "requested WAL segment 000000010000000000000001 has already been removed",
-                None,
-                WalGone,
-            ),
-            (
-                "58P01",
-                "could not access file \"wal2json\": No such file or directory",
-                None,
-                Configuration,
-            ),
+    fn words_distinguish_the_meanings_of_55000_and_58p01() {
+        let configuration = [
+            "logical decoding requires wal_level >= logical",
+            "logical decoding requires \"wal_level\" >= \"logical\"",
+            "logische Dekodierung erfordert wal_level >= logical",
+            "replication slots can only be used if max_replication_slots > 0",
+            "replication slot \"s\" was not created in this database",
+        ];
+        let gone = [
+            "can no longer get changes from replication slot \"s\"\n\
+             This slot has been invalidated because it exceeded the maximum reserved size.",
+            "cannot read from logical replication slot \"s\"",
+            "can no longer access replication slot \"s\"",
+        ];
+        let synchronized = "cannot use replication slot \"s\" for logical decoding\n\
+             This replication slot is being synchronized from the primary server.";
+        let removed = "requested WAL segment 000000010000000000000001 has already been removed";
+        let plugin = "could not access file \"wal2json\": No such file or directory";
+        for (code, texts, class) in [
+            ("55000", &configuration[..], Configuration),
+            ("55000", &gone, WalGone),
+            ("55000", &[synchronized], ServerUnavailable),
+            ("58P01", &[removed], WalGone),
+            ("58P01", &[plugin], Configuration),
         ] {
-            assert_eq!(server(code, message, detail).class(), class, "{message}");
+            for text in texts {
+                let (message, detail) = match text.split_once('\n') {
+                    Some((message, detail)) => (message, Some(detail)),
+                    None => (*text, None),
+                };
+                assert_eq!(server(code, message, detail).class(), class, "{text}");
+            }
         }
     }
 }

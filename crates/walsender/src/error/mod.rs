@@ -1,4 +1,4 @@
-//! Why something did not work, and what kind of reason that is.
+//! The errors of this crate, and their classes.
 
 mod class;
 mod server;
@@ -10,35 +10,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use class::ErrorClass;
+pub use server::ServerError;
 pub(crate) use server::part;
-pub use server::{ServerError, SqlState};
 
 use crate::conninfo::{ConnInfoError, TargetSessionAttrs};
 use crate::tls::TlsError;
 use crate::version::ServerVersion;
 
-/// Everything that can go wrong between us and a server.
+/// An error of a connection to a server.
 ///
-/// [`Error::class`] says what it means; the variants say what happened. An error can be cloned,
-/// because a stream that has failed reports the same failure again. No variant holds a password;
-/// the words of the server are passed on as they are.
+/// [`Error::class`] decides what to do about it. An error can be cloned, because a stream that has
+/// failed returns the same error again. No variant contains a password. Messages of the server are
+/// passed on unchanged.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum Error {
-    /// The operating system refused: no such host, connection refused, reset …
+    /// An I/O error: no such host, connection refused, reset …
     #[error("{host}: {doing}")]
     Io {
-        /// The server, as a person would write it.
+        /// The server, as [`Host`](crate::Host) displays it.
         host: Arc<str>,
         doing: &'static str,
         source: Arc<io::Error>,
     },
-    /// It took longer than `connect_timeout`.
+    /// Connecting took longer than `connect_timeout`.
     #[error("{host}: no session within {after:?}")]
     Timeout { host: Arc<str>, after: Duration },
-    /// Encryption could not be set up: the files it needs, the handshake, or a certificate that is
-    /// not to be trusted.
+    /// TLS could not be set up: its files, the handshake, or a certificate that is not trusted.
     #[error(transparent)]
     Tls(Arc<TlsError>),
     /// The connection string demands encryption and the server has none.
@@ -56,15 +55,15 @@ pub enum Error {
         "{host}: the server asks for a password and neither the connection string nor a password file has one for this host, database and user"
     )]
     PasswordMissing { host: Arc<str> },
-    /// SCRAM did not come to a good end: the server may not be the one it claims to be.
+    /// SCRAM failed: the server may be an impostor.
     #[error("{host}: SCRAM authentication: {problem}")]
     Scram {
         host: Arc<str>,
         problem: &'static str,
-        /// What the exchange complained of, if it did.
+        /// The error of the SCRAM exchange, if there is one.
         source: Option<Arc<io::Error>>,
     },
-    /// `channel_binding=require` cannot be had.
+    /// `channel_binding=require` cannot be satisfied.
     #[error("{host}: channel_binding=require: {problem}")]
     ChannelBinding {
         host: Arc<str>,
@@ -77,27 +76,22 @@ pub enum Error {
         wanted: TargetSessionAttrs,
         found: &'static str,
     },
-    /// None of several hosts or addresses would do.
+    /// None of several hosts or addresses could be used.
     #[error("no server would do: {}", listed(.attempts))]
     NoServer { attempts: Arc<[Error]> },
     /// The server answered with an error.
     #[error(transparent)]
     Server(Arc<ServerError>),
-    /// The server is too old for what was asked.
-    #[error("{feature} needs Postgres {needs}; the server is {server}")]
-    TooOld {
-        feature: &'static str,
-        /// The first version that has it.
-        needs: u32,
-        server: ServerVersion,
-    },
-    /// What came is not the protocol as documented.
+    /// The server is too old for failover slots.
+    #[error("a failover slot needs Postgres 17; the server is {server}")]
+    FailoverTooOld { server: ServerVersion },
+    /// The server sent something that the documented protocol does not allow.
     #[error("protocol error: {what}")]
     Protocol { what: Cow<'static, str> },
-    /// The other side ended the connection or the stream without giving a reason.
+    /// The server ended the connection or the stream without a reason.
     #[error("{what}")]
     Closed { what: &'static str },
-    /// The connection string, or the password file it leads to, cannot be used.
+    /// The connection string, or the password file that it names, cannot be used.
     #[error(transparent)]
     ConnInfo(Arc<ConnInfoError>),
     /// A command or a setting cannot be sent, because it contains a NUL character.
@@ -106,15 +100,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// The SQLSTATE, if it was the server that complained.
+    /// The SQLSTATE, if the server answered with an error.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
-            Self::Server(error) => Some(error.sqlstate.as_str()),
+            Self::Server(error) => Some(&error.sqlstate),
             _ => None,
         }
     }
 
-    /// What the server said, if it was the server that complained.
+    /// The server's error, if it answered with one.
     pub fn server(&self) -> Option<&ServerError> {
         match self {
             Self::Server(error) => Some(error),
@@ -122,7 +116,7 @@ impl Error {
         }
     }
 
-    /// What this means for a relay.
+    /// The class of the error, which decides what to do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Server(error) => error.class(),
@@ -137,11 +131,11 @@ impl Error {
             | Self::PasswordMissing { .. }
             | Self::Scram { .. }
             | Self::ChannelBinding { .. }
-            | Self::TooOld { .. }
+            | Self::FailoverTooOld { .. }
             | Self::ConnInfo(_)
             | Self::Nul { .. } => ErrorClass::Configuration,
             Self::Protocol { .. } => ErrorClass::Protocol,
-            // One host that may come back is reason enough to try again.
+            // Retryable if any of the hosts may become available.
             Self::NoServer { attempts } => {
                 let classes = attempts.iter().map(Error::class);
                 let retryable = classes.clone().find(|class| class.is_retryable());
@@ -151,7 +145,7 @@ impl Error {
         }
     }
 
-    /// Whether trying again, with a back-off, can help. See [`ErrorClass::is_retryable`].
+    /// Whether a retry with back-off can help. See [`ErrorClass::is_retryable`].
     pub fn is_retryable(&self) -> bool {
         self.class().is_retryable()
     }
@@ -160,7 +154,7 @@ impl Error {
         Self::Protocol { what: what.into() }
     }
 
-    /// An `io::Error` of postgres-protocol, which uses it for messages it cannot parse.
+    /// A protocol error with postgres-protocol's error about a message that it cannot parse.
     pub(crate) fn malformed(what: &str, source: &io::Error) -> Self {
         Self::protocol(format!("{what}: {source}"))
     }
@@ -184,8 +178,8 @@ impl From<TlsError> for Error {
     }
 }
 
-/// Whatever breaks a connection may pass, but for one thing: a server that refuses the client's
-/// certificate says so, in TLS 1.3, only after the handshake.
+/// The class of an I/O error. All are retryable, except that a server refuses the client's
+/// certificate: in TLS 1.3 the server reports that only after the handshake.
 fn of_io(error: &io::Error) -> ErrorClass {
     use rustls::AlertDescription as Alert;
     let tls = error
@@ -206,7 +200,7 @@ fn of_io(error: &io::Error) -> ErrorClass {
     }
 }
 
-/// One failure after the other, each with its chain of reasons: a list has no single source.
+/// The failures, each with its chain of causes, because a list has no single source.
 fn listed(attempts: &[Error]) -> String {
     let chain = |error: &Error| {
         let first: &dyn std::error::Error = error;

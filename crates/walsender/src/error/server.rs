@@ -1,34 +1,7 @@
-use std::fmt;
-
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorFields;
 
-/// Five characters that say what kind of error it is ("PostgreSQL Error Codes", appendix A).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SqlState([u8; 5]);
-
-impl SqlState {
-    /// The code as text.
-    pub fn as_str(&self) -> &str {
-        str::from_utf8(&self.0).unwrap_or("?????")
-    }
-
-    /// Anything that is not five letters and digits becomes `?????`.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
-        match <[u8; 5]>::try_from(bytes) {
-            Ok(code) if code.iter().all(u8::is_ascii_alphanumeric) => Self(code),
-            _ => Self(*b"?????"),
-        }
-    }
-}
-
-impl fmt::Display for SqlState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// An ErrorResponse. The words are the server's and may be in its language.
+/// An ErrorResponse of the server. The text may be in the server's language.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{severity}: {message} (SQLSTATE {sqlstate}){}{}",
@@ -38,11 +11,12 @@ impl fmt::Display for SqlState {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ServerError {
-    /// `ERROR`, `FATAL` or `PANIC`, never translated. After the last two the session is over.
+    /// `ERROR`, `FATAL` or `PANIC`, not translated. `FATAL` and `PANIC` end the session.
     pub severity: String,
-    pub sqlstate: SqlState,
+    /// The kind of error, five characters ("PostgreSQL Error Codes", appendix A).
+    pub sqlstate: String,
     pub message: String,
-    /// Left out for the classes 22 and 23, where it quotes values of rows.
+    /// The detail. Removed for the SQLSTATE classes 22 and 23, whose details quote values of rows.
     pub detail: Option<String>,
     pub hint: Option<String>,
 }
@@ -52,12 +26,12 @@ pub(crate) fn part(label: &str, text: Option<&str>) -> String {
 }
 
 impl ServerError {
-    /// Whether the server closes the connection after it.
+    /// Whether the server closes the connection after this error.
     pub(crate) fn ends_session(&self) -> bool {
         self.severity != "ERROR"
     }
 
-    /// Logs a notice.
+    /// Logs a NoticeResponse.
     pub(crate) fn log(&self, host: &str) {
         let Self {
             severity, message, ..
@@ -65,12 +39,12 @@ impl ServerError {
         tracing::debug!(host, severity, message, "notice");
     }
 
-    /// Reads the fields of an ErrorResponse or NoticeResponse. A field that cannot be read ends
-    /// the reading: what is known so far is still worth reporting.
+    /// Reads the fields of an ErrorResponse or NoticeResponse, up to the first field that cannot be
+    /// read. The fields before it are still worth reporting.
     pub(crate) fn parse(mut fields: ErrorFields<'_>) -> Self {
         let mut error = Self {
             severity: String::new(),
-            sqlstate: SqlState::from_bytes(b""),
+            sqlstate: sqlstate(b""),
             message: String::new(),
             detail: None,
             hint: None,
@@ -81,7 +55,7 @@ impl ServerError {
             match field.type_() {
                 b'S' => localized = text(),
                 b'V' => error.severity = text(),
-                b'C' => error.sqlstate = SqlState::from_bytes(field.value_bytes()),
+                b'C' => error.sqlstate = sqlstate(field.value_bytes()),
                 b'M' => error.message = text(),
                 b'D' => error.detail = Some(text()),
                 b'H' => error.hint = Some(text()),
@@ -93,9 +67,16 @@ impl ServerError {
                 error.severity = severity;
             }
         }
-        if matches!(&error.sqlstate.0[..2], b"22" | b"23") {
+        if error.sqlstate.starts_with("22") || error.sqlstate.starts_with("23") {
             error.detail = None;
         }
         error
     }
+}
+
+/// An SQLSTATE as text; `?????` for bytes that are not five letters or digits.
+fn sqlstate(bytes: &[u8]) -> String {
+    let is_code = bytes.len() == 5 && bytes.iter().all(u8::is_ascii_alphanumeric);
+    let code = str::from_utf8(bytes).ok().filter(|_| is_code);
+    code.unwrap_or("?????").to_owned()
 }

@@ -1,20 +1,21 @@
-//! What was read from a socket and not used yet.
+//! The buffer of bytes that were read from a socket and not used yet.
 
-/// How much is asked of the socket at a time when streaming.
+/// The size of reads while streaming, in bytes.
 pub(crate) const STREAM_CHUNK: usize = 256 * 1024;
-/// Answers to commands are small.
+/// The size of reads for answers to commands, which are small.
 pub(crate) const SESSION_CHUNK: usize = 8 * 1024;
 
-/// Bytes appended at the end and used from the front, in one piece of memory.
+/// A contiguous buffer: bytes are appended at the end and used from the front.
 ///
-/// It grows with what **arrives**, never with what a length field announces: by a quarter of what it
-/// holds, so that a byte is copied a constant number of times whatever the message's size. The memory
-/// of a giant message is given back after its use.
+/// The buffer grows with bytes that **arrived**, never by a length field: by a quarter of its
+/// content, so that a byte is copied a constant number of times whatever the message's size. The
+/// memory of a very large message is released after its use.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
-    /// Everything before this has been used.
+    /// The number of bytes at the front that have been used.
     used: usize,
+    /// The size of a read.
     chunk: usize,
 }
 
@@ -27,7 +28,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Changes how much is asked for at a time, from the next [`Self::room`] on.
+    /// Changes the size of reads, from the next [`Self::room`] on.
     pub(crate) fn set_chunk(&mut self, chunk: usize) {
         self.chunk = chunk;
     }
@@ -49,7 +50,7 @@ impl ReadBuffer {
         self.used = 0;
     }
 
-    /// The buffer as a place to append to, with room for at least an eighth of a chunk.
+    /// The buffer to append to, with room for at least an eighth of a chunk.
     pub(crate) fn room(&mut self) -> &mut Vec<u8> {
         let unread = self.bytes.len() - self.used;
         let oversized = self.bytes.capacity() > 2 * self.chunk && unread <= self.chunk / 2;
@@ -60,8 +61,8 @@ impl ReadBuffer {
             self.bytes = fresh;
             self.used = 0;
         }
-        // Move the beginning of a message to the front, so that one read takes all that waits in the
-        // socket, always into the same memory, which the processor still has in its cache.
+        // Move the start of a message to the front, so that one read takes all bytes that wait in
+        // the socket, always into the same memory, which is still in the CPU's cache.
         let little = unread <= self.chunk / 64;
         if self.used > 0 && (little || !self.has_room()) {
             self.bytes.drain(..self.used);
@@ -73,7 +74,7 @@ impl ReadBuffer {
         &mut self.bytes
     }
 
-    /// Whether [`Self::room`] would neither move nor grow anything for lack of room.
+    /// Whether there is room for at least an eighth of a chunk without moving or growing.
     pub(crate) fn has_room(&self) -> bool {
         self.bytes.capacity() - self.bytes.len() >= self.chunk / 8
     }
@@ -105,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_message_goes_to_the_front() {
+    fn the_start_of_a_message_is_moved_to_the_front() {
         let mut buffer = ReadBuffer::new(1024);
         buffer.room().extend_from_slice(&[7; 600]);
         buffer.advance(590);
-        // So all that waits can be read at once.
+        // Moved, so that one read takes all bytes that wait.
         assert_eq!(buffer.room().as_slice(), [7; 10]);
-        // What is more stays where it is, while there is some room behind it.
+        // More than a little is not moved while there is room behind it.
         buffer.room().extend_from_slice(&[8; 600]);
         buffer.advance(500);
         assert_eq!(buffer.room().len(), 610);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unread_survives_moving() {
+    fn unread_bytes_survive_moving() {
         let mut buffer = ReadBuffer::new(64);
         let mut next = 0_u8;
         let mut expected = 0_u8;

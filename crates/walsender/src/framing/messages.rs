@@ -1,9 +1,9 @@
 //! The messages of a replication stream, as pure functions over bytes.
 //!
-//! Source: PostgreSQL documentation, "Message Formats" (CopyData and what may come between) and
-//! "Streaming Replication Protocol" (XLogData `w`, primary keepalive `k`, standby status `r`).
+//! Source: PostgreSQL documentation, "Message Formats" (CopyData and other messages) and "Streaming
+//! Replication Protocol" (XLogData `w`, primary keepalive `k`, standby status `r`).
 //!
-//! Nothing here allocates, except for an error that is returned.
+//! Only errors are allocated.
 
 use postgres_protocol::message::backend::{
     self, COMMAND_COMPLETE_TAG, COPY_DATA_TAG, COPY_DONE_TAG, ERROR_RESPONSE_TAG,
@@ -13,115 +13,103 @@ use walrelay_lsn::{CommitEnd, Lsn};
 
 use crate::error::{Error, ServerError};
 
-/// The longest message that is believed: Postgres builds each in one allocation of less than 1 GiB
-/// (`MaxAllocSize`), and the length counts itself.
+/// The limit of a message's length field: every accepted value is below it. Postgres builds a
+/// message in one allocation of less than 1 GiB (`MaxAllocSize`), and the length counts its own 4
+/// bytes.
 pub const MAX_MESSAGE: usize = (1 << 30) + 4;
 
-/// The tag and the length.
+/// Size of a message's header: tag and length.
 pub(crate) const HEADER: usize = 5;
-/// `w`, start, end, clock.
+/// Size of the fixed part of XLogData: `w`, start, end, clock.
 const XLOG_DATA: usize = 25;
-/// `k`, end, clock, whether to reply.
+/// Size of a keepalive: `k`, end, clock, whether to reply.
 const KEEPALIVE: usize = 18;
-/// A whole standby status update with its header: `r`, three positions, clock, whether to reply.
+/// Size of a standby status update with its header: `r`, three positions, clock, whether to reply.
 pub(crate) const STATUS_UPDATE: usize = HEADER + 34;
 
-/// One message of the stream that means something to a relay, borrowed from the bytes it came in.
+/// A frame: an XLogData message or a keepalive of the stream, borrowed from the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// What the output plugin wrote.
+    /// A message of the output plugin.
     XLogData {
-        /// Where the WAL that this speaks of begins. Not a position to confirm.
+        /// The start of the WAL data in this message. Must not be confirmed.
         start: Lsn,
-        /// The end of WAL on the server as it knew it then. Not a position to confirm either.
+        /// The server's end of WAL at the time of sending. Must not be confirmed either.
         end: Lsn,
         /// The server's clock, in microseconds since the beginning of 2000 (UTC).
         sent_at: i64,
         /// The output plugin's message.
         body: &'a [u8],
     },
-    /// The server is alive.
+    /// A primary keepalive message.
     Keepalive {
-        /// How far the server has decoded: everything before it that concerns this slot has been
-        /// sent.
+        /// The position that the server has decoded up to: all changes before it for this slot have
+        /// been sent.
         wal_end: Lsn,
         /// The server's clock, in microseconds since the beginning of 2000 (UTC).
         sent_at: i64,
-        /// Whether the server wants a status update now, or else it will end the connection.
+        /// Whether the server asks for a status update at once. Without one it ends the connection.
         reply_requested: bool,
     },
 }
 
-/// How far a relay has come, as the server is to know it (`r`, standby status update).
+/// A standby status update (`r`): the positions that a relay reports to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusUpdate {
-    /// The end of what was received. Shown in `pg_stat_replication.write_lsn`; the server relies on
-    /// nothing of it.
+    /// The end of what was received. Shown in `pg_stat_replication.write_lsn`; the server does not
+    /// use it otherwise.
     pub written: Lsn,
-    /// What is safe: the server makes it the slot's `confirmed_flush_lsn`, forgets what is before
-    /// it, and never sends that again. [`Lsn::ZERO`] in it means "nothing to confirm".
+    /// The position to confirm: it becomes the slot's `confirmed_flush_lsn`. The server removes WAL
+    /// before it and never sends it again. [`Lsn::ZERO`] means "nothing to confirm".
     pub flushed: CommitEnd,
-    /// Shown in `pg_stat_replication.replay_lsn`, and what `synchronous_commit=remote_apply` waits
-    /// for.
+    /// Shown in `pg_stat_replication.replay_lsn`; `synchronous_commit=remote_apply` waits for it.
     pub applied: CommitEnd,
-    /// The client's clock in microseconds since the beginning of 2000 (UTC), from which the server
-    /// computes `reply_time`.
+    /// The client's clock in microseconds since the beginning of 2000 (UTC), shown as
+    /// `pg_stat_replication.reply_time`.
     pub clock_us_since_2000: i64,
-    /// Whether the server is to answer with a keepalive at once. Set it in periodic updates, never
-    /// in the answer to a keepalive: they would be sent to and fro without end.
+    /// Whether the server must answer with a keepalive at once. Set it in periodic updates, never
+    /// in the answer to a keepalive: both sides would reply for ever.
     pub reply_requested: bool,
 }
 
-/// A [`Frame`] by positions instead of references, so that a buffer can be asked first and
-/// borrowed from later.
+/// The kind of a message. It borrows nothing from the buffer; [`frame`] reads the fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
-    XLogData {
-        start: Lsn,
-        end: Lsn,
-        sent_at: i64,
-    },
-    Keepalive {
-        wal_end: Lsn,
-        sent_at: i64,
-        reply_requested: bool,
-    },
-    /// Something that may come at any time and is not for us: a notice, a changed parameter.
-    Aside,
-    /// An ErrorResponse.
+    XLogData,
+    Keepalive,
+    /// A message that may arrive at any time and is ignored: a notice, a changed parameter.
+    Ignored,
+    /// ErrorResponse.
     Failed,
-    /// CopyDone.
-    CopyDone,
-    /// CommandComplete: a server that shuts down sends it without a CopyDone before it.
-    CommandComplete,
+    /// CopyDone, or CommandComplete: a server that shuts down sends the latter without the former.
+    Ended,
     /// ReadyForQuery.
     Ready,
 }
 
-/// One whole message at the beginning of some bytes.
+/// Kind and length of a whole message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     pub(crate) kind: Kind,
-    /// Its length in bytes, header and all.
+    /// The length in bytes, with the header.
     pub(crate) total: usize,
 }
 
-/// Reads the first message of the stream that is a [`Frame`], and how many bytes it ends after.
-/// Notices and parameters before it are passed over; they count among those bytes.
-///
-/// `Ok(None)` if the bytes end before it is whole.
+/// Parses the first [`Frame`] in `bytes`. Returns it with the number of bytes up to its end,
+/// including ignored messages before it (notices, parameters). `Ok(None)` if the frame is not
+/// complete.
 ///
 /// # Errors
-/// [`Error::Protocol`] for a length that cannot be, a message that has no place in a replication
-/// stream, a CopyData of unknown kind or too short for its kind. [`Error::Server`] for an
-/// ErrorResponse. [`Error::Closed`] for a CopyDone and whatever else ends the stream.
+/// [`Error::Protocol`] for an impossible length, a message that a replication stream does not
+/// allow, or a CopyData of unknown kind or wrong size. [`Error::Server`] for an ErrorResponse.
+/// [`Error::Closed`] for a CopyDone or another message that ends the stream.
 pub fn parse_frame(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Error> {
-    let mut passed = 0;
-    while let Some(layout) = layout(&bytes[passed..])? {
-        let message = &bytes[passed..passed + layout.total];
-        passed += layout.total;
+    let mut end = 0;
+    while let Some(layout) = layout(&bytes[end..])? {
+        let message = &bytes[end..end + layout.total];
+        end += layout.total;
         if let Some(frame) = frame(message, layout.kind) {
-            return Ok(Some((frame, passed)));
+            return Ok(Some((frame, end)));
         }
         if let Some(error) = end_of_stream(message, layout.kind) {
             return Err(error);
@@ -130,7 +118,8 @@ pub fn parse_frame(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Error> {
     Ok(None)
 }
 
-/// The header of the message at the beginning, if there are enough bytes for one.
+/// Tag and total length of the message at the start of `bytes`; `None` if its header is not
+/// complete.
 #[inline]
 pub(crate) fn header(bytes: &[u8]) -> Result<Option<(u8, usize)>, Error> {
     let Some(&[tag, a, b, c, d]) = bytes.first_chunk() else {
@@ -150,10 +139,10 @@ fn bad_length(tag: u8, length: usize) -> Error {
     Error::protocol(format!("message {:?} of length {length}", char::from(tag)))
 }
 
-/// What stands at the beginning; `None` if it is not whole.
+/// The layout of the message at the start of `bytes`; `None` if the message is not complete.
 #[inline]
 pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
-    // By far the most frequent, and nothing but comparisons.
+    // Fast path for XLogData, by far the most frequent message: only comparisons.
     if let Some(head) = bytes.first_chunk::<{ HEADER + XLOG_DATA }>()
         && head[0] == COPY_DATA_TAG
         && head[HEADER] == b'w'
@@ -162,11 +151,7 @@ pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
         // The length counts itself, but not the tag.
         if (4 + XLOG_DATA..MAX_MESSAGE).contains(&length) && length < bytes.len() {
             return Ok(Some(Layout {
-                kind: Kind::XLogData {
-                    start: Lsn::new(be_u64(head, HEADER + 1)),
-                    end: Lsn::new(be_u64(head, HEADER + 9)),
-                    sent_at: be_u64(head, HEADER + 17) as i64,
-                },
+                kind: Kind::XLogData,
                 total: length + 1,
             }));
         }
@@ -174,7 +159,7 @@ pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
     any_layout(bytes)
 }
 
-/// The same of any message.
+/// Like [`layout`], for any message.
 #[inline(never)]
 fn any_layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
     let Some((tag, total)) = header(bytes)? else {
@@ -186,7 +171,7 @@ fn any_layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
     let kind = if tag == COPY_DATA_TAG {
         copy_data(&bytes[HEADER..total])?
     } else {
-        between(tag)?
+        other_kind(tag).ok_or_else(|| unknown(tag, "in a replication stream"))?
     };
     Ok(Some(Layout { kind, total }))
 }
@@ -194,27 +179,10 @@ fn any_layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
 #[inline]
 fn copy_data(body: &[u8]) -> Result<Kind, Error> {
     match body.first() {
-        Some(b'w') => {
-            if let Some(head) = body.first_chunk::<XLOG_DATA>() {
-                return Ok(Kind::XLogData {
-                    start: Lsn::new(be_u64(head, 1)),
-                    end: Lsn::new(be_u64(head, 9)),
-                    sent_at: be_u64(head, 17) as i64,
-                });
-            }
-        }
-        Some(b'k') => {
-            if let Ok(whole) = <&[u8; KEEPALIVE]>::try_from(body) {
-                return Ok(Kind::Keepalive {
-                    wal_end: Lsn::new(be_u64(whole, 1)),
-                    sent_at: be_u64(whole, 9) as i64,
-                    reply_requested: whole[17] != 0,
-                });
-            }
-        }
-        _ => {}
+        Some(b'w') if body.len() >= XLOG_DATA => Ok(Kind::XLogData),
+        Some(b'k') if body.len() == KEEPALIVE => Ok(Kind::Keepalive),
+        kind => Err(unknown_copy_data(kind, body.len())),
     }
-    Err(unknown_copy_data(body.first(), body.len()))
 }
 
 #[cold]
@@ -225,61 +193,64 @@ fn unknown_copy_data(kind: Option<&u8>, len: usize) -> Error {
     })
 }
 
+/// The kind of a message that is no CopyData; `None` if a COPY does not allow it.
 #[cold]
-fn between(tag: u8) -> Result<Kind, Error> {
+pub(crate) fn other_kind(tag: u8) -> Option<Kind> {
     match tag {
-        NOTICE_RESPONSE_TAG | PARAMETER_STATUS_TAG | NOTIFICATION_RESPONSE_TAG => Ok(Kind::Aside),
-        ERROR_RESPONSE_TAG => Ok(Kind::Failed),
-        COPY_DONE_TAG => Ok(Kind::CopyDone),
-        COMMAND_COMPLETE_TAG => Ok(Kind::CommandComplete),
-        READY_FOR_QUERY_TAG => Ok(Kind::Ready),
-        other => Err(Error::protocol(format!(
-            "message {:?} in a replication stream",
-            char::from(other)
-        ))),
-    }
-}
-
-/// The frame in `message`, the whole bytes of one message of this kind.
-#[inline]
-pub(crate) fn frame(message: &[u8], kind: Kind) -> Option<Frame<'_>> {
-    match kind {
-        Kind::XLogData {
-            start,
-            end,
-            sent_at,
-        } => Some(Frame::XLogData {
-            start,
-            end,
-            sent_at,
-            body: &message[HEADER + XLOG_DATA..],
-        }),
-        Kind::Keepalive {
-            wal_end,
-            sent_at,
-            reply_requested,
-        } => Some(Frame::Keepalive {
-            wal_end,
-            sent_at,
-            reply_requested,
-        }),
+        NOTICE_RESPONSE_TAG | PARAMETER_STATUS_TAG | NOTIFICATION_RESPONSE_TAG => {
+            Some(Kind::Ignored)
+        }
+        ERROR_RESPONSE_TAG => Some(Kind::Failed),
+        COPY_DONE_TAG | COMMAND_COMPLETE_TAG => Some(Kind::Ended),
+        READY_FOR_QUERY_TAG => Some(Kind::Ready),
         _ => None,
     }
 }
 
-/// Why the stream ends with this message; `None` if it does not.
+/// The error about a message that is not allowed in this place.
+#[cold]
+pub(crate) fn unknown(tag: u8, place: &str) -> Error {
+    Error::protocol(format!("message {:?} {place}", char::from(tag)))
+}
+
+/// The frame in `message`, which is one whole message of this kind; `None` if the kind is no frame.
+#[inline]
+pub(crate) fn frame(message: &[u8], kind: Kind) -> Option<Frame<'_>> {
+    match kind {
+        Kind::XLogData => {
+            let (head, body) = message.split_first_chunk::<{ HEADER + XLOG_DATA }>()?;
+            Some(Frame::XLogData {
+                start: Lsn::new(be_u64(head, HEADER + 1)),
+                end: Lsn::new(be_u64(head, HEADER + 9)),
+                sent_at: be_u64(head, HEADER + 17) as i64,
+                body,
+            })
+        }
+        Kind::Keepalive => {
+            let whole = message.first_chunk::<{ HEADER + KEEPALIVE }>()?;
+            Some(Frame::Keepalive {
+                wal_end: Lsn::new(be_u64(whole, HEADER + 1)),
+                sent_at: be_u64(whole, HEADER + 9) as i64,
+                reply_requested: whole[HEADER + 17] != 0,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The error if this message ends the stream.
 #[cold]
 pub(crate) fn end_of_stream(message: &[u8], kind: Kind) -> Option<Error> {
     match kind {
         Kind::Failed => Some(server_error(message)),
-        Kind::CopyDone | Kind::CommandComplete | Kind::Ready => Some(Error::Closed {
+        Kind::Ended | Kind::Ready => Some(Error::Closed {
             what: "the server has ended the replication stream; it is probably shutting down",
         }),
-        Kind::XLogData { .. } | Kind::Keepalive { .. } | Kind::Aside => None,
+        Kind::XLogData | Kind::Keepalive | Kind::Ignored => None,
     }
 }
 
-/// The ErrorResponse that these bytes are.
+/// Parses an ErrorResponse.
 pub(crate) fn server_error(message: &[u8]) -> Error {
     match backend::Message::parse(&mut message.into()) {
         Ok(Some(backend::Message::ErrorResponse(body))) => ServerError::parse(body.fields()).into(),
@@ -287,7 +258,7 @@ pub(crate) fn server_error(message: &[u8]) -> Error {
     }
 }
 
-/// A standby status update as it goes over the wire.
+/// Encodes a standby status update.
 pub(crate) fn status_update(update: &StatusUpdate) -> [u8; STATUS_UPDATE] {
     let mut message = [0; STATUS_UPDATE];
     message[0] = COPY_DATA_TAG;
@@ -301,7 +272,8 @@ pub(crate) fn status_update(update: &StatusUpdate) -> [u8; STATUS_UPDATE] {
     message
 }
 
-/// The number at `at`, a place that the compiler sees to be inside.
+/// The big-endian number at offset `at`. The size of `bytes` is constant, so that the compiler can
+/// omit bounds checks.
 #[inline]
 fn be_u64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let mut number = [0; 8];

@@ -1,5 +1,5 @@
-//! What goes over the socket: messages as pure functions over bytes ([`parse_frame`]), the buffer they
-//! are read into, and the socket with both.
+//! Framing: messages as pure functions over bytes ([`parse_frame`]), the read buffer, and the
+//! socket with both.
 
 pub(crate) mod buffer;
 pub(crate) mod messages;

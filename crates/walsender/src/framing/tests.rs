@@ -5,7 +5,7 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use super::messages::*;
 use crate::error::Error;
 
-/// A message with its header.
+/// Encodes a message with its header.
 pub(crate) fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![tag];
     bytes.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
@@ -86,9 +86,9 @@ fn sent() -> impl Strategy<Value = Sent> {
 }
 
 proptest! {
-    /// What was encoded is found again, in order, and the end of the bytes is the end of the frames.
+    /// Encoded frames are parsed in order, up to the end of the bytes.
     #[test]
-    fn finds_what_was_sent(all in vec(sent(), 0..20)) {
+    fn all_encoded_frames_are_parsed(all in vec(sent(), 0..20)) {
         let bytes: Vec<u8> = all.iter().flat_map(Sent::bytes).collect();
         let mut at = 0;
         for frame in all.iter().filter_map(Sent::frame) {
@@ -99,14 +99,13 @@ proptest! {
         prop_assert!(parse_frame(&bytes[at..]).unwrap().is_none());
     }
 
-    /// However little of a frame is there: not yet, and no error.
     #[test]
     fn a_part_of_a_frame_is_no_frame(one in sent(), cut in any::<prop::sample::Index>()) {
         let bytes = one.bytes();
         prop_assert!(parse_frame(&bytes[..cut.index(bytes.len())]).unwrap().is_none());
     }
 
-    /// Whatever bytes come: an answer, no panic; and what is returned lies within them.
+    /// No bytes make the parser panic, and a returned length is within them.
     #[test]
     fn any_bytes(bytes in vec(any::<u8>(), 0..200)) {
         if let Ok(Some((_, length))) = parse_frame(&bytes) {
@@ -114,7 +113,7 @@ proptest! {
         }
     }
 
-    /// The same with bytes that look more like the protocol.
+    /// The same with bytes that are closer to the protocol.
     #[test]
     fn any_body_behind_a_right_header(
         tag in prop::sample::select(&b"dEcCZNSA"[..]),
@@ -130,7 +129,7 @@ proptest! {
 }
 
 #[test]
-fn lengths_that_cannot_be() {
+fn impossible_lengths_are_errors() {
     for length in [
         0,
         1,
@@ -146,14 +145,14 @@ fn lengths_that_cannot_be() {
         assert!(matches!(&error, Error::Protocol { .. }), "{error}");
         assert!(error.to_string().contains(&length.to_string()), "{error}");
     }
-    // The longest that Postgres can send is only not there yet.
+    // The longest length that Postgres can send is accepted; the message is not complete.
     let mut bytes = vec![b'd'];
     bytes.extend_from_slice(&(MAX_MESSAGE as u32 - 1).to_be_bytes());
     assert!(parse_frame(&bytes).unwrap().is_none());
 }
 
 #[test]
-fn what_has_no_place_in_a_stream_is_an_error() {
+fn messages_that_a_stream_does_not_allow_are_errors() {
     let unknown: [(u8, &[u8]); 6] = [
         (b'd', b""),
         (b'd', b"x"),
@@ -179,7 +178,7 @@ fn the_servers_error_comes_with_its_fields() {
         error.to_string(),
         "ERROR: slot is active (SQLSTATE 55006); PID 7; hint: wait"
     );
-    // Cut short: what is there is reported.
+    // Of a truncated message the fields that are there are reported.
     let error = parse_frame(&message(b'E', b"VFATAL\0C57P01\0Mbye")).unwrap_err();
     assert_eq!(error.sqlstate(), Some("57P01"));
 }

@@ -1,4 +1,4 @@
-//! A socket with what was read from it and what is to be written to it.
+//! A socket with its buffers for reading and writing.
 
 use std::future::Future;
 use std::io;
@@ -17,19 +17,19 @@ use super::buffer::{ReadBuffer, SESSION_CHUNK};
 use super::messages;
 use crate::error::{Error, ServerError};
 
-/// The longest message that is accepted before the login is over.
+/// The longest message that is accepted during login, in bytes.
 pub(crate) const LOGIN_MESSAGE: usize = 64 * 1024;
 
-/// What kind of socket a connection goes by, encrypted or not.
+/// The kind of socket of a connection, encrypted or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Socket {
-    /// TCP, on the same machine or not.
+    /// TCP, to this machine or another one.
     Tcp,
-    /// A Unix-domain socket, so the same machine.
+    /// A Unix-domain socket, always on the same machine.
     Unix,
 }
 
-/// What carries the bytes.
+/// The socket, or the TLS stream over it.
 #[derive(Debug)]
 pub(crate) enum Transport {
     Tcp(TcpStream),
@@ -37,22 +37,13 @@ pub(crate) enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Calls the same method of whatever is inside.
+/// Calls the same method of the inner stream.
 macro_rules! delegate {
-    ($self:ident, $stream:ident => $call:expr) => {
+    ($self:ident.$method:ident($($argument:ident),*)) => {
         match $self.get_mut() {
-            Transport::Tcp(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-            Transport::Unix(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-            Transport::Tls(stream) => {
-                let $stream = Pin::new(stream.as_mut());
-                $call
-            }
+            Transport::Tcp(stream) => Pin::new(stream).$method($($argument),*),
+            Transport::Unix(stream) => Pin::new(stream).$method($($argument),*),
+            Transport::Tls(stream) => Pin::new(stream).$method($($argument),*),
         }
     };
 }
@@ -64,7 +55,7 @@ impl AsyncRead for Transport {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        delegate!(self, stream => stream.poll_read(cx, buf))
+        delegate!(self.poll_read(cx, buf))
     }
 }
 
@@ -74,33 +65,35 @@ impl AsyncWrite for Transport {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        delegate!(self, stream => stream.poll_write(cx, buf))
+        delegate!(self.poll_write(cx, buf))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, stream => stream.poll_flush(cx))
+        delegate!(self.poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, stream => stream.poll_shutdown(cx))
+        delegate!(self.poll_shutdown(cx))
     }
 }
 
-/// One message of a server that is not streaming.
+/// A message of a server outside a replication stream.
 pub(crate) enum Incoming {
     Message(Message),
-    /// CopyBothResponse, which postgres-protocol does not know.
+    /// CopyBothResponse, which postgres-protocol cannot parse.
     CopyBoth,
 }
 
-/// A connection. Every method can be dropped at any await and called again.
+/// A connection. Every future of it is cancel-safe: it can be dropped at any await and called
+/// again.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) transport: Transport,
     pub(crate) host: Arc<str>,
     pub(crate) inbox: ReadBuffer,
-    outbox: BytesMut,
-    /// Whether something was given to the transport that it may not have passed on yet.
+    /// The bytes to write, to append to.
+    pub(crate) outbox: BytesMut,
+    /// Whether the transport may hold bytes that it has not written to the socket yet.
     unflushed: bool,
 }
 
@@ -134,12 +127,7 @@ impl Wire {
         }
     }
 
-    /// What is to be written, to append to.
-    pub(crate) fn outbox(&mut self) -> &mut BytesMut {
-        &mut self.outbox
-    }
-
-    /// Appends a message; `what` names it if it cannot be encoded because of a NUL.
+    /// Queues a message. `what` names it in the error if it contains a NUL character.
     pub(crate) fn queue(
         &mut self,
         what: &'static str,
@@ -152,7 +140,7 @@ impl Wire {
         })
     }
 
-    /// Writes everything queued.
+    /// Writes all queued messages.
     pub(crate) async fn flush(&mut self) -> Result<(), Error> {
         while !self.outbox.is_empty() {
             self.unflushed = true;
@@ -171,14 +159,15 @@ impl Wire {
         Ok(())
     }
 
-    /// One read. 0 bytes read is [`Error::Closed`].
+    /// Reads once from the transport into the buffer. The end of the connection is
+    /// [`Error::Closed`].
     pub(crate) async fn fill(&mut self) -> Result<usize, Error> {
         let read = self.transport.read_buf(self.inbox.room()).await;
         self.was_read(read)
     }
 
-    /// What can be read without waiting, as long as there is room without growing. For TLS, where
-    /// one read returns one record, 16 KiB at most.
+    /// Reads what is available without waiting, if the buffer has room without growing. For TLS,
+    /// where a read returns one TLS record of at most 16 KiB.
     pub(crate) fn fill_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         if !self.inbox.has_room() {
             return Poll::Pending;
@@ -195,13 +184,14 @@ impl Wire {
         match read {
             Ok(0) => Err(closed),
             Ok(read) => Ok(read),
-            // What rustls makes of a connection that ends without a close_notify, as Postgres' do.
+            // rustls' error for a connection that ends without a close_notify, as Postgres does.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(closed),
             Err(error) => Err(self.io_error("reading", error)),
         }
     }
 
-    /// The next whole message, none longer than `limit`. Notices are logged and passed over.
+    /// Receives the next whole message; one longer than `limit` bytes is an error. Notices are
+    /// logged and skipped.
     pub(crate) async fn receive(&mut self, limit: usize) -> Result<Incoming, Error> {
         loop {
             let header = messages::header(self.inbox.unread())?;
@@ -223,6 +213,7 @@ impl Wire {
         }
     }
 
+    /// Takes a whole message from the buffer. `None`: a notice or a notification, which is skipped.
     fn take(&mut self, tag: u8, total: usize) -> Result<Option<Incoming>, Error> {
         if tag == b'W' {
             self.inbox.advance(total);
@@ -242,11 +233,11 @@ impl Wire {
         }
     }
 
-    /// Says good-bye, as far as that goes without waiting for the other side.
+    /// Sends Terminate and shuts down the transport, without waiting for the server.
     pub(crate) async fn terminate(mut self) {
         frontend::terminate(&mut self.outbox);
         if self.flush().await.is_ok() {
-            // The connection is over whatever this says.
+            // The connection is over in any case.
             let _ = self.transport.shutdown().await;
         }
     }

@@ -1,13 +1,14 @@
-//! Logging in: from the startup message to AuthenticationOk.
+//! Authentication: from the server's first request after the startup message to AuthenticationOk.
 //!
 //! Source: PostgreSQL documentation, "Start-up" and "SASL Authentication" in "Message Flow".
 //!
 //! The server may be an impostor, so `require_auth` and `channel_binding` limit what it gets:
-//! - The password itself or its MD5 hash is sent only if it was allowed by name.
-//! - With encryption and `channel_binding` not disabled, SCRAM is bound to the server's certificate
-//!   if the server offers that. Otherwise the message says that the client would have (`y`), so that
-//!   a server whose offer was removed in between notices.
-//! - After SCRAM has begun, AuthenticationOk counts only behind the server's own proof that it
+//! - The password itself or its MD5 hash is sent only if `require_auth` lists the method.
+//! - With encryption, and unless `channel_binding=disable`, SCRAM is bound to the server's
+//!   certificate if the server offers that. Otherwise the client's message says that the client
+//!   supports channel binding (`y`), so that a server whose offer was removed by an attacker
+//!   detects that.
+//! - After SCRAM has begun, AuthenticationOk is accepted only after the server's proof that it
 //!   knows the password.
 
 use fallible_iterator::FallibleIterator;
@@ -24,7 +25,7 @@ use crate::error::{Error, ServerError};
 use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 use crate::tls::tls_server_end_point;
 
-/// Takes part in whatever exchange the server asks for, until it says AuthenticationOk.
+/// Authenticates by the method that the server asks for, up to AuthenticationOk.
 pub(crate) async fn authenticate(
     wire: &mut Wire,
     info: &ConnInfo,
@@ -45,7 +46,7 @@ impl Login<'_> {
         self.check_allowed(&request)?;
         let salt = match request {
             Message::AuthenticationSasl(body) => return self.scram(&body).await,
-            // The server lets us in without asking: trust, peer, or a certificate.
+            // Accepted without a password: trust, peer, or a certificate.
             Message::AuthenticationOk => return self.demand_no_binding(),
             Message::AuthenticationMd5Password(body) => Some(body.salt()),
             Message::AuthenticationCleartextPassword => None,
@@ -64,7 +65,7 @@ impl Login<'_> {
         self.ok().await
     }
 
-    /// Whether `require_auth` allows what the server asks for.
+    /// Returns an error if `require_auth` does not allow the method that the server asks for.
     fn check_allowed(&self, request: &Message) -> Result<(), Error> {
         let methods = self.info.require_auth;
         let (allowed, asked, remedy) = match request {
@@ -150,7 +151,7 @@ impl Login<'_> {
         self.ok().await
     }
 
-    /// Which mechanism to use, and what to say about channel binding.
+    /// Chooses the SASL mechanism and the channel binding.
     fn choose(&self, offered: &[String]) -> Result<(&'static str, Binding), Error> {
         let offers = |mechanism| offered.iter().any(|offered| offered == mechanism);
         let wanted = self.info.channel_binding;
@@ -180,6 +181,7 @@ impl Login<'_> {
         }
     }
 
+    /// Expects AuthenticationOk.
     async fn ok(&mut self) -> Result<(), Error> {
         match self.receive().await? {
             Message::AuthenticationOk => Ok(()),
@@ -189,7 +191,7 @@ impl Login<'_> {
         }
     }
 
-    /// Writes what is queued, and returns the server's answer.
+    /// Writes queued messages, and returns the server's answer.
     async fn receive(&mut self) -> Result<Message, Error> {
         self.wire.flush().await?;
         match self.wire.receive(LOGIN_MESSAGE).await? {

@@ -1,4 +1,4 @@
-//! From a list of hosts to a socket that is logged in.
+//! Connects to one of several hosts and logs in.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,39 +18,39 @@ use crate::error::{Error, ErrorClass, ServerError};
 use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 use crate::tls::TlsContext;
 
-/// What a session is for.
+/// The kind of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionKind {
-    /// Ordinary SQL.
+    /// Only SQL.
     Sql,
-    /// Replication commands, and SQL too (`replication=database`). It takes one of the server's
-    /// `max_wal_senders`, and the role needs REPLICATION.
+    /// Replication commands and SQL (`replication=database`). The session occupies one of the
+    /// server's `max_wal_senders`, and the role needs REPLICATION.
     Replication,
 }
 
 impl Session {
-    /// Connects and logs in: tries the hosts of `info` in order, every address that a name has,
-    /// each for `connect_timeout` at most, until one is found that `target_session_attrs` accepts.
+    /// Connects and logs in. Tries the hosts of `info` in order, with every address of a name, each
+    /// for `connect_timeout` at most, until a server is accepted by `target_session_attrs`.
     ///
-    /// `settings` are run-time parameters that hold from the first moment, such as
-    /// `("wal_sender_timeout", "5s")`. Fixed besides are `client_encoding`, `DateStyle`,
-    /// `IntervalStyle`, `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form.
+    /// `settings` are run-time parameters in the startup message, such as `("wal_sender_timeout",
+    /// "5s")`. The message also sets `client_encoding`, `DateStyle`, `IntervalStyle`,
+    /// `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form.
     ///
-    /// With `sslmode=prefer` the connection is unencrypted if the server says that it has no TLS;
-    /// unlike libpq nothing is tried a second time the other way after a failure.
+    /// With `sslmode=prefer` the connection is unencrypted if the server reports that it has no
+    /// TLS. Unlike libpq, a failed attempt is not repeated without encryption.
     ///
-    /// A password file is read only if `info` names one: give it the one of `PGPASSFILE` or
-    /// `~/.pgpass` there if it exists.
+    /// A password file is read only if `info` names one: the caller must set
+    /// [`passfile`](ConnInfo::passfile) to use `PGPASSFILE` or `~/.pgpass`.
     ///
     /// # Errors
-    /// If there was one attempt only, its own error. [`Error::NoServer`] lists several. A server
+    /// The error of the attempt if there was only one; [`Error::NoServer`] lists several. A server
     /// that refuses the login ends the search, as in libpq.
     pub async fn connect(
         info: &ConnInfo,
         kind: SessionKind,
         settings: &[(&str, &str)],
     ) -> Result<Self, Error> {
-        // On the heap: it holds everything from the resolver to the login.
+        // Boxed, because the future is large: it contains all steps from the resolver to the login.
         Box::pin(connect(info, kind, settings)).await
     }
 }
@@ -74,7 +74,7 @@ async fn connect(
         if let Some(session) = plan.try_all(standby, &mut attempts).await? {
             return Ok(session);
         }
-        // No standby: the second round tries, and reports, every host again.
+        // Without a standby, the second round tries and reports every host again.
         attempts.clear();
     }
     match plan.try_all(wanted, &mut attempts).await? {
@@ -83,7 +83,7 @@ async fn connect(
     }
 }
 
-/// A single failure speaks for itself.
+/// A single error is returned as it is, several as [`Error::NoServer`].
 fn sum_up(mut attempts: Vec<Error>) -> Error {
     if attempts.len() == 1 {
         return attempts.remove(0);
@@ -100,7 +100,8 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// `Ok(None)` if none would do; why not has been appended to `attempts`.
+    /// Tries all hosts. Returns `Ok(None)` if none was accepted; the reasons are appended to
+    /// `attempts`.
     async fn try_all(
         &self,
         wanted: TargetSessionAttrs,
@@ -137,7 +138,7 @@ impl Plan<'_> {
         attempt: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let after = self.info.connect_timeout;
-        // On the heap: it holds everything from the resolver to the login.
+        // Boxed, because the future is large.
         let finished = timeout(after, Box::pin(attempt)).await;
         finished.unwrap_or_else(|_| {
             let host = host.to_string().into();
@@ -163,7 +164,7 @@ impl Plan<'_> {
         Ok(targets)
     }
 
-    /// One attempt: socket, encryption, login, and whether it is a server that will do.
+    /// Makes one attempt: socket, TLS, login, and the check of `target_session_attrs`.
     async fn open(
         &self,
         host: &Host,
@@ -173,7 +174,7 @@ impl Plan<'_> {
         let failed = |error| io_error(host, "connecting", error);
         let transport = if let Some(address) = target {
             let socket = TcpStream::connect(address).await.map_err(failed)?;
-            tune(&socket, self.info.keepalives)
+            set_tcp_options(&socket, self.info.keepalives)
                 .map_err(|error| io_error(host, "setting up the socket", error))?;
             self.encrypt(host, socket).await?
         } else {
@@ -185,7 +186,7 @@ impl Plan<'_> {
         self.queue_startup(&mut wire)?;
         authenticate(&mut wire, self.info, host).await?;
         let mut session = until_ready(wire, host).await?;
-        let Some(found) = is_wanted(&mut session, wanted).await? else {
+        let Some(found) = mismatch(&mut session, wanted).await? else {
             return Ok(session);
         };
         session.close().await;
@@ -196,7 +197,7 @@ impl Plan<'_> {
         })
     }
 
-    /// Asks for TLS and sets it up, as far as `sslmode` wants it.
+    /// Asks the server for TLS and sets it up, as `sslmode` demands.
     async fn encrypt(&self, host: &Host, mut socket: TcpStream) -> Result<Transport, Error> {
         let Some(tls) = &self.tls else {
             return Ok(Transport::Tcp(socket));
@@ -205,16 +206,16 @@ impl Plan<'_> {
         let mut request = bytes::BytesMut::new();
         frontend::ssl_request(&mut request);
         socket.write_all(&request).await.map_err(failed)?;
-        // Bytes behind the answer would count as decrypted ones, though anybody could have sent
-        // them (CVE-2021-23222).
+        // More bytes than the answer are an error: they would be treated as decrypted data,
+        // although anybody could have sent them (CVE-2021-23222).
         let mut answer = [0; 16];
         let read = socket.read(&mut answer).await.map_err(failed)?;
         match (answer[0], read) {
             (_, 0) => Err(Error::Closed {
                 what: "the server closed the connection when asked for TLS",
             }),
-            // A server that is out of processes answers so. An error's words are not shown, since
-            // its sender is not known (CVE-2024-10977).
+            // A server without a free process answers so. The error's text is not shown, because
+            // the sender is not authenticated (CVE-2024-10977).
             (b'E', _) => Err(Error::Closed {
                 what: "the server answered with an error when asked for TLS",
             }),
@@ -237,8 +238,9 @@ impl Plan<'_> {
         }
     }
 
-    /// The parameters make the text form of values independent of the defaults of server and role.
-    /// `TimeZone` is left alone: a `timestamptz` names its offset.
+    /// Queues the startup message. Its parameters make the text form of values independent of the
+    /// defaults of server and role. `TimeZone` is not set, because a `timestamptz` contains its
+    /// offset.
     fn queue_startup(&self, wire: &mut Wire) -> Result<(), Error> {
         let info = self.info;
         let mut parameters = vec![
@@ -246,13 +248,13 @@ impl Plan<'_> {
             ("database", info.dbname.as_str()),
             ("application_name", info.application_name.as_str()),
             ("client_encoding", "UTF8"),
-            // A role may be set to hear less; see the warning in `ReplicationStream`.
+            // A role's setting may suppress warnings; `ReplicationStream` needs one.
             ("client_min_messages", "warning"),
             ("DateStyle", "ISO"),
             ("IntervalStyle", "postgres"),
             ("extra_float_digits", "3"),
             ("bytea_output", "hex"),
-            // A decimal point, whatever the database's locale writes.
+            // A decimal point in any locale of the database.
             ("lc_monetary", "C"),
         ];
         if self.kind == SessionKind::Replication {
@@ -268,9 +270,9 @@ impl Plan<'_> {
     }
 }
 
-/// Whether the other hosts are not tried. A server that refuses the login ends the search, as in
-/// libpq: the others would refuse it too, and each attempt counts as a failed login. A missing or
-/// wrong certificate concerns that server only.
+/// Whether the error ends the search, so that no other host is tried. As in libpq a refused login
+/// ends the search: the others would refuse it, too, and each attempt counts as a failed login. A
+/// missing or wrong certificate does not, because it concerns only that server.
 fn ends_search(error: &Error) -> bool {
     !matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. })
         && matches!(
@@ -279,12 +281,12 @@ fn ends_search(error: &Error) -> bool {
         )
 }
 
-/// Sends small messages at once, and notices a peer that is gone.
+/// Sets TCP options: no delay of small messages, keepalives, and a user timeout on Linux.
 ///
-/// Keepalives are sent only while nothing is in flight, and a relay's status updates always are: the
-/// user timeout ends the waiting for *their* acknowledgement, which lasts a quarter of an hour
-/// otherwise.
-fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
+/// TCP sends keepalives only while no data is unacknowledged, but a relay's status updates are when
+/// the peer is dead. So the user timeout limits the wait for their TCP acknowledgement, which
+/// otherwise takes a quarter of an hour.
+fn set_tcp_options(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     if let Some(Keepalives {
         idle,
@@ -302,7 +304,8 @@ fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
     Ok(())
 }
 
-/// Collects what the server says between AuthenticationOk and its first ReadyForQuery.
+/// Receives the messages between AuthenticationOk and the first ReadyForQuery, and makes the
+/// session.
 async fn until_ready(mut wire: Wire, host: &Host) -> Result<Session, Error> {
     let mut parameters = Vec::new();
     let mut backend_pid = 0;
@@ -326,8 +329,8 @@ async fn until_ready(mut wire: Wire, host: &Host) -> Result<Session, Error> {
     Session::new(wire, host.clone(), parameters, backend_pid)
 }
 
-/// What the server is instead of what is wanted; `None` if it will do.
-async fn is_wanted(
+/// What the server is if `wanted` does not accept it; `None` if it is accepted.
+async fn mismatch(
     session: &mut Session,
     wanted: TargetSessionAttrs,
 ) -> Result<Option<&'static str>, Error> {
@@ -342,7 +345,7 @@ async fn is_wanted(
 }
 
 async fn in_recovery(session: &mut Session) -> Result<bool, Error> {
-    // Reported since version 14, but not by every pooler in between.
+    // Reported since version 14, but not by every connection pooler.
     if let Some(value) = session.parameter("in_hot_standby") {
         return Ok(value == "on");
     }

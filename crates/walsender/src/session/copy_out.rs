@@ -1,45 +1,44 @@
-//! The rows of `COPY … TO STDOUT`, one by one.
+//! Reads the rows of `COPY … TO STDOUT` one by one.
 
-use postgres_protocol::message::backend::{
-    COMMAND_COMPLETE_TAG, COPY_DATA_TAG, COPY_DONE_TAG, ERROR_RESPONSE_TAG, Message,
-    NOTICE_RESPONSE_TAG, NOTIFICATION_RESPONSE_TAG, PARAMETER_STATUS_TAG, READY_FOR_QUERY_TAG,
-};
+use postgres_protocol::message::backend::{COPY_DATA_TAG, Message};
 use postgres_protocol::message::frontend;
 
 use super::query::Session;
 use crate::error::{Error, ServerError};
 use crate::framing::buffer::STREAM_CHUNK;
-use crate::framing::messages::{self, HEADER, MAX_MESSAGE};
+use crate::framing::messages::{self, HEADER, Kind, MAX_MESSAGE};
 use crate::framing::wire::Incoming;
 
-/// What comes next of a [`CopyOut`].
+/// The next item of a [`CopyOut`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyItem<'a> {
-    /// The data of one CopyData message. Postgres sends one row in each, with the line end of the text format.
+    /// The data of one CopyData message. Postgres sends one row in each, with the line end of the
+    /// text format.
     Row(&'a [u8]),
     /// All rows were sent, and the command has ended.
     End,
 }
 
-/// The rows of a `COPY … TO STDOUT`, which the server sends as fast as they are read: what is not read stays in
-/// the server and in the socket.
+/// The rows of a `COPY … TO STDOUT`. The server sends them as fast as they are read, so memory does
+/// not grow with rows that are not read.
 ///
 /// # Cancel safety
 /// [`read`](Self::read) may be dropped at any await and called again.
 #[derive(Debug)]
 pub struct CopyOut {
     session: Session,
-    /// The length of the row last peeked, with its header; 0 after it was consumed.
+    /// Length in bytes of the message that was peeked last; 0 after it was consumed.
     peeked: usize,
     ended: bool,
     failure: Option<Error>,
 }
 
 impl Session {
-    /// Runs `COPY … TO STDOUT`. The session becomes the rows, and is given back after the last one.
+    /// Runs `COPY … TO STDOUT`. [`CopyOut::into_session`] returns the session.
     ///
     /// # Errors
-    /// [`Error::Server`] if the server refuses the command; the session is closed then.
+    /// [`Error::Server`] if the server refuses the command, [`Error::Protocol`] if the statement is
+    /// no `COPY … TO STDOUT`. The session is closed then.
     pub async fn copy_out(mut self, sql: &str) -> Result<CopyOut, Error> {
         match self.begin_copy(sql).await {
             Ok(()) => {
@@ -62,7 +61,7 @@ impl Session {
         self.settle().await?;
         self.wire
             .queue("the statement", |out| frontend::query(sql, out))?;
-        self.owed += 1;
+        self.pending_answers += 1;
         self.wire.flush().await?;
         match self.wire.receive(MAX_MESSAGE).await? {
             Incoming::Message(Message::CopyOutResponse(_)) => Ok(()),
@@ -75,11 +74,11 @@ impl Session {
 }
 
 impl CopyOut {
-    /// The next row, borrowed from the buffer; it stays there until [`consume`](Self::consume). `Ok(None)`:
-    /// [`read`](Self::read) first.
+    /// Borrows the next row from the buffer, where it stays until [`consume`](Self::consume).
+    /// `Ok(None)`: call [`read`](Self::read) first.
     ///
     /// # Errors
-    /// [`Error::Server`], [`Error::Protocol`], or what a `read` failed with.
+    /// [`Error::Server`], [`Error::Protocol`], or the error of an earlier `read`.
     pub fn peek(&mut self) -> Result<Option<CopyItem<'_>>, Error> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -108,13 +107,13 @@ impl CopyOut {
         Ok(Some(CopyItem::Row(&message[HEADER..])))
     }
 
-    /// Drops the row last peeked. Without one it does nothing.
+    /// Consumes the row that was peeked last. Does nothing without one.
     pub fn consume(&mut self) {
         self.session.wire.inbox.advance(self.peeked);
         self.peeked = 0;
     }
 
-    /// Reads once from the socket and returns how many bytes came, at least 1.
+    /// Reads once from the socket. Returns the number of bytes, at least 1.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Closed`].
@@ -126,8 +125,8 @@ impl CopyOut {
         read.map_err(|error| self.fail(error))
     }
 
-    /// The session, for the next command. Before [`CopyItem::End`], the rows that are left are read and thrown
-    /// away by that command.
+    /// Returns the session. If the rows were not read up to [`CopyItem::End`], the next command
+    /// reads and discards the rest.
     pub fn into_session(self) -> Session {
         self.session
     }
@@ -140,26 +139,17 @@ impl CopyOut {
 
     #[cold]
     fn other_message(&mut self, tag: u8, total: usize) -> Result<(), Error> {
-        let wire = &mut self.session.wire;
-        match tag {
-            NOTICE_RESPONSE_TAG
-            | PARAMETER_STATUS_TAG
-            | NOTIFICATION_RESPONSE_TAG
-            | COPY_DONE_TAG
-            | COMMAND_COMPLETE_TAG => {}
-            READY_FOR_QUERY_TAG => {
-                self.session.owed = self.session.owed.saturating_sub(1);
+        match messages::other_kind(tag) {
+            Some(Kind::Failed) => {
+                let message = &self.session.wire.inbox.unread()[..total];
+                return Err(messages::server_error(message));
+            }
+            Some(Kind::Ready) => {
+                self.session.pending_answers = self.session.pending_answers.saturating_sub(1);
                 self.ended = true;
             }
-            ERROR_RESPONSE_TAG => {
-                return Err(messages::server_error(&wire.inbox.unread()[..total]));
-            }
-            other => {
-                return Err(Error::protocol(format!(
-                    "message {:?} among the rows of a COPY",
-                    char::from(other)
-                )));
-            }
+            Some(_) => {}
+            None => return Err(messages::unknown(tag, "among the rows of a COPY")),
         }
         self.session.wire.inbox.advance(total);
         Ok(())

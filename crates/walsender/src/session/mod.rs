@@ -1,4 +1,4 @@
-//! A connection that is logged in, and what it does: SQL, replication commands, a stream.
+//! Sessions: login, SQL, replication commands, and the replication stream.
 
 pub(crate) mod auth;
 mod connect;

@@ -1,4 +1,4 @@
-//! A logged-in connection that takes commands.
+//! Sessions, and SQL by the simple query protocol.
 
 use std::io;
 
@@ -16,11 +16,11 @@ use crate::version::ServerVersion;
 /// A connection that is logged in and ready for commands by the simple query protocol.
 ///
 /// # Cancel safety
-/// A command whose future is dropped goes on: the next one first waits for its end and discards its
-/// answer. After [`Error::Io`], [`Error::Closed`], [`Error::Protocol`] or a FATAL error the session is
-/// not usable any more.
+/// If the future of a command is dropped, the server goes on with the command: the next command
+/// first waits for its end and discards its answer. After [`Error::Io`], [`Error::Closed`],
+/// [`Error::Protocol`] or a FATAL error the session cannot be used any more.
 ///
-/// Dropping a session closes the socket; [`Session::close`] sends Terminate before.
+/// Dropping a session closes the socket; [`Session::close`] sends Terminate first.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) wire: Wire,
@@ -28,8 +28,9 @@ pub struct Session {
     parameters: Vec<(String, String)>,
     version: ServerVersion,
     backend_pid: i32,
-    /// How many ReadyForQuery are to come before the server is ours.
-    pub(super) owed: u32,
+    /// The number of ReadyForQuery messages that have not been received for commands that were
+    /// sent.
+    pub(super) pending_answers: u32,
 }
 
 impl Session {
@@ -51,13 +52,13 @@ impl Session {
             parameters,
             version,
             backend_pid,
-            owed: 0,
+            pending_answers: 0,
         })
     }
 
-    /// A parameter as the server last reported it: `server_version`, `in_hot_standby`, `TimeZone` …
-    /// Only those that Postgres reports of its own accord (documentation, "Asynchronous
-    /// Operations").
+    /// A parameter as the server reported it last: `server_version`, `in_hot_standby`, `TimeZone` …
+    /// Only parameters that Postgres reports without a query are known (documentation,
+    /// "Asynchronous Operations").
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters
             .iter()
@@ -70,7 +71,7 @@ impl Session {
         self.version
     }
 
-    /// Which of the hosts this is.
+    /// The host of this session.
     pub fn host(&self) -> &Host {
         &self.host
     }
@@ -85,31 +86,31 @@ impl Session {
         self.backend_pid
     }
 
-    /// Runs one statement, or several with semicolons between (then in one transaction, unless
-    /// they say otherwise), and returns the rows of the last that returned rows.
+    /// Runs one statement, or several separated by semicolons (then in one transaction, unless they
+    /// contain transaction commands). Returns the rows of the last statement that returned rows.
     ///
-    /// The rows are held in memory: this is for catalogs, not for data.
+    /// All rows are held in memory: use it for catalogs, not for data.
     ///
     /// # Errors
-    /// [`Error::Server`] for the first error; the session remains usable unless it is FATAL. `COPY`
-    /// is answered with a failure.
+    /// [`Error::Server`] for the first error; the session remains usable unless the error is FATAL.
+    /// `COPY … FROM STDIN` fails; the rows of `COPY … TO STDOUT` are discarded.
     pub async fn query(&mut self, sql: &str) -> Result<Rows, Error> {
         let mut answers = self.query_all(&[sql]).await?;
         Ok(answers.pop().unwrap_or_default())
     }
 
-    /// Runs each of `statements` as [`query`](Self::query) does, and returns the rows of each. They
-    /// are sent together, so that all of them take one round trip. They must be short: nothing is
-    /// read before all of them are written.
+    /// Runs each statement like [`query`](Self::query), and returns the rows of each. The
+    /// statements are sent together, so that all take one round trip. They must be short: nothing
+    /// is read before all of them are written.
     ///
     /// # Errors
-    /// The error of the first statement that fails. The server runs the others all the same.
+    /// The error of the first statement that fails. The server runs the others in any case.
     pub async fn query_all(&mut self, statements: &[impl AsRef<str>]) -> Result<Vec<Rows>, Error> {
         self.settle().await?;
         for sql in statements {
             self.wire
                 .queue("the statement", |out| frontend::query(sql.as_ref(), out))?;
-            self.owed += 1;
+            self.pending_answers += 1;
         }
         let mut answers = Vec::with_capacity(statements.len());
         for _ in statements {
@@ -128,13 +129,13 @@ impl Session {
 
     /// Waits for the end of a command whose future was dropped.
     pub(super) async fn settle(&mut self) -> Result<(), Error> {
-        while self.owed > 0 {
+        while self.pending_answers > 0 {
             match self.answer(None).await {
                 Ok(Answer::Done) => {}
                 Ok(Answer::CopyBoth) => {
                     return Err(Error::protocol("a dropped command started replication"));
                 }
-                // It belongs to the dropped command.
+                // The error belongs to the dropped command.
                 Err(Error::Server(error)) if !error.ends_session() => {}
                 Err(error) => return Err(error),
             }
@@ -142,8 +143,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes what is queued and reads up to the next ReadyForQuery, or to CopyBothResponse. Without
-    /// `rows`, what it reads may begin in the middle of an answer.
+    /// Writes queued messages, and reads up to the next ReadyForQuery or CopyBothResponse. Without
+    /// `rows` the rows are discarded, and reading may begin in the middle of an answer.
     pub(super) async fn answer(&mut self, mut rows: Option<&mut Rows>) -> Result<Answer, Error> {
         self.wire.flush().await?;
         let mut failure: Option<Error> = None;
@@ -151,12 +152,12 @@ impl Session {
             let incoming = match self.wire.receive(MAX_MESSAGE).await {
                 Ok(Incoming::Message(message)) => message,
                 Ok(Incoming::CopyBoth) => return Ok(Answer::CopyBoth),
-                // What the server said before it went away is the better reason.
+                // An error of the server explains more than the loss of the connection.
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
             match incoming {
                 Message::ReadyForQuery(_) => {
-                    self.owed = self.owed.saturating_sub(1);
+                    self.pending_answers = self.pending_answers.saturating_sub(1);
                     return failure.map_or(Ok(Answer::Done), Err);
                 }
                 Message::RowDescription(body) => {
@@ -200,7 +201,7 @@ impl Session {
         }
     }
 
-    /// Ends the session in order. Nothing is reported: it is over either way.
+    /// Ends the session in order. Errors are ignored, because the session is over in any case.
     pub async fn close(self) {
         self.wire.terminate().await;
     }

@@ -14,74 +14,70 @@ use crate::error::Error;
 use crate::quote::{quote_ident, replication_literal};
 use crate::version::ServerVersion;
 
-/// Who the server is, and where its log ends.
+/// The answer to `IDENTIFY_SYSTEM`: the server's identity, and the end of its WAL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemIdentity {
-    /// Made by initdb; the same on a primary and its standbys. Positions of different systems have
-    /// nothing to do with each other.
+    /// The system identifier. Created by initdb; the same on a primary and its standbys. Positions
+    /// of different systems cannot be compared.
     pub system_id: String,
-    /// Raised by every promotion.
+    /// The timeline, which each promotion increases.
     pub timeline: u32,
-    /// How far the log is on disk.
+    /// The flush position of the WAL.
     pub flushed: Lsn,
-    /// The database of the session.
-    pub dbname: Option<String>,
 }
 
-/// A timeline that another one continues.
+/// An ancestor of a timeline: an earlier timeline that it continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Ancestor {
     pub timeline: u32,
-    /// Where it was left: log of it from here on is not part of the one that continues it.
+    /// The position at which the next timeline left this one: its WAL from here on is not part of
+    /// the next timeline.
     pub ended: Lsn,
 }
 
-/// What kind of slot to create.
+/// Options of a new slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotOptions {
-    /// Whether standbys are to keep a copy of it (17 and newer).
+    /// Whether standbys synchronize the slot (17 and newer).
     pub failover: bool,
-    /// Whether it goes with the session that created it.
+    /// Whether the slot is dropped at the end of the session that created it.
     pub temporary: bool,
-    /// Whether a snapshot of the rows before its first position is exported, see [`CreatedSlot::snapshot`].
+    /// Whether to export a snapshot of the rows before the slot's first position, see
+    /// [`CreatedSlot::snapshot`].
     pub export_snapshot: bool,
 }
 
-/// A slot that was created just now.
+/// The answer to `CREATE_REPLICATION_SLOT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct CreatedSlot {
-    pub name: String,
-    /// Transactions that commit after this are streamed; those before are not.
+    /// Transactions that commit after this position are streamed; those before are not.
     pub consistent_point: Lsn,
-    pub plugin: String,
-    /// For `SET TRANSACTION SNAPSHOT` of other sessions, as long as the session that created the slot lives and
-    /// is given no other command. `None` if none was asked for.
+    /// The exported snapshot, for `SET TRANSACTION SNAPSHOT` of other sessions. It is valid until
+    /// the session that created the slot ends or runs another command. `None` if none was
+    /// requested.
     pub snapshot: Option<String>,
 }
 
-/// What to stream, and from where.
+/// The arguments of `START_REPLICATION`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct StartReplication {
     pub slot: String,
-    /// From where on. [`Lsn::ZERO`]: from where the slot stands. A position behind the slot is
-    /// **silently moved forward** to it; one ahead of it is obeyed, and what lies between is
-    /// skipped for good.
+    /// The start position. [`Lsn::ZERO`]: the slot's position. A position before that of the slot
+    /// is **silently moved forward** to it. A position after it is used, and the changes between
+    /// are skipped for good.
     pub start: Lsn,
-    /// The publications whose tables are wanted.
-    pub publications: Vec<String>,
-    /// Whether messages of `pg_logical_emit_message` are wanted, too (14 and newer).
+    /// The publication whose tables are streamed.
+    pub publication: String,
+    /// Whether to stream messages of `pg_logical_emit_message`, too (14 and newer).
     pub messages: bool,
-    /// Version of pgoutput's messages. With 1 a transaction is sent after its commit, whole.
-    pub proto_version: u32,
 }
 
 impl StartReplication {
+    /// The command. With version 1 of pgoutput's protocol a transaction is sent whole after its
+    /// commit.
     fn command(&self) -> String {
-        let publications = self.publications.iter().map(|name| quote_ident(name));
-        let publications = publications.collect::<Vec<_>>().join(",");
         let messages = if self.messages {
             ", messages 'true'"
         } else {
@@ -89,17 +85,16 @@ impl StartReplication {
         };
         format!(
             "START_REPLICATION SLOT {} LOGICAL {} \
-             (proto_version '{}', publication_names {}{messages})",
+             (proto_version '1', publication_names {}{messages})",
             quote_ident(&self.slot),
             self.start,
-            self.proto_version,
-            replication_literal(&publications),
+            replication_literal(&quote_ident(&self.publication)),
         )
     }
 }
 
 impl Session {
-    /// Asks who the server is. For sessions of
+    /// Runs `IDENTIFY_SYSTEM`. For sessions of
     /// [`SessionKind::Replication`](crate::SessionKind::Replication).
     pub async fn identify_system(&mut self) -> Result<SystemIdentity, Error> {
         let rows = self.query("IDENTIFY_SYSTEM").await?;
@@ -107,17 +102,16 @@ impl Session {
             system_id: text(&rows, "systemid")?.to_owned(),
             timeline: parsed(&rows, "timeline")?,
             flushed: parsed(&rows, "xlogpos")?,
-            dbname: text(&rows, "dbname").ok().map(str::to_owned),
         })
     }
 
-    /// The timelines that this one continues, oldest first. None for timeline 1. For sessions of
+    /// The ancestors of a timeline, oldest first; empty for timeline 1. For sessions of
     /// [`SessionKind::Replication`](crate::SessionKind::Replication).
     ///
     /// # Errors
-    /// [`Error::Server`] where the server has no history of that timeline.
+    /// [`Error::Server`] if the server has no history of the timeline.
     pub async fn timeline_history(&mut self, timeline: u32) -> Result<Vec<Ancestor>, Error> {
-        // The first timeline has no file of its history.
+        // Timeline 1 has no history file.
         if timeline <= 1 {
             return Ok(Vec::new());
         }
@@ -125,13 +119,14 @@ impl Session {
         parse_history(text(&rows, "content")?)
     }
 
-    /// Creates a logical slot for pgoutput. It waits until all transactions that are open now have ended. For
-    /// sessions of
+    /// Creates a logical slot for pgoutput. The server waits until all transactions that are open
+    /// now have ended. For sessions of
     /// [`SessionKind::Replication`](crate::SessionKind::Replication).
     ///
     /// # Errors
-    /// [`Error::TooOld`] for a failover slot before 17. [`Error::Server`] with 42710 if it exists,
-    /// 53400 if there are too many, 55000 if the server's `wal_level` is not `logical`.
+    /// [`Error::FailoverTooOld`] for a failover slot before version 17. [`Error::Server`] with 42710
+    /// if the slot exists, 53400 if there are too many slots, 55000 if the server's `wal_level` is
+    /// not `logical`.
     pub async fn create_logical_slot(
         &mut self,
         name: &str,
@@ -140,14 +135,12 @@ impl Session {
         let command = create_slot_command(name, options, self.server_version())?;
         let rows = self.query(&command).await?;
         Ok(CreatedSlot {
-            name: text(&rows, "slot_name")?.to_owned(),
             consistent_point: parsed(&rows, "consistent_point")?,
-            plugin: text(&rows, "output_plugin")?.to_owned(),
             snapshot: text(&rows, "snapshot_name").ok().map(str::to_owned),
         })
     }
 
-    /// Has standbys keep a copy of a slot (17 and newer). For sessions of
+    /// Makes a slot a failover slot, which standbys synchronize (17 and newer). For sessions of
     /// [`SessionKind::Replication`](crate::SessionKind::Replication).
     ///
     /// # Errors
@@ -158,10 +151,12 @@ impl Session {
         self.query(&command).await.map(drop)
     }
 
-    /// Starts streaming. The session becomes the stream; if the server refuses, it is closed.
+    /// Starts streaming. The session becomes the stream; if the server refuses, the session is
+    /// closed.
     ///
     /// # Errors
-    /// [`Error::Server`]; its class tells a slot in use from one that is lost. See [`Error::class`].
+    /// [`Error::Server`]; its [class](Error::class) distinguishes a slot in use from one that is
+    /// lost.
     pub async fn start_replication(
         mut self,
         command: &StartReplication,
@@ -180,7 +175,7 @@ impl Session {
         self.wire.queue("a name in START_REPLICATION", |out| {
             frontend::query(command, out)
         })?;
-        self.owed += 1;
+        self.pending_answers += 1;
         match self.answer(None).await? {
             Answer::CopyBoth => Ok(()),
             Answer::Done => Err(Error::protocol("START_REPLICATION ended without a stream")),
@@ -188,8 +183,8 @@ impl Session {
     }
 }
 
-/// A history file: lines of timeline, position and reason, with comments and empty lines between
-/// (`readTimeLineHistory` of `timeline.c`).
+/// Parses a history file: lines with timeline, position and reason; comments and empty lines are
+/// ignored (`readTimeLineHistory` of `timeline.c`).
 fn parse_history(content: &str) -> Result<Vec<Ancestor>, Error> {
     let wrong = || Error::protocol("a timeline's history cannot be read");
     let lines = content.lines().map(str::trim_start);
@@ -213,11 +208,7 @@ fn create_slot_command(
     server: ServerVersion,
 ) -> Result<String, Error> {
     if options.failover && server.major < 17 {
-        return Err(Error::TooOld {
-            feature: "a failover slot",
-            needs: 17,
-            server,
-        });
+        return Err(Error::FailoverTooOld { server });
     }
     let name = quote_ident(name);
     let temporary = if options.temporary { " TEMPORARY" } else { "" };
@@ -237,7 +228,7 @@ fn create_slot_command(
     ))
 }
 
-/// A value of the only row that a replication command returns.
+/// A value of the single row that a replication command returns.
 fn text<'a>(rows: &'a Rows, column: &'static str) -> Result<&'a str, Error> {
     let value = rows.first().and_then(|row| row.get(column));
     value.ok_or_else(|| Error::protocol(format!("a replication command returned no {column}")))
@@ -257,21 +248,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn start_names_slot_and_publications_whatever_they_contain() {
+    fn start_replication_quotes_slot_and_publication() {
         let command = StartReplication {
             slot: "s".to_owned(),
             start: Lsn::new(0x16_B374_D848),
-            publications: vec!["p".to_owned(), r#"it's "odd", p\2"#.to_owned()],
+            publication: r#"it's "odd", p\2"#.to_owned(),
             messages: true,
-            proto_version: 1,
         };
         assert_eq!(
             command.command(),
-            r#"START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (proto_version '1', publication_names '"p","it''s ""odd"", p\2"', messages 'true')"#
+            r#"START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (proto_version '1', publication_names '"it''s ""odd"", p\2"', messages 'true')"#
         );
         let plain = StartReplication {
             start: Lsn::ZERO,
-            publications: vec!["p".to_owned()],
+            publication: "p".to_owned(),
             messages: false,
             ..command
         };
@@ -300,57 +290,34 @@ mod tests {
     }
 
     #[test]
-    fn create_speaks_the_grammar_of_the_version() {
-        let create = |major, failover, temporary| {
-            let options = SlotOptions {
-                failover,
-                temporary,
-                export_snapshot: false,
-            };
-            create_slot_command("s", options, ServerVersion { major, minor: 1 })
+    fn create_slot_uses_the_grammar_of_the_version() {
+        let plain = SlotOptions::default();
+        let temporary = SlotOptions {
+            temporary: true,
+            ..plain
         };
-        for (major, failover, temporary, expected) in [
-            (
-                14,
-                false,
-                false,
-                r#""s" LOGICAL pgoutput NOEXPORT_SNAPSHOT"#,
-            ),
-            (
-                14,
-                false,
-                true,
-                r#""s" TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"#,
-            ),
-            (
-                15,
-                false,
-                false,
-                r#""s" LOGICAL pgoutput (SNAPSHOT 'nothing')"#,
-            ),
-            (
-                17,
-                true,
-                false,
-                r#""s" LOGICAL pgoutput (SNAPSHOT 'nothing', FAILOVER)"#,
-            ),
+        let exported = SlotOptions {
+            export_snapshot: true,
+            ..temporary
+        };
+        let failover = SlotOptions {
+            failover: true,
+            ..plain
+        };
+        let create =
+            |major, options| create_slot_command("s", options, ServerVersion { major, minor: 1 });
+        for (major, options, kind, how) in [
+            (14, plain, "", "NOEXPORT_SNAPSHOT"),
+            (14, temporary, " TEMPORARY", "NOEXPORT_SNAPSHOT"),
+            (15, plain, "", "(SNAPSHOT 'nothing')"),
+            (17, failover, "", "(SNAPSHOT 'nothing', FAILOVER)"),
+            (14, exported, " TEMPORARY", "EXPORT_SNAPSHOT"),
+            (16, exported, " TEMPORARY", "(SNAPSHOT 'export')"),
         ] {
-            let command = create(major, failover, temporary).unwrap();
-            assert_eq!(command, format!("CREATE_REPLICATION_SLOT {expected}"));
+            let expected = format!(r#"CREATE_REPLICATION_SLOT "s"{kind} LOGICAL pgoutput {how}"#);
+            assert_eq!(create(major, options).unwrap(), expected);
         }
-        for (major, how) in [(14, "EXPORT_SNAPSHOT"), (16, "(SNAPSHOT 'export')")] {
-            let options = SlotOptions {
-                temporary: true,
-                export_snapshot: true,
-                ..SlotOptions::default()
-            };
-            let server = ServerVersion { major, minor: 1 };
-            let command = create_slot_command("s", options, server).unwrap();
-            let expected =
-                format!(r#"CREATE_REPLICATION_SLOT "s" TEMPORARY LOGICAL pgoutput {how}"#);
-            assert_eq!(command, expected);
-        }
-        let error = create(16, true, false).unwrap_err();
-        assert!(matches!(error, Error::TooOld { needs: 17, .. }), "{error}");
+        let error = create(16, failover).unwrap_err();
+        assert!(matches!(error, Error::FailoverTooOld { .. }), "{error}");
     }
 }

@@ -2,9 +2,9 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// What a statement returned, as text.
+/// The rows of a statement, as text.
 ///
-/// `Debug` gives the columns and how many rows there are, never a value.
+/// `Debug` shows the columns and the number of rows, never a value.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     columns: Vec<String>,
@@ -17,12 +17,12 @@ impl Rows {
         &self.columns
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -32,7 +32,7 @@ impl Rows {
         self.iter().next()
     }
 
-    /// The rows in the order in which they came.
+    /// The rows in the order in which they were received.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
         self.rows.iter().map(|values| Row {
             columns: &self.columns,
@@ -40,7 +40,7 @@ impl Rows {
         })
     }
 
-    /// Another statement's rows begin: those before are forgotten.
+    /// Begins the rows of another statement, and drops those before.
     pub(super) fn begin(&mut self, columns: Vec<String>) {
         self.columns = columns;
         self.rows.clear();
@@ -76,8 +76,8 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// A value by the column's number, from 0, or its name; `None` for NULL, and for a column that
-    /// is not there (the first wins if there are several of that name).
+    /// A value by the column's number, from 0, or its name. `None` for NULL and for a column that
+    /// does not exist. Of several columns with one name the first is used.
     pub fn get(&self, column: impl ColumnIndex) -> Option<&'a str> {
         self.values.get(column.find(self.columns)?)?.as_deref()
     }
@@ -91,7 +91,7 @@ impl fmt::Debug for Row<'_> {
     }
 }
 
-/// How a column is named: a number or a name.
+/// A column by number or name.
 pub trait ColumnIndex {
     /// The column's number.
     #[doc(hidden)]

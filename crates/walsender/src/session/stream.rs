@@ -1,4 +1,4 @@
-//! A running replication stream: frames in, status updates out.
+//! The replication stream: frames in, status updates out.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::framing::wire::{Socket, Wire};
 
 /// A replication stream.
 ///
-/// One [`read`](Self::read) brings a batch of bytes; [`peek`](Self::peek) and
-/// [`consume`](Self::consume) walk the frames in it, without copying or allocating.
+/// [`read`](Self::read) reads a batch of bytes; [`peek`](Self::peek) and [`consume`](Self::consume)
+/// iterate over the frames in it without copying or allocating.
 /// [`queue_status`](Self::queue_status) and [`flush`](Self::flush) report positions to the server.
 ///
 /// # Cancel safety
-/// `read` and `flush` may be dropped at any await and called again: nothing that was read is lost, and
-/// the next `flush` completes a half-written update.
+/// `read` and `flush` may be dropped at any await and called again: nothing that was read is lost,
+/// and the next `flush` completes a half-written update.
 ///
 /// # Ordering
-/// Frames come in the order in which the server sent them. `peek` reports a failure (an error of the
-/// server, the end of the stream, bytes that are not the protocol) only after every whole frame before
-/// it has been consumed, and again in every later call.
+/// Frames are in the order in which the server sent them. `peek` returns a failure (an error of the
+/// server, the end of the stream, a protocol error) only after every whole frame before it has been
+/// consumed, and returns it again in every later call.
 #[derive(Debug)]
 pub struct ReplicationStream {
     wire: Wire,
-    /// The length of the frame last peeked, with its header; 0 after it was consumed.
+    /// Length in bytes of the message that was peeked last; 0 after it was consumed.
     peeked: usize,
-    /// Why nothing more can come behind what is in the buffer.
+    /// The error that ended the stream, after the frames in the buffer.
     failure: Option<Error>,
-    /// The last positions reported, for they must not go back.
+    /// The last update that was queued, because positions must not go back.
     reported: Option<StatusUpdate>,
-    /// Whether the last thing in the outbox is a status update.
+    /// Whether a status update was ever queued, so that the outbox, unless empty, ends with one.
     status_queued: bool,
 }
 
@@ -51,19 +51,19 @@ impl ReplicationStream {
         }
     }
 
-    /// The next whole frame, borrowed from the buffer; it stays there until
-    /// [`consume`](Self::consume), so that a caller that cannot take it now may come back for it.
-    /// `Ok(None)`: [`read`](Self::read) first.
+    /// Borrows the next whole frame from the buffer, where it stays until
+    /// [`consume`](Self::consume), so that a caller that cannot process it now can peek it again
+    /// later. `Ok(None)`: call [`read`](Self::read) first.
     ///
     /// # Errors
-    /// [`Error::Server`], [`Error::Closed`], [`Error::Protocol`], or what a `read` failed with; see
-    /// "Ordering" above.
+    /// [`Error::Server`], [`Error::Closed`], [`Error::Protocol`], or the error of an earlier
+    /// `read`; see "Ordering" above.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, Error> {
         let layout = loop {
             match messages::layout(self.wire.inbox.unread()) {
                 Ok(Some(layout)) => match layout.kind {
-                    Kind::XLogData { .. } | Kind::Keepalive { .. } => break layout,
+                    Kind::XLogData | Kind::Keepalive => break layout,
                     _ => self.other_message(layout.total, layout.kind)?,
                 },
                 Ok(None) => {
@@ -81,14 +81,14 @@ impl ReplicationStream {
         Ok(messages::frame(message, layout.kind))
     }
 
-    /// Drops the frame last peeked. Without one it does nothing.
+    /// Consumes the frame that was peeked last. Does nothing without one.
     #[inline]
     pub fn consume(&mut self) {
         self.wire.inbox.advance(self.peeked);
         self.peeked = 0;
     }
 
-    /// Passes over what is not for us, or makes the end of the stream of it.
+    /// Skips a message that is no frame, or returns an error if the message ends the stream.
     #[cold]
     fn other_message(&mut self, total: usize, kind: Kind) -> Result<(), Error> {
         let message = &self.wire.inbox.unread()[..total];
@@ -99,9 +99,10 @@ impl ReplicationStream {
             && let Ok(Some(Message::NoticeResponse(notice))) = Message::parse(&mut message.into())
         {
             let notice = ServerError::parse(notice.fields());
-            // Since 18 the server skips a missing publication with this warning ("skipped loading
-            // publication"), and its rows with it. Before 18, and here, it is an error.
-            if notice.severity == "WARNING" && notice.sqlstate.as_str() == "55000" {
+            // Since version 18 the server skips a missing publication and its rows with this
+            // warning ("skipped loading publication"). Before 18 it was an error; here it is one in
+            // any version.
+            if notice.severity == "WARNING" && notice.sqlstate == "55000" {
                 return Err(self.fail(Error::Server(Arc::new(notice))));
             }
             notice.log(&self.wire.host);
@@ -110,7 +111,7 @@ impl ReplicationStream {
         Ok(())
     }
 
-    /// Nothing behind this point counts any more.
+    /// Stores the error and drops the rest of the buffer, which must not be used after it.
     #[cold]
     fn fail(&mut self, error: Error) -> Error {
         self.wire.inbox.clear();
@@ -119,13 +120,13 @@ impl ReplicationStream {
         error
     }
 
-    /// Reads once from the socket and returns how many bytes came, at least 1. Through TLS, where
-    /// data comes in records of 16 KiB, it takes all that can be had without waiting, up to the
-    /// room there is.
+    /// Reads once from the socket. Returns the number of bytes, at least 1. With TLS, whose records
+    /// have at most 16 KiB, it reads all records that are available without waiting and fit into
+    /// the buffer.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Closed`]. Frames that came before are still there for
-    /// [`peek`](Self::peek).
+    /// [`Error::Io`] and [`Error::Closed`]. [`peek`](Self::peek) still returns the frames that were
+    /// read before.
     pub async fn read(&mut self) -> Result<usize, Error> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -138,7 +139,7 @@ impl ReplicationStream {
             }
         };
         if self.wire.is_encrypted() {
-            // No suspension from here on, so that nothing can be dropped in between.
+            // This never suspends, so the future cannot be dropped here and bytes are counted.
             while let Some(more) = poll_fn(|cx| {
                 Poll::Ready(match self.wire.fill_more(cx) {
                     Poll::Ready(more) => Some(more),
@@ -159,20 +160,15 @@ impl ReplicationStream {
         Ok(total)
     }
 
-    /// What kind of socket the server is connected by.
+    /// The kind of socket of the connection.
     pub fn socket(&self) -> Socket {
         self.wire.socket()
     }
 
-    /// How many bytes have been read and not been consumed.
-    pub fn buffered(&self) -> usize {
-        self.wire.inbox.unread().len()
-    }
-
-    /// Makes `update` the next thing to be written by [`flush`](Self::flush). An update that was
-    /// queued before and has not begun to be written is replaced; its wish for a reply is kept.
+    /// Queues `update` to be written by [`flush`](Self::flush). It replaces a queued update of
+    /// which no byte was written yet; a requested reply is kept.
     ///
-    /// Positions never go back: the greatest ever given is reported. `written` is never less than
+    /// Positions never go back: the greatest ever queued is reported. `written` is never less than
     /// `flushed`.
     pub fn queue_status(&mut self, update: StatusUpdate) {
         debug_assert!(
@@ -188,8 +184,8 @@ impl ReplicationStream {
             update.applied = update.applied.max(before.applied);
         }
         update.written = update.written.max(update.flushed.lsn());
-        let outbox = self.wire.outbox();
-        // Two can be there at most: one half written, and one behind it.
+        let outbox = &mut self.wire.outbox;
+        // The outbox contains at most two updates: one half written, and one after it.
         if self.status_queued && outbox.len() >= STATUS_UPDATE {
             let behind = outbox.len() - STATUS_UPDATE;
             update.reply_requested |= outbox[outbox.len() - 1] != 0;
@@ -200,25 +196,26 @@ impl ReplicationStream {
         self.reported = Some(update);
     }
 
-    /// Writes what is queued.
+    /// Writes queued updates.
     ///
     /// # Errors
-    /// [`Error::Io`]. What the server said before it closed the connection may still be there to be
+    /// [`Error::Io`]. Messages that the server sent before it closed the connection may still be
     /// read.
     pub async fn flush(&mut self) -> Result<(), Error> {
         self.wire.flush().await
     }
 
-    /// Ends the stream in order: writes what is queued, says CopyDone, reads on (and throws away)
-    /// until the server has ended the command and released the slot, and says good-bye.
+    /// Ends the stream in order: writes queued updates, sends CopyDone, reads and discards messages
+    /// until the server has ended the command and released the slot, and sends Terminate.
     ///
-    /// A server in the middle of a large transaction sends it to its end first, so put a timeout
-    /// around this. What is thrown away was not confirmed; it will come again.
+    /// A server that is sending a large transaction first sends it to its end, so use a timeout.
+    /// The discarded messages were not confirmed, so they are sent again.
     ///
     /// # Errors
-    /// Whatever ended the stream otherwise. It cannot be known then whether the last update arrived.
+    /// The error that ended the stream otherwise. Then it is not known whether the last update
+    /// arrived.
     pub async fn finish(mut self) -> Result<(), Error> {
-        frontend::copy_done(self.wire.outbox());
+        frontend::copy_done(&mut self.wire.outbox);
         self.flush().await?;
         loop {
             while let Some(layout) = messages::layout(self.wire.inbox.unread())? {

@@ -16,10 +16,10 @@ use super::files;
 use super::verify::{Trust, Verifier};
 use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode};
 
-/// Everything about TLS that does not depend on the single host: root certificates, the client's
+/// The TLS configuration for all hosts of a connection string: root certificates, the client's
 /// certificate, what to verify. Cheap to clone.
 ///
-/// Files are read once, when it is made; make a new one to take up renewed certificates.
+/// Files are read once, when the context is created; create a new one to use renewed certificates.
 ///
 /// What is verified:
 ///
@@ -32,38 +32,40 @@ use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode};
 ///
 /// The root certificates are those in the file `sslrootcert`, or with `sslrootcert=system` those of
 /// the operating system. Without the parameter they are those in `~/.postgresql/root.crt`, as in
-/// libpq, if that file exists; otherwise `verify-full` takes those of the operating system (libpq
-/// would fail) and `verify-ca` fails, since everybody can get a public certificate for *some* name. A
-/// server whose own valid certificate stands in the file is trusted too: self-signed ones are used so.
+/// libpq, if that file exists. Otherwise `verify-full` uses those of the operating system (libpq
+/// would fail), and `verify-ca` fails, because anybody can get a public certificate for *some*
+/// name. A server whose own valid certificate is in the file is trusted, too, so that self-signed
+/// certificates can be used.
 ///
 /// # Invariants
 /// - Every mode verifies the handshake's signature, so that the server has the private key of its
 ///   certificate. Otherwise channel binding would bind to nothing.
-/// - A certificate that fails is an error, in `prefer` too: encryption is never given up silently
-///   after the server has agreed to it.
-/// - A root certificate file that is named must exist. libpq does not verify at all if it is absent
-///   and the mode is `prefer` or `require`.
-/// - The cryptography provider is passed explicitly; the process-wide default is left alone.
-/// - The only environment read is the home directory, and what `rustls-native-certs` reads
+/// - A certificate that fails verification is an error, also with `prefer`: there is no silent
+///   fallback to an unencrypted connection after the server has agreed to TLS.
+/// - A root certificate file in the connection string must exist. libpq does not verify at all if
+///   it is missing and the mode is `prefer` or `require`.
+/// - The cryptography provider is passed explicitly; the process-wide default is not changed.
+/// - Of the environment only the home directory is read, and what `rustls-native-certs` reads
 ///   (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
 ///
-/// Unlike libpq: names of hosts are those of the certificate's subjectAltName, never its common name
-/// (RFC 6125); a client certificate is used only when `sslcert` names one; no revocation lists.
+/// Differences from libpq: host names are compared with the certificate's subjectAltName, never
+/// with its common name (RFC 6125); a client certificate is used only if `sslcert` names one;
+/// revocation lists are not supported.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsContext {
     config: Arc<ClientConfig>,
     verifies_name: bool,
-    /// Where the trusted certificates come from, for messages.
+    /// The source of the trusted certificates, for error messages.
     roots: Option<Arc<str>>,
 }
 
 impl TlsContext {
-    /// Reads the files that `info` names; `None` if it says `sslmode=disable`.
+    /// Reads the files that `info` names. Returns `None` for `sslmode=disable`.
     ///
     /// # Errors
-    /// A file that is absent, unreadable, empty of what it should hold, or (the key) accessible to
-    /// others; a key that does not belong to its certificate; no root certificates although
-    /// verification is asked for.
+    /// If a file is missing, unreadable or without a certificate or key; if others have access to
+    /// the key; if the key does not belong to its certificate; if there are no root certificates
+    /// although the mode demands verification.
     pub(crate) fn new(info: &ConnInfo) -> Result<Option<Self>, TlsError> {
         Self::with_home(info, std::env::home_dir().as_deref())
     }
@@ -98,11 +100,11 @@ impl TlsContext {
                 })?,
             _ => builder.with_no_client_auth(),
         };
-        // So that a server of another protocol on the same certificate refuses us (ALPACA); libpq
-        // sends it since version 17, older servers ignore it.
+        // A server of another protocol with the same certificate refuses this ALPN (against
+        // ALPACA). libpq sends it since version 17; older servers ignore it.
         config.alpn_protocols = vec![b"postgresql".to_vec()];
-        // Every connection sees and verifies the server's certificate. Postgres offers no
-        // resumption anyway.
+        // No resumption, so that every connection verifies the server's certificate. Postgres does
+        // not offer it anyway.
         config.resumption = Resumption::disabled();
         Ok(Some(Self {
             config: Arc::new(config),
@@ -111,12 +113,11 @@ impl TlsContext {
         }))
     }
 
-    /// Makes `stream` an encrypted one, after the server has answered `S` to an SSLRequest.
-    ///
-    /// It has no timeout of its own.
+    /// Performs the handshake over `stream`, after the server has answered `S` to an SSLRequest.
+    /// There is no timeout.
     ///
     /// # Errors
-    /// [`TlsError`]. A server that refuses the client's certificate says so here in TLS 1.2, but in
+    /// [`TlsError`]. If the server refuses the client's certificate, TLS 1.2 reports that here, but
     /// TLS 1.3 only at the first read from the stream.
     pub(crate) async fn handshake<S>(
         &self,
@@ -128,7 +129,7 @@ impl TlsContext {
     {
         let name = self.server_name(host)?;
         let connector = TlsConnector::from(Arc::clone(&self.config));
-        // On the heap: the state of a handshake is kilobytes, and callers nest futures.
+        // Boxed, because the state of a handshake takes kilobytes in the futures of all callers.
         Box::pin(connector.connect(name, stream))
             .await
             .map_err(|error| TlsError::from_handshake(host, self.roots.as_deref(), error))
@@ -143,14 +144,14 @@ impl TlsContext {
         match ServerName::try_from(name.clone()) {
             Ok(name) => Ok(name),
             Err(_) if self.verifies_name => Err(TlsError::HostName { host }),
-            // A name that no certificate can hold, where the name does not matter. With an address
-            // in its place no name is sent to the server.
+            // No certificate can contain this name, but the mode does not verify it. With an
+            // address instead no name is sent to the server.
             Err(_) => Ok(ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED))),
         }
     }
 }
 
-/// The certificates to trust and where they are from; `None` if the certificate is not verified.
+/// The trusted certificates and their source; `None` if the server's certificate is not verified.
 fn trust(info: &ConnInfo, home: Option<&Path>) -> Result<Option<(Trust, String)>, TlsError> {
     let of_home = || {
         let Some(home) = home else { return Ok(None) };

@@ -5,10 +5,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::signature_algorithm::RsaSsaPssParams;
 
 /// The channel binding data `tls-server-end-point` for SCRAM-SHA-256-PLUS: the hash of the server's
-/// certificate, by the hash of the certificate's own signature, or SHA-256 if that is MD5 or SHA-1.
+/// certificate. The hash function is that of the certificate's signature, or SHA-256 instead of MD5
+/// or SHA-1.
 ///
-/// `None` if the signature has no single hash (Ed25519) or one that is not known here. Postgres
-/// cannot compute it for such certificates either and does not offer channel binding.
+/// `None` if the signature has no single hash function (Ed25519) or an unknown one. Postgres cannot
+/// compute the hash of such a certificate either, and does not offer channel binding.
 ///
 /// Source: RFC 5929, section 4.1; `pgtls_get_peer_certificate_hash` in libpq.
 pub(crate) fn tls_server_end_point<S>(stream: &TlsStream<S>) -> Option<Vec<u8>> {
@@ -27,7 +28,7 @@ pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Vec<u8>
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
-/// Hashes by signature algorithm; MD5 and SHA-1 count as SHA-256.
+/// Hash functions by signature algorithm; SHA-256 replaces MD5 and SHA-1.
 const SIGNATURES: &[(&str, &Algorithm)] = &[
     // PKCS #1.
     ("1.2.840.113549.1.1.4", &SHA256), // MD5
@@ -36,7 +37,7 @@ const SIGNATURES: &[(&str, &Algorithm)] = &[
     ("1.2.840.113549.1.1.12", &SHA384),
     ("1.2.840.113549.1.1.13", &SHA512),
     ("1.2.840.113549.1.1.14", &SHA224),
-    (RSASSA_PSS, &SHA256), // SHA-1, its default
+    (RSASSA_PSS, &SHA256), // SHA-1, the default of its parameters
     // ECDSA.
     ("1.2.840.10045.4.1", &SHA256), // SHA-1
     ("1.2.840.10045.4.3.1", &SHA224),
@@ -45,7 +46,7 @@ const SIGNATURES: &[(&str, &Algorithm)] = &[
     ("1.2.840.10045.4.3.4", &SHA512),
 ];
 
-/// RSASSA-PSS names its hash in its parameters (RFC 4055, 3.1).
+/// RSASSA-PSS has its hash function in its parameters (RFC 4055, 3.1).
 const RSASSA_PSS: &str = "1.2.840.113549.1.1.10";
 const PSS_HASHES: &[(&str, &Algorithm)] = &[
     ("2.16.840.1.101.3.4.2.1", &SHA256),

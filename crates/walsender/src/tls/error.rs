@@ -7,7 +7,7 @@ use rustls::{CertificateError, OtherError};
 
 use crate::conninfo::Host;
 
-/// Why there is no encrypted connection.
+/// Why a TLS connection could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says what its fields are")]
@@ -19,17 +19,17 @@ pub enum TlsError {
     #[error("{} is not a PEM file: {}", .path.display(), pem_problem(.reason))]
     Pem {
         path: PathBuf,
-        /// What is wrong; not shown as it is, since it may quote a line of a private key.
+        /// The error. Its text is not shown, because it may quote a line of a private key.
         reason: pem::Error,
     },
-    /// A file holds no certificate.
+    /// A file contains no certificate.
     #[error("{} holds no certificate (BEGIN CERTIFICATE)", .path.display())]
     NoCertificate { path: PathBuf },
     /// A certificate in the file of root certificates cannot be used.
     #[error("{}: certificate {number} cannot be trusted", .path.display())]
     RootCertificate {
         path: PathBuf,
-        /// Which of the file's certificates, from 1.
+        /// The number of the certificate in the file, from 1.
         number: usize,
         source: rustls::Error,
     },
@@ -42,10 +42,10 @@ pub enum TlsError {
     /// The operating system has no certificates to trust.
     #[error("the operating system's certificate store holds no usable certificate")]
     EmptySystemStore {
-        /// The first thing that went wrong while reading it, if any.
+        /// The first error while reading the store, if any.
         source: Option<rustls_native_certs::Error>,
     },
-    /// The private key can be read by others.
+    /// Group or others have access to the private key.
     #[error(
         "private key {} has mode {mode:04o}: group and others must have no access (chmod 600), or, \
          if root owns it, the group may read it (chmod 640)",
@@ -59,10 +59,10 @@ pub enum TlsError {
         .path.display()
     )]
     KeyEncrypted { path: PathBuf },
-    /// A file holds no private key.
+    /// A file contains no private key.
     #[error("{} holds no private key (PKCS#8, PKCS#1 or SEC1 in PEM)", .path.display())]
     NoKey { path: PathBuf },
-    /// The client's certificate and key do not go together, or one of them is unusable.
+    /// The client's certificate and key do not belong together, or one of them cannot be used.
     #[error(
         "client certificate {} and private key {}", .certificate.display(), .key.display()
     )]
@@ -71,13 +71,13 @@ pub enum TlsError {
         key: PathBuf,
         source: rustls::Error,
     },
-    /// The cryptography provider lacks what TLS 1.2 and 1.3 need.
+    /// The cryptography provider does not support TLS 1.2 and 1.3.
     #[error("the cryptography provider cannot do TLS 1.2 and 1.3")]
     Provider { source: rustls::Error },
-    /// TLS is for TCP only; the server does not offer it on a unix socket.
+    /// The host is a unix socket, where servers do not offer TLS.
     #[error("{host} is a unix socket: there is no TLS on it")]
     UnixSocket { host: String },
-    /// The host's name cannot stand in a certificate, so it cannot be verified.
+    /// No certificate can contain the host's name, so it cannot be verified.
     #[error("{host}: no certificate can hold this host name, so sslmode=verify-full must fail")]
     HostName { host: String },
     /// The server's certificate was not issued by a trusted authority.
@@ -90,24 +90,24 @@ pub enum TlsError {
     #[error("{host}: the server's certificate is not for this name{}", listed(.presented))]
     WrongHost {
         host: String,
-        /// What the certificate is for, as far as it says so.
+        /// The names in the certificate, as far as they are known.
         presented: Vec<String>,
     },
     /// The server's certificate, or one above it, has expired.
     #[error("{host}: the server's certificate expired{}", ago(.not_after.as_ref()))]
     Expired {
         host: String,
-        /// Until when it was valid, if known.
+        /// The end of its validity, if known.
         not_after: Option<SystemTime>,
     },
     /// The server's certificate, or one above it, is not valid yet; one of the clocks may be wrong.
     #[error("{host}: the server's certificate is not valid yet{}; is the clock right?", ahead(.not_before.as_ref()))]
     NotYetValid {
         host: String,
-        /// From when on it is valid, if known.
+        /// The start of its validity, if known.
         not_before: Option<SystemTime>,
     },
-    /// The server's certificate has the old form without extensions.
+    /// The server's certificate has X.509 version 1, which has no extensions.
     #[error(
         "{host}: the server's certificate is of X.509 version 1, which cannot be verified: issue one \
          of version 3 with the host's name as subjectAltName (openssl x509 -req needs -extfile or \
@@ -117,11 +117,12 @@ pub enum TlsError {
     /// The server's certificate was refused for another reason.
     #[error("{host}: the server's certificate is refused")]
     Certificate { host: String, source: rustls::Error },
-    /// The two sides could not agree, or one of them broke the rules of TLS.
+    /// The handshake failed: client and server support no common version or algorithm, or one of
+    /// them violated the protocol.
     #[error("{host}: TLS handshake failed")]
     Protocol {
         host: String,
-        /// What happened, or what the server's alert said.
+        /// The error, or the server's alert.
         source: rustls::Error,
     },
     /// The connection broke during the handshake.
@@ -129,14 +130,14 @@ pub enum TlsError {
     Handshake { host: String, source: io::Error },
 }
 
-/// The certificate is of version 1, which knows no names of hosts and cannot be verified.
+/// The certificate has X.509 version 1, which has no host names and cannot be verified.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate is of version 1")]
 pub(super) struct Version1;
 
 impl TlsError {
-    /// Whether the same attempt may succeed later: the connection broke. Everything else needs
-    /// somebody to change a configuration, a certificate or a clock.
+    /// Whether a retry may succeed, because the connection broke. Any other error needs a change of
+    /// the configuration, a certificate or a clock.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Handshake { .. })
     }
@@ -181,7 +182,7 @@ fn system_time(time: UnixTime) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time.as_secs()))
 }
 
-/// Without what the file holds: it may be a private key.
+/// Describes the error without the file's content, which may be a private key.
 fn pem_problem(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => "an END line is missing",
@@ -209,7 +210,7 @@ fn ahead(time: Option<&SystemTime>) -> String {
     wait.map_or_else(String::new, |wait| format!(", only in {}", rough(wait)))
 }
 
-/// A length of time with one unit.
+/// A duration in one unit.
 fn rough(time: Duration) -> String {
     match time.as_secs() {
         secs @ 0..120 => format!("{secs} s"),

@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretSlice};
 use super::error::TlsError;
 use crate::secret_file;
 
-/// All certificates of a PEM file, at least one.
+/// Reads all certificates of a PEM file, at least one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let (_, text) = read(path)?;
     let path = path.to_owned();
@@ -21,10 +21,10 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// The private key of a PEM file that nobody else can read.
+/// Reads the private key of a PEM file. Its permissions are checked.
 ///
-/// The rule is libpq's (documentation, "Client Certificates"): no access for group and others, or
-/// if root owns the file, none but reading for the group.
+/// The rule is libpq's (documentation, "Client Certificates"): no access for group and others,
+/// except that the group may read a file that root owns.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let (metadata, text) = read(path)?;
     let path = path.to_owned();
@@ -35,7 +35,7 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
     }
     let text = text.expose_secret();
     PrivateKeyDer::from_pem_slice(text).map_err(|reason| match reason {
-        // The headers of the older kind of encryption (RFC 1421) are not base64.
+        // Check first, because the headers of the older encryption (RFC 1421) are invalid base64.
         _ if is_encrypted(text) => TlsError::KeyEncrypted { path },
         pem::Error::NoItemsFound => TlsError::NoKey { path },
         reason => TlsError::Pem { path, reason },

@@ -1,4 +1,4 @@
-//! TLS: which certificates to trust, how to verify a server's, and what can go wrong.
+//! TLS: trusted certificates, verification of the server's certificate, and errors.
 
 mod context;
 mod end_point;

@@ -18,13 +18,13 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate, X509Version};
 
 use super::error::{TlsError, Version1};
 
-/// The certificates to trust.
+/// The trusted certificates.
 #[derive(Debug)]
 pub(super) struct Trust {
     store: RootCertStore,
-    /// The single certificates of a root file. A server that shows one of these itself is trusted
-    /// as well: Postgres' documentation ("Creating Certificates") copies a self-signed certificate
-    /// to the clients, and `webpki` refuses an authority's certificate as a server's.
+    /// The certificates of the root file. A server that presents one of them is trusted, too:
+    /// Postgres' documentation ("Creating Certificates") copies a self-signed server certificate to
+    /// the clients, but `webpki` refuses the certificate of an authority as that of a server.
     pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -45,8 +45,8 @@ impl Trust {
         Ok(Self { store, pinned })
     }
 
-    /// Certificates of the operating system that cannot be used are left out; there are some in
-    /// every store.
+    /// The certificates of the operating system. Unusable ones are left out, because every store
+    /// has some.
     pub(super) fn of_system() -> Result<Self, TlsError> {
         let found = rustls_native_certs::load_native_certs();
         let mut store = RootCertStore::empty();
@@ -60,13 +60,13 @@ impl Trust {
     }
 }
 
-/// Verifies what the `sslmode` asks for.
+/// Verifies the server's certificate as `sslmode` demands.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) algorithms: WebPkiSupportedAlgorithms,
-    /// `None`: nothing but that the server has the key of its certificate.
+    /// `None`: verify only that the server has the key of its certificate.
     pub(super) trust: Option<Trust>,
-    /// Whether a certificate that is trusted must also be for the host.
+    /// Whether a trusted certificate must also be for the host's name.
     pub(super) verifies_name: bool,
 }
 
@@ -93,8 +93,9 @@ impl Verifier {
             self.algorithms.all,
         );
         match verified {
-            // `webpki` reports a self-signed certificate by its extensions, or as a bad signature
-            // where a trusted one has the same name. In each case no trusted authority signed it.
+            // `webpki` reports a self-signed certificate by an error about its extensions, or about
+            // its signature if a trusted certificate has the same name. In both cases no trusted
+            // authority signed it.
             Err(Error::InvalidCertificate(
                 CertificateError::Other(_) | CertificateError::BadSignature,
             )) if fields.issuer().as_raw() == fields.subject().as_raw() => {
@@ -138,8 +139,9 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // `webpki` reads version 3 only. Where nothing but the key matters, version 1, which
-        // `openssl x509 -req` made until lately, will do: the key in it verifies the signature.
+        // `webpki` supports only version 3. If only the key is verified, version 1 is sufficient,
+        // too: its key verifies the signature. `openssl x509 -req` created version 1 until
+        // recently.
         if let (None, Ok(parsed)) = (&self.trust, parse(certificate))
             && parsed.version() == X509Version::V1
         {
@@ -181,7 +183,7 @@ pub(super) fn verify_validity(
     Ok(())
 }
 
-/// Times before 1970 count as 1970.
+/// Converts a time; times before 1970 become 1970.
 fn unix_time(time: ASN1Time) -> UnixTime {
     let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))

@@ -1,4 +1,4 @@
-//! The committed corpus of the fuzz targets, through the functions that the targets run.
+//! Runs the committed corpus of the fuzz targets through their functions.
 
 use walrelay_walsender::fuzzing;
 

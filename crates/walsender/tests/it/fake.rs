@@ -1,4 +1,4 @@
-//! A server that follows a script.
+//! A scripted server.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use walrelay_walsender::{
     ConnInfo, Error, ReplicationStream, Session, SessionKind, StartReplication, StatusUpdate,
 };
 
-/// One side of a connection as the server sees it.
+/// The server's side of a connection.
 pub(crate) struct Fake {
     pub(crate) socket: TcpStream,
 }
@@ -40,7 +40,7 @@ impl Fake {
         self.socket.write_all(bytes).await.unwrap();
     }
 
-    /// A message without a tag: the startup packet, SSLRequest.
+    /// Receives a message without a tag: the startup packet or SSLRequest.
     pub(crate) async fn untagged(&mut self) -> Vec<u8> {
         let length = self.socket.read_u32().await.unwrap() as usize;
         let mut body = vec![0; length - 4];
@@ -48,13 +48,19 @@ impl Fake {
         body
     }
 
-    /// A message with a tag; `None` at the end of the connection.
+    /// Receives a message with a tag; `None` at the end of the connection.
     pub(crate) async fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
         let tag = self.socket.read_u8().await.ok()?;
         Some((tag, self.untagged().await))
     }
 
-    /// The startup packet as pairs.
+    /// Receives a message and answers it.
+    pub(crate) async fn answer(&mut self, bytes: &[u8]) {
+        self.receive().await.unwrap();
+        self.send(bytes).await;
+    }
+
+    /// Receives the startup packet. Returns its parameters.
     pub(crate) async fn startup(&mut self) -> Vec<(String, String)> {
         let body = self.untagged().await;
         assert_eq!(body[..4], 196_608_u32.to_be_bytes(), "protocol 3.0");
@@ -70,14 +76,14 @@ impl Fake {
         pairs
     }
 
-    /// Lets the client in without asking.
+    /// Accepts the login without a password.
     pub(crate) async fn login(&mut self) {
         self.startup().await;
         self.send(&welcome(&[("server_version", "15.4 (a fake)")]))
             .await;
     }
 
-    /// Lets the client in and answers START_REPLICATION.
+    /// Accepts the login and answers START_REPLICATION.
     pub(crate) async fn streaming(listener: &TcpListener) -> Self {
         let mut fake = Self::accept(listener).await;
         fake.login().await;
@@ -89,7 +95,7 @@ impl Fake {
     }
 }
 
-/// AuthenticationOk and all that follows.
+/// The messages from AuthenticationOk to ReadyForQuery.
 pub(crate) fn welcome(parameters: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = message(b'R', &[0; 4]);
     bytes.extend(message(b'N', b"SNOTICE\0VNOTICE\0C00000\0Mgood day\0\0"));
@@ -101,7 +107,7 @@ pub(crate) fn welcome(parameters: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// A message with its header.
+/// Encodes a message with its header.
 pub(crate) fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![tag];
     bytes.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
@@ -116,7 +122,7 @@ pub(crate) fn error(severity: &str, sqlstate: &str, text: &str) -> Vec<u8> {
     )
 }
 
-/// An XLogData whose positions are both `number`.
+/// An XLogData message whose positions are both `number`.
 pub(crate) fn xlog_data(number: u64, body: &[u8]) -> Vec<u8> {
     let mut inner = vec![b'w'];
     inner.extend_from_slice(&number.to_be_bytes());
@@ -134,7 +140,7 @@ pub(crate) fn keepalive(wal_end: u64, reply_requested: bool) -> Vec<u8> {
     message(b'd', &inner)
 }
 
-/// Rows as a simple query returns them, without the ReadyForQuery.
+/// The messages of a simple query's answer, without ReadyForQuery.
 pub(crate) fn rows(columns: &[&str], rows: &[&[Option<&str>]]) -> Vec<u8> {
     let mut description = (columns.len() as u16).to_be_bytes().to_vec();
     for column in columns {
@@ -159,13 +165,18 @@ pub(crate) fn rows(columns: &[&str], rows: &[&[Option<&str>]]) -> Vec<u8> {
     bytes
 }
 
+/// Appends ReadyForQuery to an answer.
+pub(crate) fn ready(mut answer: Vec<u8>) -> Vec<u8> {
+    answer.extend(message(b'Z', b"I"));
+    answer
+}
+
 pub(crate) fn start() -> StartReplication {
     StartReplication {
         slot: "s".to_owned(),
         start: Lsn::ZERO,
-        publications: vec!["p".to_owned()],
+        publication: "p".to_owned(),
         messages: true,
-        proto_version: 1,
     }
 }
 
@@ -173,7 +184,7 @@ pub(crate) async fn connect(info: &ConnInfo) -> Result<Session, Error> {
     Session::connect(info, SessionKind::Replication, &[]).await
 }
 
-/// A client that streams, and the server it streams from.
+/// A client with a stream, and its scripted server.
 pub(crate) async fn stream() -> (ReplicationStream, Fake) {
     let (listener, port) = listen().await;
     let client = async {

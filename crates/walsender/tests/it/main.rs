@@ -1,5 +1,5 @@
-//! The client against a scripted server, for what a real one cannot be made to do on cue, and
-//! against a real Postgres.
+//! Tests of the client against a scripted server, for behaviour that a real one does not show on
+//! demand, and against a real Postgres.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,6 +10,8 @@
 
 mod corpus;
 mod fake;
+mod hosts;
 mod login;
+mod query;
 mod real;
 mod stream;

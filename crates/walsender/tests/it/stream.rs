@@ -1,4 +1,4 @@
-//! Framing, failures and feedback, with a server that follows a script.
+//! Tests of framing, failures and status updates with a scripted server.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,16 +9,20 @@ use walrelay_walsender::{Error, ErrorClass, Frame, ReplicationStream};
 
 use crate::fake::{Fake, error, keepalive, message, status, stream, xlog_data};
 
-/// What a frame was, without borrowing.
+/// A frame's data, without borrowing.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Data(u64, Vec<u8>),
     Alive(u64, bool),
 }
 
+fn data(number: u64, body: &[u8]) -> Seen {
+    Seen::Data(number, body.to_vec())
+}
+
 fn seen(frame: Frame<'_>) -> Seen {
     match frame {
-        Frame::XLogData { start, body, .. } => Seen::Data(start.get(), body.to_vec()),
+        Frame::XLogData { start, body, .. } => data(start.get(), body),
         Frame::Keepalive {
             wal_end,
             reply_requested,
@@ -27,7 +31,7 @@ fn seen(frame: Frame<'_>) -> Seen {
     }
 }
 
-/// The next frame, reading as often as it takes.
+/// The next frame; reads until there is one.
 async fn next(stream: &mut ReplicationStream) -> Result<Seen, Error> {
     loop {
         if let Some(frame) = stream.peek()? {
@@ -39,7 +43,7 @@ async fn next(stream: &mut ReplicationStream) -> Result<Seen, Error> {
     }
 }
 
-/// Polls once and drops: what a `select!` does with a branch that is not ready.
+/// Polls a future once and drops it, as `select!` does with a branch that is not ready.
 fn drop_after_one_poll<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -62,13 +66,10 @@ async fn frames_split_at_every_byte() {
         }
     };
     let receiving = async {
-        assert_eq!(
-            next(&mut client).await.unwrap(),
-            Seen::Data(1, b"one".to_vec())
-        );
+        assert_eq!(next(&mut client).await.unwrap(), data(1, b"one"));
         assert_eq!(next(&mut client).await.unwrap(), Seen::Alive(2, true));
-        assert_eq!(next(&mut client).await.unwrap(), Seen::Data(3, Vec::new()));
-        assert_eq!(client.buffered(), 0);
+        assert_eq!(next(&mut client).await.unwrap(), data(3, b""));
+        assert_eq!(client.peek().unwrap(), None);
     };
     tokio::join!(sending, receiving);
 }
@@ -78,21 +79,23 @@ async fn one_read_brings_a_batch_and_a_frame_stays_until_consumed() {
     let (mut client, mut server) = stream().await;
     let batch: Vec<u8> = (0..500).flat_map(|n| xlog_data(n, b"body")).collect();
     server.send(&batch).await;
-    while client.buffered() < batch.len() {
-        client.read().await.unwrap();
+    let mut read = 0;
+    while read < batch.len() {
+        read += client.read().await.unwrap();
     }
+    assert_eq!(read, batch.len());
     for n in 0..500 {
         for _ in 0..2 {
             let frame = client.peek().unwrap().unwrap();
-            assert_eq!(seen(frame), Seen::Data(n, b"body".to_vec()));
+            assert_eq!(seen(frame), data(n, b"body"));
         }
         client.consume();
-        // Nothing was peeked since: nothing is dropped.
+        // Nothing was peeked since, so nothing is consumed.
         client.consume();
     }
     assert_eq!(client.peek().unwrap(), None);
     client.consume();
-    assert_eq!(client.buffered(), 0);
+    assert_eq!(client.peek().unwrap(), None);
 }
 
 #[tokio::test]
@@ -104,11 +107,8 @@ async fn a_frame_can_be_larger_than_the_buffer() {
         server.send(&xlog_data(2, b"after")).await;
     };
     let receiving = async {
-        assert!(next(&mut client).await.unwrap() == Seen::Data(1, giant.clone()));
-        assert_eq!(
-            next(&mut client).await.unwrap(),
-            Seen::Data(2, b"after".to_vec())
-        );
+        assert!(next(&mut client).await.unwrap() == data(1, &giant));
+        assert_eq!(next(&mut client).await.unwrap(), data(2, b"after"));
     };
     tokio::join!(sending, receiving);
 }
@@ -123,15 +123,9 @@ async fn an_error_comes_after_the_frames_before_it_and_stays() {
     server.send(&bytes).await;
     drop(server);
     while client.read().await.is_ok() {}
-    assert_eq!(
-        seen(client.peek().unwrap().unwrap()),
-        Seen::Data(1, b"a".to_vec())
-    );
+    assert_eq!(seen(client.peek().unwrap().unwrap()), data(1, b"a"));
     client.consume();
-    assert_eq!(
-        seen(client.peek().unwrap().unwrap()),
-        Seen::Data(2, b"b".to_vec())
-    );
+    assert_eq!(seen(client.peek().unwrap().unwrap()), data(2, b"b"));
     client.consume();
     for _ in 0..3 {
         let failure = client.peek().unwrap_err();
@@ -149,10 +143,7 @@ async fn the_connection_ends_in_the_middle_of_a_frame() {
     bytes.extend_from_slice(&xlog_data(2, b"half")[..20]);
     server.send(&bytes).await;
     drop(server);
-    assert_eq!(
-        next(&mut client).await.unwrap(),
-        Seen::Data(1, b"whole".to_vec())
-    );
+    assert_eq!(next(&mut client).await.unwrap(), data(1, b"whole"));
     for _ in 0..2 {
         let failure = next(&mut client).await.unwrap_err();
         assert!(matches!(failure, Error::Closed { .. }), "{failure}");
@@ -163,7 +154,7 @@ async fn the_connection_ends_in_the_middle_of_a_frame() {
 
 #[tokio::test]
 async fn the_server_ends_the_stream() {
-    // CopyDone, and what a walsender says when its server shuts down.
+    // CopyDone, and the message that a walsender sends when its server shuts down.
     for end in [message(b'c', b""), message(b'C', b"COPY 0\0")] {
         let (mut client, mut server) = stream().await;
         let mut bytes = keepalive(9, false);
@@ -196,10 +187,7 @@ async fn what_is_not_the_protocol_stops_the_stream() {
         bytes.extend(hostile);
         bytes.extend(xlog_data(2, b"behind"));
         server.send(&bytes).await;
-        assert_eq!(
-            next(&mut client).await.unwrap(),
-            Seen::Data(1, b"good".to_vec())
-        );
+        assert_eq!(next(&mut client).await.unwrap(), data(1, b"good"));
         for _ in 0..2 {
             let failure = next(&mut client).await.unwrap_err();
             assert_eq!(failure.class(), ErrorClass::Protocol, "{failure}");
@@ -228,7 +216,7 @@ async fn a_read_that_is_dropped_loses_nothing() {
         while expected < 2_000 {
             tokio::select! {
                 biased;
-                // Ready every other time it is asked.
+                // Ready at every other poll.
                 () = tokio::task::yield_now() => dropped += 1,
                 read = client.read() => { read.unwrap(); }
             }
@@ -238,8 +226,7 @@ async fn a_read_that_is_dropped_loses_nothing() {
                 () = tokio::task::yield_now() => dropped += 1,
             }
             while let Some(frame) = client.peek().unwrap() {
-                let body = expected.to_le_bytes().to_vec();
-                assert_eq!(seen(frame), Seen::Data(expected, body));
+                assert_eq!(seen(frame), data(expected, &expected.to_le_bytes()));
                 client.consume();
                 expected += 1;
             }
@@ -249,7 +236,7 @@ async fn a_read_that_is_dropped_loses_nothing() {
     tokio::join!(sending, receiving);
 }
 
-/// Reads status updates from the server's side: (written, flushed, reply requested).
+/// Receives status updates as the server: (written, flushed, reply requested).
 async fn updates(server: &mut Fake, count: usize) -> Vec<(u64, u64, bool)> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -269,7 +256,7 @@ async fn positions_never_go_back_and_unsent_updates_are_replaced() {
     client.queue_status(ask);
     client.queue_status(status(120, 60));
     client.flush().await.unwrap();
-    // Nothing new queued: nothing is written.
+    // Nothing is written, because nothing new is queued.
     client.flush().await.unwrap();
     client.queue_status(status(90, 40));
     client.flush().await.unwrap();
@@ -287,7 +274,7 @@ async fn positions_never_go_back_and_unsent_updates_are_replaced() {
 #[tokio::test]
 async fn a_flush_that_is_dropped_completes_later() {
     let (mut client, mut server) = stream().await;
-    // The server does not read: sooner or later a write is cut in two or not begun.
+    // The server does not read, so at some time a write is incomplete or not begun.
     let mut last = 0;
     let mut stuck = 0;
     while stuck < 50 {
@@ -297,7 +284,7 @@ async fn a_flush_that_is_dropped_completes_later() {
             done.unwrap();
         } else {
             stuck += 1;
-            // The runtime has to learn about the socket before it can be ready again.
+            // The runtime must poll the socket before it can become ready again.
             tokio::task::yield_now().await;
         }
     }
@@ -315,13 +302,13 @@ async fn a_flush_that_is_dropped_completes_later() {
 }
 
 #[tokio::test]
-async fn finish_says_everything_and_waits_for_the_end() {
+async fn finish_writes_all_updates_and_waits_for_the_end() {
     let (mut client, mut server) = stream().await;
     client.queue_status(status(7, 7));
     let serving = async {
         assert_eq!(updates(&mut server, 1).await, [(7, 7, false)]);
         assert_eq!(server.receive().await, Some((b'c', Vec::new())));
-        // A transaction in the middle goes on, also behind the server's CopyDone.
+        // A transaction is sent to its end, also after the server's CopyDone.
         server.send(&xlog_data(8, b"thrown away")).await;
         server.send(&message(b'c', b"")).await;
         server.send(&xlog_data(9, b"thrown away")).await;
@@ -336,7 +323,7 @@ async fn finish_says_everything_and_waits_for_the_end() {
 }
 
 #[tokio::test]
-async fn finish_reports_how_else_it_ended() {
+async fn finish_returns_the_error_that_ended_the_stream() {
     let (client, mut server) = stream().await;
     let serving = async {
         assert_eq!(server.receive().await, Some((b'c', Vec::new())));

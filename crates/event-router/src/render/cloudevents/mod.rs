@@ -1,9 +1,9 @@
-//! Records as CloudEvents.
+//! Turns records into CloudEvents.
 //!
-//! Source: "CloudEvents - Version 1.0.2", its JSON event format and its Kafka protocol binding. In
-//! binary mode the attributes are headers `ce_…` beside the route's value; in structured mode the value
-//! is a JSON object of the attributes and the data. Topic, key and the route's own headers are the same
-//! in both.
+//! Source: "CloudEvents - Version 1.0.2", with its JSON event format and its Kafka protocol
+//! binding. In binary mode the attributes are headers `ce_…` beside the route's value. In
+//! structured mode the value is a JSON object with the attributes and the data. Topic, key and the
+//! route's own headers are the same in both modes.
 
 use std::str;
 
@@ -19,23 +19,24 @@ use crate::value::{json, time};
 const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
 const SPEC_VERSION: &[u8] = b"1.0";
 
-/// The rules for CloudEvents.
+/// The rules by which records become CloudEvents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloudEvents {
-    /// The place of the attributes.
+    /// Content mode, which decides where the attributes are.
     pub mode: CloudEventMode,
-    /// `id`; `None` for the route's own event id.
+    /// Template of `id`; `None` for the route's event id.
     pub id: Option<Template>,
-    /// `source`, a URI reference.
+    /// Template of `source`, a URI reference.
     pub source: Template,
-    /// `type`.
+    /// Template of `type`.
     pub kind: Template,
-    /// `time`: a text in the form of Postgres' dates and times; `None` for the commit time.
+    /// Template of `time`, whose text is a date or time as Postgres writes it; `None` for the
+    /// commit time.
     pub time: Option<Template>,
-    /// `subject`; left out if it is NULL.
+    /// Template of `subject`; a NULL leaves the attribute out.
     pub subject: Option<Template>,
-    /// `datacontenttype`: the media type of the route's value. A structured event has JSON unchanged,
-    /// text as a string, other values in base64.
+    /// `datacontenttype`, the media type of the route's value. In structured mode JSON is embedded
+    /// unchanged, text as a string, other values in base64.
     pub content_type: String,
     /// Tables of the filter `lookup`.
     pub lookups: Lookups,
@@ -44,7 +45,7 @@ pub struct CloudEvents {
 /// The content modes of the Kafka protocol binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloudEventMode {
-    /// Attributes in headers, the value as it is.
+    /// Attributes in headers, the value unchanged.
     Binary,
     /// Attributes and value in one JSON object.
     Structured,
@@ -53,7 +54,7 @@ pub enum CloudEventMode {
 /// [`CloudEvents`], compiled for one table.
 pub(crate) struct CloudPlan {
     mode: CloudEventMode,
-    /// By [`ATTRIBUTES`].
+    /// In the order of [`ATTRIBUTES`].
     attributes: [Attribute; ATTRIBUTES.len()],
     content_type: Vec<u8>,
     data: Data,
@@ -84,29 +85,29 @@ const BINARY: [&str; 7] = [
     CONTENT_TYPE,
 ];
 
-/// The attributes in which events differ, in the order of their headers.
+/// The attributes whose values differ between events, in the order of their headers.
 const ATTRIBUTES: [&str; 5] = ["id", "source", "type", TIME, SUBJECT];
 const TIME: &str = "time";
 const SUBJECT: &str = "subject";
 
-/// The header of the media type, in both modes.
+/// Name of the header with the media type, in both modes.
 const CONTENT_TYPE: &str = "content-type";
 
 impl CloudEvents {
-    /// The templates by [`ATTRIBUTES`].
+    /// The templates in the order of [`ATTRIBUTES`].
     fn templates(&self) -> [Option<&Template>; ATTRIBUTES.len()] {
         let (source, kind) = (Some(&self.source), Some(&self.kind));
         let [id, time, subject] = [&self.id, &self.time, &self.subject].map(Option::as_ref);
         [id, source, kind, time, subject]
     }
 
-    /// The columns that its templates name.
+    /// The columns that the templates read.
     pub fn columns(&self) -> Vec<&str> {
         let templates = self.templates().into_iter().flatten();
         templates.flat_map(Template::columns).collect()
     }
 
-    /// Whether the event's own headers include one of this name.
+    /// Whether a CloudEvent of this mode has a header of this name.
     pub fn has_header(&self, name: &str) -> bool {
         match self.mode {
             CloudEventMode::Binary => BINARY.contains(&name),
@@ -143,12 +144,11 @@ impl CloudEvents {
 }
 
 impl Data {
-    /// By a media type (RFC 2045), parameters aside.
+    /// The kind of data of a media type (RFC 2045); its parameters are ignored.
     fn of(content_type: &str) -> Self {
         let kind = content_type.split(';').next().unwrap_or_default();
         let kind = kind.trim().to_ascii_lowercase();
-        let json = kind.ends_with("/json") || kind.ends_with("+json");
-        if json {
+        if kind.ends_with("/json") || kind.ends_with("+json") {
             Self::Json
         } else if kind.starts_with("text/") {
             Self::Text
@@ -158,7 +158,7 @@ impl Data {
     }
 }
 
-/// The headers of an event, by place in [`CloudPlan::header`].
+/// The headers of an event; [`CloudPlan::header`] gives their names by index.
 pub(crate) type CloudHeaders<'t> = SmallVec<[Part<'t>; BINARY.len()]>;
 
 impl CloudPlan {
@@ -169,8 +169,8 @@ impl CloudPlan {
         }
     }
 
-    /// Turns a route's value into an event's, and gives the headers of the event. On error gives the
-    /// part that the value at fault was for.
+    /// Turns a route's value into that of an event; returns the event's headers. An error has the
+    /// fault and the part of the record that it is in.
     pub(crate) fn apply<'t>(
         &self,
         values: &[Value<'t>],
@@ -264,17 +264,19 @@ impl Attribute {
                 if name == SUBJECT && part.resolve(scratch).is_none() {
                     return Ok(Part::Absent);
                 }
-                part.filled(text.slot(), scratch)
+                part.require_text(text.slot(), scratch)
             }
             Self::Slot(slot) => {
                 let value = crate::value::value(values, *slot)?;
-                value.map_or(Part::Null, Part::Row).filled(*slot, scratch)
+                value
+                    .map_or(Part::Null, Part::Row)
+                    .require_text(*slot, scratch)
             }
         }
     }
 }
 
-/// RFC 3339 with an offset: UTC if Postgres gives none.
+/// Renders `time` by RFC 3339; a time without an offset is in UTC.
 fn timestamp<'t>(
     text: &Text,
     values: &[Value<'t>],
@@ -285,24 +287,29 @@ fn timestamp<'t>(
     let Some(bytes) = part.resolve(scratch) else {
         return Ok(Part::Absent);
     };
-    // At most a few dozen bytes: what Postgres prints of a point in time.
+    // Times that Postgres prints are shorter than 64 bytes.
     let mut copy: SmallVec<[u8; 64]> = SmallVec::new();
     copy.extend_from_slice(bytes.get(..64).unwrap_or(bytes));
     let start = scratch.len();
     if !time::iso(&copy, scratch) || scratch.get(start) == Some(&b'-') {
         return Err(fault());
     }
-    let made = scratch.get(start..).unwrap_or_default();
-    if !made.contains(&b'T') {
+    let rendered = scratch.get(start..).unwrap_or_default();
+    if !rendered.contains(&b'T') {
         scratch.extend_from_slice(b"T00:00:00Z");
-    } else if !made.ends_with(b"Z") && !made.iter().rev().take(6).any(|b| matches!(b, b'+' | b'-'))
+    } else if !rendered.ends_with(b"Z")
+        && !rendered
+            .iter()
+            .rev()
+            .take(6)
+            .any(|b| matches!(b, b'+' | b'-'))
     {
         scratch.push(b'Z');
     }
     Ok(Part::since(start, scratch))
 }
 
-/// `,"name":`. Names need no escape.
+/// Appends `,"name":`. Names need no escape.
 fn member(name: &str, scratch: &mut Vec<u8>) {
     scratch.extend_from_slice(b",\"");
     scratch.extend_from_slice(name.as_bytes());

@@ -1,18 +1,18 @@
-//! Postgres' text of an array: `{1,NULL,"a b"}`, nested and with bounds in front.
+//! Parses Postgres' text of an array: `{1,NULL,"a b"}`, nested, and with bounds before it.
 
 use super::schema::Data;
 use crate::value::Malformed;
 use crate::value::cursor::Cursor;
 
-/// Postgres has no arrays of more dimensions.
+/// Limit of dimensions, equal to that of Postgres.
 const MAX_DEPTH: usize = 6;
 
 type Element<'f> = dyn Fn(&str) -> Result<Data<'_>, Malformed> + 'f;
 
-/// `element` reads the text of an element.
+/// Parses an array; `element` reads the text of an element.
 pub(super) fn parse<'t>(text: &'t str, element: &Element<'_>) -> Result<Data<'t>, Malformed> {
     let text = match text.strip_prefix('[') {
-        // Bounds, where they do not begin at 1: `[2:3]={…}`.
+        // Postgres writes bounds that do not begin at 1: `[2:3]={…}`.
         Some(_) => text.split_once('=').ok_or(Malformed)?.1,
         None => text,
     };
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_is_refused() {
+    fn other_texts_than_arrays_are_refused() {
         let deep = "{".repeat(100_000);
         for text in [
             "", "{", "{1", "{1,}", "{,1}", "{1}}", "1", "{\"a", "{\"a\\", "{a\"b}", "[1:2]", &deep,

@@ -1,41 +1,41 @@
-//! The facts about a table that pgoutput's Relation message does not have.
+//! Facts about a table from the catalogs, which pgoutput's Relation message does not contain.
 
 use walrelay_lsn::TypeOid;
 
-/// A table as the catalogs have it: whether columns are NOT NULL, their defaults, and what types
-/// made by users are. A [`Router`](crate::Router) works without; it then takes every column as
-/// optional and types made by users as texts.
+/// Facts about a table from the catalogs: NOT NULL, defaults, and the kinds of user-defined types.
+/// A [`Router`](crate::Router) works without them: every column is then optional, and every
+/// user-defined type is read as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFacts {
-    /// Its schema.
+    /// Schema of the table.
     pub schema: String,
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Its columns, in any order.
+    /// Columns of the table, in any order.
     pub columns: Vec<ColumnFacts>,
 }
 
 /// A column of a [`TableFacts`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnFacts {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// Its type. Facts of a column whose type is another by now are not used.
+    /// Type of the column. Facts are ignored if the column has another type by now.
     pub type_facts: TypeFacts,
-    /// Whether it, or the domain that it is of, refuses NULL.
+    /// Whether the column, or its domain, is NOT NULL.
     pub not_null: bool,
-    /// `pg_get_expr` of its default, in a session with `DateStyle = ISO`.
+    /// Default of the column, as `pg_get_expr` writes it in a session with `DateStyle = ISO`.
     pub default: Option<String>,
 }
 
-/// A type.
+/// Facts about a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeFacts {
     /// `pg_type.oid`.
     pub oid: TypeOid,
     /// `pg_type.typname`.
     pub name: String,
-    /// Its kind.
+    /// Kind of the type.
     pub kind: TypeKind,
 }
 
@@ -55,11 +55,11 @@ pub enum TypeKind {
     Other,
 }
 
-/// Of domains in each other.
+/// Limit of domains over domains.
 const MAX_DEPTH: usize = 16;
 
 impl TypeFacts {
-    /// The type under the domains, and its modifier.
+    /// The type below all domains, and its modifier.
     pub(crate) fn base(&self, modifier: i32) -> (&Self, i32) {
         let (mut facts, mut modifier) = (self, modifier);
         for _ in 0..MAX_DEPTH {

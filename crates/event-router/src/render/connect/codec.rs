@@ -1,4 +1,4 @@
-//! From the text of a column to its Connect value.
+//! Reads the text of a column into its Connect value.
 
 use std::borrow::Cow;
 
@@ -28,10 +28,10 @@ pub(crate) enum Codec {
     Money { scale: i32 },
     MoneyDouble,
     MoneyText,
-    Date(Clock),
-    Time(Clock),
+    Date(TimeEncoding),
+    Time(TimeEncoding),
     ZonedTime,
-    Timestamp(Clock),
+    Timestamp(TimeEncoding),
     ZonedTimestamp { digits: Option<usize> },
     IntervalMicros,
     IntervalText,
@@ -43,9 +43,9 @@ pub(crate) enum Codec {
     Array(Box<Codec>),
 }
 
-/// The unit or form of times.
+/// The unit or format of dates and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Clock {
+pub(crate) enum TimeEncoding {
     Millis,
     Micros,
     Nanos,
@@ -58,7 +58,7 @@ fn text(text: String) -> Data<'static> {
 }
 
 impl Codec {
-    /// The value of a text; NULL if Debezium has no value for it.
+    /// Reads a text; returns NULL if Debezium has no value for it.
     pub(crate) fn read<'t>(&self, input: &'t str) -> Result<Data<'t>, Malformed> {
         Ok(match self {
             Self::Text => Data::Text(Cow::Borrowed(input)),
@@ -77,7 +77,7 @@ impl Codec {
                 _ => Data::Null,
             },
             Self::VariableDecimal => match input.parse()? {
-                Numeric::Number(number) => variable(number),
+                Numeric::Number(number) => variable_scale_decimal(number),
                 _ => Data::Null,
             },
             Self::NumericDouble => Data::Double(input.parse::<Numeric>()?.double()),
@@ -88,13 +88,13 @@ impl Codec {
             Self::Money { scale } => Data::Decimal(decimal::money(input)?.with_scale(*scale)),
             Self::MoneyDouble => Data::Double(decimal::money(input)?.double()),
             Self::MoneyText => text(decimal::money(input)?.plain()),
-            Self::Date(clock) => date(temporal::date(input)?, *clock),
-            Self::Time(clock) => time(temporal::time(input)?, *clock),
+            Self::Date(encoding) => date(temporal::date(input)?, *encoding),
+            Self::Time(encoding) => time(temporal::time(input)?, *encoding),
             Self::ZonedTime => {
                 let micros = temporal::time_with_offset(input)?;
                 text(format!("{}Z", temporal::iso_time(micros, None)))
             }
-            Self::Timestamp(clock) => timestamp(temporal::timestamp(input)?, *clock),
+            Self::Timestamp(encoding) => timestamp(temporal::timestamp(input)?, *encoding),
             Self::ZonedTimestamp { digits } => match temporal::timestamp(input)? {
                 timestamp if timestamp.infinite => Data::Text(Cow::Borrowed(input)),
                 timestamp => text(temporal::iso_instant(timestamp.micros, *digits)),
@@ -109,14 +109,14 @@ impl Codec {
             },
             Self::Bits => Data::Bytes(Cow::Owned(bits(input)?)),
             Self::Point => point(input)?,
-            Self::HstoreJson => text(hstore::json(&ordered(input)?)),
-            Self::HstoreMap => Data::Map(ordered(input)?),
+            Self::HstoreJson => text(hstore::json(&hstore_entries(input)?)),
+            Self::HstoreMap => Data::Map(hstore_entries(input)?),
             Self::Array(element) => array::parse(input, &|text| element.read(text))?,
         })
     }
 }
 
-/// `bytea_output` is `hex`, or `escape` where it is set so.
+/// Reads a `bytea` in either format of `bytea_output`, `hex` or `escape`.
 fn bytea(input: &str) -> Result<Cow<'_, [u8]>, Malformed> {
     if let Some(hex) = input.strip_prefix("\\x") {
         let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
@@ -158,7 +158,7 @@ fn bytes_text(bytes: &[u8], handling: BinaryHandling) -> String {
     }
 }
 
-fn variable(number: Decimal) -> Data<'static> {
+fn variable_scale_decimal(number: Decimal) -> Data<'static> {
     let number = number.stripped();
     Data::Struct(vec![
         Data::Int(number.scale().into()),
@@ -166,49 +166,49 @@ fn variable(number: Decimal) -> Data<'static> {
     ])
 }
 
-fn date(days: i64, clock: Clock) -> Data<'static> {
-    match clock {
-        Clock::Iso => text(format!("{}Z", temporal::iso_date(days))),
-        Clock::Connect => Data::Instant(days * temporal::DAY_MILLIS),
+fn date(days: i64, encoding: TimeEncoding) -> Data<'static> {
+    match encoding {
+        TimeEncoding::Iso => text(format!("{}Z", temporal::iso_date(days))),
+        TimeEncoding::Connect => Data::Instant(days * temporal::DAY_MILLIS),
         _ => Data::Int(days),
     }
 }
 
-fn time(micros: i64, clock: Clock) -> Data<'static> {
-    match clock {
-        Clock::Millis => Data::Int(micros / 1000),
-        Clock::Micros => Data::Int(micros),
-        Clock::Nanos => Data::Int(micros * 1000),
-        Clock::Iso => {
-            let clock = temporal::iso_time(micros % temporal::DAY_MICROS, None);
-            text(format!("{clock}Z"))
+fn time(micros: i64, encoding: TimeEncoding) -> Data<'static> {
+    match encoding {
+        TimeEncoding::Millis => Data::Int(micros / 1000),
+        TimeEncoding::Micros => Data::Int(micros),
+        TimeEncoding::Nanos => Data::Int(micros * 1000),
+        TimeEncoding::Iso => {
+            let time = temporal::iso_time(micros % temporal::DAY_MICROS, None);
+            text(format!("{time}Z"))
         }
-        Clock::Connect => Data::Instant(micros / 1000),
+        TimeEncoding::Connect => Data::Instant(micros / 1000),
     }
 }
 
-fn timestamp(timestamp: temporal::Timestamp, clock: Clock) -> Data<'static> {
+fn timestamp(timestamp: temporal::Timestamp, encoding: TimeEncoding) -> Data<'static> {
     let micros = timestamp.micros;
     let millis = micros.div_euclid(1000) as i64;
     let saturated = |count: i128| {
         let count = count.clamp(i64::MIN.into(), i64::MAX.into());
         Data::Int(count as i64)
     };
-    match clock {
-        Clock::Millis => Data::Int(millis),
-        Clock::Micros => saturated(micros),
-        Clock::Nanos => match i64::try_from(micros * 1000) {
+    match encoding {
+        TimeEncoding::Millis => Data::Int(millis),
+        TimeEncoding::Micros => saturated(micros),
+        TimeEncoding::Nanos => match i64::try_from(micros * 1000) {
             Ok(nanos) => Data::Int(nanos),
             Err(_) if timestamp.infinite => saturated(micros * 1000),
-            // Debezium has no value for a time that does not fit.
+            // Debezium has no value for a time that is out of range.
             Err(_) => Data::Null,
         },
-        Clock::Iso => text(temporal::iso_instant(micros, None)),
-        Clock::Connect => Data::Instant(millis),
+        TimeEncoding::Iso => text(temporal::iso_instant(micros, None)),
+        TimeEncoding::Connect => Data::Instant(millis),
     }
 }
 
-/// Least significant byte first, no more bytes than are needed.
+/// The bytes of a bit string, least significant first, without zero bytes at the end.
 fn bits(input: &str) -> Result<Vec<u8>, Malformed> {
     let mut bytes = vec![0u8; input.len().div_ceil(8)];
     for (at, bit) in input.bytes().rev().enumerate() {
@@ -226,14 +226,11 @@ fn bits(input: &str) -> Result<Vec<u8>, Malformed> {
 }
 
 fn point(input: &str) -> Result<Data<'static>, Malformed> {
-    let inner = input
-        .strip_prefix('(')
-        .and_then(|rest| rest.strip_suffix(')'));
-    let (x, y) = inner
-        .and_then(|inner| inner.split_once(','))
-        .ok_or(Malformed)?;
+    let inner = input.strip_prefix('(').ok_or(Malformed)?;
+    let inner = inner.strip_suffix(')').ok_or(Malformed)?;
+    let (x, y) = inner.split_once(',').ok_or(Malformed)?;
     let (x, y): (f64, f64) = (x.parse()?, y.parse()?);
-    // Well-known binary: little endian, a point.
+    // Well-known binary: byte order (1: little-endian), type (1: point), x, y.
     let wkb = [&[1, 1, 0, 0, 0], &x.to_le_bytes()[..], &y.to_le_bytes()[..]].concat();
     let wkb = Data::Bytes(wkb.into());
     Ok(Data::Struct(vec![
@@ -244,8 +241,8 @@ fn point(input: &str) -> Result<Data<'static>, Malformed> {
     ]))
 }
 
-/// The entries in the order of Java's `HashMap`.
-fn ordered(input: &str) -> Result<Vec<(String, Option<String>)>, Malformed> {
+/// Parses an `hstore`; the entries are in the order of Java's `HashMap`.
+fn hstore_entries(input: &str) -> Result<Vec<(String, Option<String>)>, Malformed> {
     let mut entries = hstore::parse(input)?;
     java::sort_as_hash_map(&mut entries);
     Ok(entries)

@@ -1,7 +1,7 @@
-//! A column: its Connect schema, and how its Postgres text is read.
+//! A column: its Connect schema, and the codec that reads its Postgres text.
 
 use super::catalog::{ColumnFacts, TypeFacts, TypeKind};
-use super::codec::{Clock, Codec};
+use super::codec::{Codec, TimeEncoding};
 use super::defaults;
 use super::options::{
     BinaryHandling, DecimalHandling, Handling, HstoreHandling, IntervalHandling, TimePrecision,
@@ -13,15 +13,15 @@ pub(crate) struct Column {
     pub(crate) type_oid: u32,
     pub(crate) schema: Schema,
     pub(crate) codec: Codec,
-    /// Debezium leaves such a column out of its events.
+    /// Debezium does not support the type, and leaves the column out of its events.
     pub(crate) unknown: bool,
 }
 
-/// The first OID that is given to a type made by a user or an extension (`FirstNormalObjectId`).
+/// The first OID of types that users or extensions create (Postgres: `FirstNormalObjectId`).
 const FIRST_USER_TYPE: u32 = 16384;
 
 impl Column {
-    /// `facts` are of the same column.
+    /// `facts` are those of the same column.
     pub(crate) fn of(
         slot: usize,
         column: &walrelay_pgoutput::Column<'_>,
@@ -33,9 +33,9 @@ impl Column {
         let known = match facts {
             Some(facts) => {
                 let (base, modifier) = facts.type_facts.base(modifier);
-                of_type(base.oid.get(), modifier, Some(base), handling)
+                schema_and_codec(base.oid.get(), modifier, Some(base), handling)
             }
-            None => of_type(type_oid, modifier, None, handling),
+            None => schema_and_codec(type_oid, modifier, None, handling),
         };
         let unknown = known.is_none() && (type_oid < FIRST_USER_TYPE || facts.is_some());
         let (mut schema, codec) = known.unwrap_or((Schema::of(Kind::String), Codec::Text));
@@ -55,8 +55,8 @@ impl Column {
     }
 }
 
-/// Schema and codec of a type that is no domain; `None` if Debezium does not support the type.
-fn of_type(
+/// Schema and codec of a type that is not a domain; `None` if Debezium does not support the type.
+fn schema_and_codec(
     oid: u32,
     modifier: i32,
     facts: Option<&TypeFacts>,
@@ -65,20 +65,23 @@ fn of_type(
     use Kind::{Boolean, Bytes, Float32, Float64, Int16, Int32, Int64, String};
 
     if let Some(element) = array_element(oid) {
-        let (schema, codec) = of_type(element, modifier, None, handling)?;
+        let (schema, codec) = schema_and_codec(element, modifier, None, handling)?;
         return Some(array(schema.optional(), codec));
     }
     let plain = |kind, codec| (Schema::of(kind), codec);
     let named = |kind, name, codec| (Schema::named(kind, name), codec);
     let text = |name| named(String, name, Codec::Text);
+    let time = |what, encoding, codec: fn(TimeEncoding) -> Codec| {
+        (time_schema(what, encoding), codec(encoding))
+    };
     Some(match oid {
         16 => plain(Boolean, Codec::Boolean),
         17 => match handling.binary {
             BinaryHandling::Bytes => plain(Bytes, Codec::Bytes),
             as_text => plain(String, Codec::BytesText(as_text)),
         },
-        // "char", text, bpchar, varchar; name, which Debezium gives as null; cidr, macaddr8, macaddr,
-        // inet; the ranges but multiranges.
+        // "char", text, bpchar, varchar; name, whose value is null in Debezium; cidr, macaddr8,
+        // macaddr, inet; the ranges, but not the multiranges.
         18 | 19 | 25 | 1042 | 1043 | 650 | 774 | 829 | 869 | 3904 | 3906 | 3908 | 3910 | 3912
         | 3926 => plain(String, Codec::Text),
         20 | 26 => plain(Int64, Codec::Integer),
@@ -90,21 +93,11 @@ fn of_type(
         700 => plain(Float32, Codec::Float),
         701 => plain(Float64, Codec::Double),
         790 => money(handling),
-        1082 => {
-            let clock = match handling.time {
-                TimePrecision::Connect => Clock::Connect,
-                TimePrecision::IsoString => Clock::Iso,
-                _ => Clock::Millis,
-            };
-            (clocked("Date", clock), Codec::Date(clock))
-        }
-        1083 => {
-            let clock = clock(modifier, handling, true);
-            (clocked("Time", clock), Codec::Time(clock))
-        }
+        1082 => time("Date", date_encoding(handling), Codec::Date),
+        1083 => time("Time", time_encoding(modifier, handling, true), Codec::Time),
         1114 => {
-            let clock = clock(modifier, handling, false);
-            (clocked("Timestamp", clock), Codec::Timestamp(clock))
+            let encoding = time_encoding(modifier, handling, false);
+            time("Timestamp", encoding, Codec::Timestamp)
         }
         1184 => {
             let digits = usize::try_from(precision(modifier)).ok();
@@ -112,35 +105,18 @@ fn of_type(
             let codec = Codec::ZonedTimestamp { digits };
             named(String, "io.debezium.time.ZonedTimestamp", codec)
         }
-        1186 => match handling.interval {
-            IntervalHandling::Numeric => {
-                let name = "io.debezium.time.MicroDuration";
-                named(Int64, name, Codec::IntervalMicros)
-            }
-            IntervalHandling::String => {
-                named(String, "io.debezium.time.Interval", Codec::IntervalText)
-            }
-        },
+        1186 => interval(handling),
         1266 => named(String, "io.debezium.time.ZonedTime", Codec::ZonedTime),
         1560 | 1562 => bits(oid, modifier),
-        1700 => match (handling.decimal, scale(modifier)) {
-            (DecimalHandling::Double, _) => plain(Float64, Codec::NumericDouble),
-            (DecimalHandling::String, scale) => plain(String, Codec::NumericText(scale)),
-            (DecimalHandling::Precise, Some(scale)) => {
-                let precision = ((modifier - 4) >> 16) & 0xffff;
-                let schema = decimal(scale).parameter("connect.decimal.precision", &precision);
-                (schema, Codec::Decimal { scale })
-            }
-            (DecimalHandling::Precise, None) => (variable_decimal(), Codec::VariableDecimal),
-        },
+        1700 => numeric(modifier, handling),
         2950 => text("io.debezium.data.Uuid"),
         3614 => text("io.debezium.data.Tsvector"),
-        _ => return of_facts(modifier, facts?, handling),
+        _ => return user_defined(modifier, facts?, handling),
     })
 }
 
-/// Of a type that is not built into Postgres, or an array of one.
-fn of_facts(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Schema, Codec)> {
+/// Schema and codec of a type that is not built into Postgres, or of an array of such a type.
+fn user_defined(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Schema, Codec)> {
     let text = |name| (Schema::named(Kind::String, name), Codec::Text);
     Some(match &facts.kind {
         TypeKind::Enum(labels) => {
@@ -150,9 +126,9 @@ fn of_facts(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Sch
         TypeKind::Array(element) => {
             let (schema, codec) = match &element.kind {
                 TypeKind::Domain(..) => return None,
-                _ => of_type(element.oid.get(), modifier, Some(element), handling)?,
+                _ => schema_and_codec(element.oid.get(), modifier, Some(element), handling)?,
             };
-            // In Debezium elements of an enum are not optional.
+            // In Debezium, an element of an enum type is not optional.
             match element.kind {
                 TypeKind::Enum(_) => array(schema, codec),
                 _ => array(schema.optional(), codec),
@@ -171,10 +147,10 @@ fn of_facts(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Sch
     })
 }
 
-/// The element type of the array types that Debezium supports.
+/// The element type of an array type, if Debezium supports the array.
 const fn array_element(oid: u32) -> Option<u32> {
     Some(match oid {
-        // These arrays have the OID after that of their elements.
+        // The OID of each of these arrays is that of its elements plus one.
         651 | 775 | 1115 | 1185 | 2951 | 3905 | 3907 | 3909 | 3911 | 3913 | 3927 => oid - 1,
         199 => 114,
         1000 => 16,
@@ -205,11 +181,37 @@ fn array(element: Schema, codec: Codec) -> (Schema, Codec) {
     (schema, Codec::Array(Box::new(codec)))
 }
 
-/// Digits of a second.
+/// Number of digits of the fraction of a second.
 fn precision(modifier: i32) -> i32 {
     match modifier {
         0..=6 => modifier,
         _ => 6,
+    }
+}
+
+fn interval(handling: Handling) -> (Schema, Codec) {
+    match handling.interval {
+        IntervalHandling::Numeric => {
+            let schema = Schema::named(Kind::Int64, "io.debezium.time.MicroDuration");
+            (schema, Codec::IntervalMicros)
+        }
+        IntervalHandling::String => {
+            let schema = Schema::named(Kind::String, "io.debezium.time.Interval");
+            (schema, Codec::IntervalText)
+        }
+    }
+}
+
+fn numeric(modifier: i32, handling: Handling) -> (Schema, Codec) {
+    match (handling.decimal, scale(modifier)) {
+        (DecimalHandling::Double, _) => (Schema::of(Kind::Float64), Codec::NumericDouble),
+        (DecimalHandling::String, scale) => (Schema::of(Kind::String), Codec::NumericText(scale)),
+        (DecimalHandling::Precise, Some(scale)) => {
+            let precision = ((modifier - 4) >> 16) & 0xffff;
+            let schema = decimal(scale).parameter("connect.decimal.precision", &precision);
+            (schema, Codec::Decimal { scale })
+        }
+        (DecimalHandling::Precise, None) => (variable_decimal(), Codec::VariableDecimal),
     }
 }
 
@@ -227,7 +229,7 @@ fn variable_decimal() -> Schema {
     }
 }
 
-/// Of `numeric(p,s)`. A negative scale becomes a large one, as in the driver of Java.
+/// The scale of `numeric(p,s)`. A negative scale becomes a large one, as in the JDBC driver.
 fn scale(modifier: i32) -> Option<i32> {
     (modifier >= 4).then(|| (modifier - 4) & 0xffff)
 }
@@ -262,45 +264,52 @@ fn point() -> Schema {
         ("wkb", Schema::of(Kind::Bytes).optional()),
         ("srid", Schema::of(Kind::Int32).optional()),
     ];
-    let kind = Kind::Struct(
-        fields
-            .map(|(name, schema)| (name.to_owned(), schema))
-            .into(),
-    );
+    let fields = fields.map(|(name, schema)| (name.to_owned(), schema));
+    let kind = Kind::Struct(fields.into());
     Schema {
         doc: Some("Geometry (POINT)"),
         ..Schema::named(kind, "io.debezium.data.geometry.Point")
     }
 }
 
-fn clock(modifier: i32, handling: Handling, is_time: bool) -> Clock {
+/// How a date is encoded.
+fn date_encoding(handling: Handling) -> TimeEncoding {
     match handling.time {
-        TimePrecision::AdaptiveTimeMicroseconds if is_time => Clock::Micros,
-        TimePrecision::Adaptive | TimePrecision::AdaptiveTimeMicroseconds => {
-            match precision(modifier) {
-                ..=3 => Clock::Millis,
-                _ => Clock::Micros,
-            }
-        }
-        TimePrecision::Connect => Clock::Connect,
-        TimePrecision::IsoString => Clock::Iso,
-        TimePrecision::Microseconds => Clock::Micros,
-        TimePrecision::Nanoseconds => Clock::Nanos,
+        TimePrecision::Connect => TimeEncoding::Connect,
+        TimePrecision::IsoString => TimeEncoding::Iso,
+        _ => TimeEncoding::Millis,
     }
 }
 
-/// The schema of a `Date`, a `Time` or a `Timestamp` by this clock.
-fn clocked(what: &str, clock: Clock) -> Schema {
-    let prefix = match clock {
-        Clock::Millis => "io.debezium.time.",
-        Clock::Micros => "io.debezium.time.Micro",
-        Clock::Nanos => "io.debezium.time.Nano",
-        Clock::Iso => "io.debezium.time.Iso",
-        Clock::Connect => "org.apache.kafka.connect.data.",
+/// How a time (`is_time`) or timestamp with this modifier is encoded.
+fn time_encoding(modifier: i32, handling: Handling, is_time: bool) -> TimeEncoding {
+    match handling.time {
+        TimePrecision::AdaptiveTimeMicroseconds if is_time => TimeEncoding::Micros,
+        TimePrecision::Adaptive | TimePrecision::AdaptiveTimeMicroseconds => {
+            match precision(modifier) {
+                ..=3 => TimeEncoding::Millis,
+                _ => TimeEncoding::Micros,
+            }
+        }
+        TimePrecision::Connect => TimeEncoding::Connect,
+        TimePrecision::IsoString => TimeEncoding::Iso,
+        TimePrecision::Microseconds => TimeEncoding::Micros,
+        TimePrecision::Nanoseconds => TimeEncoding::Nanos,
+    }
+}
+
+/// The schema of a `Date`, a `Time` or a `Timestamp` in this encoding.
+fn time_schema(what: &str, encoding: TimeEncoding) -> Schema {
+    let prefix = match encoding {
+        TimeEncoding::Millis => "io.debezium.time.",
+        TimeEncoding::Micros => "io.debezium.time.Micro",
+        TimeEncoding::Nanos => "io.debezium.time.Nano",
+        TimeEncoding::Iso => "io.debezium.time.Iso",
+        TimeEncoding::Connect => "org.apache.kafka.connect.data.",
     };
-    let kind = match (what, clock) {
-        (_, Clock::Iso) => Kind::String,
-        ("Timestamp", _) | (_, Clock::Micros | Clock::Nanos) => Kind::Int64,
+    let kind = match (what, encoding) {
+        (_, TimeEncoding::Iso) => Kind::String,
+        ("Timestamp", _) | (_, TimeEncoding::Micros | TimeEncoding::Nanos) => Kind::Int64,
         _ => Kind::Int32,
     };
     Schema::named(kind, [prefix, what].concat())

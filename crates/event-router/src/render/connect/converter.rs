@@ -1,43 +1,42 @@
-//! Kafka Connect's converters: a value and its schema to bytes.
+//! Kafka Connect's converters, which turn a value with its schema into bytes.
 
 use super::options::JsonOptions;
 use super::schema::{Data, Kind, Schema};
 use super::text::Style;
 use crate::value::{Part, ValueError};
 
-/// Makes bytes of a key, a value or a header.
+/// A converter of Kafka Connect, for keys, values or headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Converter {
     /// `StringConverter`.
     String,
     /// `JsonConverter`.
     Json(JsonOptions),
-    /// `ByteArrayConverter`: bytes, and nothing else.
+    /// `ByteArrayConverter`, which accepts bytes only.
     ByteArray,
-    /// Debezium's `BinaryDataConverter`: bytes, and all else by `delegate.converter.type`.
+    /// Debezium's `BinaryDataConverter`: writes bytes itself, other values by
+    /// `delegate.converter.type`.
     BinaryData(Option<Box<Converter>>),
     /// `SimpleHeaderConverter`.
     Simple,
 }
 
 impl Converter {
-    /// Whether it writes a text as it is.
+    /// Whether texts are written unchanged.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::String | Self::Simple)
     }
 
-    /// The bytes before each value of this schema, made once per table.
+    /// The bytes before each value of this schema. Made once per table.
     pub(crate) fn prefix(&self, schema: Option<&Schema>) -> Vec<u8> {
-        let mut out = Vec::new();
         match self {
-            Self::Json(options) => options.prefix(schema, &mut out),
-            Self::BinaryData(Some(delegate)) => out = delegate.prefix(schema),
-            _ => {}
+            Self::Json(options) => options.prefix(schema),
+            Self::BinaryData(Some(delegate)) => delegate.prefix(schema),
+            _ => Vec::new(),
         }
-        out
     }
 
-    /// Appends a value, whose `prefix` was made of the same schema. No schema and null is a
+    /// Appends a value. `prefix` was made for the same schema. NULL without a schema is a
     /// tombstone.
     pub(crate) fn convert<'t>(
         &self,

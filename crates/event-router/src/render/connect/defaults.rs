@@ -1,12 +1,12 @@
-//! A column's default as Debezium reads it from its expression: what is a literal gives a value, a
-//! function call a placeholder, and all else nothing.
+//! Reads a column's default from its expression, as Debezium does: a literal gives its value, a
+//! function call a placeholder, any other expression nothing.
 
 use super::catalog::{TypeFacts, TypeKind};
 use super::codec::Codec;
 use super::schema::{Data, Kind, Schema};
 use crate::value::cursor::Cursor;
 
-/// The default that a schema has, from `pg_get_expr`.
+/// The default of a schema, from an expression of `pg_get_expr`.
 pub(crate) fn parse(
     expression: &str,
     facts: &TypeFacts,
@@ -31,7 +31,7 @@ pub(crate) fn parse(
     let text = match codec {
         Codec::Boolean if text.eq_ignore_ascii_case("true") => "t".to_owned(),
         Codec::Boolean => "f".to_owned(),
-        // Debezium gives what is infinite no default.
+        // Debezium has no default for infinity.
         Codec::Date(_) | Codec::Timestamp(_) | Codec::ZonedTimestamp { .. }
             if text.contains("infinity") =>
         {
@@ -48,7 +48,8 @@ pub(crate) fn parse(
     (!is_struct && !value.is_null()).then_some(value)
 }
 
-/// Debezium's placeholder for the value of a function; `None`: it reads no defaults of this type.
+/// Debezium's placeholder for a function's value; `None` if Debezium reads no defaults of this
+/// type.
 const fn placeholder(oid: u32) -> Option<&'static str> {
     Some(match oid {
         16 => "false",
@@ -64,7 +65,7 @@ const fn placeholder(oid: u32) -> Option<&'static str> {
     })
 }
 
-/// Whether it begins with a function call, or is a word for the current time.
+/// Whether the expression begins with a function call, or is a keyword for the current time.
 fn is_generated(expression: &str) -> bool {
     const NOW: [&str; 5] = [
         "current_timestamp",
@@ -84,7 +85,7 @@ fn is_generated(expression: &str) -> bool {
     })
 }
 
-/// The text in the first quotes, or everything if there are none.
+/// The text in the first quotes, or the whole expression if it has none.
 fn literal(expression: &str) -> String {
     let quoted = expression.split_once('\'').map(|(_, rest)| rest);
     let quoted = quoted.and_then(|rest| Cursor::new(rest).quoted('\''));

@@ -1,4 +1,4 @@
-//! Texts of an `hstore`: `"a"=>"1", "b"=>NULL`.
+//! Parses the text of an `hstore`: `"a"=>"1", "b"=>NULL`.
 
 use super::text;
 use crate::value::Malformed;
@@ -25,7 +25,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, Malform
     Ok(entries)
 }
 
-/// As JSON, like Jackson.
+/// The entries as a JSON object, as Jackson writes it.
 pub(crate) fn json(entries: &[(String, Option<String>)]) -> String {
     let mut out = Vec::new();
     text::map(entries, text::characters, &mut out);

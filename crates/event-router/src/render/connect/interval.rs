@@ -1,10 +1,10 @@
-//! Intervals in `IntervalStyle = postgres`: `1 year 2 mons -3 days -04:05:06.789`.
+//! Parses an interval in `IntervalStyle = postgres`: `1 year 2 mons -3 days -04:05:06.789`.
 
 use super::java;
 use crate::value::Malformed;
 use crate::value::decimal::Decimal;
 
-/// The parts of an interval as the Postgres driver of Java reads them.
+/// The fields of an interval, as the JDBC driver reads them.
 #[derive(Debug, PartialEq, Default)]
 pub(crate) struct Interval {
     /// Years, months, days, hours and minutes.
@@ -20,7 +20,7 @@ impl Interval {
         while let Some(word) = words.next() {
             any = true;
             if word.contains(':') {
-                interval.clock(word)?;
+                interval.parse_time(word)?;
                 continue;
             }
             let count: i64 = word.parse()?;
@@ -35,22 +35,23 @@ impl Interval {
         if any { Ok(interval) } else { Err(Malformed) }
     }
 
-    fn clock(&mut self, word: &str) -> Result<(), Malformed> {
-        let (sign, clock) = match word.strip_prefix('-') {
-            Some(clock) => (-1, clock),
+    fn parse_time(&mut self, word: &str) -> Result<(), Malformed> {
+        let (sign, time) = match word.strip_prefix('-') {
+            Some(time) => (-1, time),
             None => (1, word.strip_prefix('+').unwrap_or(word)),
         };
-        let parts: Vec<&str> = clock.split(':').collect();
+        let parts: Vec<&str> = time.split(':').collect();
         let [hours, minutes, seconds] = parts.as_slice() else {
             return Err(Malformed);
         };
-        self.whole[3] = sign * hours.parse::<i64>()?;
-        self.whole[4] = sign * minutes.parse::<i64>()?;
+        let signed = |count: i64| count.checked_mul(sign).ok_or(Malformed);
+        self.whole[3] = signed(hours.parse()?)?;
+        self.whole[4] = signed(minutes.parse()?)?;
         let seconds: f64 = seconds.parse()?;
         if !seconds.is_finite() {
             return Err(Malformed);
         }
-        // No negative zero: it would be written with its sign.
+        // Avoids a negative zero, which would be written with its sign.
         self.seconds = if sign < 0 && seconds != 0.0 {
             -seconds
         } else {
@@ -59,7 +60,7 @@ impl Interval {
         Ok(())
     }
 
-    /// Microseconds, with months of 30.4375 days, computed in floating point as Debezium does.
+    /// Microseconds; a month has 30.4375 days. Computed in floating point, as in Debezium.
     pub(crate) fn micros(&self) -> i64 {
         const DAYS_PER_MONTH: f64 = 365.25 / 12.0;
         let [years, months, days, hours, minutes] = self.whole.map(|count| count as f64);
@@ -70,10 +71,10 @@ impl Interval {
         (seconds * 1e6) as i64
     }
 
-    /// ISO 8601, every part written.
+    /// ISO 8601, with every field.
     pub(crate) fn iso(&self) -> String {
         let [years, months, days, hours, minutes] = self.whole;
-        // `BigDecimal.valueOf`, then `stripTrailingZeros().toPlainString()`.
+        // Java: `BigDecimal.valueOf(seconds).stripTrailingZeros().toPlainString()`.
         let seconds = java::double_text(self.seconds);
         let decimal = seconds.parse::<Decimal>();
         let seconds = decimal.map_or(seconds, |decimal| decimal.stripped().plain());
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_debezium_recorded_them() {
+    fn intervals_equal_recorded_ones() {
         for (text, micros, iso) in [
             (
                 "1 year 2 mons -3 days -04:05:06.789",

@@ -1,4 +1,5 @@
-//! What Kafka Connect's `JsonConverter` writes around a value: its schema.
+//! The envelope that Kafka Connect's `JsonConverter` writes around a value, with the value's
+//! schema.
 
 use std::io::Write as _;
 
@@ -7,26 +8,28 @@ use super::schema::{Kind, Schema};
 use super::text::{OBJECT, Style, sequence, string};
 
 impl JsonOptions {
-    /// Everything before the payload, for values of `schema`.
-    pub(crate) fn prefix(self, schema: Option<&Schema>, out: &mut Vec<u8>) {
+    /// The bytes before the payload, for values of `schema`.
+    pub(crate) fn prefix(self, schema: Option<&Schema>) -> Vec<u8> {
+        let mut out = Vec::new();
         if self.schemas {
             out.extend_from_slice(b"{\"schema\":");
             match schema {
-                Some(schema) => self.schema(schema, None, out),
+                Some(schema) => self.schema(schema, None, &mut out),
                 None => out.extend_from_slice(b"null"),
             }
             out.extend_from_slice(b",\"payload\":");
         }
+        out
     }
 
-    /// Everything behind the payload.
+    /// Appends the bytes after the payload.
     pub(crate) fn suffix(self, out: &mut Vec<u8>) {
         if self.schemas {
             out.push(b'}');
         }
     }
 
-    /// A schema, as the field of a struct if it has that name.
+    /// Appends a schema; `field` is the name of the struct's field that has it.
     fn schema(self, schema: &Schema, field: Option<&str>, out: &mut Vec<u8>) {
         let member = |name: &[u8], text: &str, out: &mut Vec<u8>| {
             out.extend_from_slice(name);

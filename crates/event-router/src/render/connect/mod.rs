@@ -1,12 +1,12 @@
-//! Kafka Connect's data as Debezium makes it of Postgres' columns, and the converters that make
-//! bytes of it.
+//! Kafka Connect's schemas and values, as Debezium makes them from the columns of Postgres, and the
+//! converters that turn them into bytes.
 //!
 //! ```text
 //!  type oid, modifier, facts ──▶ Column: a schema, and a codec that reads the column's text
 //!  text ──▶ codec ──▶ Data ──▶ converter ──▶ bytes
 //! ```
 //!
-//! What each does is that of Debezium 3.6.3 and Kafka Connect 4.3 on Java 17, held against
+//! The behaviour is that of Debezium 3.6.3 and Kafka Connect 4.3 on Java 17. Tests compare it with
 //! recordings of them.
 
 mod array;
@@ -25,7 +25,7 @@ pub(crate) mod temporal;
 mod text;
 
 pub use catalog::{ColumnFacts, TableFacts, TypeFacts, TypeKind};
-pub(crate) use codec::{Clock, Codec};
+pub(crate) use codec::{Codec, TimeEncoding};
 pub(crate) use column::Column;
 pub use converter::Converter;
 pub use options::{

@@ -1,4 +1,4 @@
-//! Options of Debezium's Postgres connector for the handling of column values, and of Kafka Connect's
+//! Options of Debezium's Postgres connector for column values, and of Kafka Connect's
 //! `JsonConverter`.
 
 /// `time.precision.mode`.
@@ -9,9 +9,9 @@ pub enum TimePrecision {
     Adaptive,
     /// Like `Adaptive`, but times always in microseconds.
     AdaptiveTimeMicroseconds,
-    /// Kafka Connect's own types, in milliseconds.
+    /// Kafka Connect's types for dates and times, in milliseconds.
     Connect,
-    /// ISO 8601 texts.
+    /// Text in ISO 8601.
     IsoString,
     /// Microseconds.
     Microseconds,
@@ -25,9 +25,9 @@ pub enum DecimalHandling {
     /// Connect's `Decimal`.
     #[default]
     Precise,
-    /// A double.
+    /// Double.
     Double,
-    /// A text.
+    /// Text.
     String,
 }
 
@@ -37,35 +37,35 @@ pub enum BinaryHandling {
     /// Bytes.
     #[default]
     Bytes,
-    /// A text in base64.
+    /// Text in base64.
     Base64,
-    /// A text in the base64 of URLs.
+    /// Text in base64 with the alphabet for URLs.
     Base64UrlSafe,
-    /// A text in hex.
+    /// Text in hex.
     Hex,
 }
 
 /// `interval.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IntervalHandling {
-    /// Microseconds, with months of 30.4375 days.
+    /// Microseconds; a month has 30.4375 days.
     #[default]
     Numeric,
-    /// ISO 8601.
+    /// Text in ISO 8601.
     String,
 }
 
 /// `hstore.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HstoreHandling {
-    /// A JSON text.
+    /// JSON text.
     #[default]
     Json,
-    /// A Connect map.
+    /// Connect map.
     Map,
 }
 
-/// The handling of column values.
+/// Options for column values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handling {
     /// `time.precision.mode`.
@@ -96,15 +96,14 @@ impl Default for Handling {
     }
 }
 
-/// Options of a `JsonConverter`.
+/// Options of `JsonConverter`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JsonOptions {
-    /// Whether `{"schema":…,"payload":…}` is around each value (`schemas.enable`).
+    /// Writes `{"schema":…,"payload":…}` around each value (`schemas.enable`).
     pub schemas: bool,
-    /// Whether decimals are numbers and not base64 (`decimal.format=NUMERIC`).
+    /// Writes decimals as numbers, not as base64 (`decimal.format=NUMERIC`).
     pub decimal_numbers: bool,
-    /// Whether null in a field of a struct that has a default is that default
-    /// (`replace.null.with.default`).
+    /// Writes the default of a struct's field in place of null (`replace.null.with.default`).
     pub replace_null_with_default: bool,
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::value::decimal::Decimal;
 
-/// A Connect schema.
+/// A schema of Kafka Connect.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Schema {
     pub(crate) kind: Kind,
@@ -13,11 +13,11 @@ pub(crate) struct Schema {
     pub(crate) version: Option<i32>,
     pub(crate) doc: Option<&'static str>,
     pub(crate) parameters: Vec<(&'static str, String)>,
-    /// Replaces null, as in Connect's structs.
+    /// Replaces null in a struct.
     pub(crate) default: Option<Data<'static>>,
 }
 
-/// A Connect type.
+/// A type of Kafka Connect.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kind {
     Boolean,
@@ -29,33 +29,33 @@ pub(crate) enum Kind {
     String,
     Bytes,
     Array(Box<Schema>),
-    /// From strings to optional strings; Debezium makes no other.
+    /// From strings to optional strings; Debezium makes no other maps.
     Map,
     Struct(Vec<(String, Schema)>),
 }
 
-/// A Connect value, borrowed from a row where it can be.
+/// A value of Kafka Connect, borrowed from a row if possible.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Data<'a> {
     Null,
     Boolean(bool),
-    /// Of the width in the schema.
+    /// An integer; the schema has its width.
     Int(i64),
     Float(f32),
     Double(f64),
     Text(Cow<'a, str>),
     Bytes(Cow<'a, [u8]>),
     Decimal(Decimal),
-    /// A `java.util.Date`, in milliseconds.
+    /// A `java.util.Date`, in milliseconds since 1970 UTC.
     Instant(i64),
     List(Vec<Data<'a>>),
-    /// In the order of the output.
+    /// The entries in the order of the output.
     Map(Vec<(String, Option<String>)>),
-    /// One for each field of the schema.
+    /// A value for each field of the schema.
     Struct(Vec<Data<'a>>),
 }
 
-/// Without the value, which is a row's.
+/// Does not show the value, as it is a row's.
 impl std::fmt::Debug for Data<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Data")
@@ -78,7 +78,7 @@ impl Schema {
         }
     }
 
-    /// A semantic type, version 1.
+    /// The schema of a semantic type, with version 1.
     pub(crate) fn named(kind: Kind, name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             name: Some(name.into()),
@@ -105,7 +105,7 @@ impl Schema {
 }
 
 impl Data<'_> {
-    /// A copy that borrows nothing.
+    /// Copies what is borrowed.
     pub(crate) fn into_owned(self) -> Data<'static> {
         match self {
             Data::Null => Data::Null,

@@ -1,55 +1,55 @@
-//! Dates and times: from Postgres' ISO texts to counts, and from counts to Java's texts.
+//! Dates and times: Postgres' ISO texts to numbers, and numbers to Java's texts.
 
 use crate::value::Malformed;
-use crate::value::time::{self, Clock, gregorian, julian};
+use crate::value::time::{self, TimeOfDay, gregorian, julian};
 
 pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 pub(crate) const DAY_MICROS: i64 = 86_400_000_000;
 
-/// Debezium's infinity, in microseconds: the milliseconds of the Postgres driver of Java.
+/// Debezium's infinity in microseconds, from the milliseconds that the JDBC driver has for it.
 const POSITIVE_INFINITY: i128 = 9_223_372_036_825_200_000;
 const NEGATIVE_INFINITY: i128 = -9_223_372_036_832_400_000;
-/// Infinite dates: `-5877611-06-21` and the day after, where the count of days wraps around.
+/// Infinite dates in Debezium: `-5877611-06-21` and the day after, as its number of days overflows.
 const POSITIVE_INFINITY_DAY: i64 = -2_147_472_692;
 const NEGATIVE_INFINITY_DAY: i64 = -2_147_472_691;
 
-/// Days since 1970-01-01.
+/// Days since 1970-01-01 of a `date`.
 pub(crate) fn date(text: &str) -> Result<i64, Malformed> {
     match text {
         "infinity" => Ok(POSITIVE_INFINITY_DAY),
         "-infinity" => Ok(NEGATIVE_INFINITY_DAY),
         _ => {
-            let printed = time::parse(text.as_bytes()).filter(|printed| printed.clock.is_none());
+            let printed = time::parse(text.as_bytes()).filter(|printed| printed.time.is_none());
             printed.map(|printed| printed.date.days()).ok_or(Malformed)
         }
     }
 }
 
-/// Microseconds since midnight; `24:00:00` is one day.
+/// Microseconds since midnight of a `time`; `24:00:00` is one day.
 pub(crate) fn time(text: &str) -> Result<i64, Malformed> {
-    match time::clock(text.as_bytes()) {
-        Some((clock, None)) => micros(clock),
+    match time::time(text.as_bytes()) {
+        Some((time, None)) => micros(time),
         _ => Err(Malformed),
     }
 }
 
-/// A `timetz`, in microseconds since midnight UTC, within the day.
+/// Microseconds since midnight UTC of a `timetz`, within the day.
 pub(crate) fn time_with_offset(text: &str) -> Result<i64, Malformed> {
-    let (clock, offset) = time::clock(text.as_bytes()).ok_or(Malformed)?;
+    let (time, offset) = time::time(text.as_bytes()).ok_or(Malformed)?;
     let east = offset.map_or(0, |offset| offset.seconds);
-    Ok((micros(clock)? - east * 1_000_000).rem_euclid(DAY_MICROS))
+    Ok((micros(time)? - east * 1_000_000).rem_euclid(DAY_MICROS))
 }
 
-/// Postgres prints six digits of a second at most.
-fn micros(clock: Clock<'_>) -> Result<i64, Malformed> {
-    if clock.digits > 6 {
+/// Microseconds since midnight. Postgres prints at most six digits of a second.
+fn micros(time: TimeOfDay<'_>) -> Result<i64, Malformed> {
+    if time.digits > 6 {
         return Err(Malformed);
     }
-    Ok(clock.seconds * 1_000_000 + clock.nanos / 1000)
+    Ok(time.seconds * 1_000_000 + time.nanos / 1000)
 }
 
-/// A timestamp without or with its offset, in microseconds since 1970-01-01 UTC: the last ones of
-/// Postgres need more than 64 bits.
+/// A `timestamp` or `timestamptz` in microseconds since 1970-01-01 UTC. The latest ones of Postgres
+/// need more than 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timestamp {
     pub(crate) micros: i128,
@@ -62,8 +62,8 @@ pub(crate) fn timestamp(text: &str) -> Result<Timestamp, Malformed> {
         "-infinity" => (NEGATIVE_INFINITY, true),
         _ => {
             let printed = time::parse(text.as_bytes()).ok_or(Malformed)?;
-            let clock = printed.clock.filter(|clock| clock.digits <= 6);
-            let micros = clock.ok_or(Malformed)?.nanos / 1000;
+            let time = printed.time.filter(|time| time.digits <= 6);
+            let micros = time.ok_or(Malformed)?.nanos / 1000;
             let micros = i128::from(printed.seconds()) * 1_000_000 + i128::from(micros);
             (micros, false)
         }
@@ -71,7 +71,7 @@ pub(crate) fn timestamp(text: &str) -> Result<Timestamp, Malformed> {
     Ok(Timestamp { micros, infinite })
 }
 
-/// `DateTimeFormatter.ISO_LOCAL_DATE`.
+/// Java's `DateTimeFormatter.ISO_LOCAL_DATE`.
 pub(crate) fn iso_date(days: i64) -> String {
     let (year, month, day) = gregorian(days);
     let year = match year {
@@ -82,8 +82,8 @@ pub(crate) fn iso_date(days: i64) -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// `DateTimeFormatter.ISO_LOCAL_TIME` of microseconds since midnight, with as few digits of a second as
-/// possible or with `digits`.
+/// Java's `DateTimeFormatter.ISO_LOCAL_TIME` of microseconds since midnight, with `digits` digits
+/// of the fraction, or as few as possible.
 pub(crate) fn iso_time(micros: i64, digits: Option<usize>) -> String {
     let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -100,15 +100,15 @@ pub(crate) fn iso_time(micros: i64, digits: Option<usize>) -> String {
     text
 }
 
-/// A point in time as `ISO_OFFSET_DATE_TIME` writes it in UTC.
+/// Java's `DateTimeFormatter.ISO_OFFSET_DATE_TIME` of a point in time, in UTC.
 pub(crate) fn iso_instant(micros: i128, digits: Option<usize>) -> String {
     let day = iso_date(micros.div_euclid(DAY_MICROS.into()) as i64);
-    let clock = iso_time(micros.rem_euclid(DAY_MICROS.into()) as i64, digits);
-    format!("{day}T{clock}Z")
+    let time = iso_time(micros.rem_euclid(DAY_MICROS.into()) as i64, digits);
+    format!("{day}T{time}Z")
 }
 
-/// `java.util.Date.toString` in UTC: the Julian calendar before 15 October 1582, the year of its
-/// era.
+/// Java's `java.util.Date.toString` in UTC: the Julian calendar before 15 October 1582, and years
+/// BC without their sign.
 pub(crate) fn date_text(millis: i64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = [
@@ -125,22 +125,22 @@ pub(crate) fn date_text(millis: i64) -> String {
     let year = if year > 0 { year } else { 1 - year };
     let week_day = DAYS.get(days.rem_euclid(7) as usize).unwrap_or(&"");
     let month = MONTHS.get((month - 1) as usize).unwrap_or(&"");
-    let clock = iso_time(millis.rem_euclid(DAY_MILLIS) / 1000 * 1_000_000, None);
-    format!("{week_day} {month} {day:02} {clock} UTC {year}")
+    let time = iso_time(millis.rem_euclid(DAY_MILLIS) / 1000 * 1_000_000, None);
+    format!("{week_day} {month} {day:02} {time} UTC {year}")
 }
 
-/// A `java.util.Date` by Kafka Connect's `Values`: a clock up to the first day, a day at midnight, else
-/// both.
+/// A `java.util.Date` as Kafka Connect's `Values` writes it: only the time of day before
+/// 1970-01-02, only the date at midnight, else both.
 pub(crate) fn connect_text(millis: i64) -> String {
-    let clock = iso_time(millis.rem_euclid(DAY_MILLIS) * 1000, Some(3));
+    let time = iso_time(millis.rem_euclid(DAY_MILLIS) * 1000, Some(3));
     let day = iso_date(millis.div_euclid(DAY_MILLIS));
     let day = day.strip_prefix('+').unwrap_or(&day);
     if millis < DAY_MILLIS {
-        format!("{clock}Z")
+        format!("{time}Z")
     } else if millis % DAY_MILLIS == 0 {
         day.to_owned()
     } else {
-        format!("{day}T{clock}Z")
+        format!("{day}T{time}Z")
     }
 }
 

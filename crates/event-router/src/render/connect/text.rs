@@ -1,4 +1,4 @@
-//! Values as texts, to the byte.
+//! Writes values as text, byte for byte as Kafka Connect's converters do.
 
 use std::io::Write as _;
 
@@ -8,24 +8,25 @@ use base64::engine::general_purpose::STANDARD;
 use super::options::JsonOptions;
 use super::schema::{CONNECT_DATE, DECIMAL, Data, Kind, Schema};
 use super::{java, temporal};
+use crate::value::decimal::Decimal;
 use crate::value::json::short_escape;
 
-/// The author of a text.
+/// The Java code whose text is reproduced.
 #[derive(Clone, Copy)]
 pub(super) enum Style {
     /// `JsonConverter`.
     Json(JsonOptions),
-    /// `Values.convertToString` for `SimpleHeaderConverter`: much like JSON.
+    /// `Values.convertToString`, which `SimpleHeaderConverter` calls: similar to JSON.
     Simple,
-    /// `value.toString()` for `StringConverter`. Bytes are base64, where Java writes the address of
-    /// an object.
+    /// `value.toString()`, which `StringConverter` calls. Bytes become base64; Java writes the
+    /// address of an object.
     Java,
 }
 
 pub(super) const OBJECT: [&str; 3] = ["{", ",", "}"];
 
 impl Style {
-    /// Appends a value, which may be `embedded` in another.
+    /// Appends a value to `out`. `embedded`: the value is within another.
     pub(super) fn value(
         self,
         schema: Option<&Schema>,
@@ -33,94 +34,113 @@ impl Style {
         embedded: bool,
         out: &mut Vec<u8>,
     ) {
-        let text = |text: &str, out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
-        match (data, self) {
-            (Data::Null, Self::Json(options)) if options.replace_null_with_default => {
-                match schema.and_then(|schema| schema.default.as_ref()) {
-                    Some(default) => self.value(schema, default, embedded, out),
-                    None => text("null", out),
-                }
-            }
-            (Data::Null, _) => text("null", out),
-            (Data::Boolean(true), _) => text("true", out),
-            (Data::Boolean(false), _) => text("false", out),
-            (Data::Int(it), _) => print(*it, out),
-            (Data::Float(it), _) => self.number(&java::float_text(*it), out),
-            (Data::Double(it), _) => self.number(&java::double_text(*it), out),
-            (Data::Text(it), _) => self.string(it, embedded, out),
-            (Data::Bytes(it), _) => self.string(&STANDARD.encode(it), embedded, out),
-            (Data::Decimal(it), Self::Json(options))
-                if !options.decimal_numbers || !schema.is_none_or(|schema| schema.is(DECIMAL)) =>
-            {
-                string(&STANDARD.encode(it.unscaled_bytes()), out);
-            }
-            (Data::Decimal(it), _) => text(&it.text(), out),
-            (Data::Instant(millis), Self::Json(_)) => {
-                let days = schema.is_some_and(|schema| schema.is(CONNECT_DATE));
-                let unit = if days { temporal::DAY_MILLIS } else { 1 };
-                print(millis.div_euclid(unit), out);
-            }
-            (Data::Instant(millis), Self::Simple) => text(&temporal::connect_text(*millis), out),
-            (Data::Instant(millis), Self::Java) => text(&temporal::date_text(*millis), out),
-            (Data::List(items), _) => {
-                let item = match schema.map(|schema| &schema.kind) {
-                    Some(Kind::Array(item)) => Some(&**item),
-                    _ => None,
-                };
-                let comma = if let Self::Java = self { ", " } else { "," };
-                sequence(items, ["[", comma, "]"], out, |data, out| {
-                    self.value(item, data, true, out);
-                });
-            }
-            (Data::Map(entries), Self::Json(_)) => map(entries, string, out),
-            (Data::Map(entries), Self::Simple) => map(entries, simple, out),
-            (Data::Map(entries), Self::Java) => {
-                sequence(entries, ["{", ", ", "}"], out, |(key, value), out| {
-                    text(key, out);
-                    out.push(b'=');
-                    text(value.as_deref().unwrap_or("null"), out);
-                });
-            }
-            (Data::Struct(values), Self::Java) => {
-                let set = fields(schema).iter().zip(values);
-                let set = set.filter(|(_, value)| !value.is_null());
-                sequence(
-                    set,
-                    ["Struct{", ",", "}"],
-                    out,
-                    |((name, schema), value), out| {
-                        text(name, out);
-                        out.push(b'=');
-                        self.value(Some(schema), value, true, out);
-                    },
-                );
-            }
-            (Data::Struct(values), _) => {
-                let values = fields(schema).iter().zip(values);
-                sequence(values, OBJECT, out, |((name, schema), value), out| {
-                    self.string(name, true, out);
-                    out.push(b':');
-                    self.value(Some(schema), value, true, out);
-                });
-            }
+        match data {
+            Data::Null => match self.replacement_of_null(schema) {
+                Some(default) => self.value(schema, default, embedded, out),
+                None => push("null", out),
+            },
+            Data::Boolean(it) => push(if *it { "true" } else { "false" }, out),
+            Data::Int(it) => print(*it, out),
+            Data::Float(it) => self.number(&java::float_text(*it), out),
+            Data::Double(it) => self.number(&java::double_text(*it), out),
+            Data::Text(it) => self.string(it, embedded, out),
+            Data::Bytes(it) => self.string(&STANDARD.encode(it), embedded, out),
+            Data::Decimal(it) => self.decimal(schema, it, out),
+            Data::Instant(it) => self.instant(schema, *it, out),
+            Data::List(items) => self.list(schema, items, out),
+            Data::Map(entries) => self.map(entries, out),
+            Data::Struct(values) => self.structure(schema, values, out),
         }
+    }
+
+    fn replacement_of_null(self, schema: Option<&Schema>) -> Option<&Data<'static>> {
+        match self {
+            Self::Json(options) if options.replace_null_with_default => schema?.default.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn decimal(self, schema: Option<&Schema>, number: &Decimal, out: &mut Vec<u8>) {
+        let is_decimal = schema.is_none_or(|schema| schema.is(DECIMAL));
+        match self {
+            Self::Json(options) if !options.decimal_numbers || !is_decimal => {
+                string(&STANDARD.encode(number.unscaled_bytes()), out);
+            }
+            _ => push(&number.text(), out),
+        }
+    }
+
+    fn instant(self, schema: Option<&Schema>, millis: i64, out: &mut Vec<u8>) {
+        match self {
+            Self::Json(_) if schema.is_some_and(|schema| schema.is(CONNECT_DATE)) => {
+                print(millis.div_euclid(temporal::DAY_MILLIS), out);
+            }
+            Self::Json(_) => print(millis, out),
+            Self::Simple => push(&temporal::connect_text(millis), out),
+            Self::Java => push(&temporal::date_text(millis), out),
+        }
+    }
+
+    fn list(self, schema: Option<&Schema>, items: &[Data<'_>], out: &mut Vec<u8>) {
+        let item = match schema.map(|schema| &schema.kind) {
+            Some(Kind::Array(item)) => Some(&**item),
+            _ => None,
+        };
+        let comma = if let Self::Java = self { ", " } else { "," };
+        sequence(items, ["[", comma, "]"], out, |data, out| {
+            self.value(item, data, true, out);
+        });
+    }
+
+    fn map(self, entries: &[(String, Option<String>)], out: &mut Vec<u8>) {
+        match self {
+            Self::Json(_) => map(entries, string, out),
+            Self::Simple => map(entries, simple, out),
+            Self::Java => sequence(entries, ["{", ", ", "}"], out, |(key, value), out| {
+                push(key, out);
+                out.push(b'=');
+                push(value.as_deref().unwrap_or("null"), out);
+            }),
+        }
+    }
+
+    fn structure(self, schema: Option<&Schema>, values: &[Data<'_>], out: &mut Vec<u8>) {
+        let fields = fields(schema).iter().zip(values);
+        if let Self::Java = self {
+            let set = fields.filter(|(_, value)| !value.is_null());
+            let around = ["Struct{", ",", "}"];
+            return sequence(set, around, out, |((name, schema), value), out| {
+                push(name, out);
+                out.push(b'=');
+                self.value(Some(schema), value, true, out);
+            });
+        }
+        sequence(fields, OBJECT, out, |((name, schema), value), out| {
+            self.string(name, true, out);
+            out.push(b':');
+            self.value(Some(schema), value, true, out);
+        });
     }
 
     fn string(self, text: &str, embedded: bool, out: &mut Vec<u8>) {
         match self {
             Self::Json(_) => string(text, out),
             Self::Simple if embedded => simple(text, out),
-            Self::Simple | Self::Java => out.extend_from_slice(text.as_bytes()),
+            Self::Simple | Self::Java => push(text, out),
         }
     }
 
-    /// Jackson puts NaN and the infinities in quotes.
+    /// Appends a number. Jackson writes NaN and the infinities in quotes.
     fn number(self, text: &str, out: &mut Vec<u8>) {
         match self {
             Self::Json(_) if !text.ends_with(|c: char| c.is_ascii_digit()) => string(text, out),
-            _ => out.extend_from_slice(text.as_bytes()),
+            _ => push(text, out),
         }
     }
+}
+
+fn push(text: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(text.as_bytes());
 }
 
 fn print(number: i64, out: &mut Vec<u8>) {
@@ -128,7 +148,7 @@ fn print(number: i64, out: &mut Vec<u8>) {
     let _ = write!(out, "{number}");
 }
 
-/// Writes the items, with texts before, between and behind them.
+/// Appends the items with `open` before, `separator` between and `close` after them.
 pub(super) fn sequence<T>(
     items: impl IntoIterator<Item = T>,
     [open, separator, close]: [&str; 3],
@@ -147,7 +167,7 @@ pub(super) fn sequence<T>(
     out.extend_from_slice(close.as_bytes());
 }
 
-/// A map as a JSON object, with `string` for its texts.
+/// Appends a map as a JSON object; `string` writes its keys and values.
 pub(super) fn map(
     entries: &[(String, Option<String>)],
     string: fn(&str, &mut Vec<u8>),
@@ -171,7 +191,7 @@ fn fields(schema: Option<&Schema>) -> &[(String, Schema)] {
     }
 }
 
-/// In quotes; only quotes and backslashes are escaped.
+/// Appends a text in quotes, with escapes for quotes and backslashes only.
 fn simple(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     for byte in text.bytes() {
@@ -183,19 +203,21 @@ fn simple(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// A string as Jackson writes it to bytes: characters beyond the BMP as two escapes, all others that
-/// are not ASCII as they are.
+/// Appends a string as Jackson writes it to bytes: characters beyond the BMP become two escapes,
+/// other characters beyond ASCII stay as they are.
 pub(super) fn string(text: &str, out: &mut Vec<u8>) {
     // The first byte of a character beyond the BMP is 0xF0 or higher.
     escaped(text, 0xf0, out);
 }
 
-/// A string as Jackson writes it to characters: only quotes, backslashes and controls are escaped.
+/// Appends a string as Jackson writes it to characters, with escapes for quotes, backslashes and
+/// control characters only.
 pub(super) fn characters(text: &str, out: &mut Vec<u8>) {
     escaped(text, 0xff, out);
 }
 
-/// In quotes, with escapes for the characters whose first byte is `high` or above.
+/// Appends a string in quotes, with escapes for characters whose first UTF-8 byte is at least
+/// `high`.
 fn escaped(text: &str, high: u8, out: &mut Vec<u8>) {
     out.reserve(text.len() + 2);
     out.push(b'"');

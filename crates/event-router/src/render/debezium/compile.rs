@@ -1,17 +1,17 @@
-//! From options to a plan.
+//! Compiles the options of Debezium's router into the plan of a table.
 
 use std::borrow::Cow;
 
 use super::field::{Envelope, PayloadRules};
 use super::options::{ID_HEADER, Options, Placement};
 use super::trace;
-use crate::plan::{Columns, Field, Made, Plan, PlanError, Role, Topic};
+use crate::plan::{Columns, Field, Plan, PlanError, Renderer, Role, Topic};
 use crate::render::connect::schema::{Data, Kind, Schema};
 use crate::render::connect::{Codec, Column, TableFacts};
 use crate::value::{Part, value};
 
 impl Options {
-    /// The plan of a table by these options; `facts` are from the catalogs.
+    /// Compiles the plan of a table. `facts` are from the catalogs.
     pub(crate) fn compile(
         &self,
         columns: &mut Columns<'_>,
@@ -38,60 +38,16 @@ impl Options {
             None => None,
         };
 
-        let mut headers = self.context_headers();
         let event_id = id.slot;
         let id = id.into_field(&self.header_converter, Role::EventId);
+        let mut headers = self.context_headers();
         headers.push((ID_HEADER.into(), id));
-        let mut envelope = Vec::new();
-        let mut partition = None;
-        for additional in &self.additional {
-            let name = &additional.column;
-            let found = match table.find(name) {
-                // Debezium has no column of an unknown type in its events.
-                Some(found) if !(found.unknown && self.ignore_missing) => found,
-                _ if self.ignore_missing => continue,
-                _ => return Err(table.columns.missing(name, Role::Additional)),
-            };
-            match additional.placement {
-                Placement::Header => {
-                    let header = found.into_field(&self.header_converter, Role::Additional);
-                    headers.push((additional.alias.as_str().into(), header));
-                }
-                Placement::Envelope => envelope.push((additional.alias.clone(), found)),
-                Placement::Partition => {
-                    let found = table.integer(name, found, Role::Additional)?;
-                    partition = Some(found.into_partition());
-                }
-            }
-        }
-        let traced = self.trace_context.as_ref();
-        if let Some((slot, _)) = traced.and_then(|name| table.columns.find(name)) {
-            headers.extend(trace::HEADERS.map(|name| {
-                let made = Made::new(slot, move |values, scratch| {
-                    let text = value(values, slot)?.unwrap_or_default();
-                    Ok(match trace::header(text, name) {
-                        Some(Cow::Borrowed(header)) => Part::Row(header),
-                        Some(Cow::Owned(header)) => Part::appended(&header, scratch),
-                        None => Part::Absent,
-                    })
-                });
-                (name.into(), made.field(Role::Additional))
-            }));
-        }
+        let additional = table.additional()?;
+        headers.extend(additional.headers);
+        headers.extend(table.trace_headers());
         let envelope = if self.has_envelope() {
-            let role = Role::SchemaVersion;
-            Some(Envelope {
-                name: format!("{}.{}.", self.topic_prefix, table.columns.table()),
-                routed_by: (routed_by.slot, default.clone()),
-                version: match &self.schema_version {
-                    Some(name) => {
-                        let found = table.needed(name, role.clone())?;
-                        Some(table.integer(name, found, role)?)
-                    }
-                    None => None,
-                },
-                fields: envelope,
-            })
+            let routed_by = (routed_by.slot, default.clone());
+            Some(table.envelope(routed_by, additional.envelope)?)
         } else {
             None
         };
@@ -103,9 +59,9 @@ impl Options {
                 name: Some(Box::new(move |value, into| topic.render(value, into))),
             },
             key: Some(key.into_field(&self.key_converter, Role::EventKey)),
-            value: Some(self.value(payload, envelope)),
+            value: self.value(payload, envelope),
             headers,
-            partition,
+            partition: additional.partition,
             timestamp,
             event_id: Some(event_id),
         })
@@ -121,11 +77,12 @@ impl Options {
             expand: self.expand,
             envelope,
         };
-        payload.into_connected(&self.value_converter, Role::Payload, Some(rules))
+        payload.into_converted(&self.value_converter, Role::Payload, Some(rules))
     }
 
-    /// The same texts for each row. A converter that cannot write texts leaves them out.
-    fn context_headers(&self) -> Vec<(Box<str>, Field)> {
+    /// Headers with the same text for every row. A converter that cannot write texts leaves them
+    /// out.
+    fn context_headers(&self) -> Headers {
         let converter = &self.header_converter;
         let schema = Schema::of(Kind::String);
         let headers = self.context_headers.iter().map(|(name, text)| {
@@ -134,17 +91,27 @@ impl Options {
             let data = Data::Text(text.as_str().into());
             let converted = converter.convert(&prefix, Some(&schema), &data, &mut bytes);
             let literal = converted.is_ok().then_some(bytes);
-            let made = Made::new(0, move |_, scratch| {
+            let renderer = Renderer::new(0, move |_, scratch| {
                 let bytes = literal.as_ref();
                 Ok(bytes.map_or(Part::Absent, |bytes| Part::appended(bytes, scratch)))
             });
-            (name.as_str().into(), made.field(Role::Additional))
+            (name.as_str().into(), renderer.field(Role::Additional))
         });
         headers.collect()
     }
 }
 
-/// A table while its plan is made.
+type Headers = Vec<(Box<str>, Field)>;
+
+/// The additional columns, by their placement.
+#[derive(Default)]
+struct AdditionalColumns {
+    headers: Headers,
+    envelope: Vec<(String, Column)>,
+    partition: Option<Field>,
+}
+
+/// The table that a plan is compiled for.
 struct Table<'a, 'r> {
     options: &'a Options,
     columns: &'a mut Columns<'r>,
@@ -162,6 +129,74 @@ impl Table<'_, '_> {
     fn needed(&mut self, name: &str, role: Role) -> Result<Column, PlanError> {
         let found = self.find(name);
         found.ok_or_else(|| self.columns.missing(name, role))
+    }
+
+    fn additional(&mut self) -> Result<AdditionalColumns, PlanError> {
+        let options = self.options;
+        let mut columns = AdditionalColumns::default();
+        for additional in &options.additional {
+            let name = &additional.column;
+            let found = match self.find(name) {
+                // Debezium leaves columns of unsupported types out of its events.
+                Some(found) if !(found.unknown && options.ignore_missing) => found,
+                _ if options.ignore_missing => continue,
+                _ => return Err(self.columns.missing(name, Role::Additional)),
+            };
+            match additional.placement {
+                Placement::Header => {
+                    let header = found.into_field(&options.header_converter, Role::Additional);
+                    let name = additional.alias.as_str().into();
+                    columns.headers.push((name, header));
+                }
+                Placement::Envelope => columns.envelope.push((additional.alias.clone(), found)),
+                Placement::Partition => {
+                    let found = self.integer(name, found, Role::Additional)?;
+                    columns.partition = Some(found.into_partition());
+                }
+            }
+        }
+        Ok(columns)
+    }
+
+    fn trace_headers(&mut self) -> Headers {
+        let column = self.options.trace_context.as_ref();
+        let Some((slot, _)) = column.and_then(|name| self.columns.find(name)) else {
+            return Headers::new();
+        };
+        let headers = trace::HEADERS.map(|name| {
+            let renderer = Renderer::new(slot, move |values, scratch| {
+                let text = value(values, slot)?.unwrap_or_default();
+                Ok(match trace::header(text, name) {
+                    Some(Cow::Borrowed(header)) => Part::Row(header),
+                    Some(Cow::Owned(header)) => Part::appended(&header, scratch),
+                    None => Part::Absent,
+                })
+            });
+            (Box::from(name), renderer.field(Role::Additional))
+        });
+        headers.into()
+    }
+
+    fn envelope(
+        &mut self,
+        routed_by: (usize, Option<Box<str>>),
+        fields: Vec<(String, Column)>,
+    ) -> Result<Envelope, PlanError> {
+        let role = Role::SchemaVersion;
+        let options = self.options;
+        let version = match &options.schema_version {
+            Some(name) => {
+                let found = self.needed(name, role.clone())?;
+                Some(self.integer(name, found, role)?)
+            }
+            None => None,
+        };
+        Ok(Envelope {
+            name: format!("{}.{}.", options.topic_prefix, self.columns.table()),
+            routed_by,
+            version,
+            fields,
+        })
     }
 
     fn integer(&self, name: &str, found: Column, role: Role) -> Result<Column, PlanError> {

@@ -1,8 +1,9 @@
-//! `table.expand.json.payload`: a JSON text becomes a Connect value with a schema inferred from it.
+//! `table.expand.json.payload`: turns a JSON text into a Connect value with a schema inferred from
+//! it.
 //!
-//! Types are Debezium's: 32 or 64 bits by the size of the number, doubles for other numbers; objects are
-//! structs named by their path. A value without a schema stays a text. Debezium replaces the schema
-//! before it fails at such a value; here nothing is replaced.
+//! The inferred types are Debezium's: an integer has 32 or 64 bits by its size, other numbers are
+//! doubles, objects are structs named by their path. A value without a schema stays a text.
+//! Debezium replaces the schema before it fails at such a value; this module replaces nothing.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -19,42 +20,42 @@ pub enum NameAdjustment {
     None,
     /// Characters that Avro does not allow in a name become `_`.
     Avro,
-    /// Such characters, and `_`, become their code units in hex, as in `_u002d`.
+    /// These characters, and `_`, become their UTF-16 code units in hex, such as `_u002d`.
     AvroUnicode,
 }
 
-/// The options of expanded JSON payloads.
+/// Options for expanding JSON payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expand {
-    /// Whether null members stay, as optional bytes
-    /// (`table.json.payload.null.behavior=optional_bytes`).
+    /// Keeps null members, as optional bytes (`table.json.payload.null.behavior=optional_bytes`).
     pub keep_nulls: bool,
-    /// Whether empty arrays stay, as arrays of optional strings
+    /// Keeps empty arrays, as arrays of optional strings
     /// (`table.json.payload.empty.array.behavior=optional_string`).
     pub keep_empty_arrays: bool,
     /// `field.name.adjustment.mode`.
     pub names: NameAdjustment,
 }
 
+/// The result of expanding a payload.
 pub(crate) enum Expanded {
     Value(Schema, Data<'static>),
-    /// `[]`: the text stays, without a schema.
+    /// The payload is `[]`: the text stays, without a schema.
     NoSchema,
-    /// The text stays as it was.
+    /// The text stays, with the schema of its column.
     Text,
 }
 
-/// The value has no schema, so the whole text stays.
+/// The error of a value without a schema; the payload stays a text.
 struct NoSchema;
 
-/// Half of Jackson's limit. A deeper text stays a text.
+/// Limit of nested values: half of Jackson's. A payload nested deeper stays a text.
 const MAX_DEPTH: u16 = 500;
 
 /// A number as Jackson reads it.
 enum Number {
     Int(i32),
     Long(i64),
-    /// A whole number beyond 64 bits.
+    /// An integer beyond 64 bits.
     Big,
     Double(f64),
 }
@@ -72,7 +73,7 @@ impl Number {
     }
 }
 
-/// Keeps the last of several members by one name, at the place of the first.
+/// Keeps the last of several members of a name, at the place of the first.
 fn keep_last(tree: &mut Tree<'_>) {
     match tree {
         Tree::Array(items) => items.iter_mut().for_each(keep_last),
@@ -91,7 +92,7 @@ fn keep_last(tree: &mut Tree<'_>) {
     }
 }
 
-/// Whether both values may stand in one array.
+/// Whether both values may be items of one array.
 fn is_like(left: &Tree<'_>, right: &Tree<'_>) -> bool {
     match (left, right) {
         (Tree::Number(a), Tree::Number(b)) => {
@@ -125,7 +126,7 @@ impl Expand {
         }
     }
 
-    /// The schema of a value; `None` if the value is left out.
+    /// Infers the schema of a value; `None` if the value is left out.
     fn schema(self, path: Option<&str>, tree: &Tree<'_>) -> Result<Option<Schema>, NoSchema> {
         let kind = match tree {
             Tree::Null if self.keep_nulls => Kind::Bytes,
@@ -134,7 +135,7 @@ impl Expand {
             Tree::Number(text) => match Number::of(text) {
                 Number::Int(_) => Kind::Int32,
                 Number::Long(_) => Kind::Int64,
-                // More than a double can hold exactly: Debezium has no value for it.
+                // Debezium has no value for an integer beyond 64 bits.
                 Number::Big => return Err(NoSchema),
                 Number::Double(_) => Kind::Float64,
             },
@@ -155,7 +156,7 @@ impl Expand {
                     let schema = self.schema(Some(&path), member)?;
                     let known = fields.iter().any(|(known, _)| *known == name);
                     if let Some(schema) = schema.filter(|_| !known) {
-                        // Connect has no fields without a name.
+                        // A field of a Connect struct needs a name.
                         if name.is_empty() {
                             return Err(NoSchema);
                         }
@@ -170,7 +171,7 @@ impl Expand {
         Ok(Some(Schema::of(kind).optional()))
     }
 
-    /// The common schema of an array's items.
+    /// Infers the common schema of an array's items.
     fn item_schema(self, path: Option<&str>, items: &[Tree<'_>]) -> Result<Schema, NoSchema> {
         let set = || items.iter().filter(|item| !matches!(item, Tree::Null));
         let Some(first) = set().next() else {
@@ -193,13 +194,13 @@ impl Expand {
         let mut merged = schemas.next().ok_or(NoSchema)?;
         for schema in schemas {
             merged = merge(merged, schema);
-            // Debezium copies all of a schema but this.
+            // When Debezium merges schemas, it copies everything but this flag.
             merged.optional = false;
         }
         Ok(merged)
     }
 
-    /// The value by its schema, checked like Connect does.
+    /// The value by its schema, validated as in Connect.
     fn data(self, tree: &Tree<'_>, schema: &Schema) -> Result<Data<'static>, NoSchema> {
         Ok(match (tree, &schema.kind) {
             (Tree::Null, _) if schema.optional => Data::Null,
@@ -216,7 +217,7 @@ impl Expand {
                 Data::List(items.collect::<Result<_, _>>()?)
             }
             (Tree::Object(members), Kind::Struct(fields)) => {
-                // Members that the common schema does not know would be lost.
+                // Members without a field in the common schema would be lost.
                 if self.loses(members, fields) {
                     return Err(NoSchema);
                 }
@@ -231,7 +232,7 @@ impl Expand {
         })
     }
 
-    /// Whether a member has no field and is not left out.
+    /// Whether a member has no field, though it should not be left out.
     fn loses(self, members: &[(Cow<'_, str>, Tree<'_>)], fields: &[(String, Schema)]) -> bool {
         members.iter().any(|(name, tree)| {
             let left_out = match tree {
@@ -245,11 +246,11 @@ impl Expand {
     }
 }
 
-/// The schema for the values of both: the fields of both objects; the other schema if one is of a null
-/// or of an empty array; the left one if they contradict each other.
+/// Merges two schemas: the fields of both, if both are structs; the other schema, if one is that of
+/// a null or of an empty array; the left one, if they contradict each other.
 ///
-/// Debezium takes the schemas in the order of their hash codes, which differs between starts. It does
-/// not merge the schemas of inner objects and arrays: it takes the first.
+/// Debezium merges schemas in the order of their hash codes, which differs between starts. It does
+/// not merge schemas of inner objects and arrays, but takes the first.
 fn merge(left: Schema, right: Schema) -> Schema {
     let kind = match (left.kind, right.kind) {
         (Kind::Struct(mut fields), Kind::Struct(more)) => {
@@ -262,12 +263,12 @@ fn merge(left: Schema, right: Schema) -> Schema {
             Kind::Struct(fields)
         }
         (Kind::Array(left), Kind::Array(right)) => Kind::Array(match (&left.kind, &right.kind) {
-            // As of an empty array.
+            // The schema of an empty array.
             (Kind::String, _) => right,
             (_, Kind::String) => left,
             _ => Box::new(merge(*left, *right)),
         }),
-        // As of a null.
+        // The schema of a null.
         (Kind::Bytes, kind) | (kind, _) => kind,
     };
     Schema { kind, ..left }
@@ -307,6 +308,12 @@ mod tests {
     use super::*;
     use crate::render::connect::{Converter, JsonOptions};
 
+    const KEEP: Expand = Expand {
+        keep_nulls: true,
+        keep_empty_arrays: true,
+        names: NameAdjustment::None,
+    };
+
     fn json(expand: Expand, text: &str) -> Option<String> {
         let converter = Converter::Json(JsonOptions {
             schemas: false,
@@ -315,9 +322,8 @@ mod tests {
         let mut out = Vec::new();
         match expand.expand("payload", text) {
             Expanded::Value(schema, data) => {
-                converter
-                    .convert(&[], Some(&schema), &data, &mut out)
-                    .unwrap();
+                let written = converter.convert(&[], Some(&schema), &data, &mut out);
+                written.unwrap();
                 Some(String::from_utf8(out).unwrap())
             }
             Expanded::NoSchema | Expanded::Text => None,
@@ -325,22 +331,28 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_empty_arrays_go_or_stay() {
+    fn nulls_and_empty_arrays_are_kept_on_request() {
         let text = r#"{"a":null,"b":[],"c":{"d":null},"e":[null,1],"a2":{}}"#;
-        assert_eq!(
-            json(Expand::default(), text).as_deref(),
-            Some(r#"{"c":{},"e":[null,1],"a2":{}}"#)
-        );
-        let keep = Expand {
-            keep_nulls: true,
-            keep_empty_arrays: true,
-            ..Expand::default()
-        };
-        assert_eq!(json(keep, text).as_deref(), Some(text));
+        let without = r#"{"c":{},"e":[null,1],"a2":{}}"#;
+        let nulls = r#"{"a":null,"c":{"d":null},"e":[null,1],"a2":{}}"#;
+        let arrays = r#"{"b":[],"c":{},"e":[null,1],"a2":{}}"#;
+        for (keep_nulls, keep_empty_arrays, expected) in [
+            (false, false, without),
+            (true, false, nulls),
+            (false, true, arrays),
+            (true, true, text),
+        ] {
+            let expand = Expand {
+                keep_nulls,
+                keep_empty_arrays,
+                ..KEEP
+            };
+            assert_eq!(json(expand, text).as_deref(), Some(expected));
+        }
     }
 
     #[test]
-    fn what_has_no_schema_stays_a_text() {
+    fn values_without_a_schema_stay_texts() {
         for text in [
             "[1,2]",
             "[{\"a\":1}]",
@@ -359,20 +371,13 @@ mod tests {
         ] {
             assert_eq!(json(Expand::default(), text), None, "{text}");
         }
-        assert!(matches!(
-            Expand::default().expand("p", "[]"),
-            Expanded::NoSchema
-        ));
+        let empty = Expand::default().expand("p", "[]");
+        assert!(matches!(empty, Expanded::NoSchema));
     }
 
-    /// In any order of the objects, whatever is kept of nulls and empty arrays.
+    /// The result does not depend on the order of the objects.
     #[test]
-    fn unlike_objects_share_the_fields_of_all() {
-        let keep = Expand {
-            keep_nulls: true,
-            keep_empty_arrays: true,
-            ..Expand::default()
-        };
+    fn objects_in_an_array_share_all_fields() {
         for (text, expected) in [
             (
                 r#"{"a":[{"x":1},{"y":"z"}]}"#,
@@ -395,55 +400,41 @@ mod tests {
                 r#"{"a":[{"b":{"c":[[]],"d":null}},{"b":{"c":[[2],[]],"d":1}}]}"#,
             ),
         ] {
-            assert_eq!(json(keep, text).as_deref(), Some(expected), "{text}");
+            assert_eq!(json(KEEP, text).as_deref(), Some(expected), "{text}");
         }
         let nested = r#"{"a":[{"b":{"c":null}},{"b":{"c":1}},{"b":{"e":[]}},{"b":{"e":[1]}}]}"#;
-        assert_eq!(
-            json(Expand::default(), nested).as_deref(),
-            Some(
-                r#"{"a":[{"b":{"c":null,"e":null}},{"b":{"c":1,"e":null}},{"b":{"c":null,"e":[]}},{"b":{"c":null,"e":[1]}}]}"#
-            )
-        );
+        let expected = r#"{"a":[{"b":{"c":null,"e":null}},{"b":{"c":1,"e":null}},{"b":{"c":null,"e":[]}},{"b":{"c":null,"e":[1]}}]}"#;
+        assert_eq!(json(Expand::default(), nested).as_deref(), Some(expected));
     }
 
     #[test]
     fn names_are_adjusted_and_keep_their_values() {
-        let adjusted = |names, text| {
+        let text = r#"{"a.b":1,"$x-y":2,"3":3,"ok_":4}"#;
+        for (names, expected) in [
+            (NameAdjustment::Avro, r#"{"a_b":1,"_x_y":2,"_3":3,"ok_":4}"#),
+            (
+                NameAdjustment::AvroUnicode,
+                r#"{"a_u002eb":1,"_u0024x_u002dy":2,"_u0033":3,"ok_u005f":4}"#,
+            ),
+        ] {
             let expand = Expand {
                 names,
                 ..Expand::default()
             };
-            json(expand, text)
-        };
-        let text = r#"{"a.b":1,"$x-y":2,"3":3,"ok_":4}"#;
-        assert_eq!(
-            adjusted(NameAdjustment::Avro, text).as_deref(),
-            Some(r#"{"a_b":1,"_x_y":2,"_3":3,"ok_":4}"#)
-        );
-        assert_eq!(
-            adjusted(NameAdjustment::AvroUnicode, text).as_deref(),
-            Some(r#"{"a_u002eb":1,"_u0024x_u002dy":2,"_u0033":3,"ok_u005f":4}"#)
-        );
+            assert_eq!(json(expand, text).as_deref(), Some(expected));
+        }
     }
 
     #[test]
-    fn numbers_and_members_are_those_of_jackson() {
+    fn numbers_and_members_are_read_as_by_jackson() {
         let text = r#"{"a": -0 ,"b":9223372036854775807,"c":1e2,"a":3}"#;
-        assert_eq!(
-            json(Expand::default(), text).as_deref(),
-            Some(r#"{"a":3,"b":9223372036854775807,"c":100.0}"#)
-        );
-        assert_eq!(
-            json(Expand::default(), r#"{"b":9223372036854775808}"#),
-            None
-        );
+        let expected = r#"{"a":3,"b":9223372036854775807,"c":100.0}"#;
+        assert_eq!(json(Expand::default(), text).as_deref(), Some(expected));
+        let big = r#"{"b":9223372036854775808}"#;
+        assert_eq!(json(Expand::default(), big), None);
         for depth in [499, 500] {
             let text = format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
-            let keep = Expand {
-                keep_empty_arrays: true,
-                ..Expand::default()
-            };
-            assert_eq!(json(keep, &text).is_some(), depth == 499);
+            assert_eq!(json(KEEP, &text).is_some(), depth == 499);
         }
     }
 }

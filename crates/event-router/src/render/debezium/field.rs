@@ -1,4 +1,4 @@
-//! A column of a row as a key, a header, the value, the partition or the timestamp.
+//! Renders a column as a key, a header, the value, the partition or the timestamp.
 
 use std::borrow::Cow;
 use std::str;
@@ -6,83 +6,80 @@ use std::str;
 use walrelay_pgoutput::Value;
 
 use super::expand::{Expand, Expanded};
-use crate::plan::{Field, Made, Role};
+use crate::plan::{Field, Renderer, Role};
 use crate::render::connect::schema::{Data, Kind, Schema};
-use crate::render::connect::{Clock, Codec, Column, Converter, temporal};
+use crate::render::connect::{Codec, Column, Converter, TimeEncoding, temporal};
 use crate::value::types::Reading;
 use crate::value::{Fault, Part, ValueError, value};
 
-/// A column, converted.
-struct Connected {
+/// A column that a converter writes.
+struct ConvertedColumn {
     column: Column,
     converter: Converter,
-    /// The converter writes it before each value of the column's schema.
+    /// Bytes that the converter writes before each value of the column's schema.
     prefix: Vec<u8>,
     rules: Option<PayloadRules>,
 }
 
-/// How the record's value differs from the payload column.
+/// How the record's value differs from the payload column's.
 pub(super) struct PayloadRules {
-    /// The column's name, which is that of the root of an expanded value.
+    /// Name of the payload column, and of the root of an expanded value.
     pub(super) name: String,
     pub(super) tombstone_on_empty: bool,
     pub(super) expand: Option<Expand>,
     pub(super) envelope: Option<Envelope>,
 }
 
-/// A struct of the payload and other columns.
+/// A struct with the payload and other columns as its fields.
 pub(super) struct Envelope {
-    /// `<topic.prefix>.<schema>.<table>.`, before the routing value.
+    /// `<topic.prefix>.<schema>.<table>.`, the first part of the schema's name.
     pub(super) name: String,
-    /// Slot and default of the routing value.
+    /// Slot and default of the routing value, the next part of the schema's name.
     pub(super) routed_by: (usize, Option<Box<str>>),
-    /// The version of the schema.
+    /// Column of the schema's version.
     pub(super) version: Option<Column>,
     pub(super) fields: Vec<(String, Column)>,
 }
 
 impl Column {
-    /// The column, converted; taken from the row if the converter leaves the text unchanged.
+    /// The column, converted. If the converter leaves the text unchanged, the row's bytes are used.
     pub(super) fn into_field(self, converter: &Converter, role: Role) -> Field {
+        let in_row = converter.is_plain() && self.schema.default.is_none();
         let reading = match self.codec {
-            _ if !converter.is_plain() || self.schema.default.is_some() => None,
-            Codec::Text | Codec::Integer => Some(Reading::Verbatim),
-            Codec::Boolean => Some(Reading::Boolean),
-            _ => None,
+            Codec::Text | Codec::Integer if in_row => Reading::Verbatim,
+            Codec::Boolean if in_row => Reading::Boolean,
+            _ => return self.into_converted(converter, role, None),
         };
-        match reading {
-            Some(reading) => Field::column(role, self.slot, reading),
-            None => self.into_connected(converter, role, None),
-        }
+        Field::column(role, self.slot, reading)
     }
 
-    pub(super) fn into_connected(
+    pub(super) fn into_converted(
         self,
         converter: &Converter,
         role: Role,
         rules: Option<PayloadRules>,
     ) -> Field {
         let slot = self.slot;
-        let connected = Connected {
+        let converted = ConvertedColumn {
             prefix: converter.prefix(Some(&self.schema)),
             column: self,
             converter: converter.clone(),
             rules,
         };
-        Made::new(slot, move |values, scratch| {
-            connected.render(values, scratch)
+        Renderer::new(slot, move |values, scratch| {
+            converted.render(values, scratch)
         })
         .field(role)
     }
 
-    /// A whole number as the partition.
+    /// The column as the number of the partition.
     pub(super) fn into_partition(self) -> Field {
         let default = match self.schema.default {
             Some(Data::Int(number)) => Some(number),
             _ => None,
         };
         let slot = self.slot;
-        Made::new(slot, move |values, scratch| {
+        Renderer::new(slot, move |values, scratch| {
             let number = match value(values, slot)? {
                 None => default,
                 Some(text) => Some(str::from_utf8(text).map_or(-1, |it| it.parse().unwrap_or(-1))),
@@ -96,9 +93,9 @@ impl Column {
         .field(Role::Additional)
     }
 
-    /// A point in time as the timestamp.
+    /// The column, a point in time, as the record's timestamp.
     pub(super) fn into_timestamp(self) -> Field {
-        Made::new(self.slot, move |values, scratch| {
+        Renderer::new(self.slot, move |values, scratch| {
             let millis = self.timestamp(values)?;
             Ok(millis.map_or(Part::Null, |millis| Part::printed(millis, scratch)))
         })
@@ -109,7 +106,7 @@ impl Column {
         Fault::new(self.slot, why)
     }
 
-    /// The Connect value: the default replaces NULL, as in Connect's structs.
+    /// Reads the Connect value; the schema's default replaces NULL, as in Connect's structs.
     fn read<'a>(&'a self, values: &[Value<'a>]) -> Result<Data<'a>, Fault> {
         let data = match value(values, self.slot)? {
             None => Data::Null,
@@ -125,15 +122,15 @@ impl Column {
         })
     }
 
-    /// Milliseconds since 1970; NULL is none.
+    /// Milliseconds since 1970; `None` for NULL.
     fn timestamp(&self, values: &[Value<'_>]) -> Result<Option<i64>, Fault> {
         let fault = || self.fault(ValueError::NotATime);
         let Some(text) = value(values, self.slot)? else {
-            // A default is a count by the column's own clock.
+            // A default is a number in the unit of the column.
             return Ok(match (&self.schema.default, &self.codec) {
-                (Some(Data::Int(count)), Codec::Timestamp(clock)) => Some(match clock {
-                    Clock::Micros => count / 1000,
-                    Clock::Nanos => count / 1_000_000,
+                (Some(Data::Int(count)), Codec::Timestamp(encoding)) => Some(match encoding {
+                    TimeEncoding::Micros => count / 1000,
+                    TimeEncoding::Nanos => count / 1_000_000,
                     _ => *count,
                 }),
                 _ => None,
@@ -142,15 +139,17 @@ impl Column {
         let text = str::from_utf8(text).map_err(|_| fault())?;
         let micros = || temporal::timestamp(text).map(|it| it.micros);
         let millis = match self.codec {
-            // Java divides towards zero.
-            Codec::Timestamp(Clock::Micros | Clock::Nanos) => micros().map(|micros| micros / 1000),
+            // Java's division rounds towards zero.
+            Codec::Timestamp(TimeEncoding::Micros | TimeEncoding::Nanos) => {
+                micros().map(|micros| micros / 1000)
+            }
             Codec::Timestamp(_) | Codec::ZonedTimestamp { .. } => {
                 micros().map(|micros| micros.div_euclid(1000))
             }
             Codec::Date(_) => {
                 temporal::date(text).map(|days| i128::from(days) * i128::from(temporal::DAY_MILLIS))
             }
-            // A number has no unit.
+            // The unit of a number is unknown.
             _ => return Err(fault()),
         };
         let millis = millis.ok().and_then(|millis| i64::try_from(millis).ok());
@@ -161,7 +160,7 @@ impl Column {
     }
 }
 
-impl Connected {
+impl ConvertedColumn {
     fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
         let data = self.column.read(values)?;
         let Some(rules) = &self.rules else {
@@ -186,7 +185,7 @@ impl Connected {
         values: &[Value<'t>],
         scratch: &mut Vec<u8>,
     ) -> Result<Part<'t>, Fault> {
-        // A borrowed text is the row's.
+        // A borrowed text is the row's text.
         if matches!(data, Data::Text(Cow::Borrowed(_)))
             && self.converter.is_plain()
             && let Some(row) = value(values, self.column.slot)?
@@ -199,19 +198,20 @@ impl Connected {
 }
 
 /// A value with its schema, if it has one.
-type Described<'a> = (Option<Cow<'a, Schema>>, Data<'a>);
+type SchemaAndData<'a> = (Option<Cow<'a, Schema>>, Data<'a>);
 
 impl PayloadRules {
-    /// `None` is a tombstone.
+    /// Applies the rules to a payload; `None` is a tombstone.
     fn apply<'a>(
         &'a self,
         schema: &'a Schema,
         data: Data<'a>,
         values: &[Value<'a>],
-    ) -> Result<Option<Described<'a>>, Fault> {
+    ) -> Result<Option<SchemaAndData<'a>>, Fault> {
         let is_empty = match &data {
             Data::Null => true,
-            // `String.trim` takes away all controls.
+            // Java's `String.trim` removes all characters up to the space, control characters
+            // included.
             Data::Text(text) => text.chars().all(|c| c <= ' '),
             _ => false,
         };
@@ -224,7 +224,7 @@ impl PayloadRules {
         };
         let (schema, data) = match expanded {
             Expanded::Value(schema, data) => (Cow::Owned(schema), data),
-            // Connect has no fields without a schema: in an envelope the text keeps its own.
+            // A field of an envelope needs a schema, so the text keeps that of its column.
             Expanded::NoSchema if self.envelope.is_none() => return Ok(Some((None, data))),
             Expanded::NoSchema | Expanded::Text => (Cow::Borrowed(schema), data),
         };

@@ -1,5 +1,5 @@
-//! Java's regular expressions, translated for the crate `regex`: classes are ASCII, the dot takes no line
-//! terminator. A pattern that needs backtracking is refused.
+//! Translates Java's regular expressions for the crate `regex`: classes are ASCII, and the dot does
+//! not match line terminators. A pattern that needs backtracking is refused.
 
 use regex::Regex;
 
@@ -9,9 +9,9 @@ use crate::value::cursor::Cursor;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("regular expression, character {position}: {problem}")]
 pub struct JavaRegexError {
-    /// Counted in characters, from 1.
+    /// Position in the pattern, counted in characters from 1.
     pub position: usize,
-    /// What is wrong there.
+    /// What is wrong at that position.
     pub problem: RegexProblem,
 }
 
@@ -24,7 +24,7 @@ pub enum RegexProblem {
         "looking ahead or behind, as in (?=…), (?!…) and (?<=…), is not supported: it takes a matcher that goes back over the text; write the groups that you want to keep"
     )]
     LookAround,
-    /// A reference to a group.
+    /// A back-reference to a group.
     #[error(
         "references to groups, as \\1 and \\k<name>, are not supported in the expression: they take a matcher that goes back over the text"
     )]
@@ -37,16 +37,16 @@ pub enum RegexProblem {
     /// A flag other than `s`.
     #[error("the flag {0:?} is not supported; there is s, at the beginning: (?s)")]
     Flag(char),
-    /// An escape that is not translated.
+    /// An escape that is not supported.
     #[error("{0} is not supported")]
     Escape(String),
-    /// Another mistake.
+    /// Another error of syntax.
     #[error("{0}")]
     Syntax(String),
 }
 
-/// A pattern of Kafka Connect's `RegexRouter`: it must match the whole text, and its first match is
-/// replaced.
+/// A pattern of Kafka Connect's `RegexRouter`. The pattern must match the whole text; then its
+/// first match is replaced.
 #[derive(Debug, Clone)]
 pub(crate) struct JavaRegex {
     whole: Regex,
@@ -72,12 +72,13 @@ impl JavaRegex {
         Ok(Self { whole, first })
     }
 
-    /// The names of its groups by number; group 0 is the whole match.
+    /// The names of the groups by number; group 0 is the whole match.
     pub(crate) fn names(&self) -> Vec<Option<&str>> {
         self.first.capture_names().collect()
     }
 
-    /// If the whole text matches: the text before the first match, the groups, the text behind.
+    /// The text before the first match, the groups, and the text after it. `None` unless the whole
+    /// text matches.
     pub(crate) fn captures<'t>(
         &self,
         text: &'t str,
@@ -100,7 +101,7 @@ impl RegexProblem {
     }
 }
 
-/// The last line of a message that points into a pattern over several lines.
+/// The last line of the error. The lines before it point into the pattern.
 fn summary(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();
@@ -113,13 +114,13 @@ struct Translator<'p> {
     dot_all: bool,
 }
 
-/// Names of classes of ASCII.
+/// Names of ASCII classes, for `\p{…}`.
 const POSIX: [&str; 12] = [
     "Lower", "Upper", "Alpha", "Digit", "Alnum", "Punct", "Graph", "Print", "Blank", "Cntrl",
     "XDigit", "Space",
 ];
 
-/// The dot, without Java's line terminators.
+/// Java's dot, which does not match line terminators.
 const DOT: &str = r"[^\n\r\x{85}\x{2028}\x{2029}]";
 
 type Done = Result<(), JavaRegexError>;
@@ -138,7 +139,7 @@ impl Translator<'_> {
                 '*' | '+' | '?' | '{' => self.quantifier(c)?,
                 '.' if self.dot_all => self.replace("(?s:.)"),
                 '.' => self.replace(DOT),
-                // `$` matches before a final line terminator too.
+                // Unlike this translation, Java's `$` also matches before a final line terminator.
                 '$' => self.replace(r"(?:\z)"),
                 '^' => self.replace(r"\A"),
                 ']' => self.replace(r"\]"),
@@ -150,7 +151,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Writes this in place of the next character.
+    /// Replaces the next character by `translated`.
     fn replace(&mut self, translated: &str) {
         self.text.next();
         self.out.push_str(translated);
@@ -175,7 +176,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Copies the next characters.
+    /// Copies the next `count` characters.
     fn copy(&mut self, count: usize) {
         for _ in 0..count {
             self.out.extend(self.text.next());
@@ -186,10 +187,8 @@ impl Translator<'_> {
         use RegexProblem::{Flag, LookAround, Possessive};
 
         let (start, rest) = (self.text.position, self.text.rest);
-        if ["(?=", "(?!", "(?<=", "(?<!"]
-            .iter()
-            .any(|look| rest.starts_with(look))
-        {
+        let looks = ["(?=", "(?!", "(?<=", "(?<!"];
+        if looks.iter().any(|look| rest.starts_with(look)) {
             return LookAround.at(start);
         }
         if self.text.take("(?>") {
@@ -218,7 +217,8 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// A class, translated piece by piece. Intersections mean the same in both.
+    /// Translates a class and the classes in it. Intersections have the same meaning in both
+    /// syntaxes.
     fn class(&mut self) -> Done {
         let start = self.text.position;
         let mut depth = 0usize;
@@ -245,7 +245,8 @@ impl Translator<'_> {
                 }
                 '\\' => self.escape(true)?,
                 '&' if self.text.rest.starts_with("&&") => self.copy(2),
-                // These mean something in a class of the crate and nothing in one of Java.
+                // These are operators in a class of the crate `regex`, but characters in one of
+                // Java.
                 '~' | '&' => {
                     self.out.push('\\');
                     self.copy(1);
@@ -303,13 +304,13 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Writes a character that stands for itself.
+    /// Writes a character literally.
     fn literal(&mut self, c: char) {
         let escaped = regex::escape(c.encode_utf8(&mut [0; 4]));
         self.out.push_str(&escaped);
     }
 
-    /// `\p{Lu}` is a general category, `\p{Alpha}` a class of ASCII.
+    /// Translates a property: `\p{Lu}` is a general category, `\p{Alpha}` an ASCII class.
     fn property(&mut self, start: usize, c: char) -> Done {
         let mut name = String::new();
         if self.text.take("{") {
@@ -350,18 +351,13 @@ mod tests {
         assert!(regex.captures("Order").is_none());
         assert!(regex.captures("xFoo").is_none());
         let (before, captures, after) = regex.captures("FooBar").unwrap();
-        assert_eq!(
-            (before, &captures[1], &captures[2], after),
-            ("", "Foo", "Bar", "")
-        );
+        let groups = [&captures[1], &captures[2]];
+        assert_eq!((before, groups, after), ("", ["Foo", "Bar"], ""));
         assert_eq!(regex.names(), [None, Some("a"), None]);
-        // What is found first may be less than the whole: a|ab finds a in ab.
-        let (_, captures, after) = JavaRegex::parse("a|ab")
-            .unwrap()
-            .captures("ab")
-            .map(|(b, c, a)| (b, c[0].to_owned(), a))
-            .unwrap();
-        assert_eq!((captures.as_str(), after), ("a", "b"));
+        // The first match may be shorter than the whole text: a|ab matches a in ab.
+        let regex = JavaRegex::parse("a|ab").unwrap();
+        let (_, captures, after) = regex.captures("ab").unwrap();
+        assert_eq!((&captures[0], after), ("a", "b"));
     }
 
     #[test]
@@ -384,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_way_back_is_refused() {
+    fn patterns_that_need_backtracking_are_refused() {
         use RegexProblem::{BackReference, LookAround, Possessive};
         assert_eq!(problem("é(?=x)"), (2, LookAround));
         assert_eq!(problem("(?<!x)"), (1, LookAround));

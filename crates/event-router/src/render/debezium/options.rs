@@ -5,19 +5,19 @@ use super::topic_template::TopicTemplate;
 use super::trace;
 use crate::render::connect::{Converter, Handling};
 
-/// The header that carries the event's id. Debezium names it so whatever the column is called.
+/// Name of the header with the event's id. Debezium uses this name for any column.
 pub(crate) const ID_HEADER: &str = "id";
 
-/// The options of Debezium's outbox event router, those of its Postgres connector that decide bytes,
-/// and Kafka Connect's converters.
+/// Options of Debezium's outbox event router, those options of its Postgres connector that affect
+/// the bytes, and Kafka Connect's converters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Column of the event's id, sent as the header `id` (`table.field.event.id`).
     pub event_id: String,
     /// Column of the record's key (`table.field.event.key`).
     pub event_key: String,
-    /// Column of the event's type (`table.field.event.type`). Debezium declares it and never reads
-    /// it, so the column need not exist.
+    /// Column of the event's type (`table.field.event.type`). Debezium has the option but never
+    /// reads the column, so the table need not have it.
     pub event_type: String,
     /// Column of the record's value (`table.field.event.payload`).
     pub payload: String,
@@ -25,28 +25,29 @@ pub struct Options {
     pub event_timestamp: Option<String>,
     /// Column of the version of an envelope's schema (`table.field.event.schema.version`).
     pub schema_version: Option<String>,
-    /// Column whose text chooses the topic (`route.by.field`).
+    /// Column whose text selects the topic (`route.by.field`).
     pub route_by: String,
-    /// The topic, with that text in it (`route.topic.regex`, `route.topic.replacement`).
+    /// Template of the topic, which contains that text (`route.topic.regex`,
+    /// `route.topic.replacement`).
     pub topic: TopicTemplate,
-    /// More columns (`table.fields.additional.placement`), in this order.
+    /// Additional columns, in this order (`table.fields.additional.placement`).
     pub additional: Vec<Additional>,
-    /// Whether an additional column that the table does not have is passed over
+    /// Whether an additional column that the table does not have is ignored
     /// (`table.field.additional.missing=ignore`).
     pub ignore_missing: bool,
-    /// Whether an empty payload makes a tombstone (`route.tombstone.on.empty.payload`).
+    /// Whether an empty payload becomes a tombstone (`route.tombstone.on.empty.payload`).
     pub tombstone_on_empty: bool,
-    /// Makes a structure of a JSON payload (`table.expand.json.payload`).
+    /// Expands a JSON payload into a struct (`table.expand.json.payload`).
     pub expand: Option<Expand>,
-    /// Column with a trace context, which becomes the headers `traceparent` and `tracestate`
+    /// Column of a trace context, which becomes the headers `traceparent` and `tracestate`
     /// (`tracing.span.context.field`). The table need not have it.
     pub trace_context: Option<String>,
-    /// Debezium's `topic.prefix`, with which the schemas of envelopes begin.
+    /// Debezium's `topic.prefix`, the first part of the names of envelopes' schemas.
     pub topic_prefix: String,
-    /// Headers that every record has before all others, with these texts: Debezium's context headers
-    /// (`extended.headers.enabled`).
+    /// Debezium's context headers (`extended.headers.enabled`): names and texts of the first
+    /// headers of every record.
     pub context_headers: Vec<(String, String)>,
-    /// What column values become.
+    /// Options for column values.
     pub handling: Handling,
     /// `key.converter`.
     pub key_converter: Converter,
@@ -57,8 +58,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Debezium's defaults, but without context headers, with `StringConverter` for key and value and
-    /// `SimpleHeaderConverter` for headers.
+    /// Debezium's defaults, but without context headers, with `StringConverter` for key and value
+    /// and `SimpleHeaderConverter` for headers.
     fn default() -> Self {
         Self {
             event_id: "id".to_owned(),
@@ -87,26 +88,26 @@ impl Default for Options {
 /// A column of `table.fields.additional.placement`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Additional {
-    /// The column.
+    /// Name of the column.
     pub column: String,
-    /// Its place.
+    /// Part of the record that gets the column.
     pub placement: Placement,
-    /// Its name there.
+    /// Name of the column in that part.
     pub alias: String,
 }
 
-/// The place of an additional column.
+/// The part of the record that gets an additional column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// A header.
+    /// Header.
     Header,
-    /// A field beside the payload.
+    /// Field beside the payload.
     Envelope,
-    /// The number of the partition.
+    /// Number of the partition.
     Partition,
 }
 
-/// Why a text is no `table.fields.additional.placement`.
+/// Why a text is not a valid `table.fields.additional.placement`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
@@ -115,22 +116,22 @@ pub enum PlacementError {
         "there is an empty entry; write column:placement or column:placement:alias, separated by commas"
     )]
     Empty,
-    /// An entry of one part, or of more than three.
+    /// An entry has one part, or more than three.
     #[error("{0:?} is not column:placement or column:placement:alias")]
     Parts(String),
     /// The placement does not exist.
     #[error("{0:?} is no placement; there are header, envelope and partition")]
     Unknown(String),
-    /// Two fields of the envelope with one name.
+    /// Two fields of the envelope have the same name.
     #[error("the envelope would have two fields named {0:?}")]
     Twice(String),
-    /// Two columns for the one partition.
+    /// Two columns are placed as the partition.
     #[error("more than one column is placed as the partition")]
     Partitions,
 }
 
 impl Additional {
-    /// Reads `table.fields.additional.placement`.
+    /// Parses `table.fields.additional.placement`.
     pub fn parse(text: &str) -> Result<Vec<Self>, PlacementError> {
         let mut all: Vec<Self> = Vec::new();
         for entry in text.split(',').map(str::trim) {
@@ -170,7 +171,7 @@ impl Additional {
 }
 
 impl Options {
-    /// Whether records have a header of this name: the id's, or that of an additional column.
+    /// Whether records have a header of this name: the id, a trace context or an additional column.
     pub fn has_header(&self, name: &str) -> bool {
         let placed = |additional: &Additional| {
             additional.placement == Placement::Header && additional.alias == name
@@ -194,13 +195,10 @@ impl Options {
         all.chain(version).chain(additional).cloned().collect()
     }
 
-    /// Whether there is an envelope around the payload.
+    /// Whether the payload is in an envelope.
     pub fn has_envelope(&self) -> bool {
-        let mut placements = self
-            .additional
-            .iter()
-            .map(|additional| additional.placement);
-        placements.any(|placement| placement == Placement::Envelope)
+        let mut additional = self.additional.iter();
+        additional.any(|additional| additional.placement == Placement::Envelope)
     }
 }
 
@@ -210,21 +208,19 @@ mod tests {
 
     #[test]
     fn placements_are_read_as_debezium_reads_them() {
-        let all =
-            Additional::parse("type:header:eventType, a:ENVELOPE ,p:partition,b:header:").unwrap();
-        let all: Vec<_> = all
-            .iter()
-            .map(|it| (it.column.as_str(), it.placement, it.alias.as_str()))
-            .collect();
-        assert_eq!(
-            all,
-            [
-                ("type", Placement::Header, "eventType"),
-                ("a", Placement::Envelope, "a"),
-                ("p", Placement::Partition, "p"),
-                ("b", Placement::Header, "b")
-            ]
-        );
+        let text = "type:header:eventType, a:ENVELOPE ,p:partition,b:header:";
+        let expected = [
+            ("type", Placement::Header, "eventType"),
+            ("a", Placement::Envelope, "a"),
+            ("p", Placement::Partition, "p"),
+            ("b", Placement::Header, "b"),
+        ]
+        .map(|(column, placement, alias)| Additional {
+            column: column.to_owned(),
+            placement,
+            alias: alias.to_owned(),
+        });
+        assert_eq!(Additional::parse(text), Ok(expected.into()));
     }
 
     #[test]

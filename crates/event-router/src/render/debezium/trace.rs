@@ -1,21 +1,22 @@
-//! The W3C trace context (<https://www.w3.org/TR/trace-context/>) that a column carries.
+//! Reads the W3C trace context (<https://www.w3.org/TR/trace-context/>) from a column.
 //!
-//! Debezium's column holds the text of a `java.util.Properties`, which an OpenTelemetry propagator wrote. A column may
-//! hold a `traceparent` alone as well.
+//! Debezium's column contains the text of a `java.util.Properties`, written by an OpenTelemetry
+//! propagator. A column with only a `traceparent` is accepted too.
 
 use std::borrow::Cow;
 
-/// The headers of a trace context, and the keys of the properties.
+/// The headers of a trace context, which are also the keys of the properties.
 pub(crate) const HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
-/// The header of this name. Nothing if the text is no trace context: a span is no reason to stop an event.
+/// The value of the header of this name. `None` if the text is not a trace context: a bad span must
+/// not stop an event.
 pub(crate) fn header<'t>(text: &'t [u8], name: &str) -> Option<Cow<'t, [u8]>> {
     let text = text.trim_ascii();
     if name == HEADERS[0] && !text.iter().any(|byte| matches!(byte, b'=' | b':' | b'\n')) {
         return (!text.is_empty()).then_some(Cow::Borrowed(text));
     }
     let lines = text.split(|byte| matches!(byte, b'\n' | b'\r'));
-    // Java keeps the last of equal keys.
+    // Java keeps the last property of a key.
     lines.rev().find_map(|line| {
         let rest = line.trim_ascii_start().strip_prefix(name.as_bytes())?;
         let rest = rest.trim_ascii_start();
@@ -27,7 +28,7 @@ pub(crate) fn header<'t>(text: &'t [u8], name: &str) -> Option<Cow<'t, [u8]>> {
     })
 }
 
-/// Java writes `\=` for `=`, and so on.
+/// Removes the backslashes of Java's escapes, such as `\=` for `=`.
 fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.contains(&b'\\') {
         return Cow::Borrowed(value);

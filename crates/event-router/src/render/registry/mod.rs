@@ -1,12 +1,13 @@
-//! Values in Confluent's wire format: a zero byte, the id of the schema, the body.
+//! Values in the wire format of Confluent's Schema Registry: a zero byte, the id of the schema, the
+//! body.
 //!
-//! Source: "Wire format" and "Subject name strategy" in Confluent's documentation of Schema Registry.
-//! The body of a JSON Schema value is the route's JSON; the body of an Avro value is the same JSON in
-//! Avro's binary encoding ([`avro`]).
+//! Source: "Wire format" and "Subject name strategy" in Confluent's documentation of Schema
+//! Registry. The body of a JSON Schema value is the route's JSON; the body of an Avro value is the
+//! same JSON in Avro's binary encoding ([`avro`]).
 //!
-//! Schemas come from outside. For a subject without one the router returns
+//! The caller supplies the schemas. For a subject without one the router returns
 //! [`RouteError::UnknownSchema`](crate::RouteError::UnknownSchema);
-//! [`Router::learn`](crate::Router::learn) gives it the schema.
+//! [`Router::learn`](crate::Router::learn) adds the schema.
 
 mod avro;
 
@@ -26,14 +27,14 @@ use crate::render::template::{Compiler, Lookups, Template, Text};
 use crate::value::Part;
 use crate::value::json;
 
-/// The encoding of values.
+/// How values are encoded by schemas of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireFormat {
-    /// The format of the body.
+    /// Format of the body.
     pub format: ValueFormat,
-    /// The names of the schemas' subjects.
+    /// Strategy of naming subjects.
     pub subjects: SubjectNames,
-    /// The template of the record's name, if the subjects contain that name.
+    /// Template of the record's name, if the subjects contain that name.
     pub record: Option<Template>,
     /// Tables of the filter `lookup`.
     pub lookups: Lookups,
@@ -42,13 +43,13 @@ pub struct WireFormat {
 /// The format of a value's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueFormat {
-    /// The route's JSON, not compared with the schema.
+    /// The route's JSON, which is not validated against the schema.
     Json,
     /// Avro's binary encoding.
     Avro,
 }
 
-/// The strategies by their Confluent names.
+/// The strategies of naming subjects, by their Confluent names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubjectNames {
     /// `TopicNameStrategy`: `<topic>-value`.
@@ -60,12 +61,12 @@ pub enum SubjectNames {
 }
 
 impl WireFormat {
-    /// The columns that its template names.
+    /// The columns that the template of the record's name reads.
     pub fn columns(&self) -> Vec<&str> {
         self.record.iter().flat_map(Template::columns).collect()
     }
 
-    /// Makes the name of the record, if subjects contain that name.
+    /// Compiles the record's name for a table, if the subjects contain that name.
     pub(crate) fn compile(&self, columns: &mut Columns<'_>) -> Result<Option<Text>, PlanError> {
         let lookups = &self.lookups;
         let mut compiler = Compiler { columns, lookups };
@@ -75,7 +76,7 @@ impl WireFormat {
     }
 }
 
-/// The schema of a subject's values, ready to encode by.
+/// The schema of a subject's values, compiled for encoding.
 #[derive(Clone)]
 pub struct ValueSchema {
     id: u32,
@@ -90,7 +91,7 @@ enum Body {
 }
 
 impl ValueSchema {
-    /// For JSON values.
+    /// A schema for JSON values; `id` is its id in the registry.
     pub fn json(id: u32) -> Self {
         Self {
             id,
@@ -99,10 +100,10 @@ impl ValueSchema {
         }
     }
 
-    /// Compiles `schema`, a schema's JSON, for Avro values.
+    /// Compiles an Avro schema from its JSON; `id` is its id in the registry.
     ///
     /// # Errors
-    /// The schema cannot be used.
+    /// The schema is invalid or not supported.
     pub fn avro(id: u32, schema: &str) -> Result<Self, SchemaProblem> {
         Ok(Self {
             id,
@@ -111,23 +112,24 @@ impl ValueSchema {
         })
     }
 
-    /// Marks it as the latest of its subject: a value that does not fit may fit a later one.
+    /// Marks the schema as the latest of its subject: a value that does not fit may fit a later
+    /// schema.
     #[must_use]
     pub fn latest(mut self) -> Self {
         self.may_change = true;
         self
     }
 
-    /// The schema's id in the registry.
+    /// Id of the schema in the registry.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The full name of an Avro schema that has one.
+    /// Full name of the schema, if it is a named Avro schema.
     pub fn name(&self) -> Option<&str> {
         match &self.body {
             Body::Json => None,
-            Body::Avro(plan) => plan.name(),
+            Body::Avro(plan) => plan.name.as_deref(),
         }
     }
 }
@@ -141,17 +143,17 @@ impl fmt::Debug for ValueSchema {
     }
 }
 
-/// The schemas that a router knows.
+/// Encodes the values of a router's records by the schemas that it has learned.
 pub(crate) struct Encoding {
-    format: WireFormat,
-    /// Subjects and the schemas of their values.
+    pub(crate) format: WireFormat,
+    /// Subjects and the schemas of their values, in the order in which they were learned.
     schemas: Vec<(String, ValueSchema)>,
-    /// Places in `schemas`.
+    /// Indexes into `schemas`, by subject.
     subjects: HashMap<String, usize>,
-    /// The place of the last row's schema.
+    /// Index of the schema of the last row.
     last: usize,
-    /// The subject of the row that was read last, or nothing.
-    subject: String,
+    /// Subject of the last row; empty if that row has none.
+    pub(crate) subject: String,
 }
 
 impl Encoding {
@@ -165,10 +167,6 @@ impl Encoding {
         }
     }
 
-    pub(crate) fn format(&self) -> &WireFormat {
-        &self.format
-    }
-
     /// Sets the schema of a subject's values.
     pub(crate) fn learn(&mut self, subject: &str, schema: ValueSchema) {
         let known = self.subjects.get(subject).copied();
@@ -180,12 +178,7 @@ impl Encoding {
         self.subjects.insert(subject.to_owned(), place);
     }
 
-    /// The subject of the row that was read last, or nothing.
-    pub(crate) fn subject(&self) -> &str {
-        &self.subject
-    }
-
-    /// Replaces a value by its encoded form. NULL stays NULL.
+    /// Replaces a value by its encoded form; NULL stays NULL.
     pub(crate) fn apply<'t>(
         &mut self,
         topic: &str,
@@ -206,14 +199,14 @@ impl Encoding {
         match record {
             Some(record) => {
                 let part = record.render(values, scratch);
-                let part = part.and_then(|part| part.filled(record.slot(), scratch));
+                let part = part.and_then(|part| part.require_text(record.slot(), scratch));
                 let part = part.map_err(|fault| slots.error(fault, &Target::RecordName.into()))?;
                 let name = part.resolve(scratch).map(str::from_utf8);
                 subject.push_str(name.and_then(Result::ok).unwrap_or_default());
             }
             None => subject.push_str("value"),
         }
-        // Rows of one subject often follow each other.
+        // Consecutive rows often have the same subject: no lookup in the map is needed then.
         if self
             .schemas
             .get(self.last)
@@ -236,7 +229,7 @@ impl Encoding {
     }
 }
 
-/// Appends the value's form by the schema.
+/// Encodes a value by the schema, and appends the result to `scratch`.
 pub(crate) fn encode<'t>(
     schema: &ValueSchema,
     value: &Part<'t>,
@@ -244,7 +237,7 @@ pub(crate) fn encode<'t>(
 ) -> Result<Part<'t>, SchemaMismatch> {
     if let (Body::Avro(plan), Part::Row(bytes)) = (&schema.body, value) {
         let text = str::from_utf8(bytes).map_err(|_| SchemaMismatchAt::NotJson)?;
-        let start = begin(schema, scratch);
+        let start = append_header(schema, scratch);
         plan.encode(text, scratch)?;
         return Ok(Part::since(start, scratch));
     }
@@ -252,24 +245,24 @@ pub(crate) fn encode<'t>(
     let text = str::from_utf8(text).map_err(|_| SchemaMismatchAt::NotJson)?;
     match &schema.body {
         Body::Json if json::is_json(text.as_bytes()) => {
-            let start = begin(schema, scratch);
+            let start = append_header(schema, scratch);
             value.copy(0..value.len(), scratch);
             Ok(Part::since(start, scratch))
         }
         Body::Json => Err(SchemaMismatchAt::NotJson.into()),
         Body::Avro(plan) => {
-            // The text lies in the scratch buffer, to which the encoder cannot write meanwhile.
+            // `encode` cannot write to the scratch buffer, which it reads the text from.
             let mut out = Vec::with_capacity(text.len());
             plan.encode(text, &mut out)?;
-            let start = begin(schema, scratch);
+            let start = append_header(schema, scratch);
             scratch.extend_from_slice(&out);
             Ok(Part::since(start, scratch))
         }
     }
 }
 
-/// The head of a value: a zero byte, the id. Gives its place.
-fn begin(schema: &ValueSchema, scratch: &mut Vec<u8>) -> usize {
+/// Appends the header of the wire format; returns the offset of its start in `scratch`.
+fn append_header(schema: &ValueSchema, scratch: &mut Vec<u8>) -> usize {
     let start = scratch.len();
     scratch.push(0);
     scratch.extend_from_slice(&schema.id.to_be_bytes());

@@ -1,15 +1,15 @@
-//! Templates over the columns of one table.
+//! Compiles templates for the columns of one table, and renders them.
 
 use walrelay_pgoutput::Value;
 
 use super::ast::{self, Filter, Lookups, Member, Object, Template};
 use super::filter::Op;
-use crate::plan::{Columns, Field, Made, PlanError, Role, Target};
+use crate::plan::{Columns, Field, PlanError, Renderer, Role, Target};
 use crate::value::json;
 use crate::value::time;
 use crate::value::{Fault, Part, ValueError, value};
 
-/// A template whose columns are slots.
+/// A compiled template, whose columns are slots.
 pub(crate) struct Text {
     pieces: Vec<Piece>,
 }
@@ -19,29 +19,30 @@ enum Piece {
     Column(Column),
 }
 
-/// A column's value and the operations on it.
+/// A column and the operations on its value.
 struct Column {
     slot: usize,
     ops: Vec<Op>,
+    /// Kind of the value after the operations.
     kind: Kind,
     optional: bool,
 }
 
-/// The kind of a value, which decides its JSON.
+/// The kind of a value, which decides how it is written as JSON.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
     Number,
     Boolean,
-    /// A column of JSON: its text is its JSON.
+    /// A column of type json or jsonb, whose text is JSON.
     Json,
-    /// Found by the filter `json`: the text of a string is its content.
-    Found,
+    /// JSON found by the filter `json`; as text, a string is its content.
+    Extracted,
     Timestamp,
     Bytes,
 }
 
-/// Whether a value ends as a part by itself, as text, or in JSON.
+/// What a column's value is used as.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Part,
@@ -49,18 +50,18 @@ enum Use {
     Json,
 }
 
-/// A JSON object to be built: `"name":`, and what follows.
-pub(super) struct Built(Vec<(String, BuiltValue)>);
+/// A compiled JSON object: `"name":` and the value of each member.
+pub(super) struct CompiledObject(Vec<(String, CompiledMember)>);
 
-enum BuiltValue {
+enum CompiledMember {
     Literal(String),
     Text(Text),
-    Object(Built),
+    Object(CompiledObject),
 }
 
 // === Compiling ===
 
-/// Compiles templates, and notes the columns that they need.
+/// Compiles templates, and collects the columns that they need.
 pub(crate) struct Compiler<'c, 'r> {
     pub(crate) columns: &'c mut Columns<'r>,
     pub(crate) lookups: &'c Lookups,
@@ -91,28 +92,33 @@ impl Compiler<'_, '_> {
         &mut self,
         template: &Template,
         target: Target,
-        make: fn(Text) -> Made,
+        make: fn(Text) -> Renderer,
     ) -> Result<Field, PlanError> {
-        let made = make(self.text(template, &target)?);
-        Ok(made.field(Role::Template(target)))
+        let renderer = make(self.text(template, &target)?);
+        Ok(renderer.field(Role::Template(target)))
     }
 
-    pub(super) fn object(&mut self, object: &Object, path: &str) -> Result<Built, PlanError> {
+    pub(super) fn object(
+        &mut self,
+        object: &Object,
+        path: &str,
+    ) -> Result<CompiledObject, PlanError> {
         let members = object.members.iter().map(|(name, member)| {
             let path = match path {
                 "" => name.clone(),
                 path => format!("{path}.{name}"),
             };
             let value = match member {
-                Member::Literal(scalar) => BuiltValue::Literal(scalar.to_string()),
-                Member::Object(inner) => BuiltValue::Object(self.object(inner, &path)?),
+                Member::Boolean(constant) => CompiledMember::Literal(constant.to_string()),
+                Member::Integer(constant) => CompiledMember::Literal(constant.to_string()),
+                Member::Object(inner) => CompiledMember::Object(self.object(inner, &path)?),
                 Member::Template(template) => {
-                    BuiltValue::Text(self.text(template, &Target::Member(path.into()))?)
+                    CompiledMember::Text(self.text(template, &Target::Member(path.into()))?)
                 }
             };
             Ok((quoted(name) + ":", value))
         });
-        Ok(Built(members.collect::<Result<_, _>>()?))
+        Ok(CompiledObject(members.collect::<Result<_, _>>()?))
     }
 
     fn column(
@@ -125,24 +131,27 @@ impl Compiler<'_, '_> {
         let role = || Role::Template(target.clone());
         let (slot, column) = self.columns.needed(name, role)?;
         let type_oid = column.type_oid.get();
-        let mut ops = Ops {
-            kind: kind(type_oid),
-            list: Vec::new(),
-            optional: false,
-        };
-        match ops.kind {
+        let kind = kind(type_oid);
+        let mut ops = Vec::new();
+        match kind {
             Kind::Boolean | Kind::Bytes if *target == Target::Timestamp && filters.is_empty() => {
                 return Err(self.columns.unsupported(name, type_oid, role()));
             }
-            Kind::Boolean => ops.list.push(Op::Boolean),
-            Kind::Bytes => ops.list.push(Op::Unhex),
+            Kind::Boolean => ops.push(Op::Boolean),
+            Kind::Bytes => ops.push(Op::Unhex),
             _ => {}
         }
+        let mut column = Column {
+            slot,
+            ops,
+            kind,
+            optional: false,
+        };
         for op in filters
             .iter()
             .filter_map(|filter| Op::of(filter, self.lookups))
         {
-            if !ops.push(op, using) {
+            if !column.push(op, using) {
                 return Err(PlanError::Default {
                     table: self.columns.table().to_owned(),
                     column: name.to_owned(),
@@ -152,80 +161,62 @@ impl Compiler<'_, '_> {
             }
         }
         match using {
-            Use::Part if ops.kind == Kind::Bytes => {}
-            Use::Json if ops.kind != Kind::Bytes => {}
-            _ => ops.become_text(),
+            Use::Part if column.kind == Kind::Bytes => {}
+            Use::Json if column.kind != Kind::Bytes => {}
+            _ => column.convert_to_text(),
         }
-        Ok(Column {
-            slot,
-            ops: ops.list,
-            kind: ops.kind,
-            optional: ops.optional,
-        })
+        Ok(column)
     }
 }
 
-/// The operations on a column, added filter by filter.
-struct Ops {
-    /// Of the value behind the operations so far.
-    kind: Kind,
-    list: Vec<Op>,
-    optional: bool,
-}
-
-impl Ops {
-    /// One operation more; `false` if it is a default that would break the JSON around the value.
+impl Column {
+    /// Adds the operation of a filter. Returns `false` for a default that would make invalid JSON.
     fn push(&mut self, op: Op, using: Use) -> bool {
-        match &op {
-            Op::Text => {
-                self.become_text();
-                return true;
+        match op {
+            Op::Text => self.convert_to_text(),
+            Op::Optional => self.optional = true,
+            Op::Default(text) => match self.default(&text, using) {
+                Some(text) => self.ops.push(Op::Default(text)),
+                None => return false,
+            },
+            Op::Json(_) => {
+                if self.kind != Kind::Json {
+                    self.convert_to_text();
+                }
+                self.kind = Kind::Extracted;
+                self.ops.push(op);
             }
-            Op::Optional => {
-                self.optional = true;
-                return true;
+            op => {
+                self.convert_to_text();
+                self.ops.push(op);
             }
-            Op::Default(text) => {
-                let Some(text) = self.default(text, using) else {
-                    return false;
-                };
-                self.list.push(Op::Default(text));
-                return true;
-            }
-            Op::Json(_) if self.kind == Kind::Json => {}
-            _ => self.become_text(),
         }
-        if matches!(op, Op::Json(_)) {
-            self.kind = Kind::Found;
-        }
-        self.list.push(op);
         true
     }
 
-    fn become_text(&mut self) {
+    fn convert_to_text(&mut self) {
         match self.kind {
-            Kind::Found => self.list.push(Op::Unquote),
-            Kind::Bytes => self.list.push(Op::Base64),
+            Kind::Extracted => self.ops.push(Op::Unquote),
+            Kind::Bytes => self.ops.push(Op::Base64),
             Kind::Text | Kind::Number | Kind::Boolean | Kind::Json | Kind::Timestamp => {}
         }
         self.kind = Kind::Text;
     }
 
-    /// What replaces NULL; `None` if it would break the JSON around the value.
+    /// The text that replaces NULL; `None` if it would make invalid JSON.
     fn default(&self, text: &str, using: Use) -> Option<String> {
         let fits = match self.kind {
             _ if using != Use::Json => true,
             Kind::Number => json::is_number(text.as_bytes()),
             Kind::Boolean => matches!(text, "true" | "false"),
             Kind::Json => json::is_json(text.as_bytes()),
-            Kind::Text | Kind::Found | Kind::Timestamp | Kind::Bytes => true,
+            Kind::Text | Kind::Extracted | Kind::Timestamp | Kind::Bytes => true,
         };
-        let text = match self.kind {
-            // The result of `json` is JSON until it is used.
-            Kind::Found => quoted(text),
+        fits.then(|| match self.kind {
+            // The result of `json` stays JSON until it is used.
+            Kind::Extracted => quoted(text),
             _ => text.to_owned(),
-        };
-        fits.then_some(text)
+        })
     }
 }
 
@@ -233,11 +224,11 @@ impl Ops {
 fn quoted(text: &str) -> String {
     let mut quoted = Vec::with_capacity(text.len() + 2);
     json::string(&Part::Row(text.as_bytes()), &mut quoted);
-    // Escapes are ASCII.
+    // `string` keeps UTF-8 valid: the escapes are ASCII.
     String::from_utf8_lossy(&quoted).into_owned()
 }
 
-/// By the OIDs of `pg_type.dat`.
+/// The kind of a column's type, by its OID in `pg_type.dat`.
 const fn kind(type_oid: u32) -> Kind {
     match type_oid {
         16 => Kind::Boolean,
@@ -254,32 +245,32 @@ const fn kind(type_oid: u32) -> Kind {
 // === Rendering ===
 
 impl Text {
-    /// The text as it is. NULL is Kafka's null, or left out if it is optional.
-    pub(super) fn into_part(self) -> Made {
-        Made::new(self.slot(), move |values, scratch| {
+    /// Renders the text unchanged. NULL is Kafka's null, or left out if the column is optional.
+    pub(super) fn into_part(self) -> Renderer {
+        Renderer::new(self.slot(), move |values, scratch| {
             self.render(values, scratch)
         })
     }
 
-    /// The number of a partition. NULL is a fault, unless it is optional.
-    pub(super) fn into_partition(self) -> Made {
+    /// Renders the number of a partition. NULL is a fault, unless the column is optional.
+    pub(super) fn into_partition(self) -> Renderer {
         let slot = self.slot();
-        Made::new(slot, move |values, scratch| {
+        Renderer::new(slot, move |values, scratch| {
             let part = self.render(values, scratch)?;
             match (&part, part.resolve(scratch)) {
                 (Part::Absent, _) => Ok(Part::Null),
                 (_, None) => Err(Fault::new(slot, ValueError::Null)),
-                // librdkafka takes -1 for a partition of its own choice.
+                // librdkafka uses -1 for a partition that it chooses.
                 (_, Some([b'-' | b'+', ..])) => Err(Fault::new(slot, ValueError::NotANumber)),
                 _ => Ok(part),
             }
         })
     }
 
-    /// Milliseconds since 1970. NULL is none.
-    pub(super) fn into_timestamp(self) -> Made {
+    /// Renders milliseconds since 1970. NULL stays NULL.
+    pub(super) fn into_timestamp(self) -> Renderer {
         let slot = self.slot();
-        Made::new(slot, move |values, scratch| {
+        Renderer::new(slot, move |values, scratch| {
             let part = self.render(values, scratch)?;
             match part.resolve(scratch).map(time::millis) {
                 None => Ok(Part::Null),
@@ -289,7 +280,7 @@ impl Text {
         })
     }
 
-    /// Its first column.
+    /// The slot of the first column.
     pub(crate) fn slot(&self) -> usize {
         let mut slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(_) => None,
@@ -298,7 +289,7 @@ impl Text {
         slots.next().unwrap_or(usize::MAX)
     }
 
-    /// A lone column may be null. No part of a longer text may be.
+    /// Renders the text. NULL is allowed for a single column, and a fault in a longer text.
     pub(crate) fn render<'t>(
         &self,
         values: &[Value<'t>],
@@ -317,14 +308,14 @@ impl Text {
                     if part.resolve(scratch).is_none() {
                         return Err(Fault::new(column.slot, ValueError::Null));
                     }
-                    settle(&part, mark, scratch);
+                    move_to(&part, mark, scratch);
                 }
             }
         }
         Ok(Part::since(start, scratch))
     }
 
-    /// Appends it as JSON; `false` if it is left out.
+    /// Appends the value as JSON; returns `false` if the value is left out.
     fn json(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<bool, Fault> {
         let mark = scratch.len();
         let part = self.render(values, scratch)?;
@@ -339,20 +330,20 @@ impl Text {
             return Ok(matches!(part, Part::Null));
         };
         let quoted = match kind {
-            Kind::Json | Kind::Found | Kind::Boolean => false,
-            // NaN and the infinities are no numbers in JSON.
+            Kind::Json | Kind::Extracted | Kind::Boolean => false,
+            // In JSON, NaN and the infinities are not numbers.
             Kind::Number => !json::is_number(bytes),
             Kind::Text | Kind::Timestamp | Kind::Bytes => true,
         };
         if !quoted {
-            settle(&part, mark, scratch);
+            move_to(&part, mark, scratch);
             return Ok(true);
         }
         if std::str::from_utf8(bytes).is_err() {
             return Err(Fault::new(slot, ValueError::NotUtf8));
         }
         let start = scratch.len();
-        // A default is not a time that Postgres has printed.
+        // Only a part of the row is a time in Postgres' format; a default may not be.
         if let (Kind::Timestamp, Part::Row(bytes)) = (kind, &part) {
             scratch.push(b'"');
             if time::iso(bytes, scratch) {
@@ -364,7 +355,7 @@ impl Text {
         if scratch.len() == start {
             json::string(&part, scratch);
         }
-        settle(&Part::since(start, scratch), mark, scratch);
+        move_to(&Part::since(start, scratch), mark, scratch);
         Ok(true)
     }
 }
@@ -387,9 +378,9 @@ impl Column {
     }
 }
 
-impl Built {
-    pub(super) fn into_part(self) -> Made {
-        Made::new(usize::MAX, move |values, scratch| {
+impl CompiledObject {
+    pub(super) fn into_part(self) -> Renderer {
+        Renderer::new(usize::MAX, move |values, scratch| {
             let start = scratch.len();
             self.render(values, scratch)?;
             Ok(Part::since(start, scratch))
@@ -406,9 +397,9 @@ impl Built {
             }
             scratch.extend_from_slice(name.as_bytes());
             match value {
-                BuiltValue::Literal(text) => scratch.extend_from_slice(text.as_bytes()),
-                BuiltValue::Object(object) => object.render(values, scratch)?,
-                BuiltValue::Text(text) => {
+                CompiledMember::Literal(text) => scratch.extend_from_slice(text.as_bytes()),
+                CompiledMember::Object(object) => object.render(values, scratch)?,
+                CompiledMember::Text(text) => {
                     if !text.json(values, scratch)? {
                         scratch.truncate(mark);
                     }
@@ -420,8 +411,8 @@ impl Built {
     }
 }
 
-/// Moves a part to `mark`, and drops everything else behind `mark`.
-fn settle(part: &Part<'_>, mark: usize, scratch: &mut Vec<u8>) {
+/// Moves a part to `mark`, and truncates the buffer after it.
+fn move_to(part: &Part<'_>, mark: usize, scratch: &mut Vec<u8>) {
     match part {
         Part::Scratch(range) => {
             let length = range.len();

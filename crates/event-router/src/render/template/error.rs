@@ -1,17 +1,17 @@
-//! The errors of templates.
+//! Errors of templates.
 
 use super::ast::FILTERS;
 use crate::plan::did_you_mean;
 
-/// Why a text is not a [`Template`](super::Template), or not one for the place where it stands.
+/// Why a text is not a [`Template`](super::Template), or not one for its place.
 ///
 /// Positions count characters of the text from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("character {position}: {problem}")]
 pub struct TemplateError {
-    /// Where in the text.
+    /// Position in the text, counted in characters from 1.
     pub position: usize,
-    /// What is wrong there.
+    /// What is wrong at that position.
     pub problem: TemplateProblem,
 }
 
@@ -22,10 +22,10 @@ pub enum TemplateProblem {
     /// The text is empty.
     #[error("it is empty")]
     Empty,
-    /// `{` without its `}`.
+    /// `{` without `}`.
     #[error("{{ is not closed by a }}; write {{{{ for the character itself")]
     Unclosed,
-    /// A `}` that closes nothing.
+    /// `}` without `{`.
     #[error("a }} without its {{; write }}}} for the character itself")]
     Stray,
     /// `${type}`, as in shells and in Debezium's `${routedByValue}`.
@@ -36,46 +36,46 @@ pub enum TemplateProblem {
     /// A quote that is not closed.
     #[error("the quote is not closed by another {0}")]
     Quote(char),
-    /// Something else comes next.
+    /// Unexpected text.
     #[error("expected {0}")]
     Expected(&'static str),
-    /// The filter does not exist.
+    /// Unknown filter.
     #[error("there is no filter {name:?}{}; filters are {}", did_you_mean(nearest.as_deref()), FILTERS.map(|(name, _)| name).join(", "))]
     UnknownFilter {
-        /// As written.
+        /// Name as written.
         name: String,
-        /// A filter of similar spelling.
+        /// The filter of the most similar name.
         nearest: Option<String>,
     },
-    /// The wrong number or kind of arguments.
+    /// Wrong number or kind of arguments.
     #[error("{filter} is written {usage}")]
     Arguments {
-        /// The filter.
+        /// Name of the filter.
         filter: &'static str,
-        /// How it is written.
+        /// Usage of the filter.
         usage: &'static str,
     },
-    /// The configuration does not have the lookup table.
+    /// Unknown lookup table.
     #[error(
         "there is no lookup table {name:?}{}; {}",
         did_you_mean(nearest.as_deref()),
         tables(known)
     )]
     UnknownTable {
-        /// As written.
+        /// Name as written.
         name: String,
-        /// A table of similar spelling.
+        /// The table of the most similar name.
         nearest: Option<String>,
-        /// The tables of the configuration.
+        /// Tables of the configuration.
         known: Vec<String>,
     },
-    /// `optional` somewhere before the end.
+    /// `optional` before another filter.
     #[error("optional must be the last filter")]
     OptionalNotLast,
-    /// `optional` in a part that cannot be left out.
+    /// `optional` in a place that cannot be left out.
     #[error("optional leaves out what is NULL; {0} cannot be left out")]
     NothingToLeaveOut(&'static str),
-    /// `optional` in a text with other parts.
+    /// `optional` in a text with more than one column.
     #[error("optional can only stand where the column is all there is")]
     OptionalInText,
 }

@@ -1,4 +1,4 @@
-//! Records by templates over columns.
+//! Templates over columns, from which records are made.
 //!
 //! ```text
 //! template   = { literal | "{{" | "}}" | "{" expression "}" }
@@ -12,11 +12,11 @@
 //! step       = text | digits                              a member's name, or an item's number from 0
 //! ```
 //!
-//! A template is read once ([`Template`]), compiled to slots once per table (`compile`) and rendered
-//! into the router's scratch buffer for each row.
+//! A template is parsed once ([`Template`]), compiled to slots once per table (`compile`), and
+//! rendered into the router's scratch buffer for each row.
 //!
-//! The [`Place`] gives NULL its meaning. Within a longer text NULL is a fault, unless the filter
-//! `default` replaces it.
+//! The [`Place`] of a template decides what NULL means. Within a longer text NULL is a fault,
+//! unless the filter `default` replaces it.
 
 mod ast;
 mod compile;
@@ -26,7 +26,7 @@ mod parse;
 mod preset;
 mod templates;
 
-pub use ast::{Lookups, Member, Object, Place, Scalar, Template, ValueTemplate};
+pub use ast::{Lookups, Member, Object, Place, Template, ValueTemplate};
 pub(crate) use compile::{Compiler, Text};
 pub use error::{TemplateError, TemplateProblem};
 pub(crate) use filter::base64;

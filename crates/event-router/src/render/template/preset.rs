@@ -1,40 +1,40 @@
-//! Common outbox tables, as texts in the language of templates.
+//! Presets: routes for common outbox tables, as texts of templates.
 //!
-//! A preset is a route that could be configured as well: [`Preset::routes`] reads its texts.
+//! A configuration could contain the same route; [`Preset::routes`] parses the texts.
 
 use super::ast::{Lookups, Member, Object, Place, Template, ValueTemplate};
 use super::error::TemplateError;
 use super::templates::Templates;
 
-/// Texts that make a route.
+/// The texts of a route for a common outbox table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: &'static str,
-    /// The column of the event's id.
+    /// Column of the event's id.
     pub id: &'static str,
-    /// A template.
+    /// Template of the topic.
     pub topic: &'static str,
-    /// A template.
+    /// Template of the key.
     pub key: &'static str,
-    /// Templates.
+    /// Templates of the value.
     pub value: PresetValue,
-    /// Names and templates.
+    /// Names and templates of the headers.
     pub headers: &'static [(&'static str, &'static str)],
 }
 
 /// The value of a [`Preset`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PresetValue {
-    /// A template.
+    /// A template of the whole value.
     Text(&'static str),
-    /// A JSON object: names and templates.
+    /// A JSON object: names and templates of its members.
     Object(&'static [(&'static str, &'static str)]),
 }
 
 impl Preset {
-    /// `id bigserial, aggregate_id uuid, type text` such as `order.placed`, `payload jsonb,
-    /// created_at, dispatched_at`.
+    /// For the columns `id bigserial, aggregate_id uuid, type text` (such as `order.placed`),
+    /// `payload jsonb, created_at, dispatched_at`.
     pub const EVENTS_OUTBOX: Self = Self {
         name: "events_outbox",
         id: "id",
@@ -44,9 +44,9 @@ impl Preset {
         headers: &[("event_id", "{id}")],
     };
 
-    /// `id uuid, aggregate_id, event_type, payload, occurred_at, dispatched_at, attempts,
-    /// last_error`; also `id, aggregate_id, event_type, payload, status, attempts, created_at,
-    /// updated_at, sent_at`.
+    /// For the columns `id uuid, aggregate_id, event_type, payload, occurred_at, dispatched_at,
+    /// attempts, last_error`, or `id, aggregate_id, event_type, payload, status, attempts,
+    /// created_at, updated_at, sent_at`.
     pub const OUTBOX_EVENTS: Self = Self {
         name: "outbox_events",
         id: "id",
@@ -56,8 +56,8 @@ impl Preset {
         headers: &[("x-outbox-event-id", "{id}")],
     };
 
-    /// `id uuid, aggregate_type, aggregate_id, event_type, payload jsonb, metadata jsonb,
-    /// created_at, …`.
+    /// For the columns `id uuid, aggregate_type, aggregate_id, event_type, payload jsonb, metadata
+    /// jsonb, created_at, …`.
     pub const OUTBOX: Self = Self {
         name: "outbox",
         id: "id",
@@ -78,13 +78,13 @@ impl Preset {
         ],
     };
 
-    /// All of them.
+    /// All presets.
     pub const ALL: [Self; 3] = [Self::EVENTS_OUTBOX, Self::OUTBOX_EVENTS, Self::OUTBOX];
 
-    /// The route that its texts make.
+    /// Parses the texts into a route.
     ///
     /// # Errors
-    /// A text is no template: none of those here.
+    /// A text is not a template, which is true of none of the presets here.
     pub fn routes(&self) -> Result<Templates, TemplateError> {
         let none = Lookups::new();
         let template = |text, place| Template::parse(text, place, &none);
@@ -125,7 +125,7 @@ mod tests {
     fn every_text_of_every_preset_is_a_template() {
         for preset in Preset::ALL {
             let routes = preset.routes().unwrap();
-            assert_eq!(routes.topic.to_string(), preset.topic);
+            assert_eq!(preset.topic.parse().as_ref(), Ok(&routes.topic));
             assert!(
                 routes.columns().contains(&"aggregate_id"),
                 "{}",

@@ -1,4 +1,4 @@
-//! Templates for all parts of a record, and the plan that they make.
+//! Templates for all parts of a record, and their compilation into a plan.
 
 use super::ast::{Lookups, Member, Template, ValueTemplate};
 use super::compile::{Compiler, Text};
@@ -7,26 +7,27 @@ use crate::plan::{Columns, Plan, PlanError, Role, Target, Topic};
 /// A template for each part of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Templates {
-    /// The column of the event's id: dead letters name events by it.
+    /// Column of the event's id, which dead letters contain.
     pub id: Option<String>,
-    /// Where the record goes.
+    /// Topic of the record.
     pub topic: Template,
-    /// Its key; `None` for the null key.
+    /// Key of the record; `None` for the null key.
     pub key: Option<Template>,
-    /// Its value.
+    /// Value of the record.
     pub value: ValueTemplate,
-    /// Its headers, in this order.
+    /// Headers of the record, in this order.
     pub headers: Vec<(String, Template)>,
-    /// Its partition; `None` leaves it to the sink.
+    /// Partition of the record; `None` leaves it to the sink.
     pub partition: Option<Template>,
-    /// Its timestamp; `None` for the time of production.
+    /// Timestamp of the record; `None` for the time of production.
     pub timestamp: Option<Template>,
-    /// The tables of the filter `lookup`.
+    /// Tables of the filter `lookup`.
     pub lookups: Lookups,
 }
 
 impl Templates {
-    /// The columns that they name, each once, in the order of the record's parts.
+    /// The columns that the templates read, without repetitions, in the order of the record's
+    /// parts.
     pub fn columns(&self) -> Vec<&str> {
         let value = match &self.value {
             ValueTemplate::Text(template) => vec![template],
@@ -48,7 +49,7 @@ impl Templates {
         names
     }
 
-    /// The columns that are the event's id, key and value, or come nearest.
+    /// The columns of the event's id, key and value, or those that come nearest.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         let key = self.key.as_ref().and_then(Template::column);
         let value = match &self.value {
@@ -71,7 +72,7 @@ impl Templates {
         Some(name)
     }
 
-    /// The plan of a table.
+    /// Compiles the plan of a table.
     pub(crate) fn compile(&self, columns: &mut Columns<'_>) -> Result<Plan, PlanError> {
         let id = || Role::Template(Target::Id);
         let event_id = match &self.id {
@@ -107,9 +108,9 @@ impl Templates {
         let timestamp =
             timestamp.map(|it| compiler.field(it, Target::Timestamp, Text::into_timestamp));
         Ok(Plan {
-            topic: Topic::Made(topic),
+            topic: Topic::Rendered(topic),
             key,
-            value: Some(value),
+            value,
             headers,
             partition,
             timestamp: timestamp.transpose()?,

@@ -1,6 +1,6 @@
-//! JSON: finding a member of a text, reading strings, writing strings, and a [`tree`].
+//! JSON: finds a value by its path, reads and writes strings, and parses a [`tree`].
 //!
-//! Finding walks over a text once and allocates nothing. It refuses text that is not JSON by RFC 8259,
+//! [`find`] reads a text once and allocates nothing. Text that is not JSON by RFC 8259 is refused,
 //! so that records embed only JSON.
 
 mod scanner;

@@ -1,22 +1,22 @@
-//! Walks over a JSON text, and finds a value in it.
+//! Scans a JSON text and finds the value at a path.
 
 use std::ops::Range;
 
 use super::strings::{hex, must_be_escaped, same};
 use crate::value::Malformed;
 
-/// Of nested values, like `serde_json`'s: the limit protects the stack.
+/// Limit of nested values, equal to `serde_json`'s. Protects the stack.
 pub(crate) const MAX_DEPTH: u16 = 128;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The last member of an object by this name, as in Postgres' `jsonb`.
+    /// The member of this name. The last of several counts, as in Postgres' `jsonb`.
     Member(String),
-    /// The item of an array, from 0.
+    /// The item of an array by its index, from 0.
     Item(usize),
 }
 
-/// The place of the value at `path`, without blanks around it. Always checks the whole text.
+/// The range of the value at `path`, without whitespace around it. Always validates the whole text.
 pub(crate) fn find(text: &[u8], path: &[Step]) -> Result<Option<Range<usize>>, Malformed> {
     Scanner { text, at: 0 }.whole(|scanner| scanner.value(Some(path), 0))
 }
@@ -37,7 +37,7 @@ pub(super) struct Scanner<'t> {
 }
 
 impl Scanner<'_> {
-    /// Reads with `value`, with nothing but blanks around it.
+    /// Parses the whole text with `value`; only whitespace may be around the value.
     pub(super) fn whole<T>(
         mut self,
         value: impl FnOnce(&mut Self) -> Result<T, Malformed>,
@@ -73,7 +73,7 @@ impl Scanner<'_> {
         self.take(byte).then_some(()).ok_or(Malformed)
     }
 
-    /// The items between the bracket that comes next and `close`, each read by `item`.
+    /// Skips the opening bracket, then reads the items up to `close` with `item`.
     pub(super) fn items(
         &mut self,
         close: u8,
@@ -95,7 +95,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// A member's name, with its quotes; up to the value.
+    /// Reads a member's name and the colon; returns the range of the name with its quotes.
     pub(super) fn name(&mut self) -> Result<Range<usize>, Malformed> {
         let name = self.string()?;
         self.blanks();
@@ -104,7 +104,7 @@ impl Scanner<'_> {
         Ok(name)
     }
 
-    /// Walks over a value; gives the place of the value at `path`.
+    /// Skips a value; returns the range of the value at `path` in it.
     fn value(
         &mut self,
         path: Option<&[Step]>,

@@ -1,24 +1,22 @@
-//! Strings of JSON: their texts, and texts as strings.
+//! JSON strings: decodes escapes, and writes text as a string.
 
 use std::io::Write as _;
 
 use crate::value::{Malformed, Part};
 
-/// Appends the text that a JSON string stands for; `string` is one that [`find`] has found, with its
-/// quotes. It may lie in the buffer that is appended to.
+/// Appends the text of a JSON string to `out`. `string` is a string that [`find`](super::find) has
+/// found, with its quotes; it may be a range of `out`.
 pub(crate) fn unescape(string: &Part<'_>, out: &mut Vec<u8>) -> Result<(), Malformed> {
     let end = string.len().saturating_sub(1);
     let mut from = 1;
     while from < end {
         let rest = string.resolve(out).and_then(|text| text.get(from..end));
         let rest = rest.unwrap_or_default();
-        let (plain, escape) = match rest.iter().position(|byte| *byte == b'\\') {
-            Some(at) => (at, rest.get(at..)),
-            None => (rest.len(), None),
-        };
-        let escape = match escape {
+        let plain = rest.iter().position(|byte| *byte == b'\\');
+        let plain = plain.unwrap_or(rest.len());
+        let escape = match rest.get(plain..) {
+            None | Some([]) => None,
             Some(escape) => Some(escaped(escape).ok_or(Malformed)?),
-            None => None,
         };
         string.copy(from..from + plain, out);
         from += plain;
@@ -30,8 +28,8 @@ pub(crate) fn unescape(string: &Part<'_>, out: &mut Vec<u8>) -> Result<(), Malfo
     Ok(())
 }
 
-/// The character that the escape at the beginning of `text` stands for, and the escape's length.
-/// A lone half of a surrogate pair is no character.
+/// The character of the escape at the beginning of `text`, and the escape's length in bytes. `None`
+/// for a lone surrogate.
 fn escaped(text: &[u8]) -> Option<(char, usize)> {
     let simple = match text.get(1)? {
         b'"' => '"',
@@ -63,7 +61,8 @@ pub(super) fn hex(digits: &[u8]) -> Option<u32> {
     })
 }
 
-/// Appends a text as a JSON string, in quotes. It is UTF-8, and may lie in the buffer.
+/// Appends a text to `out` as a JSON string, in quotes. The text is UTF-8, and may be a range of
+/// `out`.
 pub(crate) fn string(text: &Part<'_>, out: &mut Vec<u8>) {
     out.push(b'"');
     let mut from = 0;
@@ -75,7 +74,11 @@ pub(crate) fn string(text: &Part<'_>, out: &mut Vec<u8>) {
         let special = rest.get(plain).copied();
         text.copy(from..from + plain, out);
         if let Some(byte) = special {
-            push_escape(byte, out);
+            match short_escape(byte) {
+                Some(escape) => out.extend_from_slice(&[b'\\', escape]),
+                // Writing to a Vec does not fail.
+                None => drop(write!(out, "\\u{byte:04x}")),
+            }
         }
         from += plain + 1;
     }
@@ -86,15 +89,7 @@ pub(super) const fn must_be_escaped(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-fn push_escape(byte: u8, out: &mut Vec<u8>) {
-    match short_escape(byte) {
-        Some(escape) => out.extend_from_slice(&[b'\\', escape]),
-        // Writing to a Vec does not fail.
-        None => drop(write!(out, "\\u{byte:04x}")),
-    }
-}
-
-/// The character behind the backslash that stands for this byte in a JSON string.
+/// The character after the backslash in the two-character escape of this byte.
 pub(crate) const fn short_escape(byte: u8) -> Option<u8> {
     Some(match byte {
         b'"' | b'\\' => byte,
@@ -107,7 +102,7 @@ pub(crate) const fn short_escape(byte: u8) -> Option<u8> {
     })
 }
 
-/// Whether a JSON string stands for this text.
+/// Whether `text` is the text of this JSON string.
 pub(crate) fn same(string: &[u8], text: &[u8]) -> bool {
     let inner = string
         .strip_prefix(b"\"")

@@ -32,7 +32,7 @@ fn members_and_items_are_found() {
     assert_eq!(at(text, &["aA"]), Some("-1.50e+3"));
     assert_eq!(at(text, &["nowhere"]), None);
     assert_eq!(at(text, &[]), Some(text.trim()));
-    // As jsonb: the last one counts, also where it does not go on.
+    // As in jsonb, the last member of a name counts, also if the path does not continue in it.
     assert_eq!(at(r#"{"a": 1, "a": 2}"#, &["a"]), Some("2"));
     assert_eq!(at(r#"{"a": {"b": 1}, "a": 2}"#, &["a", "b"]), None);
     assert_eq!(at(r#"{"é😀": 1}"#, &["é😀"]), Some("1"));
@@ -41,7 +41,7 @@ fn members_and_items_are_found() {
 }
 
 #[test]
-fn what_is_not_json_is_refused() {
+fn other_texts_than_json_are_refused() {
     for text in [
         "",
         " ",
@@ -75,19 +75,20 @@ fn what_is_not_json_is_refused() {
     let deep = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
     assert_eq!(find(&deep(128), &[]), Ok(Some(0..256)));
     assert_eq!(find(&deep(129), &[]), Err(Malformed));
-    // A string that is none: half a character.
+    // Half of a surrogate pair is JSON, but no text.
     let half = br#""\ud83d""#;
     assert_eq!(find(half, &[]), Ok(Some(0..8)));
     assert_eq!(unescape(&Part::Row(half), &mut Vec::new()), Err(Malformed));
 }
 
-fn document() -> impl Strategy<Value = Value> {
+pub(super) fn document() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
         any::<i32>().prop_map(|n| Value::from(f64::from(n) / 8.0)),
         any::<String>().prop_map(Value::from),
+        "[\"\\\\\n\u{1}]{1,3}".prop_map(Value::from),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
@@ -125,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_walked_without_panic(bytes: Vec<u8>) {
+    fn no_bytes_panic(bytes: Vec<u8>) {
         let _ = find(&bytes, &[Step::Member("a".to_owned()), Step::Item(0)]);
         let _ = unescape(&Part::Row(&bytes), &mut Vec::new());
     }

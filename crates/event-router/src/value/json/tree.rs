@@ -1,4 +1,4 @@
-//! A JSON text as a tree that borrows the text, for readers that do not follow its order.
+//! A JSON text parsed into a tree that borrows from the text, for readers that need another order.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,14 +13,14 @@ pub(crate) enum Tree<'t> {
     Boolean(bool),
     /// The text of the number.
     Number(&'t str),
-    /// Without quotes and escapes.
+    /// The text of the string, without quotes and escapes.
     String(Cow<'t, str>),
     Array(Vec<Tree<'t>>),
-    /// In the order of the text; a name may come several times.
+    /// The members in the order of the text; a name may occur several times.
     Object(Vec<(Cow<'t, str>, Tree<'t>)>),
 }
 
-/// The value that `text` is, nested at most so deep.
+/// Parses `text`, whose values may be nested `max_depth` deep.
 pub(crate) fn parse(text: &str, max_depth: u16) -> Result<Tree<'_>, Malformed> {
     let scanner = Scanner {
         text: text.as_bytes(),
@@ -66,7 +66,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-/// The content of the string at this place; borrowed if it has no escape.
+/// The text of the string at this range; borrowed if it has no escape.
 fn string(whole: &str, place: Range<usize>) -> Result<Cow<'_, str>, Malformed> {
     let quoted = whole.get(place).ok_or(Malformed)?;
     if !quoted.contains('\\') {
@@ -85,9 +85,10 @@ mod tests {
     use serde_json::Value;
 
     use super::super::scanner::{MAX_DEPTH, find};
+    use super::super::tests::document;
     use super::*;
 
-    /// What serde makes of the same text.
+    /// The tree as a value of `serde_json`.
     fn value(tree: &Tree<'_>) -> Value {
         match tree {
             Tree::Null => Value::Null,
@@ -102,33 +103,16 @@ mod tests {
         }
     }
 
-    fn document() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            Just(Value::from(0.5)),
-            "\\PC{0,5}|[\"\\\\\n\u{1}]{1,3}".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(4, 32, 4, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map("[a-z\"]{0,3}", inner, 0..4)
-                    .prop_map(|members| Value::Object(members.into_iter().collect())),
-            ]
-        })
-    }
-
     proptest! {
         #[test]
-        fn a_tree_is_the_text(wanted in document()) {
+        fn trees_equal_those_of_serde(wanted in document()) {
             for text in [wanted.to_string(), serde_json::to_string_pretty(&wanted).unwrap()] {
                 prop_assert_eq!(value(&parse(&text, MAX_DEPTH).unwrap()), wanted.clone());
             }
         }
 
         #[test]
-        fn what_is_json_is_a_tree(bytes in "[\\[\\]{}:,\"0-9a-e\\\\ .+-]{0,12}|true|fals|nulll") {
+        fn trees_parse_what_find_accepts(bytes in "[\\[\\]{}:,\"0-9a-e\\\\ .+-]{0,12}|true|fals|nulll") {
             prop_assert_eq!(parse(&bytes, MAX_DEPTH).is_ok(), find(bytes.as_bytes(), &[]).is_ok());
         }
     }

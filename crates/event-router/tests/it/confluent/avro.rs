@@ -1,8 +1,13 @@
-//! Avro: what each type of a schema takes of JSON, and what it refuses.
+//! Avro: which JSON each type of a schema accepts.
+
+use num_bigint::BigInt;
+use walrelay_event_router::SchemaMismatchAt::{
+    self, Ambiguous, Digits, Missing, NoBranch, NotJson, Range, Size, Symbol, UnknownMember, Wants,
+};
 
 use super::*;
 
-/// Encodes a payload by a schema, and reads it back.
+/// Encodes a payload by a schema, and decodes it.
 fn avro(schema: &str, payload: &str) -> Result<Value, SchemaMismatch> {
     let mut router = router(wire(ValueFormat::Avro));
     router.learn(
@@ -24,11 +29,8 @@ fn avro(schema: &str, payload: &str) -> Result<Value, SchemaMismatch> {
 #[track_caller]
 fn schema_mismatch(schema: &str, payload: &str, place: &str, what: SchemaMismatchAt) {
     let schema_mismatch = avro(schema, payload).unwrap_err();
-    assert_eq!(
-        (schema_mismatch.place(), schema_mismatch.what),
-        (place, what),
-        "{payload}"
-    );
+    let place = place.to_owned();
+    assert_eq!(schema_mismatch, SchemaMismatch { what, place }, "{payload}");
 }
 
 #[track_caller]
@@ -40,13 +42,25 @@ fn text(text: &str) -> Value {
     Value::String(text.to_owned())
 }
 
+fn record<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    Value::Record(fields.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+fn map<const N: usize>(entries: [(&str, Value); N]) -> Value {
+    let entries = entries.map(|(name, value)| (name.to_owned(), value));
+    Value::Map(entries.into())
+}
+
+fn union(branch: u32, value: Value) -> Value {
+    Value::Union(branch, Box::new(value))
+}
+
 fn logical(of: &str, name: &str) -> String {
     format!("{{\"type\": \"{of}\", \"logicalType\": \"{name}\"}}")
 }
 
 #[test]
 fn primitives() {
-    use SchemaMismatchAt::{NotJson, Range, Wants};
     for (number, written) in [
         (0, "0"),
         (-1, "-1"),
@@ -96,37 +110,24 @@ fn primitives() {
 fn fixed_enums_arrays_and_maps() {
     let fixed = r#"{"type": "fixed", "name": "F", "size": 2}"#;
     reads(fixed, "\"ab\"", Value::Fixed(2, b"ab".to_vec()));
-    schema_mismatch(fixed, "\"abc\"", "", SchemaMismatchAt::Size);
+    schema_mismatch(fixed, "\"abc\"", "", Size);
     let symbols = r#"{"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"}"#;
     reads(symbols, "\"B\"", Value::Enum(1, "B".to_owned()));
-    schema_mismatch(symbols, "\"s3cret\"", "", SchemaMismatchAt::Symbol);
+    schema_mismatch(symbols, "\"s3cret\"", "", Symbol);
     let array = r#"{"type": "array", "items": "int"}"#;
     reads(array, "[]", Value::Array(Vec::new()));
     let items = vec![Value::Int(1), Value::Int(2)];
     reads(array, "[1, 2]", Value::Array(items));
-    schema_mismatch(
-        array,
-        "[1, \"s3cret\"]",
-        "[]",
-        SchemaMismatchAt::Wants("an int"),
-    );
-    let map = r#"{"type": "map", "values": "int"}"#;
-    // Of several members by one name the last counts, however it is written.
-    let read = avro(map, "{\"a\": 1, \"b\": 2, \"\\u0061\": 3}").unwrap();
-    let entries = [("a", 3), ("b", 2)];
-    let entries = entries.map(|(name, number)| (name.to_owned(), Value::Int(number)));
-    assert_eq!(read, Value::Map(entries.into()));
-    schema_mismatch(
-        map,
-        "{\"s3cret\": null}",
-        "{}",
-        SchemaMismatchAt::Wants("an int"),
-    );
+    schema_mismatch(array, "[1, \"s3cret\"]", "[]", Wants("an int"));
+    let ints = r#"{"type": "map", "values": "int"}"#;
+    // The last of several members of a name counts, also if its name has escapes.
+    let read = map([("a", Value::Int(3)), ("b", Value::Int(2))]);
+    reads(ints, "{\"a\": 1, \"b\": 2, \"\\u0061\": 3}", read);
+    schema_mismatch(ints, "{\"s3cret\": null}", "{}", Wants("an int"));
 }
 
 #[test]
 fn logical_types() {
-    use SchemaMismatchAt::{Digits, Wants};
     let date = logical("int", "date");
     reads(&date, "\"1970-01-02\"", Value::Date(1));
     reads(&date, "\"2024-02-29\"", Value::Date(19_782));
@@ -200,7 +201,7 @@ fn logical_types() {
                    "precision": 6, "scale": 2}"#;
     for schema in [decimal, fixed] {
         for (written, unscaled) in [
-            ("12.5", 1250_i32),
+            ("12.5", 1250),
             ("\"12.50\"", 1250),
             ("-12.50", -1250),
             ("1.2e1", 1200),
@@ -212,28 +213,14 @@ fn logical_types() {
             let Ok(Value::Decimal(read)) = avro(schema, written) else {
                 panic!("no decimal of {written}")
             };
-            let read = num_bigint_of(read);
-            assert_eq!(read, i128::from(unscaled), "{written}");
+            assert_eq!(BigInt::from(read), BigInt::from(unscaled), "{written}");
         }
         schema_mismatch(schema, "1.255", "", Digits);
         schema_mismatch(schema, "10000", "", Digits);
         schema_mismatch(schema, "\"s3cret\"", "", Wants("a decimal"));
     }
-    // Unknown logical types are what lies beneath.
+    // An unknown logical type is read as its underlying type.
     reads(&logical("string", "color"), "\"red\"", text("red"));
-}
-
-/// Of its two's complement.
-fn num_bigint_of(decimal: apache_avro::Decimal) -> i128 {
-    let bytes: Vec<u8> = decimal.try_into().expect("bytes");
-    let sign = if bytes.first().is_some_and(|byte| byte & 0x80 != 0) {
-        -1
-    } else {
-        0
-    };
-    bytes
-        .iter()
-        .fold(sign, |number: i128, byte| number << 8 | i128::from(*byte))
 }
 
 const ORDER: &str = r#"{"type": "record", "name": "Order", "namespace": "a", "fields": [
@@ -253,29 +240,23 @@ const ORDER: &str = r#"{"type": "record", "name": "Order", "namespace": "a", "fi
 #[test]
 fn records_with_defaults_and_references_within_the_schema() {
     let line = |sku: &str, qty| {
-        Value::Record(vec![
-            ("sku".to_owned(), text(sku)),
-            ("qty".to_owned(), Value::Int(qty)),
-            ("raw".to_owned(), Value::Bytes(vec![0xff])),
-        ])
+        let raw = Value::Bytes(vec![0xff]);
+        record([("sku", text(sku)), ("qty", Value::Int(qty)), ("raw", raw)])
     };
-    let null = || Value::Union(0, Box::new(Value::Null));
+    let null = || union(0, Value::Null);
     let order = |id, state: (u32, &str), before, lines, parent, tags: Value| {
-        Value::Record(vec![
-            ("id".to_owned(), Value::Long(id)),
-            ("state".to_owned(), Value::Enum(state.0, state.1.to_owned())),
-            ("before".to_owned(), before),
-            ("lines".to_owned(), Value::Array(lines)),
-            ("parent".to_owned(), parent),
-            ("first".to_owned(), line("none", 1)),
-            ("tags".to_owned(), tags),
-            ("due".to_owned(), Value::Date(3)),
+        record([
+            ("id", Value::Long(id)),
+            ("state", Value::Enum(state.0, state.1.to_owned())),
+            ("before", before),
+            ("lines", Value::Array(lines)),
+            ("parent", parent),
+            ("first", line("none", 1)),
+            ("tags", tags),
+            ("due", Value::Date(3)),
         ])
     };
-    let tags = || {
-        let one = Value::Union(0, Box::new(text("b")));
-        Value::Map([("a".to_owned(), one)].into())
-    };
+    let tags = || map([("a", union(0, text("b")))]);
     let least = |id| order(id, (0, "NEW"), null(), Vec::new(), null(), tags());
     reads(ORDER, "{\"id\": 1}", least(1));
     let read = avro(
@@ -283,100 +264,70 @@ fn records_with_defaults_and_references_within_the_schema() {
         r#"{"tags": {"n": 5}, "parent": {"id": 1}, "id": 2, "before": "PAID",
            "lines": [{"qty": 2, "sku": "x"}, {"sku": "y"}], "state": "PAID"}"#,
     );
-    let five = Value::Union(1, Box::new(Value::Long(5)));
     let expected = order(
         2,
         (1, "PAID"),
-        Value::Union(1, Box::new(Value::Enum(1, "PAID".to_owned()))),
+        union(1, Value::Enum(1, "PAID".to_owned())),
         vec![line("x", 2), line("y", 1)],
-        Value::Union(1, Box::new(least(1))),
-        Value::Map([("n".to_owned(), five)].into()),
+        union(1, least(1)),
+        map([("n", union(1, Value::Long(5)))]),
     );
     assert_eq!(read, Ok(expected));
-    schema_mismatch(ORDER, "{}", "id", SchemaMismatchAt::Missing);
-    schema_mismatch(
-        ORDER,
-        "[]",
-        "",
-        SchemaMismatchAt::Wants("an object, of a record"),
-    );
+    schema_mismatch(ORDER, "{}", "id", Missing);
+    schema_mismatch(ORDER, "[]", "", Wants("an object, of a record"));
     let unknown = "{\"id\": 1, \"s3cret\": 2}";
-    schema_mismatch(ORDER, unknown, "", SchemaMismatchAt::UnknownMember);
+    schema_mismatch(ORDER, unknown, "", UnknownMember);
     let deep = r#"{"id": 1, "parent": {"id": 2, "lines": [{"sku": "a"}, {"sku": 7}]}}"#;
-    schema_mismatch(
-        ORDER,
-        deep,
-        "parent.lines[].sku",
-        SchemaMismatchAt::Wants("a string"),
-    );
+    schema_mismatch(ORDER, deep, "parent.lines[].sku", Wants("a string"));
     let null = r#"{"id": 1, "state": null}"#;
-    schema_mismatch(
-        ORDER,
-        null,
-        "state",
-        SchemaMismatchAt::Wants("a symbol of an enum"),
-    );
-    // A member that comes twice is no unknown one.
+    schema_mismatch(ORDER, null, "state", Wants("a symbol of an enum"));
+    // A repeated name is not an unknown member.
     reads(ORDER, "{\"id\": 7, \"\\u0069d\": 1}", least(1));
 }
 
 #[test]
-fn unions_in_plain_json_and_in_avros_own() {
-    let of = |place, value| Value::Union(place, Box::new(value));
+fn unions_with_and_without_the_branch() {
     let schema = r#"["null", "string", "long", "double", "boolean",
         {"type": "array", "items": "int"}, {"type": "map", "values": "int"}, "bytes"]"#;
     for (written, read) in [
-        ("null", of(0, Value::Null)),
-        ("\"a\"", of(1, text("a"))),
-        ("{\"string\": \"a\"}", of(1, text("a"))),
-        ("5", of(2, Value::Long(5))),
-        ("5.5", of(3, Value::Double(5.5))),
-        ("{\"double\": 5}", of(3, Value::Double(5.0))),
-        ("true", of(4, Value::Boolean(true))),
-        ("[1]", of(5, Value::Array(vec![Value::Int(1)]))),
-        // No branch is called so: the map it looks like.
-        (
-            "{\"x\": 1}",
-            of(6, Value::Map([("x".to_owned(), Value::Int(1))].into())),
-        ),
-        // A branch is called so, but takes no number.
+        ("null", union(0, Value::Null)),
+        ("\"a\"", union(1, text("a"))),
+        ("{\"string\": \"a\"}", union(1, text("a"))),
+        ("5", union(2, Value::Long(5))),
+        ("5.5", union(3, Value::Double(5.5))),
+        ("{\"double\": 5}", union(3, Value::Double(5.0))),
+        ("true", union(4, Value::Boolean(true))),
+        ("[1]", union(5, Value::Array(vec![Value::Int(1)]))),
+        // No branch has this name: the value is a map.
+        ("{\"x\": 1}", union(6, map([("x", Value::Int(1))]))),
+        // A branch has this name, but does not accept a number: the value is a map.
         (
             "{\"string\": 1}",
-            of(6, Value::Map([("string".to_owned(), Value::Int(1))].into())),
+            union(6, map([("string", Value::Int(1))])),
         ),
-        ("{\"bytes\": \"ÿ\"}", of(7, Value::Bytes(vec![0xff]))),
+        ("{\"bytes\": \"ÿ\"}", union(7, Value::Bytes(vec![0xff]))),
     ] {
         reads(schema, written, read);
     }
-    schema_mismatch(schema, "[\"s3cret\"]", "", SchemaMismatchAt::NoBranch);
-    schema_mismatch(
-        "[\"string\", \"int\"]",
-        "null",
-        "",
-        SchemaMismatchAt::NoBranch,
-    );
-    // Beside null there is one: it says what is wrong.
-    schema_mismatch(
-        "[\"null\", \"int\"]",
-        "\"s3cret\"",
-        "",
-        SchemaMismatchAt::Wants("an int"),
-    );
+    schema_mismatch(schema, "[\"s3cret\"]", "", NoBranch);
+    schema_mismatch("[\"string\", \"int\"]", "null", "", NoBranch);
+    // Beside null there is only one branch, whose error is reported.
+    schema_mismatch("[\"null\", \"int\"]", "\"s3cret\"", "", Wants("an int"));
     let bytes_first = "[\"null\", \"bytes\", \"string\"]";
-    reads(bytes_first, "\"a\"", of(2, text("a")));
+    reads(bytes_first, "\"a\"", union(2, text("a")));
     let named =
         r#"["null", {"type": "record", "name": "a.R", "fields": [{"name": "n", "type": "int"}]}]"#;
-    let record = || of(1, Value::Record(vec![("n".to_owned(), Value::Int(1))]));
-    reads(named, "{\"n\": 1}", record());
-    reads(named, "{\"a.R\": {\"n\": 1}}", record());
+    for written in ["{\"n\": 1}", "{\"a.R\": {\"n\": 1}}"] {
+        reads(named, written, union(1, record([("n", Value::Int(1))])));
+    }
     let optional = r#"["null", {"type": "long", "logicalType": "timestamp-millis"}]"#;
-    let read = of(1, Value::TimestampMillis(0));
+    let read = union(1, Value::TimestampMillis(0));
     reads(optional, "{\"long\": 0}", read);
 }
 
-/// Exponentially many ways through nested unions end in a word, not in the night.
+/// Nested unions with exponentially many combinations give an error instead of running for hours.
 #[test]
-fn too_many_ways_are_refused() {
+fn too_many_combinations_are_refused() {
     let schema = r#"{"type": "record", "name": "A", "fields": [{"name": "x", "type": ["null", "A",
         {"type": "record", "name": "B", "fields": [{"name": "x", "type": ["null", "A", "B"]},
          {"name": "y", "type": "int", "default": 0}]}]}]}"#;
@@ -385,11 +336,11 @@ fn too_many_ways_are_refused() {
         payload = format!("{{\"x\": {payload}}}");
     }
     let schema_mismatch = avro(schema, &payload).unwrap_err();
-    assert_eq!(schema_mismatch.what, SchemaMismatchAt::Ambiguous);
+    assert_eq!(schema_mismatch.what, Ambiguous);
 }
 
 #[test]
-fn schemas_that_are_of_no_use_are_refused() {
+fn invalid_schemas_are_refused() {
     for (schema, words) in [
         ("", "not an Avro schema"),
         ("{\"type\": \"record\"}", "not an Avro schema"),
@@ -410,7 +361,7 @@ fn schemas_that_are_of_no_use_are_refused() {
     assert!(ValueSchema::avro(1, &deep).is_err());
 }
 
-/// A value of the schema below, as JSON.
+/// Random values of the schema [`ORDER`], as JSON.
 fn order() -> impl Strategy<Value = serde_json::Value> {
     let line = ("\\PC{0,4}", any::<i32>())
         .prop_map(|(sku, qty)| serde_json::json!({"sku": sku, "qty": qty}));
@@ -430,24 +381,24 @@ fn order() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    /// What the reader reads is what was written, member by member.
+    /// `apache_avro` decodes what the router encoded, member by member.
     #[test]
-    fn what_is_written_reads_back(wanted in order()) {
+    fn encoded_values_are_decoded(wanted in order()) {
         let read = avro(ORDER, &wanted.to_string()).unwrap();
         let json = serde_json::Value::try_from(read).unwrap();
         prop_assert!(is_within(&wanted, &json), "{} in {}", wanted, json);
     }
 
-    /// Nothing panics, whatever the value; no error shows it.
+    /// No value makes the encoder panic, and no error shows the value.
     #[test]
-    fn any_text_fits_or_does_not(text in "\\PC{0,20}|\\{\"id\": [0-9.e-]{1,6}(, \"[a-z]{1,6}\": [0-9\"a-z{}\\[\\]:]{0,8})?\\}") {
+    fn no_text_panics(text in "\\PC{0,20}|\\{\"id\": [0-9.e-]{1,6}(, \"[a-z]{1,6}\": [0-9\"a-z{}\\[\\]:]{0,8})?\\}") {
         if let Err(schema_mismatch) = avro(ORDER, &text) {
             prop_assert!(schema_mismatch.to_string().len() < 200);
         }
     }
 }
 
-/// Whether all that stands in `wanted` stands in `found`, which has defaults too.
+/// Whether `found`, which has defaults too, contains all of `wanted`.
 fn is_within(wanted: &serde_json::Value, found: &serde_json::Value) -> bool {
     match (wanted, found) {
         (serde_json::Value::Object(wanted), serde_json::Value::Object(found)) => wanted

@@ -1,17 +1,20 @@
-//! Values in a schema registry's wire format. What is written as Avro is read back by the reader of
-//! the crate `apache_avro`, which shares no code with the writer.
+//! Values in a schema registry's wire format. The crate `apache_avro`, which shares no code with
+//! the encoder, decodes the Avro values.
 
 use apache_avro::Schema;
 use apache_avro::reader::datum::GenericDatumReader;
 use apache_avro::types::Value;
 use proptest::prelude::*;
 use walrelay_event_router::{
-    CloudEventMode, CloudEvents, Lookups, Options, Place, Preset, Route, RouteError, Router,
-    SchemaMismatch, SchemaMismatchAt, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
+    CloudEventMode, CloudEvents, Lookups, Options, Preset, RouteError, Router, SchemaMismatch,
+    SubjectNames, ValueFormat, ValueSchema, WireFormat,
 };
 use walrelay_sink::Poison;
 
-use crate::messages::{OUTBOX, announce, debezium_outbox, insert_texts, relation, route};
+use crate::messages::{
+    OUTBOX, announce, cloud_events, debezium_outbox, headers, insert_texts, relation, route,
+    template,
+};
 
 mod avro;
 
@@ -27,7 +30,7 @@ fn wire(format: ValueFormat) -> WireFormat {
 fn by_record(subjects: SubjectNames, record: &str) -> WireFormat {
     WireFormat {
         subjects,
-        record: Some(Template::parse(record, Place::Topic, &Lookups::new()).unwrap()),
+        record: Some(template(record)),
         ..wire(ValueFormat::Json)
     }
 }
@@ -41,26 +44,29 @@ fn router(wire: WireFormat) -> Router {
     announced(Router::new(Options::default()).with_wire_format(Some(wire)))
 }
 
-/// The value, and the headers' names and values.
-type Seen = (Option<Vec<u8>>, Vec<(String, String)>);
+/// A schema of a value in this format; `avro` is its text if the format is Avro.
+fn schema(format: ValueFormat, avro: &str) -> ValueSchema {
+    match format {
+        ValueFormat::Json => ValueSchema::json(1),
+        ValueFormat::Avro => ValueSchema::avro(1, avro).unwrap(),
+    }
+}
+
+/// The value and the headers.
+type Seen = (Option<Vec<u8>>, Vec<String>);
 
 fn seen(router: &mut Router, kind: &str, payload: Option<&str>) -> Result<Seen, RouteError> {
     let row = [Some("1b9d"), Some(kind), Some("k"), Some("placed"), payload];
     let body = insert_texts(&row);
     let routed = route(router, &body)?;
-    let headers = routed.headers().iter().map(|header| {
-        let value = header.value.unwrap_or_default();
-        let value = String::from_utf8(value.to_vec()).unwrap();
-        (header.name.to_owned(), value)
-    });
-    Ok((routed.value().map(<[u8]>::to_vec), headers.collect()))
+    Ok((routed.value().map(<[u8]>::to_vec), headers(&routed)))
 }
 
 fn value(router: &mut Router, kind: &str, payload: &str) -> Result<Vec<u8>, RouteError> {
     Ok(seen(router, kind, Some(payload))?.0.expect("a value"))
 }
 
-/// What `apache_avro` reads in the whole of these bytes.
+/// Decodes all of these bytes by `apache_avro`.
 fn read_back(schema: &str, mut bytes: &[u8]) -> Value {
     let schema = Schema::parse_str(schema).unwrap();
     let reader = GenericDatumReader::builder(&schema).build().unwrap();
@@ -70,7 +76,7 @@ fn read_back(schema: &str, mut bytes: &[u8]) -> Value {
 }
 
 #[test]
-fn json_is_the_value_behind_the_id_of_its_schema() {
+fn json_follows_the_id_of_its_schema() {
     let mut router = router(wire(ValueFormat::Json));
     let unknown = RouteError::UnknownSchema {
         subject: "outbox.event.Order-value".to_owned(),
@@ -81,7 +87,7 @@ fn json_is_the_value_behind_the_id_of_its_schema() {
     let payload = "{\"a\": 1.50, \"a\": \"é\"}";
     let bytes = value(&mut router, "Order", payload).unwrap();
     assert_eq!(bytes, [b"\0\x01\x02\x03\x04", payload.as_bytes()].concat());
-    // Others go by their own; going to and fro changes nothing.
+    // Each subject has its own schema, also when rows of two subjects alternate.
     assert!(value(&mut router, "Other", "1").is_err());
     router.learn("outbox.event.Other-value", ValueSchema::json(9));
     for _ in 0..2 {
@@ -91,7 +97,7 @@ fn json_is_the_value_behind_the_id_of_its_schema() {
             b"\0\x01\x02\x03\x042"
         );
     }
-    // A later schema takes the former's place; tables that are forgotten leave it.
+    // A later schema replaces the former one, and `clear` keeps the schemas.
     router.learn("outbox.event.Order-value", ValueSchema::json(5));
     router.clear();
     let mut router = announced(router);
@@ -111,11 +117,8 @@ fn null_needs_no_schema() {
 fn what_is_not_json_does_not_fit() {
     for format in [ValueFormat::Json, ValueFormat::Avro] {
         let mut router = router(wire(format));
-        let schema = match format {
-            ValueFormat::Json => ValueSchema::json(1),
-            ValueFormat::Avro => ValueSchema::avro(1, "\"string\"").unwrap(),
-        };
-        router.learn("outbox.event.Order-value", schema.latest());
+        let schema = schema(format, "\"string\"").latest();
+        router.learn("outbox.event.Order-value", schema);
         for payload in ["", "s3cret", "{\"a\":}", "1 2", &"[".repeat(200)] {
             let error = value(&mut router, "Order", payload).unwrap_err();
             assert_eq!(error.poison(), Some(Poison::Undecodable));
@@ -129,7 +132,7 @@ fn what_is_not_json_does_not_fit() {
 }
 
 #[test]
-fn subjects_are_called_as_configured() {
+fn subjects_are_named_as_configured() {
     for (subjects, expected) in [
         (SubjectNames::Record, "com.acme.placed"),
         (
@@ -157,55 +160,42 @@ fn subjects_are_called_as_configured() {
     );
 }
 
+/// A schema of the values of the preset `outbox`.
+const EVENT: &str = r#"{"type": "record", "name": "E", "fields": [
+    {"name": "event_id", "type": "string"}, {"name": "event_type", "type": "string"},
+    {"name": "aggregate_type", "type": "string"}, {"name": "aggregate_id", "type": "string"},
+    {"name": "payload", "type": {"type": "map", "values": "long"}},
+    {"name": "metadata", "type": ["null", "string"]},
+    {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}"#;
+
 #[test]
-fn it_goes_with_templates_and_with_binary_cloud_events() {
-    let template = |text: &str| Template::parse(text, Place::Header, &Lookups::new()).unwrap();
+fn works_with_templates_and_binary_cloud_events() {
     let events = CloudEvents {
-        mode: CloudEventMode::Binary,
-        id: None,
-        source: template("/orders"),
         kind: template("{type}"),
-        time: None,
-        subject: None,
         content_type: "application/avro".to_owned(),
-        lookups: Lookups::new(),
+        ..cloud_events(CloudEventMode::Binary)
     };
     let mut router = announced(
         Router::new(Options::default())
             .with_cloud_events(Some(events))
             .with_wire_format(Some(wire(ValueFormat::Avro))),
     );
-    let schema = ValueSchema::avro(1, "{\"type\": \"map\", \"values\": \"int\"}").unwrap();
-    router.learn("outbox.event.Order-value", schema);
+    let map = schema(
+        ValueFormat::Avro,
+        "{\"type\": \"map\", \"values\": \"int\"}",
+    );
+    router.learn("outbox.event.Order-value", map);
     let (bytes, headers) = seen(&mut router, "Order", Some("{\"a\": 1}")).unwrap();
     assert_eq!(bytes.unwrap(), [0, 0, 0, 0, 1, 2, 2, b'a', 2, 0]);
-    let has = |name: &str, value: &str| headers.contains(&(name.to_owned(), value.to_owned()));
-    assert!(has("ce_type", "placed") && has("content-type", "application/avro"));
+    let has = |header: &str| headers.iter().any(|found| found == header);
+    assert!(has("ce_type=placed") && has("content-type=application/avro"));
 
-    // An object that is made of the row lies in the buffer that is written to.
-    let table = relation(&OUTBOX);
-    let by = Route::from(Preset::OUTBOX.routes().unwrap());
+    // An object is rendered into the scratch buffer, which the encoder appends to.
     for format in [ValueFormat::Json, ValueFormat::Avro] {
-        let mut router = Router::new(by.clone()).with_wire_format(Some(wire(format)));
-        announce(&mut router, &table).unwrap();
-        let text = "{\"type\": \"string\"}";
-        let fields: Vec<String> = ["event_id", "event_type", "aggregate_type", "aggregate_id"]
-            .iter()
-            .map(|name| format!("{{\"name\": \"{name}\", \"type\": {text}}}"))
-            .collect();
-        let schema = format!(
-            "{{\"type\": \"record\", \"name\": \"E\", \"fields\": [{}, \
-             {{\"name\": \"payload\", \"type\": {{\"type\": \"map\", \"values\": \"long\"}}}}, \
-             {{\"name\": \"metadata\", \"type\": [\"null\", \"string\"]}}, \
-             {{\"name\": \"timestamp\", \
-               \"type\": {{\"type\": \"long\", \"logicalType\": \"timestamp-micros\"}}}}]}}",
-            fields.join(",")
-        );
-        let learned = match format {
-            ValueFormat::Json => ValueSchema::json(1),
-            ValueFormat::Avro => ValueSchema::avro(1, &schema).unwrap(),
-        };
-        router.learn("order.events-value", learned);
+        let preset = Preset::OUTBOX.routes().unwrap();
+        let mut router = Router::new(preset).with_wire_format(Some(wire(format)));
+        announce(&mut router, &relation(&OUTBOX)).unwrap();
+        router.learn("order.events-value", schema(format, EVENT));
         let body = insert_texts(&[
             Some("018f5a3e-7c1d-7b1a-9c55-0123456789ab"),
             Some("Order"),
@@ -216,27 +206,19 @@ fn it_goes_with_templates_and_with_binary_cloud_events() {
             Some("2026-01-02 03:04:05.678901+00"),
         ]);
         let routed = route(&mut router, &body).unwrap();
-        let value = routed.value().unwrap();
-        assert_eq!(value[..5], [0, 0, 0, 0, 1]);
+        let (header, value) = routed.value().unwrap().split_at(5);
+        assert_eq!(header, [0, 0, 0, 0, 1]);
         if format == ValueFormat::Json {
-            let json: serde_json::Value = serde_json::from_slice(&value[5..]).unwrap();
+            let json: serde_json::Value = serde_json::from_slice(value).unwrap();
             assert_eq!(json["payload"]["n"], 7);
             continue;
         }
-        let Value::Record(fields) = read_back(&schema, &value[5..]) else {
+        let Value::Record(fields) = read_back(EVENT, value) else {
             panic!("no record")
         };
-        let micros = 1_767_323_045_678_901;
-        assert_eq!(
-            fields[6],
-            ("timestamp".to_owned(), Value::TimestampMicros(micros))
-        );
-        assert_eq!(
-            fields[2],
-            (
-                "aggregate_type".to_owned(),
-                Value::String("Order".to_owned())
-            )
-        );
+        assert_eq!(fields[6].0, "timestamp");
+        assert_eq!(fields[6].1, Value::TimestampMicros(1_767_323_045_678_901));
+        assert_eq!(fields[2].0, "aggregate_type");
+        assert_eq!(fields[2].1, Value::String("Order".to_owned()));
     }
 }

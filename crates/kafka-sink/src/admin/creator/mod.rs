@@ -1,6 +1,6 @@
-//! Creates missing topics before the first record to them, on a thread of its own.
+//! Creates missing topics before the first record is sent to them, on the thread `kafka-admin`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,61 +10,57 @@ use std::time::Duration;
 
 use rdkafka::admin::NewTopic;
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{Deliveries, DeliveryError, Disposition, Obstacle};
+use walrelay_sink::{Deliveries, DeliveryError, Disposition, Obstacle, Poison};
 
 use super::{Client, client, new_topic, options};
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
-use crate::producer::outcome::{delivery_error, poison};
+use crate::producer::outcome::delivery_error;
 use crate::sync::lock;
 use crate::worker::spawn;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Metadata is asked for in a blocking call that cannot be interrupted: this is the longest that
-/// closing a sink waits for it.
+/// The request for metadata cannot be interrupted: closing a sink waits this long for it at most.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
-/// An unused connection to the controller is not kept longer.
+/// An unused connection to the controller is closed after this time.
 const IDLE: Duration = Duration::from_secs(10);
-/// A client that has failed so often in a row is replaced: librdkafka can forget all brokers for good
+/// A client is replaced after this many failures in a row: librdkafka can lose all brokers for good
 /// (`rebootstrap.rs`).
 const FAILURES: u32 = 5;
 
-/// What is known of a topic.
+/// The status of a requested topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TopicStatus {
-    /// It exists, or did a moment ago.
-    There,
-    /// It is being seen to; [`Deliveries::capacity`] is called when that is over.
+    /// The topic exists, or did a moment ago.
+    Exists,
+    /// The topic is being created; [`Deliveries::capacity`] is called when the status changes.
     Pending,
-    /// It is not there and cannot be created.
+    /// The topic does not exist and cannot be created.
     Denied(DeliveryError),
 }
 
-/// What came of an attempt to create one topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Attempt {
-    There,
-    Denied(DeliveryError),
-    Later(String),
-}
+/// The result of an attempt to create one topic: its new status, never
+/// [`TopicStatus::Pending`], or why to try again.
+type Attempt = Result<TopicStatus, String>;
 
 /// Creates topics; replaced in tests.
 trait CreateTopics: Send + 'static {
-    /// One outcome for each of `names`, in their order. Returns early when `stop` is raised.
+    /// Creates the topics; one result for each of `names`, in their order. Returns early when
+    /// `stop` is set.
     fn create(&mut self, names: &[Arc<str>], stop: &Requests) -> Vec<Attempt>;
-    /// Nothing has been asked for a while.
+    /// Called when no topic was requested for [`IDLE`].
     fn idle(&mut self) {}
 }
 
-/// The handle on the thread `kafka-admin`. Dropping it stops and joins the thread.
+/// A handle of the thread `kafka-admin`. Dropping it stops and joins the thread.
 pub(crate) struct TopicCreator {
     requests: Arc<Requests>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the sink asks of the thread.
+/// The topics that the sink requests from the thread.
 #[derive(Default)]
 struct Requests {
     state: Mutex<State>,
@@ -74,32 +70,26 @@ struct Requests {
 #[derive(Default)]
 struct State {
     topics: HashMap<Arc<str>, TopicStatus>,
-    /// Why a topic that is pending was not created at the last attempt.
+    /// Why the last attempt did not create a pending topic.
     obstacle: Option<Obstacle>,
     stop: bool,
-    /// Of the admin call that the thread waits for.
+    /// The waker of the admin call that the thread waits for.
     waker: Option<Waker>,
 }
 
 impl TopicCreator {
-    /// Starts the thread; the client is made when the first topic is asked for.
+    /// Starts the thread. The client is created when the first topic is requested.
     pub(crate) fn start(
         config: &KafkaConfig,
+        topics: &TopicCreation,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<Self, KafkaError> {
-        let topics = config.options().topics.clone().unwrap_or(TopicCreation {
-            partitions: -1,
-            replication_factor: -1,
-            properties: BTreeMap::new(),
-        });
-        Self::start_with(
-            KafkaAdmin {
-                config: config.clone(),
-                topics,
-                connection: None,
-            },
-            deliveries,
-        )
+        let admin = KafkaAdmin {
+            config: config.clone(),
+            topics: topics.clone(),
+            connection: None,
+        };
+        Self::start_with(admin, deliveries)
     }
 
     fn start_with(
@@ -117,9 +107,9 @@ impl TopicCreator {
         })
     }
 
-    /// What is known of the topic; asks for it when nothing is. An answer other than `Pending` is
-    /// given once: the sink remembers that a topic is there, and a denied one is tried anew when it
-    /// is asked for again.
+    /// The status of the topic; the first call requests it. A status other than `Pending` is
+    /// returned once: the sink remembers that a topic exists, and a denied topic is tried again at
+    /// the next call.
     pub(crate) fn status(&self, name: &str) -> TopicStatus {
         let mut state = lock(&self.requests.state);
         match state.topics.get(name) {
@@ -134,7 +124,7 @@ impl TopicCreator {
         state.topics.remove(name).unwrap_or(TopicStatus::Pending)
     }
 
-    /// Why a topic that was asked for is neither there nor denied. `None` before the first attempt.
+    /// Why a requested topic is still pending. `None` before the first attempt.
     pub(crate) fn waiting_for(&self) -> Option<Obstacle> {
         lock(&self.requests.state).obstacle.clone()
     }
@@ -183,7 +173,8 @@ impl Requests {
         }))
     }
 
-    /// The topics to see to; empty when `wait` passed without any. `None`: stop.
+    /// Waits for pending topics; returns an empty list after `wait`, and `None` if the thread must
+    /// stop.
     fn next(&self, wait: Duration) -> Option<Vec<Arc<str>>> {
         let pending = |state: &State| -> Vec<Arc<str>> {
             let pending = |(name, status): (&Arc<str>, &TopicStatus)| {
@@ -200,7 +191,7 @@ impl Requests {
         (!state.stop).then(|| pending(&state))
     }
 
-    /// Waits until `pause` is over. False: stop.
+    /// Waits for `pause`; returns false if the thread must stop.
     fn pause(&self, pause: Duration) -> bool {
         let (state, _) = self
             .changed
@@ -221,23 +212,20 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
         if requests.stopped() {
             return;
         }
-        let mut later = None;
+        let mut retry = None;
         let mut settled = false;
         {
             let mut state = lock(&requests.state);
             for (name, attempt) in names.into_iter().zip(attempts) {
-                let status = match attempt {
-                    Attempt::There => TopicStatus::There,
-                    Attempt::Denied(error) => TopicStatus::Denied(error),
-                    Attempt::Later(reason) => {
-                        later = Some((name, reason));
-                        continue;
+                match attempt {
+                    Ok(status) => {
+                        settled = true;
+                        state.topics.insert(name, status);
                     }
-                };
-                settled = true;
-                state.topics.insert(name, status);
+                    Err(reason) => retry = Some((name, reason)),
+                }
             }
-            state.obstacle = later.as_ref().map(|(topic, reason)| Obstacle {
+            state.obstacle = retry.as_ref().map(|(topic, reason)| Obstacle {
                 what: format!("topic {topic:?} could not be created: {reason}"),
                 disposition: Disposition::Retryable,
             });
@@ -245,7 +233,7 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
         if settled {
             deliveries.capacity();
         }
-        match later {
+        match retry {
             None => pause = FIRST_PAUSE,
             Some((topic, reason)) => {
                 tracing::warn!(
@@ -262,7 +250,7 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
     }
 }
 
-/// The real thing.
+/// Creates topics by an admin client.
 struct KafkaAdmin {
     config: KafkaConfig,
     topics: TopicCreation,
@@ -271,10 +259,10 @@ struct KafkaAdmin {
 
 struct Connection {
     client: Client,
-    /// The topics that metadata listed when the connection was new. They need no request, which a
-    /// principal that may write but not create would be refused.
+    /// The topics in the metadata when the connection was new. They are not requested: a principal
+    /// that may write but not create would be refused.
     existing: Option<HashSet<String>>,
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
 }
 
@@ -289,15 +277,14 @@ impl KafkaAdmin {
                 failures: 0,
             },
         };
-        // Nobody serves this client's events.
+        // No thread serves this client's events, so the token is set here.
         self.config.authorise(connection.client.inner())?;
         let attempts = connection.create(names, &self.topics, stop);
-        let later = |attempt: &Attempt| matches!(attempt, Attempt::Later(_));
         let failed = attempts
             .as_ref()
-            .map_or(true, |attempts| attempts.iter().all(later));
+            .map_or(true, |attempts| attempts.iter().all(Result::is_err));
         connection.failures = if failed { connection.failures + 1 } else { 0 };
-        // Kept also when the brokers could not be reached: it may just be connecting.
+        // The connection is kept also if no broker was reached: it may still be connecting.
         if connection.failures < FAILURES {
             self.connection = Some(connection);
         }
@@ -325,19 +312,17 @@ impl Connection {
             else {
                 return Err("the sink was closed".to_owned());
             };
-            for result in results.map_err(|error| error.to_string())? {
-                let (name, outcome) = match result {
-                    Ok(name) => (name, Ok(())),
-                    Err((name, code)) => (name, Err(code)),
-                };
-                outcomes.insert(name, outcome);
-            }
+            let results = results.map_err(|error| error.to_string())?;
+            outcomes.extend(results.into_iter().map(|result| match result {
+                Ok(name) => (name, Ok(())),
+                Err((name, code)) => (name, Err(code)),
+            }));
         }
         Ok(names
             .iter()
             .map(|name| match outcomes.get(&**name) {
-                _ if existing.contains(&**name) => Attempt::There,
-                None => Attempt::Later("the broker did not say what became of it".to_owned()),
+                _ if existing.contains(&**name) => Ok(TopicStatus::Exists),
+                None => Err("the broker did not say what became of it".to_owned()),
                 Some(outcome) => {
                     if outcome.is_ok() {
                         // -1 is the broker's default, which is not known here.
@@ -349,7 +334,7 @@ impl Connection {
                             "created a topic"
                         );
                     }
-                    judge(name, *outcome)
+                    interpret(name, *outcome)
                 }
             })
             .collect())
@@ -359,7 +344,7 @@ impl Connection {
 impl CreateTopics for KafkaAdmin {
     fn create(&mut self, names: &[Arc<str>], stop: &Requests) -> Vec<Attempt> {
         self.try_create(names, stop)
-            .unwrap_or_else(|reason| vec![Attempt::Later(reason); names.len()])
+            .unwrap_or_else(|reason| vec![Err(reason); names.len()])
     }
 
     fn idle(&mut self) {
@@ -367,7 +352,7 @@ impl CreateTopics for KafkaAdmin {
     }
 }
 
-/// All topics that may be seen. Not one by one: asking for a single one can create it.
+/// All topics that the principal may see. A request for a single topic could create it.
 fn list(client: &Client) -> Result<HashSet<String>, String> {
     let metadata = client
         .inner()
@@ -381,11 +366,11 @@ fn list(client: &Client) -> Result<HashSet<String>, String> {
         .collect())
 }
 
-/// What the broker's answer means.
-fn judge(name: &str, outcome: Result<(), RDKafkaErrorCode>) -> Attempt {
+/// Interprets the broker's response for a topic.
+fn interpret(name: &str, outcome: Result<(), RDKafkaErrorCode>) -> Attempt {
     use RDKafkaErrorCode as Code;
     let code = match outcome {
-        Ok(()) | Err(Code::TopicAlreadyExists) => return Attempt::There,
+        Ok(()) | Err(Code::TopicAlreadyExists) => return Ok(TopicStatus::Exists),
         Err(code) => code,
     };
     let advice = match code {
@@ -402,17 +387,17 @@ fn judge(name: &str, outcome: Result<(), RDKafkaErrorCode>) -> Attempt {
         Code::UnsupportedFeature | Code::UnsupportedVersion => {
             "this broker cannot create topics by request; turn the creation of topics off"
         }
-        Code::InvalidTopic => return Attempt::Denied(delivery_error(name, code)),
-        // Also a replication factor that is too large: brokers may be down.
-        code => return Attempt::Later(code.to_string()),
+        Code::InvalidTopic => return Ok(TopicStatus::Denied(delivery_error(name, code))),
+        // Includes a replication factor that is too large: brokers may be down.
+        code => return Err(code.to_string()),
     };
-    // As for a topic that is missing: somebody may allow it, or create it by hand, without our restart.
-    Attempt::Denied(DeliveryError {
+    // Retryable, as a missing topic is: an operator may allow or create it without a restart.
+    Ok(TopicStatus::Denied(DeliveryError {
         topic: Arc::from(name),
         reason: format!("the topic is missing and could not be created: {code}; {advice}"),
         disposition: Disposition::Retryable,
-        poison: poison(Code::UnknownTopic),
-    })
+        poison: Some(Poison::Rejected),
+    }))
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 
 use super::*;
+use crate::KafkaOptions;
+use crate::testing::{Reports, config_at};
 
-/// Answers as told, then says that the topic is there.
+/// Returns the given results, then that the topic exists.
 struct Scripted {
     answers: VecDeque<Attempt>,
     calls: Arc<AtomicU64>,
@@ -15,12 +17,12 @@ impl CreateTopics for Scripted {
         self.calls.fetch_add(1, SeqCst);
         names
             .iter()
-            .map(|_| self.answers.pop_front().unwrap_or(Attempt::There))
+            .map(|_| self.answers.pop_front().unwrap_or(Ok(TopicStatus::Exists)))
             .collect()
     }
 }
 
-/// Waits for an admin call that is never answered.
+/// Waits for an admin call that never ends.
 struct Stuck(Arc<AtomicU64>);
 
 impl CreateTopics for Stuck {
@@ -28,44 +30,19 @@ impl CreateTopics for Stuck {
         self.0.fetch_add(1, SeqCst);
         let never = std::future::pending::<()>();
         assert_eq!(stop.unless_stopped(never), None);
-        vec![Attempt::Later("closed".to_owned()); names.len()]
+        vec![Err("closed".to_owned()); names.len()]
     }
 }
 
-#[derive(Default)]
-struct Wakeups(Mutex<u64>, Condvar);
-
-impl Wakeups {
-    fn wait_for(&self, count: u64) {
-        let (_count, timeout) = self
-            .1
-            .wait_timeout_while(self.0.lock().unwrap(), Duration::from_secs(20), |n| {
-                *n < count
-            })
-            .unwrap();
-        assert!(!timeout.timed_out());
-    }
-}
-
-impl Deliveries for Wakeups {
-    fn delivered(&self, _: u64) {}
-    fn failed(&self, _: u64, _: DeliveryError) {}
-    fn capacity(&self) {
-        *self.0.lock().unwrap() += 1;
-        self.1.notify_all();
-    }
-}
-
-fn start(answers: &[Attempt]) -> (TopicCreator, Arc<Wakeups>, Arc<AtomicU64>) {
-    let wakeups = Arc::new(Wakeups::default());
+fn start(answers: &[Attempt]) -> (TopicCreator, Arc<Reports>, Arc<AtomicU64>) {
+    let reports = Arc::new(Reports::default());
     let calls = Arc::new(AtomicU64::new(0));
     let scripted = Scripted {
         answers: answers.iter().cloned().collect(),
         calls: Arc::clone(&calls),
     };
-    let deliveries: Arc<dyn Deliveries> = Arc::clone(&wakeups) as _;
-    let creator = TopicCreator::start_with(scripted, deliveries).unwrap();
-    (creator, wakeups, calls)
+    let creator = TopicCreator::start_with(scripted, Arc::clone(&reports) as _).unwrap();
+    (creator, reports, calls)
 }
 
 fn denied() -> DeliveryError {
@@ -73,45 +50,45 @@ fn denied() -> DeliveryError {
         topic: Arc::from("t"),
         reason: "no".to_owned(),
         disposition: Disposition::Retryable,
-        poison: Some(walrelay_sink::Poison::Rejected),
+        poison: Some(Poison::Rejected),
     }
 }
 
 #[test]
 fn a_topic_is_pending_then_there() {
-    let (creator, wakeups, calls) = start(&[]);
+    let (creator, reports, calls) = start(&[]);
     assert_eq!(creator.status("t"), TopicStatus::Pending);
-    wakeups.wait_for(1);
-    assert_eq!(creator.status("t"), TopicStatus::There);
+    reports.wait(|state| state.capacity >= 1);
+    assert_eq!(creator.status("t"), TopicStatus::Exists);
     assert_eq!(calls.load(SeqCst), 1);
 }
 
 #[test]
-fn failures_are_retried_until_it_is_there() {
-    let later = Attempt::Later("no controller".to_owned());
-    let (creator, wakeups, calls) = start(&[later.clone(), later]);
+fn failures_are_retried_until_the_topic_exists() {
+    let retry = Err("no controller".to_owned());
+    let (creator, reports, calls) = start(&[retry.clone(), retry]);
     assert_eq!(creator.status("t"), TopicStatus::Pending);
-    wakeups.wait_for(1);
-    assert_eq!(creator.status("t"), TopicStatus::There);
+    reports.wait(|state| state.capacity >= 1);
+    assert_eq!(creator.status("t"), TopicStatus::Exists);
     assert_eq!(calls.load(SeqCst), 3);
 }
 
 #[test]
-fn a_denial_is_told_once_and_the_next_question_asks_again() {
-    let (creator, wakeups, _) = start(&[Attempt::Denied(denied())]);
+fn a_denial_is_returned_once_and_the_next_call_requests_the_topic_again() {
+    let (creator, reports, _) = start(&[Ok(TopicStatus::Denied(denied()))]);
     assert_eq!(creator.status("t"), TopicStatus::Pending);
-    wakeups.wait_for(1);
+    reports.wait(|state| state.capacity >= 1);
     assert_eq!(creator.status("t"), TopicStatus::Denied(denied()));
     assert_eq!(creator.status("t"), TopicStatus::Pending);
-    wakeups.wait_for(2);
-    assert_eq!(creator.status("t"), TopicStatus::There);
+    reports.wait(|state| state.capacity >= 2);
+    assert_eq!(creator.status("t"), TopicStatus::Exists);
 }
 
 #[test]
-fn dropping_it_ends_an_unanswered_call() {
+fn dropping_the_creator_ends_an_unanswered_call() {
     let calls = Arc::new(AtomicU64::new(0));
-    let deliveries: Arc<dyn Deliveries> = Arc::new(Wakeups::default());
-    let creator = TopicCreator::start_with(Stuck(Arc::clone(&calls)), deliveries).unwrap();
+    let reports: Arc<Reports> = Arc::default();
+    let creator = TopicCreator::start_with(Stuck(Arc::clone(&calls)), reports).unwrap();
     assert_eq!(creator.status("t"), TopicStatus::Pending);
     while calls.load(SeqCst) == 0 {
         thread::yield_now();
@@ -121,15 +98,16 @@ fn dropping_it_ends_an_unanswered_call() {
 }
 
 #[test]
-fn the_brokers_answers_are_judged() {
+fn the_brokers_responses_are_interpreted() {
     use RDKafkaErrorCode as Code;
-    let judge = |outcome| judge("t", outcome);
+    let interpret = |outcome| interpret("t", outcome);
     let disposition = |attempt| match attempt {
-        Attempt::Denied(error) => error.disposition,
+        Ok(TopicStatus::Denied(error)) => error.disposition,
         other => panic!("{other:?}"),
     };
-    assert_eq!(judge(Ok(())), Attempt::There);
-    assert_eq!(judge(Err(Code::TopicAlreadyExists)), Attempt::There);
+    for there in [Ok(()), Err(Code::TopicAlreadyExists)] {
+        assert_eq!(interpret(there), Ok(TopicStatus::Exists));
+    }
     for denied in [
         Code::TopicAuthorizationFailed,
         Code::ClusterAuthorizationFailed,
@@ -137,10 +115,10 @@ fn the_brokers_answers_are_judged() {
         Code::InvalidConfig,
         Code::UnsupportedFeature,
     ] {
-        assert_eq!(disposition(judge(Err(denied))), Disposition::Retryable);
+        assert_eq!(disposition(interpret(Err(denied))), Disposition::Retryable);
     }
     assert_eq!(
-        disposition(judge(Err(Code::InvalidTopic))),
+        disposition(interpret(Err(Code::InvalidTopic))),
         Disposition::Fatal
     );
     for passing in [
@@ -149,16 +127,15 @@ fn the_brokers_answers_are_judged() {
         Code::NotController,
         Code::BrokerTransportFailure,
     ] {
-        assert!(matches!(judge(Err(passing)), Attempt::Later(_)));
+        assert!(interpret(Err(passing)).is_err());
     }
 }
 
-/// Nothing listens on port 1.
+/// No process listens on port 1.
 #[test]
-fn a_client_that_reaches_nobody_is_replaced_in_the_end() {
-    let properties = [("bootstrap.servers".to_owned(), "127.0.0.1:1".to_owned())];
+fn a_client_that_reaches_no_broker_is_replaced_after_some_failures() {
     let mut admin = KafkaAdmin {
-        config: KafkaConfig::new(properties.into(), crate::KafkaOptions::default()).unwrap(),
+        config: config_at("127.0.0.1:1", KafkaOptions::default(), &[]),
         topics: TopicCreation {
             partitions: 1,
             replication_factor: 1,
@@ -170,7 +147,7 @@ fn a_client_that_reaches_nobody_is_replaced_in_the_end() {
     let kept: Vec<bool> = (0..=FAILURES)
         .map(|_| {
             let attempts = admin.create(&[Arc::from("t")], &requests);
-            assert!(matches!(attempts[..], [Attempt::Later(_)]), "{attempts:?}");
+            assert!(matches!(attempts[..], [Err(_)]), "{attempts:?}");
             admin.connection.is_some()
         })
         .collect();

@@ -1,43 +1,29 @@
-//! Against librdkafka's mock cluster.
+//! Tests against librdkafka's mock cluster.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::mocking::MockCluster;
-use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use walrelay_sink::dlq_headers;
 
-use crate::{KafkaConfig, KafkaOptions};
+use crate::KafkaConfig;
+use crate::testing::{Cluster, cluster, config_of};
 
 mod watching;
 mod working;
 
-type Cluster = MockCluster<'static, DefaultProducerContext>;
-
 const LONG: Duration = Duration::from_secs(60);
 const TOPIC: &str = "letters";
 
-fn cluster(topics: &[(&str, i32)]) -> Cluster {
-    let cluster = MockCluster::new(1).expect("a mock cluster");
-    for (topic, partitions) in topics {
-        cluster.create_topic(topic, *partitions, 1).expect(topic);
-    }
-    cluster
-}
-
 fn config(cluster: &Cluster) -> KafkaConfig {
-    let properties = [
-        ("bootstrap.servers".to_owned(), cluster.bootstrap_servers()),
-        // Of no use to a consumer: it must not complain of them, nor fail.
-        ("linger.ms".to_owned(), "1".to_owned()),
-        ("message.max.bytes".to_owned(), "60000000".to_owned()),
-        (
-            "receive.message.max.bytes".to_owned(),
-            "70000000".to_owned(),
-        ),
+    // Properties of producers: the consumer must neither warn about them nor fail.
+    let of_producers = [
+        ("linger.ms", "1"),
+        ("message.max.bytes", "60000000"),
+        ("receive.message.max.bytes", "70000000"),
     ];
-    KafkaConfig::new(properties.into(), KafkaOptions::default()).expect("valid")
+    config_of(cluster, &of_producers)
 }
 
 #[track_caller]
@@ -45,6 +31,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < LONG, "{what}");
+        // Poll: threads of librdkafka and of the watcher change the state and notify no one.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -54,7 +41,7 @@ struct Writer {
     producer: BaseProducer,
 }
 
-/// A dead letter to be written; what is not said is as in [`dlq_headers`].
+/// A dead letter to be written.
 #[derive(Clone)]
 struct Draft<'a> {
     id: &'a str,
@@ -75,6 +62,12 @@ fn draft<'a>(id: &'a str, key: &'a str) -> Draft<'a> {
         value: Some(id),
         topic: Some("orders"),
         more: &[],
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn to(self, topic: Option<&'a str>) -> Self {
+        Self { topic, ..self }
     }
 }
 

@@ -18,7 +18,7 @@ fn watch(cluster: &Cluster) -> (DlqWatcher, Arc<Parking>) {
 }
 
 #[test]
-fn what_earlier_runs_left_is_known_before_it_is_ready() {
+fn dead_letters_of_earlier_runs_are_known_before_it_is_ready() {
     let cluster = cluster(&[(TOPIC, 3)]);
     let writer = Writer::new(&cluster);
     for number in 0..50 {
@@ -52,19 +52,13 @@ fn keys_are_parked_and_freed_while_it_watches() {
         ..draft("0/1 1", "k")
     });
     writer.write(Some("k"), Some("v"), &[("id", "of somebody else")]);
-    writer.dead_letter(&Draft {
-        topic: None,
-        ..draft("0/1 2", "l")
-    });
+    writer.dead_letter(&draft("0/1 2", "l").to(None));
     eventually("parked", || parking.is_parked(LATER, "any", b"l"));
-    // The only partition is read in order: what came before was passed over.
+    // The only partition is read in order, so the records before this one were skipped.
     assert!(!parking.is_parked(LATER, "orders", b"k"));
     assert_eq!(parking.open(), 1);
-    // A repeat, as by a relay that was killed; and another slot's dead letter of the same name.
-    writer.dead_letter(&Draft {
-        topic: None,
-        ..draft("0/1 2", "l")
-    });
+    // A repeat, as of a relay that was killed; and another slot's dead letter at the same position.
+    writer.dead_letter(&draft("0/1 2", "l").to(None));
     writer.resolution(Some("l"), "other 0/1 2");
     writer.dead_letter(&draft("0/2 0", "m"));
     eventually("parked", || parking.is_parked(LATER, "orders", b"m"));
@@ -91,13 +85,15 @@ fn it_is_not_ready_before_a_broker_has_answered() {
     Writer::new(&cluster).dead_letter(&draft("0/1 0", "k"));
     cluster.broker_down(1).expect("down");
     let (_watcher, parking) = watch(&cluster);
-    // Longer than it takes to be told that there is no topic, when somebody answers.
+    // No event ends this wait, because nothing must happen: it is longer than the three requests
+    // after which a topic counts as missing.
     std::thread::sleep(Duration::from_secs(3));
     assert!(!parking.is_ready());
     cluster.broker_up(1).expect("up");
     eventually("ready", || parking.is_ready());
     assert!(parking.is_parked(LATER, "orders", b"k"));
-    // And again while it tails.
+    // The broker is lost again while the watcher follows the topic. The client must notice it, and
+    // reports no event that could be awaited.
     cluster.broker_down(1).expect("down");
     std::thread::sleep(Duration::from_secs(1));
     cluster.broker_up(1).expect("up");
@@ -113,9 +109,6 @@ fn dropping_it_does_not_wait_for_a_broker() {
     cluster.broker_down(1).expect("down");
     let start = Instant::now();
     drop(watcher);
-    assert!(
-        start.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        start.elapsed()
-    );
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
 }

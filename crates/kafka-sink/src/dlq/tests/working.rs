@@ -15,11 +15,13 @@ fn replayer(cluster: &Cluster) -> DlqReplayer {
 }
 
 fn redrive() -> ReplayOptions {
+    redrive_to(None, true)
+}
+
+fn redrive_to(topic: Option<&str>, follow: bool) -> ReplayOptions {
+    let topic = topic.map(str::to_owned);
     ReplayOptions {
-        action: Action::Redrive {
-            topic: None,
-            follow: true,
-        },
+        action: Action::Redrive { topic, follow },
         limit: None,
         patience: LONG,
     }
@@ -29,8 +31,8 @@ fn all(_: &DlqRecord) -> bool {
     true
 }
 
-/// What was reported, in words.
-fn words(step: &Step<'_>) -> String {
+/// A reported step as text.
+fn describe(step: &Step<'_>) -> String {
     match step {
         Step::Done(dead_letter) => format!("done {}", dead_letter.id),
         Step::Failed(name, _, why) => format!("failed {}: {why}", name.id),
@@ -41,7 +43,7 @@ fn words(step: &Step<'_>) -> String {
     }
 }
 
-/// Reads the dead letters and does what is ordered.
+/// Reads and replays the dead letters.
 fn carry_out(
     cluster: &Cluster,
     options: &ReplayOptions,
@@ -51,7 +53,7 @@ fn carry_out(
     replayer.read(&select).expect("readable");
     let mut steps = Vec::new();
     let summary = replayer
-        .carry_out(options, &select, |step| steps.push(words(&step)))
+        .carry_out(options, &select, |step| steps.push(describe(&step)))
         .expect("it ends well");
     (summary, steps)
 }
@@ -62,11 +64,11 @@ fn open_letters(cluster: &Cluster) -> usize {
     replayer.index().open()
 }
 
-/// All of a topic, by partition and offset.
+/// All records of a topic, by partition and offset.
 fn records(cluster: &Cluster, topic: &str) -> Vec<TailedRecord> {
     let mut tail = Tail::open(&cluster.bootstrap_servers(), &[topic], LONG).expect("a tail");
     let mut found = Vec::new();
-    // Three looks in vain: the broker is in this process and has all of it.
+    // Three polls without a record end it: the broker is in this process and has all records.
     let mut vain = 0;
     while vain < 3 {
         match tail.next(Duration::from_millis(500)).expect("readable") {
@@ -90,7 +92,7 @@ fn values(cluster: &Cluster, topic: &str) -> BTreeMap<String, Vec<String>> {
 }
 
 #[test]
-fn letters_are_redriven_once_and_in_order() {
+fn dead_letters_are_redriven_once_and_in_order() {
     let cluster = cluster(&[(TOPIC, 3), ("orders", 3)]);
     let writer = Writer::new(&cluster);
     let more = [
@@ -104,7 +106,7 @@ fn letters_are_redriven_once_and_in_order() {
             ..draft(&id, &key)
         });
     }
-    // A relay that was killed writes them again.
+    // Repeats, as of a relay that was killed.
     for row in 20..40 {
         let (id, key) = (format!("1/A {row}"), format!("k{}", row % 5));
         writer.dead_letter(&draft(&id, &key));
@@ -117,14 +119,11 @@ fn letters_are_redriven_once_and_in_order() {
     writer.write(Some("k1"), Some("of somebody else"), &[]);
     writer.resolution(Some("k1"), "s 1/A 1");
     let (summary, steps) = carry_out(&cluster, &redrive(), all);
-    assert_eq!(
-        summary,
-        ReplaySummary {
-            done: 40,
-            ..ReplaySummary::default()
-        },
-        "{steps:?}"
-    );
+    let expected = ReplaySummary {
+        done: 40,
+        ..ReplaySummary::default()
+    };
+    assert_eq!(summary, expected, "{steps:?}");
     let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for row in (0..40).filter(|row| *row != 1) {
         let of_key = expected.entry(format!("k{}", row % 5)).or_default();
@@ -134,11 +133,7 @@ fn letters_are_redriven_once_and_in_order() {
     assert_eq!(values(&cluster, "orders"), expected);
     let first = &records(&cluster, "orders")[0];
     assert_eq!(first.timestamp_ms, Some(1_700_000_000_123));
-    let names: Vec<&str> = first
-        .headers
-        .iter()
-        .map(|(name, _)| name.as_str())
-        .collect();
+    let names: Vec<_> = first.headers.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["id"]);
 
     assert_eq!(open_letters(&cluster), 0);
@@ -159,20 +154,16 @@ fn letters_are_redriven_once_and_in_order() {
 }
 
 #[test]
-fn what_is_refused_holds_its_key_back_and_no_other() {
+fn a_refused_dead_letter_holds_back_its_key_and_no_other() {
     let cluster = cluster(&[(TOPIC, 2), ("orders", 2), ("secret", 1)]);
     let writer = Writer::new(&cluster);
-    let to = |topic: Option<&'static str>, id: &'static str, key: &'static str| Draft {
-        topic,
-        ..draft(id, key)
-    };
-    writer.dead_letter(&to(Some("secret"), "0/1 0", "a"));
-    writer.dead_letter(&to(Some("secret"), "0/1 1", "a"));
-    // Another topic: there is no order between the two.
-    writer.dead_letter(&to(Some("orders"), "0/1 2", "a"));
-    writer.dead_letter(&to(Some("secret"), "0/1 3", "b"));
-    writer.dead_letter(&to(None, "0/1 4", "c"));
-    writer.dead_letter(&to(Some("orders"), "0/1 5", "c"));
+    writer.dead_letter(&draft("0/1 0", "a").to(Some("secret")));
+    writer.dead_letter(&draft("0/1 1", "a").to(Some("secret")));
+    // Another topic: no order between the two.
+    writer.dead_letter(&draft("0/1 2", "a"));
+    writer.dead_letter(&draft("0/1 3", "b").to(Some("secret")));
+    writer.dead_letter(&draft("0/1 4", "c").to(None));
+    writer.dead_letter(&draft("0/1 5", "c"));
     writer.dead_letter(&Draft {
         value: None,
         more: &[(dlq_headers::VALUE_BYTES, "5000000")],
@@ -206,27 +197,17 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
     }
     assert_eq!(open_letters(&cluster), 7);
 
-    // The causes are mended, or worked around.
+    // The causes are fixed or worked around.
     let nothing = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
     cluster.topic_error("secret", nothing).expect("set");
     let drop = ReplayOptions {
         action: Action::Drop,
         ..redrive()
     };
-    let (summary, _) = carry_out(&cluster, &drop, |dead_letter| {
-        dead_letter.omitted_bytes.is_some()
-    });
+    let (summary, _) = carry_out(&cluster, &drop, |of| of.omitted_bytes.is_some());
     assert_eq!(summary.done, 1);
-    let elsewhere = ReplayOptions {
-        action: Action::Redrive {
-            topic: Some("orders".to_owned()),
-            follow: false,
-        },
-        ..redrive()
-    };
-    let (summary, _) = carry_out(&cluster, &elsewhere, |dead_letter| {
-        dead_letter.topic.is_none()
-    });
+    let elsewhere = redrive_to(Some("orders"), false);
+    let (summary, _) = carry_out(&cluster, &elsewhere, |of| of.topic.is_none());
     assert_eq!(summary.done, 1);
     let (summary, steps) = carry_out(&cluster, &redrive(), all);
     assert_eq!((summary.done, summary.failed), (5, 0), "{steps:?}");
@@ -238,7 +219,7 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
 }
 
 #[test]
-fn parked_letters_follow_also_such_as_come_meanwhile() {
+fn parked_dead_letters_follow_also_those_added_meanwhile() {
     let cluster = cluster(&[(TOPIC, 2), ("orders", 2)]);
     let writer = Writer::new(&cluster);
     let parked = |id: &'static str, key: &'static str| Draft {
@@ -254,7 +235,7 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
     let mut steps = Vec::new();
     let summary = replayer
         .carry_out(&redrive(), select, |step| {
-            // A relay that has not heard of the resolution yet.
+            // A relay that has not read the resolution yet parks more events.
             match steps.len() {
                 0 => writer.dead_letter(&parked("0/3 0", "a")),
                 2 => {
@@ -264,7 +245,7 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
                 }
                 _ => {}
             }
-            steps.push(words(&step));
+            steps.push(describe(&step));
         })
         .expect("it ends well");
     assert_eq!(
@@ -272,30 +253,23 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
         ["done 0/1 0", "done 0/2 0", "done 0/3 0", "done 0/4 1"]
     );
     assert_eq!(summary.done, 4);
-    // Of other keys.
+    // The open ones have other keys.
     assert_eq!(open_letters(&cluster), 3);
 
     let alone = ReplayOptions {
-        action: Action::Redrive {
-            topic: None,
-            follow: false,
-        },
         limit: Some(1),
-        ..redrive()
+        ..redrive_to(None, false)
     };
     let (summary, steps) = carry_out(&cluster, &alone, all);
     assert_eq!((summary.done, steps), (1, vec!["done 0/2 1".to_owned()]));
 }
 
 #[test]
-fn it_is_known_what_would_be_out_of_order() {
+fn dead_letters_that_would_be_out_of_order_are_found() {
     let cluster = cluster(&[(TOPIC, 1)]);
     let writer = Writer::new(&cluster);
     writer.dead_letter(&draft("0/1 0", "a"));
-    writer.dead_letter(&Draft {
-        topic: Some("other"),
-        ..draft("0/2 0", "a")
-    });
+    writer.dead_letter(&draft("0/2 0", "a").to(Some("other")));
     writer.dead_letter(&draft("0/2 1", "a"));
     writer.dead_letter(&draft("0/2 2", "b"));
     writer.dead_letter(&Draft {
@@ -307,41 +281,36 @@ fn it_is_known_what_would_be_out_of_order() {
         .read(|dead_letter| dead_letter.id.lsn == 2)
         .expect("readable");
     let found = replayer.out_of_order();
-    let shown: Vec<String> = found
+    let shown = found
         .iter()
-        .map(|found| format!("{} behind {}", found.dead_letter, found.behind))
-        .collect();
-    assert_eq!(shown, ["s 0/2 1 behind s 0/1 0"]);
+        .map(|of| format!("{} behind {}", of.dead_letter, of.behind));
+    assert_eq!(shown.collect::<Vec<_>>(), ["s 0/2 1 behind s 0/1 0"]);
     let listed = replayer.index().selected(false);
     let names: Vec<String> = listed.iter().map(|l| l.name.to_string()).collect();
     assert_eq!(names, ["s 0/2 0", "s 0/2 1", "s 0/2 2", "t 0/2 3"]);
     let mut keys = Vec::new();
     replayer
         .each(&listed, |_, dead_letter| {
-            keys.push(
-                dead_letter
-                    .and_then(|dead_letter| dead_letter.key.clone())
-                    .expect("there"),
-            );
+            keys.push(dead_letter.and_then(|of| of.key.clone()).expect("there"));
         })
         .expect("readable");
     assert_eq!(keys, [b"a", b"a", b"b", b"a"]);
 }
 
 #[test]
-fn who_gets_no_answer_says_so_and_leaves_the_letter_open() {
+fn without_an_acknowledgement_the_replay_fails_and_the_dead_letter_stays_open() {
     let cluster = cluster(&[(TOPIC, 1), ("orders", 1)]);
     let writer = Writer::new(&cluster);
     writer.dead_letter(&draft("0/1 0", "a"));
     let mut replayer = replayer(&cluster);
     replayer.read(all).expect("readable");
-    let impatient = ReplayOptions {
+    let short = ReplayOptions {
         patience: Duration::from_secs(2),
         ..redrive()
     };
     let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
     cluster.topic_error("orders", away).expect("set");
-    match replayer.carry_out(&impatient, all, |step| panic!("{step:?}")) {
+    match replayer.carry_out(&short, all, |step| panic!("{step:?}")) {
         Err(ReplayError::NoAnswer { dead_letter, .. }) => {
             assert_eq!(dead_letter.to_string(), "s 0/1 0");
         }
@@ -351,7 +320,7 @@ fn who_gets_no_answer_says_so_and_leaves_the_letter_open() {
 }
 
 #[test]
-fn what_retention_took_is_gone() {
+fn dead_letters_removed_by_retention_are_gone() {
     let error = NotRedriven::Gone;
     assert!(error.to_string().contains("not in the topic"));
     let cluster = cluster(&[(TOPIC, 1)]);
@@ -370,7 +339,7 @@ fn what_retention_took_is_gone() {
 }
 
 #[test]
-fn a_topic_that_is_not_there_is_none() {
+fn a_missing_topic_is_none() {
     let cluster = cluster(&[]);
     let replayer = DlqReplayer::open(&config(&cluster), TOPIC, LONG).expect("readable");
     assert!(replayer.is_none());

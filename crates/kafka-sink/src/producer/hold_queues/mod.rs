@@ -1,6 +1,6 @@
-//! Records that were accepted and that a [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back:
-//! kept by topic and [`HoldQueue`], first come first served. They count as in flight, so the window bounds them as
-//! well.
+//! Accepted records that a [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds
+//! back, by topic and [`HoldQueue`], first in, first out. They count as in flight, so the window
+//! bounds them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,31 +8,31 @@ use walrelay_sink::{Header, Record};
 
 use crate::producer::partition_gate::HoldQueue;
 
-/// The queues of all topics of one producer.
+/// The hold queues of all topics of one sink.
 #[derive(Default)]
 pub(crate) struct HoldQueues {
-    /// By the topic's number. None is empty.
+    /// By the topic's number in the sink. No queue in the map is empty.
     of: BTreeMap<(usize, HoldQueue), VecDeque<HeldRecord>>,
 }
 
-/// A held record: a copy, without its topic's name. In few allocations, as there may be a
-/// window full of them.
+/// A copy of a held record without its topic's name. It takes few allocations, because the whole
+/// window may be held.
 pub(crate) struct HeldRecord {
     pub(crate) seq: u64,
-    /// What it has taken of the window.
+    /// Bytes of the window that the record has taken.
     pub(crate) weight: u64,
-    /// As the client wants it.
+    /// The timestamp for librdkafka.
     pub(crate) timestamp_ms: i64,
     partition: Option<i32>,
     key: Length,
     value: Length,
-    /// Of names and values.
+    /// The lengths of names and values.
     headers: Box<[(usize, Length)]>,
-    /// Key, value, and each header's name and value, one behind the other.
+    /// Key, value, and the name and value of each header, concatenated.
     bytes: Box<[u8]>,
 }
 
-/// Of something that may be null.
+/// The length of a part that may be null.
 type Length = Option<usize>;
 
 impl HeldRecord {
@@ -60,8 +60,8 @@ impl HeldRecord {
         }
     }
 
-    /// Calls with the record as it was, of that topic. It goes to the partition of its queue: one
-    /// without a key has been given that, and might be given another one.
+    /// Calls `call` with the record. In the queue of a partition the record names that partition: a
+    /// record without a key was assigned it, and the partitioner might choose another one.
     pub(crate) fn with<T>(
         &self,
         topic: &str,
@@ -79,7 +79,7 @@ impl HeldRecord {
             .headers
             .iter()
             .map(|(name, value)| Header {
-                // It came from one.
+                // The bytes are those of a `str`.
                 name: std::str::from_utf8(take(*name)).unwrap_or_default(),
                 value: value.map(&mut take),
             })
@@ -103,19 +103,19 @@ impl HoldQueues {
         self.of.is_empty()
     }
 
-    /// The sequence numbers of all.
+    /// The sequence numbers of all held records.
     #[cfg(test)]
     pub(crate) fn seqs(&self) -> Vec<u64> {
         let all = self.of.values().flatten();
         all.map(|queued| queued.seq).collect()
     }
 
-    /// Behind all others of the queue.
     pub(crate) fn push(&mut self, topic: usize, queue: HoldQueue, queued: HeldRecord) {
         self.of.entry((topic, queue)).or_default().push_back(queued);
     }
 
-    /// The queues of a topic, its own after those of its partitions: it may lengthen those.
+    /// The queues of a topic: first those of its partitions, then the topic's own, because records
+    /// move from the topic's queue to those of partitions.
     pub(crate) fn of_topic(&self, topic: usize) -> Vec<HoldQueue> {
         let all = (topic, HoldQueue::Topic)..=(topic, HoldQueue::Partition(i32::MAX));
         self.of
@@ -129,7 +129,7 @@ impl HoldQueues {
         self.of.get(&(topic, queue))?.front()
     }
 
-    /// Takes the first away.
+    /// Removes the first record of a queue.
     pub(crate) fn pop(&mut self, topic: usize, queue: HoldQueue) -> Option<HeldRecord> {
         let queued = self.of.get_mut(&(topic, queue))?;
         let first = queued.pop_front();
@@ -139,7 +139,7 @@ impl HoldQueues {
         first
     }
 
-    /// Takes all away, with their topics' numbers.
+    /// Removes all records; returns them with their topics' numbers.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, HeldRecord)> + use<> {
         std::mem::take(&mut self.of)
             .into_iter()

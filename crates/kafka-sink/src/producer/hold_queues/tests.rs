@@ -28,7 +28,7 @@ fn queued(seq: u64, partition: Option<i32>) -> HeldRecord {
 }
 
 #[test]
-fn a_record_is_what_it_was_but_for_its_partition() {
+fn a_held_record_is_unchanged_but_for_its_partition() {
     let one = queued(3, None);
     for (queue, partition) in [(HoldQueue::Topic, None), (HoldQueue::Partition(4), Some(4))] {
         one.with("t", queue, |record| {
@@ -69,26 +69,29 @@ fn a_topic_has_its_own_queue_and_its_partitions_come_first() {
     assert!(queues.is_empty());
 }
 
-/// One topic of two producers that may not know its partitions, and of brokers that answer in any order or, for
-/// a while, not at all.
+/// A model of one topic, of several producers that may not know its partitions, and of brokers that
+/// acknowledge in any order or, for a while, not at all.
 struct Model {
     gate: PartitionGate,
     hold_queues: HoldQueues,
-    /// Where each record belongs.
+    /// The partition of each record.
     home: HashMap<u64, i32>,
-    /// The producer that records are offered to, and the next one's number.
+    /// The producer that records are offered to.
     producer: Producer,
+    /// The id of the last producer created.
     made: u32,
-    /// Producers that know the partitions now, and those that have known them.
+    /// Producers that know the partitions now.
     knowing: BTreeSet<u32>,
+    /// Producers that have known the partitions.
     knew: BTreeSet<u32>,
-    /// A partitioner was asked: the gate knows how many partitions there are.
+    /// A partitioner was called, so the gate knows the number of partitions.
     asked: bool,
-    /// In the order of handing over.
+    /// In the order of sending.
     in_flight: Vec<InFlight>,
-    /// Partitions with an acknowledgement that opens them for a producer.
+    /// Producers and the partitions that an acknowledgement opened for them.
     open: BTreeSet<(u32, i32)>,
     down: BTreeSet<i32>,
+    /// All records given to the client, in the order of sending.
     handed_over: Vec<u64>,
     now: Instant,
 }
@@ -97,7 +100,7 @@ struct Model {
 struct InFlight {
     seq: u64,
     producer: u32,
-    /// `None`: the client keeps it aside.
+    /// The partition; `None`: unplaced.
     at: Option<i32>,
 }
 
@@ -159,11 +162,11 @@ impl Model {
             }
             (chosen.is_some() || knows).then_some(home)
         };
-        // What may be in flight beside it.
+        // Whether another record may be in flight at the same time.
         let open = self.open.contains(&(producer.id, home));
         let beside = |other: &InFlight| match (placed, other.at) {
             (_, None) => false,
-            // It may come to the same partition. The client has it behind those of its own.
+            // The record may belong to the same partition. Its client queues it behind its others.
             (None, Some(_)) => other.producer == producer.id,
             (Some(_), Some(at)) if at != home => true,
             (Some(_), Some(_)) => {
@@ -194,7 +197,7 @@ impl Model {
         }
     }
 
-    /// As the sink does.
+    /// Retries the hold queues, as the sink does.
     fn resume(&mut self) {
         self.gate.retry_started();
         for queue in self.hold_queues.of_topic(0) {
@@ -213,7 +216,7 @@ impl Model {
         }
     }
 
-    /// A producer gets its metadata. True: the gate requests a retry.
+    /// A producer receives the topic's metadata. True: the gate requests a retry.
     fn learn(&mut self, producer: u32) -> bool {
         self.knowing.insert(producer);
         let aside = |record: &&mut InFlight| record.producer == producer && record.at.is_none();
@@ -227,7 +230,8 @@ impl Model {
         self.gate.placed_late(record.seq, home, PARTITIONS)
     }
 
-    /// Some partition that is not down acknowledges its first. True: the gate requests a retry.
+    /// A random partition that is not down acknowledges its first record. True: the gate requests a
+    /// retry.
     fn acknowledge(&mut self, random: &mut fastrand::Rng) -> bool {
         let answering: Vec<usize> = (0..self.in_flight.len())
             .filter(|at| !self.down.contains(&self.home[&self.in_flight[*at].seq]))
@@ -235,14 +239,14 @@ impl Model {
         let Some(any) = random.choice(answering) else {
             return false;
         };
-        // A partition's come in order.
+        // A partition acknowledges its records in order.
         let home = self.home[&self.in_flight[any].seq];
         let first = self
             .in_flight
             .iter()
             .position(|record| self.home[&record.seq] == home)
             .expect("there is one");
-        // Only a producer that knows the partitions sends.
+        // A producer that has sent a record knows the partitions.
         let mut retry = self.learn(self.in_flight[first].producer);
         let record = self.in_flight.remove(first);
         let fresh = random.u8(..8) != 0;
@@ -262,7 +266,8 @@ impl Model {
         retry
     }
 
-    /// Another producer's turn: that of latency, or one for throughput, which may have been made anew.
+    /// Changes the producer: to the one for latency, or to one for throughput, which may be a new
+    /// one.
     fn change(&mut self, random: &mut fastrand::Rng) {
         if self.producer.id != 1 {
             self.producer = Producer {
@@ -274,7 +279,7 @@ impl Model {
         if self.made == 1 || random.bool() {
             self.made += 1;
         }
-        // Of one made anew the number of requests may be another.
+        // A new producer may have another number of requests.
         let requests = [Requests::Several, Requests::One][self.made as usize % 2];
         self.producer = Producer {
             id: self.made,
@@ -283,9 +288,10 @@ impl Model {
     }
 }
 
-/// Whatever comes first: each partition's records in their order and in one producer at a time, one in flight
-/// to each that is not open, and in the end none is left in a queue, though no queue is retried without a request.
-/// Partitions that are down hold back their own records only.
+/// In random sequences of events, the records of a partition are sent in order and are in one
+/// producer at a time; a partition that is not open has one record in flight, unless the producer
+/// has one request at a time; and in the end no record is left in a queue, though queues are
+/// retried only on request. Partitions that are down hold back their own records only.
 #[test]
 fn nobody_is_passed_or_forgotten() {
     const RECORDS: u64 = 60;
@@ -311,15 +317,15 @@ fn nobody_is_passed_or_forgotten() {
             if random.bool() {
                 called |= model.learn(model.producer.id);
             }
-            // From brokers that fall behind to such that leave nothing in flight.
+            // By the seed, brokers fall behind or leave no record in flight.
             for _ in 0..random.u8(..4 + 4 * (seed % 4) as u8) {
                 called |= model.acknowledge(&mut random);
             }
             if random.u8(..50) == 0 {
-                // The topic was deleted, and is looked up again.
+                // The topic was deleted, and its metadata are requested again.
                 model.knowing.clear();
             }
-            // The sender may be late to hear of a call.
+            // The sender may learn of a request late.
             if called && random.u8(..2 + 2 * (seed % 3) as u8) == 0 {
                 called = false;
                 model.resume();
@@ -330,7 +336,7 @@ fn nobody_is_passed_or_forgotten() {
                 model.down.clear();
             }
             loop {
-                // Metadata come also while partitions are down.
+                // Metadata arrive also while partitions are down.
                 for producer in 1..=model.made {
                     called |= model.learn(producer);
                 }
@@ -342,7 +348,7 @@ fn nobody_is_passed_or_forgotten() {
                     break;
                 }
             }
-            // If all rows that were sent named partitions, nobody knows how many there are.
+            // If all records sent so far named their partition, their number is not known.
             let known = model.asked || model.down.is_empty();
             for seq in (0..RECORDS).filter(|_| known) {
                 if !model.down.contains(&model.home[&seq]) {

@@ -1,38 +1,44 @@
-//! Which records of a topic may be in flight together, and in which producer. The table of cases is in
-//! docs/ARCHITECTURE.md, "Producer modes"; the reasons are in docs/adr/0021-order-per-partition.md.
+//! Decides which records of a topic may be in flight together, and in which producer. The table of
+//! cases is in docs/ARCHITECTURE.md, "Producer modes"; the reasons are in
+//! docs/adr/0021-order-per-partition.md.
 //!
-//! The sink has two producers, and each may have several requests in flight. Order per partition rests on two
-//! rules, which one lock per topic enforces:
+//! The sink has two producers, and each may have several requests in flight. Order per partition
+//! rests on two rules, which one lock per topic enforces:
 //!
-//! 1. **One owner.** All records of a partition that are in flight are in one producer, the partition's owner. The
-//!    owner changes only while no record of the partition is in flight.
-//! 2. **The first record is alone.** A producer with several requests in flight sends a second record to a partition
-//!    only if the partition is *open* for it: a broker acknowledged a record of this producer there within [`OPEN`].
-//!    Then the broker has state of the producer and orders its requests by sequence number. A broker without
-//!    that state accepts any number as the first (KIP-360), and a request that must be repeated would come after those
-//!    behind it (docs/adr/0007-one-request-in-flight.md).
+//! 1. **One owner.** All records of a partition that are in flight are in one producer, the
+//!    partition's owner. The owner changes only while no record of the partition is in flight.
+//! 2. **The first record is alone.** A producer with several requests in flight sends a second
+//!    record to a partition only if the partition is *open* for it: a broker acknowledged a record
+//!    of this producer there within [`OPEN`]. Then the broker has state of the producer and orders
+//!    its requests by sequence number. A broker without that state accepts any number as the first
+//!    (KIP-360), and a request that must be repeated would be written after those behind it
+//!    (docs/adr/0007-one-request-in-flight.md).
 //!
 //! # Hold queues
-//! A record that a rule holds back is queued in a [`HoldQueue`]: that of its partition, or that of the topic while its
-//! partition is not known. The gate counts the queued records, [`HoldQueues`](super::hold_queues::HoldQueues) keeps
-//! them. **No record passes a queue**: a record for a partition whose queue is not empty is queued behind it.
+//! A record that a rule holds back is queued in a [`HoldQueue`]: that of its partition, or that of
+//! the topic while its partition is not known. The gate counts the queued records,
+//! [`HoldQueues`](super::hold_queues::HoldQueues) stores them. **No record passes a queue**: a
+//! record for a partition whose queue is not empty is queued behind it.
 //!
 //! # Unplaced records
-//! librdkafka keeps a record aside while it does not know the topic's partitions, and chooses the partition later, on
-//! a thread of its own. Such a record is *unplaced*. It is alone in its topic: when it is queued, nothing else of the
-//! topic is in flight in any producer and no partition has a queue, and nothing is admitted until it is
+//! While librdkafka does not know the topic's partitions, it keeps a record and chooses the
+//! partition later, on a thread of its own. Such a record is *unplaced*. A topic has one unplaced
+//! record at a time. When it is given to librdkafka, no record of the topic is in flight in another
+//! producer, and no partition has a queue. No record is admitted until it is
 //! [placed](PartitionGate::placed_late) or acknowledged.
 //!
-//! The gate itself chooses the partition if a partition has a queue, or if something is in flight and this producer may
-//! not know the topic or another producer has records in it. It chooses by the number of partitions that the producer's
-//! partitioner saw last, or else that of another. A record without a key goes to the partition after that of the
+//! The gate itself chooses the partition if a partition has a queue, or if records are in flight
+//! and this producer may not know the topic or another producer has records in it. It uses the
+//! number of partitions that the producer's partitioner saw last, or else the number that any
+//! partitioner saw last. A record without a key then goes to the partition after that of the
 //! previous one.
 //!
 //! # No lost wake-up
-//! A record is queued under the lock under which reports are entered. So the record that it waits for is in flight,
-//! and the report about that one requests a retry of the topic's queues. No second retry is requested until the sender
-//! has [started](PartitionGate::retry_started) the first. A failure admits nothing: the sink is broken, and all held
-//! records are reported as failed.
+//! Records are queued under the same lock under which reports are entered. So the record that a
+//! queued one waits for is in flight, and its report requests a retry of the topic's queues. No
+//! second retry is requested until the sender has [started](PartitionGate::retry_started) the
+//! first. A failure admits nothing: the sink is broken, and all held records are reported as
+//! failed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -40,10 +46,11 @@ use std::time::{Duration, Instant};
 
 use crate::sync::lock;
 
-/// How long an acknowledgement proves that the broker has state of the producer. The broker drops the state of a
-/// producer that was silent for `producer.id.expiration.ms`: a day by default, reckoned from the records' timestamps,
-/// which may be as old again (see [`PartitionGate::delivered`]). A shorter time would hold back records of partitions
-/// that were silent for that long.
+/// How long an acknowledgement proves that the broker has state of the producer. A broker drops the
+/// state of a producer that was silent for `producer.id.expiration.ms`, a day by default. It counts
+/// from the records' timestamps, which may be [`OPEN`] old themselves (see
+/// [`PartitionGate::delivered`]). A shorter time would hold back records of partitions that were
+/// silent for that long.
 pub(crate) const OPEN: Duration = Duration::from_secs(30 * 60);
 
 /// The gate of one topic, for all producers of a sink.
@@ -55,37 +62,37 @@ pub(crate) struct PartitionGate {
     state: Mutex<State>,
 }
 
-/// Where records without a key go.
+/// Partitioning of records without a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keyless {
-    /// They are hashed like all others: all to one partition.
+    /// They are hashed like all others, so all belong to one partition.
     Hashed,
-    /// To one partition for so long, then to another.
+    /// They are sent to one partition for this time, then to another.
     Sticky(Duration),
 }
 
-/// Where a record is queued that is held back.
+/// The queue of a record that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HoldQueue {
-    /// Its partition is not known, or that of one before it is not.
+    /// The topic's queue: the partition of the record, or of one before it, is not known.
     Topic,
-    /// Its partition's.
+    /// The queue of the record's partition.
     Partition(i32),
 }
 
 /// How many requests a producer may have in flight to a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Requests {
-    /// One: none is ever behind another that must be repeated.
+    /// One: no request is behind another one that must be repeated.
     One,
     /// Several: the second rule is needed.
     Several,
 }
 
-/// A producer, as gates know it.
+/// The properties of a producer that a gate needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Producer {
-    /// Unique in the sink, from 1: a producer that is made anew has state at no broker.
+    /// Unique in the sink, from 1. A new producer has a new id, because no broker has state of it.
     pub(crate) id: u32,
     pub(crate) requests: Requests,
 }
@@ -93,11 +100,11 @@ pub(crate) struct Producer {
 /// What a producer's librdkafka knows of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Knows {
-    /// Perhaps nothing: it may keep a record aside.
+    /// Perhaps nothing: a record may be unplaced.
     Nothing,
-    /// It has sent a record.
+    /// The producer has sent a record to the topic.
     Topic,
-    /// There were so many partitions when its partitioner was asked last.
+    /// The number of partitions at the last call of the producer's partitioner.
     Partitions(i32),
 }
 
@@ -106,7 +113,7 @@ pub(crate) enum Knows {
 pub(crate) struct Offer {
     pub(crate) seq: u64,
     pub(crate) producer: Producer,
-    /// The queue that the record is the first of.
+    /// The queue that the record is the first of, if it was held back before.
     pub(crate) from: Option<HoldQueue>,
     pub(crate) now: Instant,
 }
@@ -114,23 +121,23 @@ pub(crate) struct Offer {
 #[derive(Debug, Default)]
 struct State {
     in_flight: InFlight,
-    /// The record whose partition is not known, and its producer.
+    /// The sequence number of the unplaced record, and the id of its producer.
     unplaced: Option<(u64, u32)>,
-    /// How many partitions there were when a partitioner was last asked. 0: none was asked yet.
+    /// The number of partitions at the last call of any partitioner. 0: none was called yet.
     count: i32,
     /// Records queued in [`HoldQueue::Topic`].
     queued: u64,
     /// Records in any queue.
     all_queued: u64,
-    /// Those that were used. Not a list: a row may name any number.
+    /// The partitions that were used. A map, because a row may name any number.
     partitions: BTreeMap<i32, Partition>,
-    /// Where records without a key go, and since when.
+    /// The current partition of records without a key, and since when.
     keyless: Option<(i32, Instant)>,
     /// A retry of the queues was requested, and the sender has not started it.
     retry_pending: bool,
 }
 
-/// Records of a topic in flight, by producer.
+/// Numbers of records of a topic in flight, by the producer's id.
 #[derive(Debug, Default)]
 struct InFlight(Vec<(u32, u64)>);
 
@@ -155,7 +162,7 @@ impl InFlight {
         self.0.is_empty()
     }
 
-    /// Whether none is in another producer.
+    /// Whether no record is in another producer.
     fn only_in(&self, producer: u32) -> bool {
         self.0.iter().all(|(id, _)| *id == producer)
     }
@@ -163,26 +170,27 @@ impl InFlight {
 
 #[derive(Debug, Default)]
 struct Partition {
-    /// All of them in the owner.
+    /// Records in flight, all in the owner.
     in_flight: u64,
-    /// Records in its queue.
+    /// Records in the partition's queue.
     queued: u64,
     owner: Owner,
-    /// The owner before. The partition may still be open for it.
+    /// The previous owner. The partition may still be open for it.
     former: Owner,
 }
 
 /// A producer at a partition.
 #[derive(Debug, Default)]
 struct Owner {
-    /// 0: nobody.
+    /// The producer's id; 0: none.
     producer: u32,
-    /// The last acknowledgement, if that opens the partition.
+    /// When the last record was acknowledged, if that opens the partition.
     acknowledged: Option<Instant>,
 }
 
 impl Partition {
-    /// Whether the producer may send a record there now. If nothing is in flight it becomes the owner.
+    /// Whether the producer may send a record to the partition now. If no record is in flight, the
+    /// producer becomes the owner.
     fn takes(&mut self, producer: Producer, now: Instant) -> bool {
         if self.in_flight == 0 {
             self.own(producer.id);
@@ -210,7 +218,8 @@ impl Partition {
 }
 
 impl State {
-    /// Counts a record in: in flight to a partition, if a producer may send it there now, or else in the queue.
+    /// Counts a record as in flight if its producer may send it to the partition now, and else as
+    /// queued.
     fn admit(&mut self, partition: i32, offer: Offer) -> Result<(), HoldQueue> {
         let there = self.partitions.entry(partition).or_default();
         let own = HoldQueue::Partition(partition);
@@ -225,11 +234,11 @@ impl State {
         Err(own)
     }
 
-    /// Whether a record may go on to its partition: no record is unplaced, and what is queued in the topic's queue
-    /// came after it. If not it is queued there, or stays where it was.
+    /// Whether a record may proceed to its partition: no record is unplaced, and the records in the
+    /// topic's queue came after it. If not, it is queued in the topic's queue or stays in its own.
     fn passes_topic(&mut self, from: Option<HoldQueue>) -> Result<(), HoldQueue> {
         if self.unplaced.is_some() || (from.is_none() && self.queued > 0) {
-            // The first of its partition's queue stays there.
+            // The first record of a queue stays there.
             let queue = from.unwrap_or(HoldQueue::Topic);
             self.hold(queue, from);
             return Err(queue);
@@ -237,7 +246,8 @@ impl State {
         Ok(())
     }
 
-    /// The partition of a record for which hashing chooses `choice` of `count`.
+    /// The partition of a record for which hashing chooses `choice` of `count`: `choice`, or the
+    /// current partition of records without a key.
     fn choose(
         &mut self,
         (choice, count): (i32, i32),
@@ -245,12 +255,12 @@ impl State {
         keyless: Keyless,
         now: Instant,
     ) -> i32 {
-        let (false, Keyless::Sticky(sticks)) = (keyed, keyless) else {
+        let (false, Keyless::Sticky(linger)) = (keyed, keyless) else {
             return choice;
         };
         match self.keyless {
             Some((last, since))
-                if last < count && now.saturating_duration_since(since) < sticks =>
+                if last < count && now.saturating_duration_since(since) < linger =>
             {
                 last
             }
@@ -286,7 +296,7 @@ impl State {
         }
     }
 
-    /// Whether to request a retry: if some queue may go on, and no request is pending.
+    /// Whether to request a retry: a queue may proceed, and no request is pending.
     fn request_retry(&mut self, may_go_on: bool) -> bool {
         let requests = may_go_on && self.all_queued > 0 && !self.retry_pending;
         self.retry_pending |= requests;
@@ -295,7 +305,7 @@ impl State {
 }
 
 impl PartitionGate {
-    /// Nothing is open.
+    /// A gate without an open partition.
     pub(crate) fn new(topic: usize, keyless: Keyless) -> Self {
         Self {
             topic,
@@ -308,21 +318,23 @@ impl PartitionGate {
         lock(&self.state)
     }
 
-    /// The topic's number.
+    /// The topic's number in the sink.
     pub(crate) fn topic(&self) -> usize {
         self.topic
     }
 
-    /// Whether records without a key are hashed too, all to one partition.
+    /// Whether records without a key are hashed, too, so that all belong to one partition.
     pub(crate) fn hashes_all(&self) -> bool {
         self.keyless == Keyless::Hashed
     }
 
-    /// A record is offered that names no partition. `knows`: what its producer knows of the topic. `hash`: a
-    /// partition of so many, by the key.
+    /// Offers a record that names no partition. `knows`: what the producer knows of the topic.
+    /// `hash`: the partition of the key, by the number of partitions.
     ///
-    /// `Err`: the record is held in that queue. `Ok(None)`: then comes [`place`](Self::place), or the record stays
-    /// unplaced, or [`withdraw`](Self::withdraw). `Ok(Some)`: the gate has chosen, and the record is counted there.
+    /// `Err`: the record is held in that queue. `Ok(None)`: the record has entered without a
+    /// partition; then [`place`](Self::place) or [`withdraw`](Self::withdraw) is called, or the
+    /// record stays unplaced. `Ok(Some)`: the gate has chosen the partition, and the record counts
+    /// as in flight there.
     pub(crate) fn enter(
         &self,
         offer: Offer,
@@ -332,7 +344,8 @@ impl PartitionGate {
     ) -> Result<Option<i32>, HoldQueue> {
         let mut state = self.state();
         state.passes_topic(offer.from)?;
-        // It may stay unplaced, and come to any partition then: it must pass no queue of one.
+        // The record may stay unplaced and then belong to any partition, so no partition may have a
+        // queue.
         let passes_none = state.all_queued == state.queued;
         let alone = state.in_flight.is_empty();
         let only_here = knows != Knows::Nothing && state.in_flight.only_in(offer.producer.id);
@@ -343,7 +356,7 @@ impl PartitionGate {
             return Ok(None);
         }
         let count = match knows {
-            // It would refuse a partition that it does not know.
+            // The producer would refuse a partition that it does not know.
             Knows::Partitions(count) => count,
             Knows::Topic | Knows::Nothing => state.count,
         };
@@ -351,7 +364,7 @@ impl PartitionGate {
             state.hold(HoldQueue::Topic, offer.from);
             return Err(HoldQueue::Topic);
         }
-        // Every record without a key has the same hash.
+        // All records without a key have the same hash, so the next partition is chosen instead.
         let choice = match state.keyless {
             Some((last, _)) if !keyed && !self.hashes_all() => (last + 1) % count,
             _ => hash(count),
@@ -361,8 +374,8 @@ impl PartitionGate {
         Ok(Some(partition))
     }
 
-    /// The partitioner's choice for the record that has just entered, one of `count`. `Err`: it is queued there,
-    /// and counts as never having entered.
+    /// Enters the partitioner's choice, one of `count`, for the record that has just entered.
+    /// `Err`: the record is held in that queue, and does not count as entered any more.
     pub(crate) fn place(
         &self,
         offer: Offer,
@@ -375,7 +388,7 @@ impl PartitionGate {
         let partition = state.choose((choice, count), keyed, self.keyless, offer.now);
         state.unplaced = None;
         state.in_flight.remove(offer.producer.id);
-        // It has left its queue when it entered.
+        // The record left its queue when it entered.
         state.admit(
             partition,
             Offer {
@@ -386,9 +399,9 @@ impl PartitionGate {
         Ok(partition)
     }
 
-    /// The partitioner was asked about a record that was queued before, and has chosen one of `count`.
+    /// Enters the partitioner's late choice, one of `count`, for an unplaced record.
     ///
-    /// True: a queue should be tried again, see [`retry_started`](Self::retry_started).
+    /// True: the queues must be retried, see [`retry_started`](Self::retry_started).
     #[must_use]
     pub(crate) fn placed_late(&self, seq: u64, partition: i32, count: i32) -> bool {
         let mut state = self.state();
@@ -404,15 +417,16 @@ impl PartitionGate {
         state.request_retry(true)
     }
 
-    /// A record is offered whose partition is known; as with [`enter`](Self::enter).
+    /// Offers a record whose partition is known; otherwise as [`enter`](Self::enter).
     pub(crate) fn enter_at(&self, partition: i32, offer: Offer) -> Result<(), HoldQueue> {
         let mut state = self.state();
-        // The unplaced record may come to the same partition.
+        // An unplaced record may belong to the same partition.
         state.passes_topic(offer.from)?;
         state.admit(partition, offer)
     }
 
-    /// The record that has entered, and was placed there or not, was not taken after all.
+    /// Removes a record that has entered, with or without a partition, because librdkafka refused
+    /// it.
     pub(crate) fn withdraw(&self, producer: Producer, partition: Option<i32>) {
         let mut state = self.state();
         state.in_flight.remove(producer.id);
@@ -426,15 +440,17 @@ impl PartitionGate {
         }
     }
 
-    /// The sender starts to retry the queues: from now on another retry may be requested.
+    /// Notes that the sender starts to retry the queues: from now on another retry may be
+    /// requested.
     pub(crate) fn retry_started(&self) {
         self.state().retry_pending = false;
     }
 
-    /// A broker has acknowledged a record of this producer. `fresh`: its timestamp is less than [`OPEN`] old. A broker
-    /// reckons by the timestamp of the last record when it forgets a producer, so an older one opens nothing.
+    /// Enters an acknowledged record of this producer. `fresh`: its timestamp is less than [`OPEN`]
+    /// old. A broker drops the state of a producer by the timestamp of its last record, so an older
+    /// record opens nothing.
     ///
-    /// True: a queue should be tried again, see [`retry_started`](Self::retry_started).
+    /// True: the queues must be retried, see [`retry_started`](Self::retry_started).
     #[must_use]
     pub(crate) fn delivered(
         &self,
@@ -458,8 +474,9 @@ impl PartitionGate {
             there.owner.acknowledged = fresh.then_some(now);
         }
         if !was_unplaced {
-            // librdkafka moves records when a topic is made anew with fewer partitions: the count of one
-            // then stays too high, and that of another would fall too low.
+            // librdkafka moves records when a topic is created again with fewer partitions: the
+            // count of one partition then stays too high, and that of another would become
+            // negative.
             there.in_flight = there.in_flight.saturating_sub(1);
         }
         let goes_on = there.queued > 0 && there.in_flight == 0;

@@ -28,8 +28,7 @@ fn of(producer: Producer, seq: u64, from: Option<HoldQueue>, now: Instant) -> Of
     }
 }
 
-/// Offers a record with a key, of partition 3 or another, to a producer that knows the topic. `Err`: where it is
-/// queued.
+/// Offers a record with a key that hashes to `partition`, to a producer that knows the topic.
 fn offer_to(
     gate: &PartitionGate,
     producer: Producer,
@@ -68,7 +67,7 @@ fn enter_at(
     gate.enter_at(partition, of(LATENCY, 99, from, now))
 }
 
-/// Of a producer that does not know the topic yet.
+/// Offers a record to a producer that does not know the topic yet.
 fn enter(gate: &PartitionGate, seq: u64, now: Instant) -> Result<Option<i32>, HoldQueue> {
     gate.enter(of(LATENCY, seq, None, now), Knows::Nothing, true, |_| 3)
 }
@@ -109,7 +108,7 @@ fn the_first_record_of_a_partition_is_alone_until_it_is_acknowledged() {
     );
 }
 
-/// Would reorder a key's records: those in the queue came first.
+/// Otherwise a key's records would be reordered: those in the queue came first.
 #[test]
 fn no_record_passes_a_queue() {
     let (gate, now) = (gate(), Instant::now());
@@ -122,7 +121,7 @@ fn no_record_passes_a_queue() {
         assert_eq!(offer(&gate, 9, 3, None, now), Err(THREE), "{round}");
         assert_eq!(enter_at(&gate, 3, None, now), Err(THREE), "{round}");
         for _ in 0..3 {
-            // As many have come as have left.
+            // Two of five records stay: two more were queued in this round.
             assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
         }
         assert!(gate.state().partitions[&3].queued == 2);
@@ -137,8 +136,8 @@ fn no_record_passes_a_queue() {
     }
 }
 
-/// The queue may go on, and the sender has not heard of it yet: a producer that may keep a record aside
-/// would put the partition's next record before those in the queue.
+/// The queue may proceed, and the sender has not learnt of it yet: an unplaced record of the
+/// partition would pass those in the queue.
 #[test]
 fn an_unplaced_record_passes_no_queue() {
     for producer in [LATENCY, THROUGHPUT] {
@@ -170,7 +169,7 @@ fn one_retry_is_requested_until_it_is_started() {
 }
 
 #[test]
-fn it_closes_when_nothing_was_acknowledged_for_long() {
+fn a_partition_closes_when_nothing_was_acknowledged_for_long() {
     let (gate, start) = (gate(), Instant::now());
     assert!(enters(&gate, 0, 3, start));
     assert!(!delivered(&gate, 0, 3, true, start));
@@ -227,7 +226,8 @@ fn one_record_of_a_topic_is_unplaced() {
     assert_eq!(gate.state().all_queued, 0);
 }
 
-/// A topic may be unknown again, after it was deleted: the gate chooses as long as a partition has a queue.
+/// A topic may be unknown again after it was deleted: the gate chooses while a partition has a
+/// queue.
 #[test]
 fn no_record_is_unplaced_while_a_partition_has_a_queue() {
     let (gate, now) = (gate(), Instant::now());
@@ -246,7 +246,7 @@ fn no_record_is_unplaced_while_a_partition_has_a_queue() {
 }
 
 #[test]
-fn what_was_not_taken_leaves_no_trace() {
+fn a_withdrawn_record_leaves_no_trace() {
     let (gate, now) = (gate(), Instant::now());
     assert_eq!(enter(&gate, 0, now), Ok(None));
     gate.withdraw(LATENCY, None);
@@ -297,7 +297,7 @@ fn records_without_a_key_are_spread_also_where_the_gate_chooses() {
     assert_eq!(chosen, [4, 5, 6, 7].map(|partition| Ok(Some(partition))));
 }
 
-/// Would reorder a key's records: the requests of two producers are not ordered by anything.
+/// Otherwise a key's records could be reordered: nothing orders the requests of two producers.
 #[test]
 fn a_partition_changes_its_owner_only_when_nothing_is_in_flight() {
     for (first, second) in [(LATENCY, THROUGHPUT), (THROUGHPUT, LATENCY)] {
@@ -321,7 +321,7 @@ fn a_partition_changes_its_owner_only_when_nothing_is_in_flight() {
         assert_eq!(offer_to(second, 4, 3, Some(THREE)), Err(THREE), "not open");
         assert!(gate.delivered(3, 3, second, true, now));
         gate.retry_started();
-        // The broker knows both by now.
+        // The broker has state of both producers now.
         for (producer, seq) in [(second, 4), (second, 5)] {
             let from = (seq == 4).then_some(THREE);
             assert_eq!(offer_to(producer, seq, 3, from), Ok(()));
@@ -339,7 +339,7 @@ fn a_partition_changes_its_owner_only_when_nothing_is_in_flight() {
 }
 
 #[test]
-fn a_producer_of_one_request_needs_no_open_partition_but_the_whole_of_it() {
+fn a_producer_of_one_request_needs_ownership_but_no_open_partition() {
     let (gate, now) = (gate(), Instant::now());
     assert!(enters(&gate, 0, 3, now));
     let one = |seq, from| offer_to(&gate, ONE_REQUEST, seq, 3, from, now);
@@ -352,7 +352,7 @@ fn a_producer_of_one_request_needs_no_open_partition_but_the_whole_of_it() {
     assert!(!enters(&gate, 5, 3, now), "a producer of several");
 }
 
-/// The first record of a topic may be one for a partition that is down.
+/// The first record of a topic may belong to a partition that is down.
 #[test]
 fn a_record_that_is_placed_late_holds_back_its_partition_only() {
     let (gate, now) = (gate(), Instant::now());
@@ -369,7 +369,8 @@ fn a_record_that_is_placed_late_holds_back_its_partition_only() {
     assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
 }
 
-/// Else it might be unplaced and come to a partition of which another producer has records.
+/// Otherwise the record might be unplaced and belong to a partition with records in another
+/// producer.
 #[test]
 fn the_gate_chooses_where_another_producer_has_records_or_this_one_may_not_know() {
     let (gate, now) = (gate(), Instant::now());
@@ -408,9 +409,9 @@ fn the_gate_chooses_where_another_producer_has_records_or_this_one_may_not_know(
     );
 }
 
-/// Or nothing would ever be sent there again.
+/// Otherwise no record would ever be sent to the partition again.
 #[test]
-fn a_record_that_was_moved_holds_up_no_other_for_ever() {
+fn a_record_that_was_moved_does_not_block_its_partition_for_ever() {
     let (gate, now) = (gate(), Instant::now());
     let seventh = HoldQueue::Partition(7);
     assert!(enters(&gate, 0, 7, now));

@@ -20,7 +20,7 @@ use crate::producer::hold_queues::{HeldRecord, HoldQueues};
 use crate::producer::obstacle::Inquiry;
 use crate::producer::outcome::delivery_error;
 use crate::producer::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
-use crate::producer::producers::{CLOSING, Producers};
+use crate::producer::producers::{CLOSING_SLICE, Producers};
 use crate::producer::shared::Shared;
 use crate::producer::topic::NotQueued;
 use crate::producer::window::Window;
@@ -28,7 +28,7 @@ use crate::producer::window::Window;
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
                       must be made and everything unconfirmed sent again";
 
-/// Makes [`KafkaSink`]s of one configuration.
+/// Creates [`KafkaSink`]s of one configuration.
 #[derive(Debug)]
 pub struct KafkaSinkFactory {
     config: KafkaConfig,
@@ -37,8 +37,8 @@ pub struct KafkaSinkFactory {
 }
 
 impl KafkaSinkFactory {
-    /// Of sinks with two producers, one for latency and one for throughput; with one where the configuration fixes a
-    /// linger. Talks to nobody yet.
+    /// A factory of sinks with two producers, one for latency and one for throughput; with a single
+    /// one if the configuration fixes a linger. Does not connect.
     pub fn new(config: KafkaConfig) -> Self {
         Self {
             config,
@@ -47,7 +47,7 @@ impl KafkaSinkFactory {
         }
     }
 
-    /// With one producer, whatever the configuration says.
+    /// Makes sinks with a single producer, whatever the configuration.
     #[must_use]
     pub fn of_one_producer(self) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl KafkaSinkFactory {
         }
     }
 
-    /// With figures that somebody reads: librdkafka is asked for its statistics, too.
+    /// Counts in `stats`, and enables librdkafka's statistics.
     #[must_use]
     pub fn with_stats(self, stats: Arc<SinkStats>) -> Self {
         Self {
@@ -71,14 +71,18 @@ impl SinkFactory for KafkaSinkFactory {
     type Sink = KafkaSink;
     type Error = KafkaError;
 
-    /// Starts the client's threads. Reads certificates, resolves and connects in the background.
+    /// Reads certificates and starts the client's threads, which resolve and connect in the
+    /// background.
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
         let stats = Arc::clone(&self.stats);
-        match self.config.bulk_linger().filter(|_| self.two_modes) {
-            linger @ Some(_) => KafkaSink::gated(&self.config, linger, deliveries, stats),
-            // One that is alone fills requests while others are in flight, and goes without gates.
-            None => KafkaSink::new(&self.config, deliveries, stats),
+        let linger = self.config.bulk_linger().filter(|_| self.two_modes);
+        if linger.is_some() {
+            return KafkaSink::gated(&self.config, linger, deliveries, stats);
         }
+        // A single producer needs no gates: it has one request in flight, and fills the next
+        // meanwhile.
+        let client = self.config.client_config();
+        KafkaSink::new(&self.config, &client, None, None, deliveries, stats)
     }
 
     fn disposition(error: &KafkaError) -> Disposition {
@@ -88,96 +92,81 @@ impl SinkFactory for KafkaSinkFactory {
 
 /// A Kafka producer, or two of them: see [`KafkaSinkFactory`].
 ///
-/// After the first record that was not delivered, whatever the reason, everything queued is reported
-/// as failed and every further record refused, both [`Disposition::Retryable`]: a fresh sink is
-/// needed. The record that failed has its own disposition, so among the reports the worst counts.
+/// After the first record that is not delivered, for whatever reason, all queued records are
+/// reported as failed and every further record is refused, both as [`Disposition::Retryable`]: a
+/// new sink is needed. The record that failed has its own disposition, so the worst of the reports
+/// counts.
 ///
-/// Dropping it without [`close`](Sink::close) **blocks** for a moment: what is queued or in flight is
-/// purged and reported as failed.
+/// Dropping it without [`close`](Sink::close) **blocks** for a moment: queued and in-flight records
+/// are purged and reported as failed.
 pub struct KafkaSink {
     creator: Option<TopicCreator>,
     topics: Topics,
     pub(crate) producers: Producers,
     pub(crate) shared: Arc<Shared>,
     message_max_bytes: String,
-    /// The same as a number.
+    /// `message_max_bytes` as a number.
     message_max_size: usize,
-    /// What topics' gates are made with, if topics have gates.
+    /// The setting of the topics' gates; `None`: topics have no gates.
     gates: Option<Keyless>,
-    /// Accepted, and held back by gates.
+    /// Accepted records that gates hold back.
     hold_queues: HoldQueues,
     inquiry: Inquiry,
     closed: bool,
 }
 
-/// The topics seen so far, numbered.
+/// The topics seen so far, by number.
 #[derive(Default)]
 struct Topics {
     all: Vec<(Box<str>, Option<Arc<PartitionGate>>)>,
     index: HashMap<Box<str>, usize>,
-    /// Where the last record went: outboxes come in runs.
+    /// The topic of the last record: consecutive records often have the same topic.
     last: usize,
 }
 
 impl KafkaSink {
-    /// Of one producer with one request in flight to a broker, and without gates.
-    pub(crate) fn new(
-        config: &KafkaConfig,
-        deliveries: Arc<dyn Deliveries>,
-        stats: Arc<SinkStats>,
-    ) -> Result<Self, KafkaError> {
-        Self::with_client(config, &config.client_config(), deliveries, stats)
-    }
-
-    /// The same with this configuration of the client: tests show what its fixed values are good for.
-    pub(crate) fn with_client(
-        config: &KafkaConfig,
-        client: &ClientConfig,
-        deliveries: Arc<dyn Deliveries>,
-        stats: Arc<SinkStats>,
-    ) -> Result<Self, KafkaError> {
-        Self::assemble(config, deliveries, stats, None, |shared| {
-            Producers::new(config, client, Requests::One, None, shared)
-        })
-    }
-
-    /// Of a producer that may have several requests in flight to a broker, and a second one with this linger if
-    /// there is to be one.
-    pub(crate) fn gated(
+    /// A sink with gates: a producer that may have several requests in flight to a broker, and with
+    /// a `linger` a second one for throughput.
+    fn gated(
         config: &KafkaConfig,
         linger: Option<Duration>,
         deliveries: Arc<dyn Deliveries>,
         stats: Arc<SinkStats>,
     ) -> Result<Self, KafkaError> {
-        let (client, keyless) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
-        Self::assemble(config, deliveries, stats, Some(keyless), |shared| {
-            Producers::new(config, &client, Requests::Several, linger, shared)
-        })
+        let (client, gates) = KafkaConfig::for_gates(config.client_config(), Requests::Several);
+        Self::new(config, &client, Some(gates), linger, deliveries, stats)
     }
 
-    fn assemble(
+    /// A sink whose first producer has the configuration `client`. Without `gates` it is the only
+    /// producer, and has one request in flight to a broker.
+    fn new(
         config: &KafkaConfig,
+        client: &ClientConfig,
+        gates: Option<Keyless>,
+        linger: Option<Duration>,
         deliveries: Arc<dyn Deliveries>,
         stats: Arc<SinkStats>,
-        gates: Option<Keyless>,
-        producers: impl FnOnce(Arc<Shared>) -> Result<Producers, KafkaError>,
     ) -> Result<Self, KafkaError> {
         let options = config.options();
         let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes);
         let shared = Arc::new(Shared::new(Arc::clone(&deliveries), window, stats));
-        let producers = producers(Arc::clone(&shared))?;
-        let creator = options
-            .topics
-            .is_some()
-            .then(|| TopicCreator::start(config, deliveries))
-            .transpose()?;
+        let requests = match gates {
+            Some(_) => Requests::Several,
+            None => Requests::One,
+        };
+        let producers = Producers::new(config, client, requests, linger, Arc::clone(&shared))?;
+        let creator = match &options.topics {
+            Some(topics) => Some(TopicCreator::start(config, topics, deliveries)?),
+            None => None,
+        };
         Ok(Self {
             creator,
             topics: Topics::default(),
             producers,
             shared,
             message_max_bytes: config.message_max_bytes().to_owned(),
-            // The configuration was checked: what is no number is left to librdkafka.
+            // librdkafka has accepted the value. If it is no number here, only librdkafka checks
+            // sizes.
             message_max_size: config.message_max_bytes().parse().unwrap_or(usize::MAX),
             gates,
             hold_queues: HoldQueues::default(),
@@ -186,12 +175,13 @@ impl KafkaSink {
         })
     }
 
-    /// Records that were accepted and not yet reported.
+    /// The number of records accepted and not yet reported.
     pub fn in_flight(&self) -> u64 {
         self.shared.window.in_flight()
     }
 
-    /// The number of a topic.
+    /// The number of a topic, which is added if it is new. An error if records to it are refused or
+    /// cannot be accepted yet.
     fn topic(&mut self, name: &str) -> Result<usize, SendError> {
         let topics = &mut self.topics;
         if let Some((last, _)) = topics.all.get(topics.last)
@@ -207,7 +197,7 @@ impl KafkaSink {
             return Err(refused(name, reason, Some(Poison::Unroutable)));
         }
         match self.creator.as_ref().map(|creator| creator.status(name)) {
-            None | Some(TopicStatus::There) => {}
+            None | Some(TopicStatus::Exists) => {}
             Some(TopicStatus::Pending) => return Err(SendError::Full),
             Some(TopicStatus::Denied(error)) => return Err(SendError::Refused(error)),
         }
@@ -221,7 +211,7 @@ impl KafkaSink {
         Ok(at)
     }
 
-    /// Offers a record to the producer of the moment, under its gate.
+    /// Offers a record to the current producer, through the topic's gate.
     fn offer(
         producers: &mut Producers,
         (name, gate): &(Box<str>, Option<Arc<PartitionGate>>),
@@ -231,7 +221,7 @@ impl KafkaSink {
     ) -> Result<(), NotQueued> {
         let (seq, timestamp_ms, from) = queued;
         let topic = producers.current().topic(at, name, gate.as_ref());
-        // The build is refused where usize is narrower.
+        // `usize` has at least 64 bits: asserted in `ffi`.
         topic
             .map_err(NotQueued::Refused)?
             .produce(record, timestamp_ms, seq as usize, from)
@@ -241,18 +231,18 @@ impl KafkaSink {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        // First, so that no capacity() comes after the end.
+        // First, so that `capacity` is not called after the end.
         self.creator = None;
-        self.inquiry.end();
+        self.inquiry.join();
         let until = Instant::now() + grace;
-        // Each time those have been reported that others are queued behind.
+        // Retry the queues as long as records that others wait for are reported.
         while !self.hold_queues.is_empty() && Instant::now() < until && !self.shared.broken() {
             self.producers
-                .flush(until.min(Instant::now() + CLOSING), CLOSING);
+                .flush(until.min(Instant::now() + CLOSING_SLICE), CLOSING_SLICE);
             self.resume();
         }
         self.fail_held_records();
-        self.producers.flush(until, CLOSING);
+        self.producers.flush(until, CLOSING_SLICE);
         self.producers.close();
     }
 
@@ -268,7 +258,7 @@ impl KafkaSink {
         }
     }
 
-    /// Hands the first of a queue over, and the next, until one is held back.
+    /// Sends the records of a queue from its head, until one is held back.
     fn advance(&mut self, at: usize, queue: HoldQueue) {
         while !self.shared.broken()
             && let Some(topic) = self.topics.all.get(at)
@@ -292,7 +282,7 @@ impl KafkaSink {
             match produced {
                 Ok(()) => {}
                 Err(Ok(other)) => self.hold_queues.push(at, other, first),
-                // It was accepted: now it can only fail.
+                // The record was accepted before, so it is reported as failed.
                 Err(Err(error)) => fail(&self.shared, &first, error),
             }
         }
@@ -319,8 +309,8 @@ impl Sink for KafkaSink {
         self.resume();
         let at = self.topic(record.topic)?;
         let timestamp_ms = check_record(record)?;
-        // librdkafka would refuse it, but not before the gate lets it go: what is accepted and refused
-        // then breaks the producer.
+        // librdkafka would refuse the record, too, but perhaps after a gate held it back: a record
+        // that was accepted and then fails breaks the sink.
         if record.payload_bytes() > self.message_max_size {
             return Err(SendError::Refused(refusal(
                 record,
@@ -355,21 +345,22 @@ impl Sink for KafkaSink {
         )))
     }
 
-    /// Hands over what gates have held back and hold back no longer, and gives up a producer that is not wanted. If
-    /// the sink is broken, all that is held back is reported as failed: the relay waits for those reports before it
-    /// starts anew.
+    /// Sends held records that the gates admit now, and closes a producer that is not used any
+    /// more. If the sink is broken, reports all held records as failed: the relay waits for those
+    /// reports before it restarts.
     fn poll(&mut self) {
         if self.shared.broken() {
             self.fail_held_records();
         } else {
             self.resume();
         }
-        self.producers.tidy();
-        self.shared.note_in_flight();
+        self.producers.close_unused();
+        self.shared.update_in_flight_stats();
     }
 
-    /// From the next record on each is offered to the producer of this mode. If the partition has records in flight
-    /// in the other producer the record is held back until those were reported; no other partition waits.
+    /// Selects the producer that records are offered to from now on. A record whose partition has
+    /// records in flight in the other producer is held back until those are reported; no other
+    /// partition waits.
     fn set_mode(&mut self, mode: BatchingMode) {
         self.producers.set_mode(mode);
     }
@@ -389,7 +380,7 @@ impl Sink for KafkaSink {
     }
 }
 
-/// Reports a record as failed that never came to librdkafka.
+/// Reports a held record as failed.
 fn fail(shared: &Shared, queued: &HeldRecord, error: DeliveryError) {
     shared.failed(queued.seq, error);
     if shared.window.give_back(queued.weight) {
@@ -397,7 +388,7 @@ fn fail(shared: &Shared, queued: &HeldRecord, error: DeliveryError) {
     }
 }
 
-/// Why librdkafka does not take a record.
+/// The error of a record that librdkafka refuses.
 fn refusal(record: &Record<'_>, code: RDKafkaErrorCode, message_max_bytes: &str) -> DeliveryError {
     match code {
         RDKafkaErrorCode::MessageSizeTooLarge => error_about(
@@ -423,28 +414,28 @@ fn refusal(record: &Record<'_>, code: RDKafkaErrorCode, message_max_bytes: &str)
     }
 }
 
-/// What librdkafka would not refuse itself, or would take for something else. Returns the timestamp
-/// in its terms.
+/// Refuses records that librdkafka would accept or misinterpret. Returns the timestamp for
+/// librdkafka.
 fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
     let problem = |reason: String| Err(refused(record.topic, reason, Some(Poison::Rejected)));
-    // A NUL would end the name for the code that reads it back from the report.
+    // In the report, a NUL would end the name.
     if record.headers.iter().any(|h| h.name.contains('\0')) {
         return problem("the name of a header contains a NUL".to_owned());
     }
-    // To librdkafka -1 is "choose one".
+    // For librdkafka -1 means "choose a partition".
     if let Some(partition) = record.partition.filter(|p| *p < 0) {
         return problem(format!("there is no partition {partition}"));
     }
     match record.timestamp_ms {
         None => Ok(0),
         Some(ms) if ms < 0 => problem("the timestamp is before 1970".to_owned()),
-        // To librdkafka 0 is "now"; a millisecond beside the truth is nearer to it.
+        // For librdkafka 0 means "now"; 1 is a millisecond off.
         Some(ms) => Ok(ms.max(1)),
     }
 }
 
-/// Refused without asking the broker: for good if it is the record's fault, else until there is a
-/// fresh producer.
+/// A refusal without asking the broker: permanent if it is the record's fault, and otherwise until
+/// there is a new producer.
 fn refused(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> SendError {
     SendError::Refused(error_about(topic, reason, poison))
 }

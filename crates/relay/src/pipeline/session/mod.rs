@@ -1,4 +1,5 @@
-//! A sink with the core that reads its acknowledgements, from its creation to its end.
+//! Sink sessions: a sink with the core that reads its acknowledgements, created and dropped
+//! together.
 
 pub(super) mod poll_while;
 pub(super) mod reports;

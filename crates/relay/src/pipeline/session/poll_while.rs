@@ -7,8 +7,9 @@ use walrelay_sink::Sink;
 
 use super::sink_session::SinkSession;
 
-/// Waits while there is no connection, and polls the sink meanwhile, which goes on sending what it has accepted.
-/// `None`: the lease expired at `expires_at`, so the sink must be given up.
+/// Waits while there is no connection, and polls the sink meanwhile, so that it goes on sending the
+/// records that it has accepted. `None`: the lease expired at `expires_at`, so the sink must be
+/// dropped.
 pub(in crate::pipeline) async fn poll_while<K: Sink, T>(
     session: &mut Option<SinkSession<K>>,
     expires_at: Option<Instant>,
@@ -19,7 +20,7 @@ pub(in crate::pipeline) async fn poll_while<K: Sink, T>(
     };
     let expired = async {
         match expires_at {
-            // Beyond it: at this very instant the lease still holds.
+            // A moment later, because at `at` itself the lease is still valid.
             Some(at) => sleep_until(at + Duration::from_millis(1)).await,
             None => std::future::pending().await,
         }
@@ -80,7 +81,8 @@ mod tests {
         fn close(self, _: Duration) {}
     }
 
-    /// Otherwise the sink would keep what it has accepted for as long as the database is away.
+    /// Otherwise the sink would not send the records that it has accepted while the database is
+    /// down.
     #[tokio::test]
     async fn a_sink_goes_on_while_there_is_no_connection() {
         let ring = Arc::new(AckRing::new(64));
@@ -98,7 +100,7 @@ mod tests {
             reports: Arc::clone(&reports),
         });
         let connected = async {
-            // Once at the beginning, and once for each time that the sink asks for it.
+            // Polled once at the beginning, and once for each wake-up by the sink.
             for times in 1..4 {
                 while polled.times.load(Ordering::SeqCst) < times {
                     polled.changed.notified().await;

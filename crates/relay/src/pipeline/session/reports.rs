@@ -5,8 +5,8 @@ use tokio::sync::Notify;
 use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_sink::{Deliveries, DeliveryError, Disposition};
 
-/// What the sink's threads and the pipeline's task share: delivered records become bits of the
-/// ring, the first failure is kept, the task is woken.
+/// The delivery reports, shared by the sink's threads and the pipeline's task. A report sets the
+/// record's bit in the ring, keeps the most severe failure, and wakes the task if it is parked.
 #[derive(Debug)]
 pub(crate) struct Reports {
     ring: Arc<AckRing>,
@@ -14,14 +14,14 @@ pub(crate) struct Reports {
     wake: Notify,
 }
 
-/// The gravest failure; of equally grave ones that with the lowest sequence number, the one nearest
-/// to the cause.
+/// The most severe failure by [`severity`]. Of equally severe failures it is the one with the lowest
+/// sequence number, which is nearest to the cause.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
-    /// The record.
+    /// The sequence number of the record.
     pub(crate) seq: u64,
-    /// The last record of which something equally grave was reported as its own fault: a broker that
-    /// refuses a request says it of each record in it.
+    /// The highest sequence number with an equally severe failure that is the record's own fault: if
+    /// a broker refuses a request, each record of the request gets the same report.
     pub(crate) last: u64,
     pub(crate) error: DeliveryError,
 }
@@ -39,7 +39,7 @@ impl Reports {
         &self.ring
     }
 
-    /// The gravest failure so far. Looks at the lock only if the ring says that there is one.
+    /// The most severe failure so far. Locks only if the ring contains a failed record.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.ring.nacked()?;
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,22 +66,22 @@ impl Deliveries for Reports {
     fn failed(&self, seq: u64, error: DeliveryError) {
         {
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-            let grave = |seq: u64, error: &DeliveryError| (gravity(error), Reverse(seq));
+            let rank = |seq: u64, error: &DeliveryError| (severity(error), Reverse(seq));
             match failure.as_mut() {
-                Some(known) if gravity(&known.error) == gravity(&error) && is_own(&error) => {
+                Some(known) if severity(&known.error) == severity(&error) && is_own(&error) => {
                     known.last = known.last.max(seq);
                     if seq < known.seq {
                         (known.seq, known.error) = (seq, error);
                     }
                 }
-                Some(known) if grave(seq, &error) <= grave(known.seq, &known.error) => {}
+                Some(known) if rank(seq, &error) <= rank(known.seq, &known.error) => {}
                 _ => {
                     let last = seq;
                     *failure = Some(Failure { seq, last, error });
                 }
             }
         }
-        // The ring last: the task that sees the nack there finds the error here.
+        // Set the ring's bit last, so that a task that sees it finds the failure.
         self.wake_if(self.ring.nack(Seq::new(seq)));
     }
 
@@ -90,21 +90,43 @@ impl Deliveries for Reports {
     }
 }
 
-/// Of two failures that a retry may mend, the one that is the record's own fault is the cause: the
-/// others were given up with it.
-pub(crate) fn gravity(error: &DeliveryError) -> (u8, bool) {
-    (rank(error.disposition), is_own(error))
+/// The order of failures: first by disposition, then whether the failure is the record's own fault.
+/// A record's own failure is the cause; other records fail because they were given up with it.
+pub(crate) fn severity(error: &DeliveryError) -> (Disposition, bool) {
+    (error.disposition, is_own(error))
 }
 
 fn is_own(error: &DeliveryError) -> bool {
     error.poison.is_some()
 }
 
-/// How grave a failure is: what cannot pass outweighs what may.
-fn rank(disposition: Disposition) -> u8 {
-    match disposition {
-        Disposition::Retryable => 0,
-        Disposition::Configuration => 1,
-        Disposition::Fatal => 2,
+#[cfg(test)]
+mod tests {
+    use walrelay_sink::Poison;
+
+    use super::*;
+
+    #[test]
+    fn the_graver_of_two_failures_decides_and_of_equal_ones_the_records_own() {
+        let error = |(disposition, poison)| DeliveryError {
+            topic: Arc::from("orders"),
+            reason: "no".to_owned(),
+            disposition,
+            poison,
+        };
+        let ascending = [
+            Disposition::Retryable,
+            Disposition::Configuration,
+            Disposition::Fatal,
+        ]
+        .map(|disposition| [(disposition, None), (disposition, Some(Poison::Rejected))]);
+        for pair in ascending.as_flattened().windows(2) {
+            for (first, second) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+                let reports = Reports::new(Arc::new(AckRing::new(64)));
+                reports.failed(0, error(first));
+                reports.failed(1, error(second));
+                assert_eq!(reports.failure().expect("both").error, error(pair[1]));
+            }
+        }
     }
 }

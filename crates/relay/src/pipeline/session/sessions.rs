@@ -17,15 +17,15 @@ use crate::interface::environment::Counts;
 use crate::pipeline::settings::{OnUpdate, Settings};
 use crate::poison::PoisonDecisions;
 
-/// The sink sessions of a run, one after the other, and what outlives each.
+/// The sink sessions of a run, one after the other, and the data that outlives each.
 pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     factory: F,
     pub(in crate::pipeline) current: Option<SinkSession<F::Sink>>,
-    /// Between two sessions: the router, and what was decided about events.
+    /// The router and the poison decisions, between two sessions.
     idle: Option<(Router, PoisonDecisions)>,
     /// The figures of the sessions that ended.
     counts: Counts,
-    pub(in crate::pipeline) owed: Owed,
+    pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }
 
 impl<F: SinkFactory> Sessions<F> {
@@ -35,7 +35,7 @@ impl<F: SinkFactory> Sessions<F> {
             current: None,
             idle: Some((router, decisions)),
             counts: Counts::default(),
-            owed: Owed::default(),
+            unconfirmed: UnconfirmedEvents::default(),
         }
     }
 
@@ -82,7 +82,8 @@ impl<F: SinkFactory> Sessions<F> {
         })
     }
 
-    /// Drops the current session. What is in flight is given up: it is not confirmed, so it is sent again.
+    /// Drops the current session. Records in flight are given up: they are not confirmed, so they
+    /// are sent again.
     pub(in crate::pipeline) async fn discard(&mut self) {
         if let Some(session) = self.current.take() {
             let core = close(session).await;
@@ -90,21 +91,22 @@ impl<F: SinkFactory> Sessions<F> {
         }
     }
 
-    /// Keeps of a closed session's core what the next one starts with, and what is owed. Returns the decisions.
+    /// Keeps the router, the decisions, the figures and the unconfirmed events of a closed session's
+    /// core. Returns the decisions.
     pub(in crate::pipeline) fn keep(&mut self, mut core: Core) -> &mut PoisonDecisions {
         core.advance();
-        self.owed.add(core.unacknowledged());
-        self.owed.forget_before(core.confirmed());
+        self.unconfirmed.add(core.unacknowledged());
+        self.unconfirmed.forget_before(core.confirmed());
         self.counts = self.counts.plus(core.counts());
         &mut self.idle.insert(core.into_parts()).1
     }
 }
 
-/// Closes the sink. The core remembers which events its records stood for.
+/// Closes the sink. Returns the core, which knows the events of the records in flight.
 pub(in crate::pipeline) async fn close<K: Sink + 'static>(session: SinkSession<K>) -> Core {
     let SinkSession { core, sink, .. } = session;
     debug!(in_flight = core.in_flight(), "closing the sink");
-    // Closing blocks. A panic in there leaves nothing to be done here.
+    // `close` blocks, so it runs on a blocking thread. A panic in it is only logged.
     if let Err(error) = spawn_blocking(move || sink.close(Duration::ZERO)).await {
         warn!(%error, "closing the sink failed");
     }
@@ -117,18 +119,18 @@ impl<F: SinkFactory> fmt::Debug for Sessions<F> {
     }
 }
 
-/// Events of dropped sinks that were enqueued, or refused, and are not confirmed.
-/// As long as there are any, a relay that stops is not drained, whatever it did since.
+/// Events of dropped sinks that were enqueued, or refused, and are not confirmed. While there are
+/// any, a stop is not reported as drained.
 ///
-/// One entry for each transaction that was in flight.
+/// There is one entry for each transaction that was in flight.
 #[derive(Debug, Default)]
-pub(in crate::pipeline) struct Owed {
-    /// The start of each transaction's commit record, and how many events.
+pub(in crate::pipeline) struct UnconfirmedEvents {
+    /// The number of events by the start of the transaction's commit record.
     events: BTreeMap<u64, u64>,
 }
 
-impl Owed {
-    /// Takes in what was in flight. What is sent again is counted once.
+impl UnconfirmedEvents {
+    /// Adds events that were in flight or refused. Events that are sent again count once.
     pub(in crate::pipeline) fn add(&mut self, events: impl IntoIterator<Item = (u64, u64)>) {
         for (lsn, count) in events {
             let known = self.events.entry(lsn).or_default();
@@ -136,17 +138,17 @@ impl Owed {
         }
     }
 
-    /// Everything before this is confirmed.
+    /// Forgets transactions before `confirmed`, which are confirmed.
     pub(in crate::pipeline) fn forget_before(&mut self, confirmed: CommitEnd) {
         self.events = self.events.split_off(&confirmed.lsn().get());
     }
 
-    /// The log is another one from here on, and is read again.
+    /// Forgets all events: the timeline changed, or another relay sends them.
     pub(in crate::pipeline) fn forget(&mut self) {
         self.events.clear();
     }
 
-    /// How many events.
+    /// The number of events.
     pub(in crate::pipeline) fn count(&self) -> u64 {
         self.events.values().sum()
     }
@@ -160,17 +162,17 @@ mod tests {
 
     #[test]
     fn events_are_counted_once_and_until_they_are_confirmed() {
-        let mut owed = Owed::default();
-        owed.add([(8, 3), (10, 2)]);
+        let mut unconfirmed = UnconfirmedEvents::default();
+        unconfirmed.add([(8, 3), (10, 2)]);
         // Sent again, one by one.
-        owed.add([(8, 1)]);
-        assert_eq!(owed.count(), 5);
+        unconfirmed.add([(8, 1)]);
+        assert_eq!(unconfirmed.count(), 5);
         // The commit record of a transaction starts before the position that confirms it.
-        owed.forget_before(CommitEnd::from_slot(Lsn::new(8)));
-        assert_eq!(owed.count(), 5);
-        owed.forget_before(CommitEnd::from_slot(Lsn::new(9)));
-        assert_eq!(owed.count(), 2);
-        owed.forget();
-        assert_eq!(owed.count(), 0);
+        unconfirmed.forget_before(CommitEnd::from_slot(Lsn::new(8)));
+        assert_eq!(unconfirmed.count(), 5);
+        unconfirmed.forget_before(CommitEnd::from_slot(Lsn::new(9)));
+        assert_eq!(unconfirmed.count(), 2);
+        unconfirmed.forget();
+        assert_eq!(unconfirmed.count(), 0);
     }
 }

@@ -1,16 +1,18 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use walrelay_checkpoint::Seq;
 use walrelay_sink::{DeliveryError, Disposition, SendError, Sink};
 use walrelay_walsender::Frame;
 
 use super::reports::Reports;
-use crate::core::{Core, Step};
-use crate::interface::event::{SentEvent, id_text};
+use crate::core::{Core, CoreError, Step};
+use crate::event::{SentEvent, id_text};
 use crate::interface::source::WalStream;
 use crate::pipeline::error::PipelineError;
 
-/// A sink, the ring it acknowledges into and the core that reads the ring: made together, dropped together.
+/// A sink, the ring that it acknowledges into, and the core that reads the ring. They are created
+/// and dropped together.
 #[derive(Debug)]
 pub(crate) struct SinkSession<K> {
     pub(crate) core: Core,
@@ -18,19 +20,31 @@ pub(crate) struct SinkSession<K> {
     pub(crate) reports: Arc<Reports>,
 }
 
-/// What happened to the frames in the buffer.
+/// The result of processing the frames of one read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BatchResult {
-    /// The frame at the front cannot be sent yet, and is to be offered again.
+    /// The frame at the front cannot be sent yet, and must be offered again.
     pub(crate) blocked: bool,
-    /// It is `blocked` because it needs [`Core::pending_schema`].
+    /// The batch is `blocked` because the frame needs [`Core::pending_schema`].
     pub(crate) awaits_schema: bool,
     /// The server asked for a status update.
     pub(crate) reply: bool,
     /// Frames consumed.
     pub(crate) frames: u64,
-    /// When the server sent the last of them, µs since 2000 by its clock.
+    /// When the server sent the last consumed frame with WAL data, in µs since 2000 by its clock.
     pub(crate) sent_at: Option<i64>,
+}
+
+/// What happened to one frame.
+enum FrameResult {
+    /// The frame needs no record. `reply`: the server asked for a status update.
+    Consumed { reply: bool },
+    /// The sink took the frame's record.
+    Sent(Seq),
+    /// The frame cannot be sent yet.
+    Blocked { awaits_schema: bool },
+    /// The sink refused the frame's record.
+    Refused(Refused),
 }
 
 /// A record that the sink refused.
@@ -41,8 +55,8 @@ struct Refused {
 }
 
 impl<K: Sink> SinkSession<K> {
-    /// Sends the batch of the last read: every whole frame in the buffer, or those up to the end of the open
-    /// transaction if `to_commit`.
+    /// Sends the batch of the last read to the sink: every whole frame in the buffer. If
+    /// `to_commit`, only the frames up to the end of the open transaction.
     pub(crate) fn send_batch<T: WalStream, F: Error>(
         &mut self,
         stream: &mut T,
@@ -60,41 +74,17 @@ impl<K: Sink> SinkSession<K> {
                 Frame::XLogData { sent_at, .. } => Some(sent_at),
                 Frame::Keepalive { .. } => batch.sent_at,
             };
-            // By reference: a record is large, and moving it costs more than looking at it.
-            let taken = match self.core.frame(&frame) {
-                Err(error) => return Err(error.into()),
-                Ok(Step::Consumed) => Ok(None),
-                Ok(Step::Reply) => {
-                    batch.reply = true;
-                    Ok(None)
-                }
-                Ok(Step::Send(ref outgoing)) => {
-                    let seq = outgoing.seq();
-                    match self.sink.try_send(&outgoing.record(), seq.get()) {
-                        Ok(()) => Ok(Some(seq)),
-                        Err(SendError::Full) => {
-                            batch.blocked = true;
-                            break;
-                        }
-                        Err(SendError::Refused(source)) => Err(Refused {
-                            event: outgoing.event(),
-                            event_id: outgoing.event_id().map(id_text),
-                            source,
-                        }),
-                    }
-                }
-                Ok(ref step @ (Step::Blocked | Step::AwaitsSchema)) => {
+            match self.send_frame(&frame)? {
+                FrameResult::Consumed { reply } => batch.reply |= reply,
+                FrameResult::Sent(seq) => self.core.sent(seq)?,
+                FrameResult::Blocked { awaits_schema } => {
                     batch.blocked = true;
-                    batch.awaits_schema = matches!(step, Step::AwaitsSchema);
+                    batch.awaits_schema = awaits_schema;
                     break;
                 }
-            };
-            match taken {
-                Ok(None) => {}
-                Ok(Some(seq)) => self.core.sent(seq)?,
-                // The same frame then gives what the policy makes of the event.
-                Err(refused) if self.reject(&refused) => continue,
-                Err(refused) => {
+                // Pass the same frame again: it now yields a dead letter, or the event is skipped.
+                FrameResult::Refused(refused) if self.reject(&refused) => continue,
+                FrameResult::Refused(refused) => {
                     return Err(PipelineError::Delivery {
                         event: Some(refused.event),
                         event_id: refused.event_id,
@@ -109,8 +99,39 @@ impl<K: Sink> SinkSession<K> {
         Ok(batch)
     }
 
-    /// Rejects an event whose record was refused for good. The sink was asked about this record alone, so the
-    /// refusal needs no second look.
+    /// Passes a frame to the core, and offers its record to the sink.
+    #[inline]
+    fn send_frame(&mut self, frame: &Frame<'_>) -> Result<FrameResult, CoreError> {
+        // The record is borrowed, because it is large and expensive to move.
+        Ok(match self.core.frame(frame) {
+            Err(error) => return Err(error),
+            Ok(Step::Consumed) => FrameResult::Consumed { reply: false },
+            Ok(Step::Reply) => FrameResult::Consumed { reply: true },
+            Ok(Step::Blocked) => FrameResult::Blocked {
+                awaits_schema: false,
+            },
+            Ok(Step::AwaitsSchema) => FrameResult::Blocked {
+                awaits_schema: true,
+            },
+            Ok(Step::Send(ref outgoing)) => {
+                let seq = outgoing.seq();
+                match self.sink.try_send(&outgoing.record(), seq.get()) {
+                    Ok(()) => FrameResult::Sent(seq),
+                    Err(SendError::Full) => FrameResult::Blocked {
+                        awaits_schema: false,
+                    },
+                    Err(SendError::Refused(source)) => FrameResult::Refused(Refused {
+                        event: outgoing.event(),
+                        event_id: outgoing.event_id().map(id_text),
+                        source,
+                    }),
+                }
+            }
+        })
+    }
+
+    /// Rejects an event whose record `try_send` refused for good. The refusal is that of this
+    /// record alone, so its event is at fault. Returns false if the event is not rejected.
     fn reject(&mut self, refused: &Refused) -> bool {
         let error = &refused.source;
         error.disposition != Disposition::Retryable

@@ -10,22 +10,23 @@ use crate::interface::source::{Source, WalStream};
 use crate::pipeline::error::Chain;
 use crate::pipeline::settings::Outcome;
 
-/// How long what was acknowledged beside a failure may still be collected and confirmed.
-const SETTLE: Duration = Duration::from_secs(5);
-/// How long the orderly end of a connection may take, after what is in flight was awaited.
-const WIND_UP: Duration = Duration::from_secs(10);
-/// How often the control connection is asked whether the slot has taken the last status.
+/// How long to wait after a failure for acknowledgements of other records.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+/// How long the orderly end of a connection may take, after the wait for records in flight.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// The interval of the checks whether the slot has taken the last status.
 const VERIFY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How a sound connection ends.
+/// The orderly end of a working connection.
 impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
-    /// The outcome of a drain. `reason`: why not all was acknowledged.
+    /// Ends the connection after a drain, and returns the outcome. `reason`: why not all records
+    /// were acknowledged, if so.
     pub(super) async fn drained(self, reason: Option<String>) -> Outcome {
         let core = &self.session.core;
         let confirmed = core.confirmed();
-        // A row that was received and could not be enqueued is a record at least.
+        // Inside a transaction there is at least one row that was received and not enqueued.
         let records = core.in_flight().max(core.is_inside_transaction().into());
-        let taken = self.wind_up().await;
+        let taken = self.end_stream().await;
         let not_taken = || "the last position is not known to be in the slot".to_owned();
         match reason.or_else(|| (!taken).then(not_taken)) {
             None => Outcome::Drained { confirmed },
@@ -37,9 +38,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         }
     }
 
-    /// Collects acknowledgements of what is in flight beside or before a failure.
+    /// Waits for acknowledgements of records in flight after a failure, and confirms them.
     pub(super) async fn settle(&mut self) {
-        let deadline = Instant::now() + SETTLE.min(self.settings.drain_timeout);
+        let deadline = Instant::now() + SETTLE_LIMIT.min(self.settings.drain_timeout);
         let mut feedback = self.first_feedback();
         loop {
             self.session.reports.ring().park();
@@ -49,12 +50,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             if self.session.core.is_settled() || now >= deadline {
                 return;
             }
-            // Feedback goes on; a connection that fails now changes nothing for the data.
-            let due = feedback.due(self.session.core.confirmed());
-            if !feedback.pending && now >= due && self.queue_status(&mut feedback).is_err() {
-                return;
-            }
-            if feedback.pending && self.write_status(&mut feedback).await.is_err() {
+            // Feedback goes on. If the connection fails now, nothing is lost.
+            if self.send_feedback(&mut feedback, now).await.is_err() {
                 return;
             }
             let due = feedback.due(self.session.core.confirmed());
@@ -66,13 +63,13 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         }
     }
 
-    /// The orderly end: last status, a look whether it reached the slot, CopyDone. Whether the slot
-    /// stands at the confirmed position.
-    pub(super) async fn wind_up(mut self) -> bool {
+    /// Ends the connection in order: sends the last status, checks that the slot has taken it,
+    /// sends CopyDone. Returns whether the slot has taken the confirmed position.
+    pub(super) async fn end_stream(mut self) -> bool {
         let mut feedback = self.first_feedback();
         feedback.asked = true;
         let confirmed = self.session.core.confirmed();
-        let limit = Instant::now() + WIND_UP.min(self.settings.drain_timeout);
+        let limit = Instant::now() + END_LIMIT.min(self.settings.drain_timeout);
         let taken = timeout_at(limit, async {
             while self.source.note(confirmed)? < confirmed {
                 sleep(VERIFY_INTERVAL).await;
@@ -99,7 +96,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
                 false
             }
         };
-        // Frees the slot at once. The position is safe already, so a failure costs nothing.
+        // Free the slot at once. A failure here loses nothing, because the last status was sent
+        // before.
         match timeout_at(limit, self.stream.finish()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(error = %Chain(&error), "the stream did not end in order"),

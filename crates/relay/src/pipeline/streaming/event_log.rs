@@ -7,21 +7,23 @@ use walrelay_lsn::Lsn;
 use crate::pipeline::settings::OnUpdate;
 use crate::poison::{Class, Diverted, PoisonAction};
 
-/// How many diverted events are logged singly, per [`INTERVAL`].
+/// How many diverted events are logged one by one in each [`INTERVAL`].
 const LOGGED: u64 = 20;
-/// How often ignored updates are summed up, too.
+/// The interval of the limit on diverted events, and of the summary of ignored updates.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Logs diverted events and ignored updates, a limited number in each interval.
 pub(super) struct EventLog {
+    /// When the next interval begins.
     next_at: Instant,
+    /// Diverted events in this interval.
     diverted: u64,
     /// Updates that were logged.
     updates: u64,
 }
 
 impl EventLog {
-    /// `updates`: those before this connection.
+    /// `updates`: the number of updates before this connection.
     pub(super) fn new(updates: u64, now: Instant) -> Self {
         Self {
             next_at: now + INTERVAL,
@@ -30,7 +32,7 @@ impl EventLog {
         }
     }
 
-    /// Logs events that did not go where they were bound for.
+    /// Logs events that were skipped or became dead letters.
     pub(super) fn diverted(&mut self, events: &[Diverted]) {
         for event in events {
             let Diverted {
@@ -62,7 +64,7 @@ impl EventLog {
         }
     }
 
-    /// Logs how many rows were updated, once in each interval. `updates`: all so far.
+    /// Logs how many rows were updated, once in each interval. `updates`: the total so far.
     pub(super) fn updates(&mut self, updates: u64, on_update: OnUpdate, now: Instant) {
         if now < self.next_at {
             return;

@@ -1,4 +1,5 @@
-//! When the catalogs are looked at beside the stream, and what is logged about looks that fail.
+//! The times of the looks (queries of the catalogs beside the stream), and the warnings about
+//! failed looks.
 
 use std::time::Duration;
 
@@ -8,14 +9,15 @@ use tracing::{debug, info, warn};
 use crate::interface::source::Looked;
 use crate::pipeline::log_throttle::{LogThrottle, Throttled};
 
-/// From the start of one look to the start of the next: no message tells that a table was taken out of the
-/// publication. The documents promise ten seconds, and a look takes its time.
+/// From the start of one look to the start of the next. Looks are needed because the server does
+/// not notify us when a table is removed from the publication. The documents promise ten seconds,
+/// which include the time of the look.
 const LOOK_INTERVAL: Duration = Duration::from_secs(9);
 /// From the end of a failed look to the start of the next.
 const LOOK_RETRY: Duration = Duration::from_secs(1);
-/// At least so much between the end of one look and the start of the next.
+/// Shortest time between the end of one look and the start of the next.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// So many failed looks in a row are a warning, and so long a time without an answer.
+/// A warning is logged after this many failed looks in a row, or after this time without an answer.
 const FAILURES_NOTICE: u32 = 3;
 const SILENCE_NOTICE: Duration = Duration::from_secs(30);
 
@@ -23,17 +25,17 @@ const SILENCE_NOTICE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Looks {
     next_at: Instant,
-    /// The end of the last look and a pause; `None` while a look is under way.
+    /// [`LOOK_PAUSE`] after the end of the last look; `None` while a look is under way.
     not_before: Option<Instant>,
-    /// When a look was answered last; the opening of the stream counts as one.
+    /// When a look was answered last, or when the stream was opened.
     answered_at: Instant,
-    /// Failed looks since then.
+    /// Failed looks since `answered_at`.
     failures: u32,
     throttle: LogThrottle,
 }
 
 impl Looks {
-    /// Of a stream that is opened `now`.
+    /// The looks of a stream that is opened at `now`.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             next_at: now + LOOK_INTERVAL,
@@ -44,21 +46,22 @@ impl Looks {
         }
     }
 
-    /// When the next look is due; `None` while one is under way. `regular`: also one every few seconds.
-    /// `prove_at`: when one must show that the slot is still ours.
+    /// When the next look is due; `None` while a look is under way, or if none is wanted.
+    /// `regular`: looks are wanted every [`LOOK_INTERVAL`]. `prove_at`: when a look must prove that
+    /// the slot is still ours.
     pub(crate) fn due(&self, regular: bool, prove_at: Option<Instant>) -> Option<Instant> {
         let regular = regular.then_some(self.next_at);
         let due = [regular, prove_at].into_iter().flatten().min()?;
         self.not_before.map(|not_before| due.max(not_before))
     }
 
-    /// A look was started.
+    /// Notes that a look was started.
     pub(crate) fn started(&mut self, now: Instant) {
         self.next_at = now + LOOK_INTERVAL;
         self.not_before = None;
     }
 
-    /// A look ended like this.
+    /// Notes the result of a look, and logs it.
     pub(crate) fn ended(&mut self, looked: &Looked, now: Instant) {
         self.not_before = Some(now + LOOK_PAUSE);
         let Looked::Failed { reason } = looked else {
@@ -83,7 +86,7 @@ impl Looks {
         }
     }
 
-    /// Whether a warning is due.
+    /// Counts a failed look. Returns a warning if one is due.
     fn failed(&mut self, now: Instant) -> Option<Throttled> {
         self.next_at = now + LOOK_RETRY;
         self.failures += 1;
@@ -130,7 +133,7 @@ mod tests {
         let after = start + 2 * LOOK_INTERVAL + Duration::from_secs(5);
         looks.ended(&failure(), after);
         assert_eq!(due(&looks), Some(after + LOOK_RETRY));
-        // A proof is wanted sooner, but not without a pause.
+        // A proof is requested sooner, but not before the pause.
         assert_eq!(looks.due(false, Some(start)), Some(after + LOOK_PAUSE));
         assert_eq!(looks.due(false, None), None);
     }
@@ -146,7 +149,7 @@ mod tests {
         assert_eq!(warned, [3, 4, 6, 10, 18]);
         looks.ended(&answer(at(21)), at(21));
         assert_eq!(looks.throttle.since(), None);
-        // Few, but for a long time.
+        // Few failures, but no answer for a long time.
         assert!(looks.failed(at(35)).is_none());
         assert!(looks.failed(at(51)).is_some());
     }

@@ -6,20 +6,19 @@
 //! - park the ring, so that an acknowledgement from here on ends the wait;
 //! - send the batch of the last read to the sink, and collect acknowledgements;
 //! - end a drain whose records are all acknowledged, or that takes too long;
-//! - send a status update, start a look at the catalogs, give up a silent connection.
+//! - send a status update, give up a silent connection, start a look at the catalogs.
 //!
 //! Then it waits for the first of these, checked in this order:
 //! 1. the request to stop, which begins the drain;
-//! 2. the answer of a look: before the read, because under load there is always something to read;
-//! 3. bytes from Postgres, unless the sink is blocked or the drain has what it needs;
+//! 2. the answer of a look: before the read, because under load there are always bytes to read;
+//! 3. bytes from Postgres, unless the batch is blocked, or the drain needs no more;
 //! 4. a delivery report, or room in the sink;
 //! 5. a schema;
-//! 6. the next thing that is due.
+//! 6. the time at which the next step is due.
 
 mod connection;
 mod ending;
 mod event_log;
-mod feedback;
 mod looks;
 mod sink_watch;
 mod status;
@@ -45,25 +44,27 @@ use crate::pacing::Pace;
 use crate::pipeline::error::{Chain, PipelineError, PipelineResult};
 pub(super) use connection::Streaming;
 use event_log::EventLog;
-use feedback::Feedback;
 use looks::Looks;
 use sink_watch::SinkWatch;
+use status::Feedback;
 
-/// What the loop keeps from turn to turn.
+/// The state that the loop keeps from turn to turn.
 struct Turn {
     looks: Looks,
     feedback: Feedback,
     watch: SinkWatch,
     log: EventLog,
     pace: Pace,
+    /// When bytes were received last, or the batch was blocked.
     received_at: Instant,
     confirmed: CommitEnd,
+    /// The deadline of the drain, if a stop was requested.
     drain_until: Option<Instant>,
-    /// The last batch was blocked at this time.
+    /// When the last batch was blocked, if it was.
     blocked_since: Option<Instant>,
     /// The last wait ended with a read.
     was_read: bool,
-    /// The socket is being read.
+    /// The socket is read in this turn's wait.
     reading: bool,
 }
 
@@ -73,26 +74,28 @@ impl Turn {
     }
 }
 
-/// Delays the next read, so that messages gather in the socket. Blocks the thread: tokio's timers count whole
-/// milliseconds, rounded up, and the difference between a third of one and two decides what a message costs the
-/// server (docs/adr/0013-producer-modes.md). The pipeline owns its thread, so at most its own work is this late.
+/// Delays the next read, so that messages gather in the socket. Blocks the thread: tokio's timers
+/// round up to whole milliseconds, and the cost of a message to the server depends on whether the
+/// delay is a third of a millisecond or two (docs/adr/0013-producer-modes.md). The pipeline has its
+/// own thread, so only its own work is delayed.
 fn delay_read(delay: Duration) {
     std::thread::sleep(delay);
 }
 
 impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
-    /// Runs until the connection fails, a delivery fails, or `shutdown` and then the drain.
+    /// Streams until the connection fails, a delivery fails, or a stop was requested and the drain
+    /// ended.
     pub(super) async fn run(
         mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> PipelineResult<Outcome, S, F> {
         match self.relay(shutdown).await {
             Ok(not_drained) => Ok(self.drained(not_drained).await),
-            // The connection is sound: confirm what is acknowledged, so that the next attempt
-            // repeats as little as can be.
+            // The connection still works: confirm what is acknowledged, so that the next attempt
+            // repeats as little as possible.
             Err(error @ (PipelineError::Core(_) | PipelineError::Delivery { .. })) => {
                 self.settle().await;
-                self.wind_up().await;
+                self.end_stream().await;
                 Err(error)
             }
             Err(error) => Err(error),
@@ -117,7 +120,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         }
     }
 
-    /// The loop. `Ok(None)`: drained. Otherwise why not all was acknowledged.
+    /// The loop. Returns `Ok(None)` after a complete drain, or the reason why not all records were
+    /// acknowledged.
     async fn relay(
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
@@ -125,15 +129,16 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let mut turn = self.first_turn();
         loop {
             self.check_lease(turn.reading)?;
-            // Park before processing the batch, so that an acknowledgement that arrives meanwhile still wakes
-            // this task.
+            // Park before processing the batch, so that an acknowledgement that arrives meanwhile
+            // still wakes this task.
             self.session.reports.ring().park();
             let batch = self.send_batch(&mut turn)?;
             let now = Instant::now();
             if let ControlFlow::Break(reason) = self.observe(&mut turn, &batch, now) {
                 return Ok(reason);
             }
-            self.send_feedback(&mut turn.feedback, now).await?;
+            let sent = self.send_feedback(&mut turn.feedback, now).await;
+            sent.map_err(PipelineError::Source)?;
             let silent_at = self.check_silence(&turn)?;
             let look_at = self.start_look(&mut turn, now);
             let due = turn.feedback.due(turn.confirmed);
@@ -164,7 +169,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
                 // 4.
                 () = self.session.reports.woken() => {}
                 // 5.
-                outcome = self.schema_fetcher.found() => self.fetched(outcome, turn.draining())?,
+                outcome = self.schema_fetcher.outcome() => self.fetched(outcome, turn.draining())?,
                 // 6.
                 () = sleep_until(until) => {}
             }
@@ -172,7 +177,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         }
     }
 
-    /// Ends the connection if the lease has expired: what is in the buffers may be another relay's by now.
+    /// Returns an error if the lease has expired: another relay may have sent the events that are
+    /// still in the buffers.
     fn check_lease(&mut self, reading: bool) -> PipelineResult<(), S, F> {
         let Some(unproven) = self.lease.expired(Instant::now()) else {
             return Ok(());
@@ -186,23 +192,24 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         })
     }
 
-    /// Sends what was read to the sink, and collects acknowledgements.
+    /// Sends the batch of the last read to the sink, and collects acknowledgements.
     fn send_batch(&mut self, turn: &mut Turn) -> PipelineResult<BatchResult, S, F> {
-        // Also before the batch: a ring that looks full may be empty by now, and then nothing is left
-        // that could wake us.
+        // Collect before the batch, too: if the ring seems full although all records are
+        // acknowledged, the batch is blocked, and no acknowledgement is left to wake this task.
         self.collect();
         if std::mem::take(&mut turn.was_read) {
             self.environment.failpoint(Failpoint::AfterRead);
         }
         let records = self.session.core.counts().records;
-        // A drain is over when what is in flight has arrived: no request is filled for it.
+        // A drain waits for the records in flight, so they are sent without waiting for full
+        // requests.
         self.session.sink.set_mode(if turn.draining() {
             BatchingMode::Latency
         } else {
             turn.pace.mode(turn.received_at)
         });
-        // While draining, only the transaction that is open is read to its end: cut in the
-        // middle, its first records would be sent again by the next start.
+        // While draining, read only to the end of the open transaction. If the transaction were cut
+        // in the middle, the next start would send its first records again.
         let batch = self.session.send_batch(&mut self.stream, turn.draining());
         let diverted = self.session.core.take_diverted();
         turn.log.diverted(&diverted);
@@ -236,14 +243,14 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         if confirmed > turn.confirmed {
             turn.confirmed = confirmed;
             self.environment.failpoint(Failpoint::AfterAck);
-            self.failed_attempts.end();
+            self.failed_attempts.reset();
         }
         turn.feedback.asked |= batch.reply;
         Ok(batch)
     }
 
-    /// Looks at what the sink made of the batch. `Break`: the drain is over, with the reason if not all was
-    /// acknowledged.
+    /// Reports whether the batch was blocked, and decides whether to read. `Break`: the drain is
+    /// over, with the reason if not all records were acknowledged.
     fn observe(
         &mut self,
         turn: &mut Turn,
@@ -255,7 +262,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         if let Some(since) = std::mem::replace(&mut turn.blocked_since, blocked_since) {
             self.environment.blocked(now - since);
         }
-        // While the sink is full nothing is read, so nothing can come.
+        // While the batch is blocked, the socket is not read: that is no silence of the server.
         if batch.blocked {
             turn.received_at = now;
             turn.pace.blocked(now);
@@ -277,7 +284,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         }
     }
 
-    /// Gives up a connection that was silent for too long. Returns when it will have been.
+    /// Returns an error if the connection was silent for too long, or else the time at which it
+    /// will have been.
     fn check_silence(&mut self, turn: &Turn) -> PipelineResult<Option<Instant>, S, F> {
         if !turn.reading {
             return Ok(None);
@@ -291,9 +299,10 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         Ok(Some(turn.received_at + longest))
     }
 
-    /// How long nothing may come before the connection is given up. Each status update asks for a
-    /// reply. A server that decodes a large transaction of other tables replies only once in each half
-    /// of `wal_sender_timeout`: a relay that gave up earlier would decode the same for ever.
+    /// The limit of silence, after which the connection is given up. A server that decodes a large
+    /// transaction of other tables sends a reply only once in each half of `wal_sender_timeout`. If
+    /// the relay gave up earlier, the server would start the same transaction again on each
+    /// connection.
     fn longest_silence(&self) -> Duration {
         let busy_server = self.server_timeout.unwrap_or_default();
         let usual = self
@@ -307,7 +316,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
     /// Starts a look at the catalogs if one is due. Returns when the next one is.
     fn start_look(&mut self, turn: &mut Turn, now: Instant) -> Option<Instant> {
         let regular = !turn.draining();
-        // While nothing is read, nothing but a look shows that the slot is still ours.
+        // While the socket is not read, only a look proves that the slot is still ours.
         let prove_at = self.lease.prove_at();
         let due = turn.looks.due(regular, prove_at);
         if regular {
@@ -336,23 +345,24 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
     ) -> PipelineResult<(), S, F> {
         let looked = match looked {
             Ok(looked) => looked,
-            // What is in flight can be confirmed all the same.
+            // During a drain the error is ignored: records in flight can still be confirmed.
             Err(error) if turn.draining() => Looked::Failed {
                 reason: Chain(&error).to_string(),
             },
             Err(error) => return Err(PipelineError::Source(error)),
         };
         turn.looks.ended(&looked, Instant::now());
-        self.prove(&looked)
+        self.check_slot_owner(&looked)
     }
 
-    /// Notes a read of so many bytes.
+    /// Notes a read of this many bytes, and renews the lease.
     fn received(&mut self, turn: &mut Turn, bytes: usize) -> PipelineResult<(), S, F> {
         turn.was_read = true;
-        // Bytes count, not frames: a large row may take its time to arrive.
+        // Bytes end a silence, not whole frames: a large row may take long to arrive.
         let now = Instant::now();
         turn.received_at = now;
-        // First whether it was in time: bytes that lay in the socket for longer prove nothing.
+        // Check the lease before renewing it: bytes that waited in the socket for longer prove
+        // nothing.
         if let Some(unproven) = self.lease.expired(now) {
             return Err(PipelineError::Displaced { unproven });
         }
@@ -361,7 +371,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         Ok(())
     }
 
-    /// Passes a schema on to the core, or that there is none.
+    /// Passes the outcome of a request for a schema to the core.
     fn fetched(&mut self, outcome: FetchOutcome, draining: bool) -> Result<(), CoreError> {
         let state = match outcome {
             FetchOutcome::Schema(subject, schema) => {
@@ -407,8 +417,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         Ok(())
     }
 
-    /// What a look shows of the slot.
-    fn prove(&mut self, looked: &Looked) -> PipelineResult<(), S, F> {
+    /// Renews the lease if a look shows our walsender at the slot. Returns an error if another
+    /// process reads the slot.
+    fn check_slot_owner(&mut self, looked: &Looked) -> PipelineResult<(), S, F> {
         let Looked::Answered {
             asked_at,
             owner,
@@ -431,7 +442,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
                     *self.timeline = *timeline;
                 }
             }
-            // A look at another server, or at a slot that is about to be read: it proves nothing.
+            // The look was at another server, or at a slot whose walsender is about to start: no
+            // proof.
             SlotOwner::Nobody => {}
             SlotOwner::Other { .. } => {
                 let unproven = self.lease.age(Instant::now());

@@ -8,29 +8,31 @@ use crate::interface::environment::State;
 use crate::pipeline::log_throttle::LogThrottle;
 use crate::pipeline::session::sink_session::{BatchResult, SinkSession};
 
-/// How long the oldest record is in flight before the sink is asked what it waits for.
+/// How long the sink makes no progress before it is asked what it waits for.
 const ASK_SINK: Duration = Duration::from_secs(1);
-/// A sink that takes nothing for so long is logged.
+/// How long the sink makes no progress before that is logged, if it takes no record or knows what
+/// it waits for.
 const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
-/// The same for one that has room, acknowledges nothing of what it has, and does not know why.
+/// The same if the sink takes records, but acknowledges none, and does not know why.
 const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
 
 const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
 
-/// Whether the sink moves, and what it waits for if it does not.
+/// Watches whether the sink makes progress, and what it waits for if not.
 #[derive(Debug, Default)]
 pub(super) struct SinkWatch {
-    /// Since when it does not move.
+    /// Since when the sink makes no progress while records wait for it.
     since: Option<Instant>,
-    /// The lowest record in flight, at the last turn.
+    /// The lowest sequence number in flight, at the last turn.
     lowest: u64,
+    /// What the sink waits for, if it was asked and knows.
     obstacle: Option<Obstacle>,
     throttle: LogThrottle,
 }
 
 impl SinkWatch {
-    /// Looks after each batch. Logs that the sink is stuck, at once and then at growing intervals, and that it
-    /// moves again. Returns the state of the pipeline if it changed.
+    /// Observes the sink after a batch. Logs that the sink is stuck, at growing intervals, and that
+    /// it makes progress again. Returns the state of the pipeline if it changed.
     pub(super) fn observe<K: Sink>(
         &mut self,
         session: &mut SinkSession<K>,
@@ -39,7 +41,7 @@ impl SinkWatch {
         now: Instant,
     ) -> Option<State> {
         if batch.awaits_schema {
-            // That is not the sink's doing, and is logged by itself.
+            // The sink is not the cause, and the wait for a schema is logged elsewhere.
             *self = Self::default();
             return None;
         }
@@ -67,7 +69,7 @@ impl SinkWatch {
         None
     }
 
-    /// Notes since when the sink does not move.
+    /// Updates `since`.
     fn note<K: Sink>(&mut self, session: &SinkSession<K>, batch: &BatchResult, now: Instant) {
         let lowest = session.core.lowest_in_flight();
         let waits = batch.blocked || session.core.in_flight() > 0;
@@ -105,15 +107,16 @@ impl SinkWatch {
         }
     }
 
-    /// When the sink is to be asked for the first time what it waits for.
+    /// When to ask the sink for the first time what it waits for; `None` if that time has passed,
+    /// or no record waits for the sink.
     pub(super) fn asks_at(&self, now: Instant) -> Option<Instant> {
         self.since
             .map(|since| since + ASK_SINK)
             .filter(|at| *at > now)
     }
 
-    /// Why a drain is to end before all is acknowledged, if it is: its time is over, or the obstacle does
-    /// not pass by itself.
+    /// The reason to end a drain before all records are acknowledged, if there is one: the drain
+    /// timeout passed, or what the sink waits for needs a change of the configuration.
     pub(super) fn why_give_up(&self, time_is_over: bool) -> Option<String> {
         match &self.obstacle {
             Some(obstacle) if obstacle.disposition == Disposition::Configuration => {

@@ -1,34 +1,97 @@
-//! Standby status updates. They go on whatever the sink does.
+//! Standby status updates. They are also sent while the sink is blocked.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
+use walrelay_lsn::CommitEnd;
 use walrelay_sink::SinkFactory;
 use walrelay_walsender::StatusUpdate;
 
 use super::connection::Streaming;
-use super::feedback::Feedback;
 use crate::interface::environment::{Environment, Failpoint};
 use crate::interface::source::{Source, WalStream};
-use crate::pipeline::error::{PipelineError, PipelineResult};
+
+/// Shortest time between two status updates. A status update wakes the walsender, which must not be
+/// woken for every transaction.
+const STATUS_GAP: Duration = Duration::from_millis(50);
+
+/// The position that was reported to the server last, and when the next status update is due.
+pub(super) struct Feedback {
+    /// The longest time between two updates.
+    interval: Duration,
+    sent_at: Instant,
+    confirmed: CommitEnd,
+    /// An update is queued and not written yet.
+    pending: bool,
+    /// The queued update confirms a higher position than the one before.
+    confirms: bool,
+    /// The server asked for an update. It is due [`STATUS_GAP`] after the last one, not at once: a
+    /// server that shuts down asks again after each answer.
+    pub(super) asked: bool,
+}
+
+impl Feedback {
+    /// When the next update is due. `confirmed`: the position that it would confirm.
+    pub(super) fn due(&self, confirmed: CommitEnd) -> Instant {
+        let progress = self.pending || self.asked || confirmed > self.confirmed;
+        self.sent_at
+            + if progress {
+                STATUS_GAP.min(self.interval)
+            } else {
+                self.interval
+            }
+    }
+
+    /// Notes that an update was queued that confirms this position.
+    fn queued(&mut self, confirmed: CommitEnd) {
+        self.sent_at = Instant::now();
+        self.confirms = confirmed > self.confirmed;
+        self.confirmed = confirmed;
+        self.pending = true;
+        self.asked = false;
+    }
+}
 
 impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
-    /// Sends a status update if one is due. A blocked sink does not change that.
+    /// The longest time between two status updates.
+    pub(super) fn interval(&self) -> Duration {
+        let half = self
+            .server_timeout
+            .map_or(Duration::MAX, |timeout| timeout / 2);
+        self.settings.status_interval.min(half)
+    }
+
+    pub(super) fn first_feedback(&self) -> Feedback {
+        Feedback {
+            interval: self.interval(),
+            sent_at: Instant::now(),
+            confirmed: self.session.core.confirmed(),
+            pending: false,
+            confirms: false,
+            asked: false,
+        }
+    }
+
+    /// Queues a status update if one is due, and writes it. Waits at most a millisecond for a
+    /// server that does not read: the update then stays pending and is written later, while reading
+    /// and acknowledging go on.
     pub(super) async fn send_feedback(
         &mut self,
         feedback: &mut Feedback,
         now: Instant,
-    ) -> PipelineResult<(), S, F> {
+    ) -> Result<(), S::Error> {
         if !feedback.pending && now >= feedback.due(self.session.core.confirmed()) {
-            self.queue_status(feedback).map_err(PipelineError::Source)?;
+            self.queue_status(feedback)?;
         }
-        if feedback.pending {
-            if feedback.confirms {
-                self.environment.failpoint(Failpoint::AfterConfirm);
-            }
-            self.write_status(feedback)
-                .await
-                .map_err(PipelineError::Source)?;
+        if !feedback.pending {
+            return Ok(());
+        }
+        if feedback.confirms {
+            self.environment.failpoint(Failpoint::AfterConfirm);
+        }
+        if let Ok(written) = timeout(Duration::from_millis(1), self.stream.flush()).await {
+            written?;
+            feedback.pending = false;
         }
         Ok(())
     }
@@ -41,21 +104,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             flushed: confirmed,
             applied: confirmed,
             clock_us_since_2000: self.environment.wall_clock().get(),
-            // An idle server answers with a keepalive, whose position is what lets an idle slot
-            // move. Never in the answer to one: that would go back and forth for ever.
+            // Ask for a reply: an idle server answers with a keepalive, whose position moves an
+            // idle slot. Do not ask in an answer to a keepalive: both sides would reply for ever.
             reply_requested: !feedback.asked,
         });
         feedback.queued(confirmed);
-        Ok(())
-    }
-
-    /// Writes what is queued, without waiting for a server that does not read: reading and
-    /// acknowledging go on, and it is tried again.
-    pub(super) async fn write_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
-        if let Ok(written) = timeout(Duration::from_millis(1), self.stream.flush()).await {
-            written?;
-            feedback.pending = false;
-        }
         Ok(())
     }
 }

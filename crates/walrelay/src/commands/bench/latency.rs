@@ -1,8 +1,8 @@
-//! How long a row takes, at a rate that does not heed how fast it is relayed.
+//! Measures the latency of single rows, written at a fixed rate however fast they are relayed.
 //!
-//! A row carries the database's clock as of its writing, just before its commit. What is measured is
-//! the time from there until a consumer has it. A relay that stalls is late with all that was written
-//! meanwhile, and each of them counts.
+//! Each row contains the database's clock at its writing, just before its commit. The latency is
+//! the time from there until a consumer has the record. So a stall of the relay delays every row
+//! written meanwhile, and each counts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,77 +11,63 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
-use walrelay_event_router::Router;
 use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, Tail};
 use walrelay_lab::figures::Spread;
-use walrelay_relay::{Pipeline, Settings};
 
-use super::drain::{Watch, incomplete};
+use super::drain::incomplete;
 use super::load::{Schedule, clock_offset};
+use super::objects::BenchPipeline;
 use super::worker::Worker;
 use crate::cli::Failure;
 use crate::failures;
-use crate::postgres::{CopySource, Original};
-use crate::telemetry::Latencies;
+use crate::telemetry::{Latencies, micros_now};
 
-const BROKER_PATIENCE: Duration = Duration::from_secs(15);
-/// How often it is looked whether all have come, and how long nothing may.
-const LOOK: Duration = Duration::from_millis(20);
+/// Timeout of one request to the cluster.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Interval at which the progress is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The measurement fails if no record arrives for this time after the last row was written.
 const STALL: Duration = Duration::from_secs(60);
 
-/// One rate.
+/// The figures of one rate.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Latency {
+pub(super) struct LatencyResult {
+    /// Rows written per second.
     pub(super) rate: u32,
     pub(super) rows: u64,
-    /// To the relay's knowledge that the broker has it, of a sample.
+    /// Milliseconds from the commit to the broker's acknowledgement at the relay, of a sample of
+    /// transactions.
     pub(super) acknowledged: Option<Spread>,
-    /// To a consumer, of every row.
+    /// Milliseconds from the writing of a row to a consumer, of every row.
     pub(super) consumed: Option<Spread>,
-    /// How late the latest row was written: above some milliseconds the load is not what it says.
+    /// Largest delay of a write behind its schedule. Above some milliseconds the load was lower
+    /// than stated.
     pub(super) late_ms: f64,
 }
 
-/// What is relayed, and how the rows come to be.
-pub(super) struct Job {
-    pub(super) original: Original,
-    pub(super) copy: String,
-    pub(super) topic: String,
-    pub(super) kafka: KafkaConfig,
-    pub(super) schedule: Schedule,
-    pub(super) router: Router,
-    pub(super) settings: Settings,
-}
-
-pub(super) async fn measure(job: Job) -> Result<Latency, Failure> {
-    let Job {
-        original,
-        copy,
-        topic,
-        kafka,
-        schedule,
-        router,
-        settings,
-    } = job;
+/// Writes rows on the schedule, relays them to the topic and reads them back.
+pub(super) async fn measure(
+    pipeline: BenchPipeline,
+    kafka: KafkaConfig,
+    topic: String,
+    schedule: Schedule,
+) -> Result<LatencyResult, Failure> {
     let (rate, rows) = (schedule.rate, schedule.rows());
     let offset = clock_offset(&schedule.info).await?;
-    let watch = Watch::new();
-    let streaming = watch.streaming();
-    let source = CopySource::new(original, &copy);
-    let factory = KafkaSinkFactory::new(kafka.clone());
-    let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
-    let mut driven = None;
-    let drive = async {
+    let mut pipeline = pipeline.with(KafkaSinkFactory::new(kafka.clone()));
+    let streaming = Arc::clone(&pipeline.environment().streaming);
+    let mut loaded = None;
+    let load = async {
         streaming.notified().await;
-        driven = Some(drive(schedule, kafka, topic, offset).await);
+        loaded = Some(write_and_read(schedule, kafka, topic, offset).await);
     };
-    let ended = Box::pin(pipeline.run(drive)).await;
+    let ended = Box::pin(pipeline.run(load)).await;
     ended.map_err(failures::pipeline)?;
-    let (consumed, late) = driven.unwrap_or_else(|| Err(incomplete(0, rows)))?;
-    Ok(Latency {
+    let (consumed, late) = loaded.unwrap_or_else(|| Err(incomplete(0, rows)))?;
+    Ok(LatencyResult {
         rate,
         rows,
-        acknowledged: spread(pipeline.environment().latencies()),
+        acknowledged: spread(&pipeline.environment().latencies),
         consumed: spread(&consumed),
         late_ms: late.as_secs_f64() * 1e3,
     })
@@ -91,8 +77,9 @@ fn spread(latencies: &Latencies) -> Option<Spread> {
     Spread::by(|quantile| latencies.millis(quantile))
 }
 
-/// Writes and reads, until everything that was written was read.
-async fn drive(
+/// Writes rows on the schedule until all are read back. Returns the latencies to the consumer, and
+/// the largest delay of a write.
+async fn write_and_read(
     schedule: Schedule,
     kafka: KafkaConfig,
     topic: String,
@@ -100,41 +87,45 @@ async fn drive(
 ) -> Result<(Latencies, Duration), Failure> {
     let rows = schedule.rows();
     let progress = Arc::new(Progress::default());
-    let told = Arc::clone(&progress);
-    let reader = Worker::start("bench-reader", move |stop| {
-        read(&kafka, &topic, rows, offset, &told, stop)
+    let reader = Worker::start("bench-reader", {
+        let progress = Arc::clone(&progress);
+        move |stop| read(&kafka, &topic, rows, offset, &progress, stop)
     })?;
     while !progress.ready.load(Ordering::Relaxed) && !reader.is_finished() {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     let writers = Worker::start("bench-writers", move |stop| schedule.write(stop))?;
-    let mut moved = (0, Instant::now());
+    // Number of records read, and when it last grew.
+    let mut last = (0, Instant::now());
     while !reader.is_finished() {
         if writers.is_finished() {
-            let came = progress.came.load(Ordering::Relaxed);
-            if came != moved.0 {
-                moved = (came, Instant::now());
-            } else if moved.1.elapsed() > STALL {
-                return Err(incomplete(came, rows));
+            let arrived = progress.arrived.load(Ordering::Relaxed);
+            if arrived != last.0 {
+                last = (arrived, Instant::now());
+            } else if last.1.elapsed() > STALL {
+                return Err(incomplete(arrived, rows));
             }
         } else {
-            moved.1 = Instant::now();
+            last.1 = Instant::now();
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
-    // An error of theirs is the reason why nothing came.
+    // Join the writers first: their error is the reason if no record arrived.
     let late = writers.join()?;
     Ok((reader.join()?, late))
 }
 
-/// How far the reader is.
+/// The progress of the reader.
 #[derive(Default)]
 struct Progress {
+    /// Whether the reader is connected.
     ready: AtomicBool,
-    came: AtomicU64,
+    /// Number of records read, without repeats.
+    arrived: AtomicU64,
 }
 
-/// Of the payload, what the writer put there.
+/// Members of the payload: the number of the row, and the time of its writing in microseconds since
+/// 1970.
 #[derive(Deserialize)]
 struct Stamp {
     n: u64,
@@ -149,31 +140,27 @@ fn read(
     progress: &Progress,
     stop: &AtomicBool,
 ) -> Result<Latencies, Failure> {
-    let mut tail = Tail::with_config(kafka, &[topic], BROKER_PATIENCE)?;
-    // From a lost connection the client recovers by itself.
-    let mut next_record = |timeout| tail.next(timeout).ok().flatten();
-    // Makes the connections, whose time is not the relay's.
-    let mut next = next_record(Duration::from_secs(1));
-    progress.ready.store(true, Ordering::Relaxed);
-    let mut latencies = Latencies::new();
+    let mut tail = Tail::with_config(kafka, &[topic], BROKER_TIMEOUT)?;
+    let mut latencies = Latencies::default();
     let mut seen = HashSet::with_capacity(rows as usize);
+    // The first call connects, so that the time for it does not count.
+    let mut timeout = Duration::from_secs(1);
     while (seen.len() as u64) < rows && !stop.load(Ordering::Relaxed) {
-        let now = super::micros_now();
+        // Errors are ignored: the client reconnects by itself.
+        let next = tail.next(timeout).ok().flatten();
+        let now = micros_now();
+        progress.ready.store(true, Ordering::Relaxed);
+        timeout = Duration::from_millis(100);
         let value = next.as_ref().and_then(|record| record.value.as_deref());
         let stamp = value.and_then(|value| serde_json::from_slice::<Stamp>(value).ok());
-        // Of a repeat, the first one counts.
+        // Of repeated records, the first one counts.
         if let Some(stamp) = stamp
             && seen.insert(stamp.n)
         {
             let micros = (now + offset - stamp.at).max(0);
             latencies.record(Duration::from_micros(micros as u64));
-            progress.came.store(seen.len() as u64, Ordering::Relaxed);
+            progress.arrived.store(seen.len() as u64, Ordering::Relaxed);
         }
-        next = if (seen.len() as u64) < rows {
-            next_record(Duration::from_millis(100))
-        } else {
-            None
-        };
     }
     Ok(latencies)
 }

@@ -1,7 +1,7 @@
-//! Counts what a sink says is durable.
+//! Counts the records that a sink acknowledges.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -9,28 +9,25 @@ use tokio::time::timeout;
 
 use crate::sinks::Count;
 
-/// How many records were acknowledged, and when the half and the whole of them were.
-#[derive(Debug)]
+/// Counts acknowledged records, and takes the time when half of the expected ones and when all are
+/// acknowledged.
+#[derive(Debug, Default)]
 pub(super) struct Meter {
-    wanted: u64,
+    expected: u64,
     delivered: AtomicU64,
     half: OnceLock<Instant>,
     whole: OnceLock<Instant>,
+    /// Notified when `whole` is set.
     done: Notify,
-    made: AtomicBool,
-    again: AtomicBool,
+    /// Number of sinks that were made.
+    sinks: AtomicU64,
 }
 
 impl Meter {
-    pub(super) fn new(wanted: u64) -> Self {
+    pub(super) fn new(expected: u64) -> Self {
         Self {
-            wanted,
-            delivered: AtomicU64::new(0),
-            half: OnceLock::new(),
-            whole: OnceLock::new(),
-            done: Notify::new(),
-            made: AtomicBool::new(false),
-            again: AtomicBool::new(false),
+            expected,
+            ..Self::default()
         }
     }
 
@@ -38,26 +35,27 @@ impl Meter {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// When the half was acknowledged, and when the whole; `None` before that.
+    /// When half of the records and when all were acknowledged; `None` before that.
     pub(super) fn times(&self) -> Option<(Instant, Instant)> {
         Some((*self.half.get()?, *self.whole.get()?))
     }
 
-    /// Whether records were sent to more than one sink, and so some of them twice.
+    /// Whether records were sent to more than one sink, so that some may be repeated.
     pub(super) fn repeated(&self) -> bool {
-        self.again.load(Ordering::Relaxed)
+        self.sinks.load(Ordering::Relaxed) > 1
     }
 
-    /// Waits until all are acknowledged, or none was for so long.
+    /// Waits until all records are acknowledged, or none has been for between one and two times
+    /// `stall`.
     pub(super) async fn finished(&self, stall: Duration) {
-        let mut before = None;
+        let mut last = None;
         while self.whole.get().is_none() {
             if timeout(stall, self.done.notified()).await.is_err() {
                 let now = self.count();
-                if before == Some(now) {
+                if last == Some(now) {
                     return;
                 }
-                before = Some(now);
+                last = Some(now);
             }
         }
     }
@@ -65,17 +63,15 @@ impl Meter {
 
 impl Count for Meter {
     fn made(&self) {
-        if self.made.swap(true, Ordering::Relaxed) {
-            self.again.store(true, Ordering::Relaxed);
-        }
+        self.sinks.fetch_add(1, Ordering::Relaxed);
     }
 
     fn delivered(&self) {
         let delivered = self.delivered.fetch_add(1, Ordering::Relaxed) + 1;
-        if delivered == self.wanted.div_ceil(2) {
+        if delivered == self.expected.div_ceil(2) {
             let _ = self.half.set(Instant::now());
         }
-        if delivered == self.wanted {
+        if delivered == self.expected {
             let _ = self.whole.set(Instant::now());
             self.done.notify_one();
         }
@@ -107,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_move_is_not_waited_for() {
+    async fn a_stall_ends_the_wait() {
         let meter = Meter::new(2);
         meter.delivered();
         meter.finished(Duration::from_millis(1)).await;

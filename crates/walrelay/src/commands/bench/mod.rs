@@ -1,59 +1,57 @@
-//! `walrelay bench`: the relay measured with somebody's own database and broker.
+//! `walrelay bench`: measures the relay with the configured database and broker.
 //!
-//! - [`stage`]: what is made for it in the database and in Kafka, and removed again.
-//! - [`load`]: what is written: a backlog, and rows on a schedule. [`worker`]: a thread of it.
-//! - [`null`]: a sink that throws away; what it reads are temporary copies of slots.
-//! - [`drain`], [`latency`]: the measurements, with the pipeline of `run`. [`meter`] counts what is
-//!   acknowledged.
+//! - [`objects`]: creates and removes the benchmark's objects in the database and in Kafka, and
+//!   makes the pipelines that read them.
+//! - [`load`]: writes a backlog, and rows on a schedule. [`worker`]: a thread that writes or reads.
+//! - [`null`]: a sink that discards records.
+//! - [`drain`], [`latency`]: the measurements, with the pipeline of `run`. [`meter`] counts
+//!   acknowledgements.
 //! - [`report`]: the figures as Markdown and JSON.
 //!
 //! # Invariants
-//! - Nothing is touched that the benchmark has not made: no table, publication, topic, and no slot but
-//!   by a temporary copy.
-//! - What it made is removed however it ends; what cannot be removed is named.
+//! - The benchmark changes no table, publication, topic or slot that it has not created; slots of
+//!   others are read through temporary copies only.
+//! - Its objects are removed however it ends. Those that cannot be removed are reported.
 
 mod drain;
 mod latency;
 mod load;
 mod meter;
 mod null;
+mod objects;
 mod report;
-mod stage;
 mod worker;
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::signal::unix::{SignalKind, signal};
-use walrelay_event_router::{Options, Router};
-use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, TopicCreation};
+use tracing::Level;
+use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory};
 use walrelay_lab::figures::Machine;
-use walrelay_relay::{PoisonPolicy, Settings};
-use walrelay_walsender::{ConnInfo, Session, SessionKind};
+use walrelay_walsender::ConnInfo;
 
-use super::confirm::go_on;
-use super::connect::{self, block_on, conn_info};
-use super::{Ended, Env, load};
+use super::confirm::ask_to_continue;
+use super::connect::{self, block_on, conn_info, sql_session};
+use super::run::StopSignals;
+use super::{CommandResult, Env, load, print_notice};
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
-use crate::config::{Config, Log, LogLevel, SinkConfig};
-use crate::failures;
-use crate::postgres::Original;
+use crate::config::{Config, Log, SinkConfig};
+use crate::postgres::{CopySource, Original};
 use crate::telemetry::log_to_stderr;
-use drain::{Drained, drain};
+use drain::drain;
 pub(super) use null::NullSinkFactory;
+use objects::{BenchObjects, BenchPipeline};
 use report::Report;
-use stage::{Stage, failure_of};
 
 const TO_NOTHING: &str = "walrelay, to nothing";
 const TO_KAFKA: &str = "walrelay, to Kafka";
 
 /// `walrelay bench`.
-pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> Ended {
+pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     log_to_stderr(
         Log {
-            level: LogLevel::Warn,
+            level: Level::WARN,
             ..config.log
         },
         Some(&config.source.slot),
@@ -62,17 +60,13 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> Ended {
     let mut info = conn_info(&config.source, env)?;
     "walrelay bench".clone_into(&mut info.application_name);
     if let Some(slot) = &args.copy_of {
-        let report = block_on(Box::pin(copy(slot, args, &config, info)))??;
-        return Ok(show(&report, args.json.as_deref())?);
+        let report = block_on(Box::pin(drain_copy(slot, args, &config, info)))??;
+        return Ok(print_report(&report, args.json.as_deref())?);
     }
     let kafka = match &config.sink {
         SinkConfig::Kafka(sink) => {
-            let creation = TopicCreation {
-                partitions: sink.topics.partitions.unwrap_or(-1),
-                replication_factor: sink.topics.replication_factor.map_or(-1, i32::from),
-                properties: std::collections::BTreeMap::new(),
-            };
-            Some((connect::kafka(sink, &config.delivery)?, creation))
+            let kafka = connect::kafka(sink, &config.delivery)?;
+            Some((kafka, connect::topic_creation(sink)))
         }
         SinkConfig::Stdout { .. } => None,
     };
@@ -83,11 +77,11 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> Ended {
     {
         return Err(needs_kafka().into());
     }
-    let stage = Stage::new(info, kafka);
-    agree(args, &stage)?;
-    let (measured, left) = block_on(Box::pin(on(stage, args, &config)))??;
-    let shown = measured.and_then(|report| show(&report, args.json.as_deref()));
-    let failures: Vec<Failure> = shown.err().into_iter().chain(left).collect();
+    let objects = BenchObjects::new(info, kafka);
+    confirm_load(args, &objects)?;
+    let (measured, leftovers) = block_on(Box::pin(measure_and_remove(objects, args, &config)))??;
+    let printed = measured.and_then(|report| print_report(&report, args.json.as_deref()));
+    let failures: Vec<Failure> = printed.err().into_iter().chain(leftovers).collect();
     if failures.is_empty() {
         Ok(())
     } else {
@@ -104,204 +98,136 @@ impl BenchArgs {
         self.measures(BenchPart::Null) || self.measures(BenchPart::Kafka)
     }
 
-    fn scheduled(&self) -> u64 {
+    /// Rows written on schedules, of all rates.
+    fn scheduled_rows(&self) -> u64 {
         let rates = self.rates.iter().map(|rate| u64::from(*rate));
         rates.sum::<u64>() * u64::from(self.seconds)
     }
 }
 
-/// Says what will be written, and asks.
-fn agree(args: &BenchArgs, stage: &Stage) -> Result<(), Failure> {
-    let mut rows = 0;
-    let mut records = 0;
-    if args.drains() {
-        rows += args.rows;
-    }
-    if args.measures(BenchPart::Kafka) {
-        records += args.rows;
-    }
-    if args.measures(BenchPart::Latency) {
-        rows += args.scheduled();
-        records += args.scheduled();
-    }
+/// Prints what will be written, and asks whether to continue.
+fn confirm_load(args: &BenchArgs, objects: &BenchObjects) -> Result<(), Failure> {
+    let count = |measured: bool, rows| if measured { rows } else { 0 };
+    let scheduled = count(args.measures(BenchPart::Latency), args.scheduled_rows());
+    let rows = count(args.drains(), args.rows) + scheduled;
+    let records = count(args.measures(BenchPart::Kafka), args.rows) + scheduled;
     let megabytes = |count: u64| count * u64::from(args.bytes) / 1_000_000;
-    say(&format!(
+    print_notice(&format!(
         "This benchmark will write to {}:\n  \
          {rows} rows of about {} bytes ({} MB, and about twice that in the log) into {}, which is made for it",
-        stage.info().redacted(),
+        objects.info.redacted(),
         args.bytes,
         megabytes(rows),
-        stage.table(),
+        objects.table(),
     ));
-    if let Some(kafka) = stage.kafka().filter(|_| records > 0) {
-        say(&format!(
+    if let Some(kafka) = objects.kafka().filter(|_| records > 0) {
+        print_notice(&format!(
             "and to Kafka at {}:\n  {records} records ({} MB) into topics named {}.…, which are made for it",
             kafka.bootstrap_servers(),
             megabytes(records),
-            stage.topic(),
+            objects.topic_prefix,
         ));
     }
-    say(
+    print_notice(
         "It reads through temporary slots, and removes all of it at the end. The load is real: other users of these servers will notice.",
     );
     if args.yes {
         return Ok(());
     }
-    go_on().map_err(|why| {
-        let what = format!("nothing was written: {why}");
-        Failure::new("bench-not-agreed", Exit::Usage, what)
-            .remedy("say --yes to go on without being asked")
-    })
+    let refused = Failure::new("bench-not-agreed", Exit::Usage, "nothing was written");
+    ask_to_continue(refused.remedy("say --yes to go on without being asked"))
 }
 
-/// Measures and removes what was made for it, also after a failure or a signal.
-async fn on(
-    mut stage: Stage,
+/// Measures, and removes the benchmark's objects, also after a failure or a signal. Returns the
+/// result, and the failure to remove objects, if any.
+async fn measure_and_remove(
+    mut objects: BenchObjects,
     args: &BenchArgs,
     config: &Config,
 ) -> Result<(Result<Report, Failure>, Option<Failure>), Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| {
-            Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)
-        })
-    };
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut signalled = async || {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    };
+    let mut signals = StopSignals::new()?;
     let measured = tokio::select! {
         biased;
-        () = signalled() => Err(interrupted()),
-        measured = Box::pin(measure(&mut stage, args, config)) => measured,
+        () = signals.next() => Err(interrupted()),
+        measured = Box::pin(measure(&mut objects, args, config)) => measured,
     };
-    say("removing what was made");
-    let left = tokio::select! {
+    print_notice("removing what was made");
+    tokio::select! {
         biased;
-        () = signalled() => None,
-        left = Box::pin(stage.clear()) => Some(left),
-    };
-    let left = left.unwrap_or_else(|| stage.left());
-    Ok((measured, failure_of(&left)))
+        () = signals.next() => {}
+        () = Box::pin(objects.remove()) => {}
+    }
+    Ok((measured, objects.not_removed()))
 }
 
-async fn measure(stage: &mut Stage, args: &BenchArgs, config: &Config) -> Result<Report, Failure> {
-    stage.prepare().await?;
-    let mut report = begin(stage.info(), stage.kafka(), args).await?;
+async fn measure(
+    objects: &mut BenchObjects,
+    args: &BenchArgs,
+    config: &Config,
+) -> Result<Report, Failure> {
+    objects.create_schema().await?;
+    let mut report = new_report(&objects.info, objects.kafka(), args).await?;
     if args.drains() {
-        say("making a temporary slot: Postgres waits for open transactions first");
-        stage.keep_from_here().await?;
+        print_notice("making a temporary slot: Postgres waits for open transactions first");
+        objects.recreate_slot().await?;
         let portion = (args.rows / 10).max(1);
-        let mut told = 0;
+        let mut reported = 0;
         let progress = |written| {
-            if written / portion > told {
-                told = written / portion;
-                say(&format!("{written} of {} rows written", args.rows));
+            if written / portion > reported {
+                reported = written / portion;
+                print_notice(&format!("{written} of {} rows written", args.rows));
             }
         };
-        load::backlog(
-            stage.info(),
-            &stage.table(),
-            args.rows,
-            args.bytes,
-            progress,
-        )
-        .await?;
+        let table = objects.table();
+        load::backlog(&objects.info, &table, args.rows, args.bytes, progress).await?;
     }
     if args.measures(BenchPart::Null) {
-        say("draining them to nothing");
-        let job = job(TO_NOTHING, stage, args, config);
-        report.drained.push(drain(job, NullSinkFactory).await?);
+        print_notice("draining them to nothing");
+        let pipeline = objects.pipeline("order", config);
+        let drained = drain(TO_NOTHING, args.rows, pipeline, NullSinkFactory).await?;
+        report.drained.push(drained);
     }
     if args.measures(BenchPart::Kafka) {
-        say("draining them to Kafka");
-        stage.create_topic("order").await?;
-        let job = job(TO_KAFKA, stage, args, config);
-        let kafka = stage.kafka().ok_or_else(needs_kafka)?.clone();
-        let drained = drain(job, KafkaSinkFactory::new(kafka)).await?;
+        print_notice("draining them to Kafka");
+        objects.create_topic("order").await?;
+        let pipeline = objects.pipeline("order", config);
+        let kafka = objects.kafka().ok_or_else(needs_kafka)?.clone();
+        let factory = KafkaSinkFactory::new(kafka);
+        let drained = drain(TO_KAFKA, args.rows, pipeline, factory).await?;
         report.drained.push(drained);
     }
     if args.measures(BenchPart::Latency) {
         for rate in &args.rates {
-            say(&format!("{rate} rows a second for {} s", args.seconds));
-            stage.keep_from_here().await?;
-            let last = format!("order-{rate}");
-            let topic = stage.create_topic(&last).await?;
-            let job = latency::Job {
-                original: stage.original(),
-                copy: stage.next_copy(),
-                router: own_router(&topic),
-                topic,
-                kafka: stage.kafka().ok_or_else(needs_kafka)?.clone(),
-                schedule: load::Schedule {
-                    info: stage.info().clone(),
-                    table: stage.table(),
-                    bytes: args.bytes,
-                    rate: *rate,
-                    seconds: args.seconds,
-                },
-                settings: own_settings(stage, config),
+            print_notice(&format!("{rate} rows a second for {} s", args.seconds));
+            objects.recreate_slot().await?;
+            let suffix = format!("order-{rate}");
+            let topic = objects.create_topic(&suffix).await?;
+            let pipeline = objects.pipeline(&suffix, config);
+            let kafka = objects.kafka().ok_or_else(needs_kafka)?.clone();
+            let schedule = load::Schedule {
+                info: objects.info.clone(),
+                table: objects.table(),
+                bytes: args.bytes,
+                rate: *rate,
+                seconds: args.seconds,
             };
-            report.latency.push(latency::measure(job).await?);
+            let measured = latency::measure(pipeline, kafka, topic, schedule).await?;
+            report.latency.push(measured);
         }
     }
     Ok(report)
 }
 
-fn job(
-    contender: &'static str,
-    stage: &mut Stage,
-    args: &BenchArgs,
-    config: &Config,
-) -> drain::Job {
-    drain::Job {
-        contender,
-        original: stage.original(),
-        copy: stage.next_copy(),
-        rows: args.rows,
-        router: own_router(&format!("{}.order", stage.topic())),
-        settings: own_settings(stage, config),
-    }
-}
-
-/// Debezium's preset, all to one topic.
-fn own_router(topic: &str) -> Router {
-    let topic = topic
-        .parse()
-        .unwrap_or_else(|_| unreachable!("a name without $ and \\ is a template"));
-    Router::new(Options {
-        topic,
-        ..Options::default()
-    })
-}
-
-/// As configured, but for the benchmark's own table, whose rows are no poison.
-fn own_settings(stage: &Stage, config: &Config) -> Settings {
-    Settings {
-        tables: [stage.table()].into(),
-        poison: PoisonPolicy::default(),
-        ..connect::settings(config, None, None, None)
-    }
-}
-
-/// The first events that wait in a slot of somebody's, to nothing.
-async fn copy(
+/// Drains the first events of a copy of an existing slot to nothing.
+async fn drain_copy(
     slot: &str,
     args: &BenchArgs,
     config: &Config,
     info: ConnInfo,
 ) -> Result<Report, Failure> {
-    let mut report = begin(&info, None, args).await?;
+    let mut report = new_report(&info, None, args).await?;
     let (router, messages) = connect::router(config)?;
-    // What is only measured registers nothing.
-    let mut looking = config.clone();
-    if let Some(registry) = &mut looking.registry {
-        registry.register = false;
-    }
-    let schemas = connect::schemas(&looking, None)?;
+    let schemas = connect::schemas_without_registering(config)?;
     let original = Original {
         info,
         slot: slot.to_owned(),
@@ -310,26 +236,24 @@ async fn copy(
         messages: messages.is_some(),
         wal_sender_timeout: config.source.wal_sender_timeout,
     };
-    let job = drain::Job {
-        contender: TO_NOTHING,
-        original,
-        copy: format!("walrelay_bench_{:08x}", fastrand::u32(..)),
-        rows: args.rows,
+    let prefix = format!("walrelay_bench_{:08x}", fastrand::u32(..));
+    let pipeline = BenchPipeline {
+        source: CopySource::new(original, &prefix),
         router,
         settings: connect::settings(config, messages, None, schemas),
     };
-    let drained: Drained = drain(job, NullSinkFactory).await?;
+    let drained = drain(TO_NOTHING, args.rows, pipeline, NullSinkFactory).await?;
     report.drained.push(drained);
     Ok(report)
 }
 
-async fn begin(
+/// A report without figures.
+async fn new_report(
     info: &ConnInfo,
     kafka: Option<&KafkaConfig>,
     args: &BenchArgs,
 ) -> Result<Report, Failure> {
-    let session = Session::connect(info, SessionKind::Sql, &[]).await;
-    let session = session.map_err(|error| failures::postgres(error.into()))?;
+    let session = sql_session(info).await?;
     let postgres = session.server_version().to_string();
     session.close().await;
     Ok(Report {
@@ -343,26 +267,15 @@ async fn begin(
     })
 }
 
-fn show(report: &Report, json: Option<&Path>) -> Result<(), Failure> {
-    // Nobody is left to be told when standard output is closed.
+/// Prints the report as Markdown, and writes it as JSON to the file of `--json`.
+fn print_report(report: &Report, json: Option<&Path>) -> Result<(), Failure> {
+    // Writing fails if standard output is closed.
     let _ = write!(io::stdout(), "{}", report.to_markdown());
     let Some(path) = json else { return Ok(()) };
     report.to_json(path).map_err(|error| {
         let what = format!("cannot write {}", path.display());
         Failure::new("output", Exit::Unavailable, what).caused_by(error)
     })
-}
-
-fn say(line: &str) {
-    // Nobody is left to be told when standard error is closed.
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
-/// Microseconds since 1970 by this machine's clock.
-fn micros_now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let micros = since.unwrap_or(Duration::ZERO).as_micros();
-    i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
 fn interrupted() -> Failure {

@@ -1,7 +1,7 @@
-//! A sink that throws everything away and says at once that it is durable.
+//! A sink that discards every record and acknowledges it at once.
 //!
-//! It is no `sink.kind` and never will be: it loses events. It reads temporary copies of slots, in `bench` and in
-//! `replay --dry-run`, and nothing else.
+//! It loses events, so it must never become a `sink.kind`. It is used over temporary copies of
+//! slots and snapshots only: in `bench`, `replay --dry-run` and `cutover verify`.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The figures, for people and for programs.
+//! The figures of a benchmark as Markdown and as JSON.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,22 +8,22 @@ use std::path::Path;
 use serde::Serialize;
 use walrelay_lab::figures::{Machine, Spread, known};
 
-use super::drain::Drained;
-use super::latency::Latency;
+use super::drain::DrainResult;
+use super::latency::LatencyResult;
 
-/// Everything that was measured.
+/// The figures of a benchmark.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) walrelay: &'static str,
-    /// Where the benchmark ran; the servers may be elsewhere.
+    /// The machine of the benchmark; the servers may run elsewhere.
     pub(super) machine: Machine,
     pub(super) postgres: String,
-    /// `bootstrap.servers`, where there is a broker.
+    /// `bootstrap.servers`; `None` without Kafka.
     pub(super) kafka: Option<String>,
-    /// About; unknown of rows that somebody else has written.
+    /// Bytes of a payload, about; `None` for rows that the benchmark has not written.
     pub(super) payload_bytes: Option<u32>,
-    pub(super) drained: Vec<Drained>,
-    pub(super) latency: Vec<Latency>,
+    pub(super) drained: Vec<DrainResult>,
+    pub(super) latency: Vec<LatencyResult>,
 }
 
 impl Report {
@@ -119,8 +119,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_those_to_the_first_and_what_is_unknown_is_a_dash() {
-        let run = |contender, rows_per_second| Drained {
+    fn ratios_are_relative_to_the_first_and_unknown_figures_are_dashes() {
+        let run = |contender, rows_per_second| DrainResult {
             contender,
             rows: 1000,
             seconds: 1000.0 / rows_per_second,
@@ -138,7 +138,7 @@ mod tests {
             kafka: None,
             payload_bytes: Some(300),
             drained: vec![run("to nothing", 2000.0), run("to Kafka", 1000.0)],
-            latency: vec![Latency {
+            latency: vec![LatencyResult {
                 rate: 100,
                 rows: 1000,
                 acknowledged: None,

@@ -1,4 +1,4 @@
-//! A thread of the benchmark.
+//! A thread that writes or reads the load of the benchmark.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,23 +6,25 @@ use std::thread::{self, JoinHandle};
 
 use crate::cli::Failure;
 
-/// A thread at work. Dropped, it is told to stop, and joined.
+/// A running thread. Dropping it sets the thread's stop flag and joins it.
 pub(super) struct Worker<T> {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<T, Failure>>>,
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts it. The flag tells it to stop.
+    /// Starts the thread. `work` ends early when its flag is set.
     pub(super) fn start(
         name: &str,
         work: impl FnOnce(&AtomicBool) -> Result<T, Failure> + Send + 'static,
     ) -> Result<Self, Failure> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || work(&told))
+            .spawn({
+                let stop = Arc::clone(&stop);
+                move || work(&stop)
+            })
             .map_err(super::no_thread)?;
         Ok(Self {
             stop,
@@ -34,7 +36,7 @@ impl<T: Send + 'static> Worker<T> {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Blocks until it has ended.
+    /// Blocks until the thread has ended, and returns its result.
     pub(super) fn join(mut self) -> Result<T, Failure> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
@@ -47,7 +49,7 @@ impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What it would say is not asked for any more.
+            // The result is not needed any more.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! One line of the doctor: what was looked at, and what was found.
+//! The items of the doctor, and the result of a check: its verdict, the finding and the remedy.
 
 use std::error::Error;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::cli::{Exit, Failure};
 
-/// Where the thing is that a check looks at.
+/// The system that a check concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     Configuration,
@@ -35,7 +35,7 @@ impl Group {
 
 macro_rules! items {
     ($($item:ident = $group:ident, $name:literal;)*) => {
-        /// What is looked at. `docs/CHECK.md` lists all.
+        /// The subject of a check. `docs/CHECK.md` lists all items.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Item {
             $($item,)*
@@ -51,7 +51,7 @@ macro_rules! items {
                 }
             }
 
-            /// Unique in its group; the same from version to version.
+            /// The name: unique in its group, and stable across versions.
             pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$item => $name,)*
@@ -112,15 +112,15 @@ items! {
     Schema = Registry, "schema";
 }
 
-/// What a check comes to.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Pass,
-    /// The relay runs, and something may go wrong later; or the check could not see enough.
+    /// The relay runs, but something may fail later; or the check could not see enough.
     Warn,
     /// The relay does not run, or its events do not arrive.
     Fail {
-        /// As the errors of other commands have one.
+        /// The id of the failure, as of other commands.
         id: &'static str,
         exit: Exit,
     },
@@ -136,51 +136,51 @@ impl Verdict {
     }
 }
 
-/// What was found at one thing. `finding` and `remedy` name things, never secrets and never row values.
+/// The result of a check. `finding` and `remedy` contain names, never secrets or row values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Check {
-    pub(super) item: Item,
     pub(super) verdict: Verdict,
-    /// Further lines may show where.
+    /// Further lines may show causes.
     pub(super) finding: String,
-    /// SQL, or a setting.
+    /// What the operator can do; SQL or a setting, where possible.
     pub(super) remedy: Option<String>,
 }
 
+/// The checks in the order of the report, each with its item.
+pub(super) type Checks = Vec<(Item, Check)>;
+
 impl Check {
-    pub(super) fn pass(item: Item, finding: impl Into<String>) -> Self {
+    pub(super) fn pass(finding: impl Into<String>) -> Self {
         Self {
-            item,
             verdict: Verdict::Pass,
             finding: finding.into(),
             remedy: None,
         }
     }
 
-    pub(super) fn warn(item: Item, finding: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn warn(finding: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Warn,
+            finding: finding.into(),
             remedy: Some(remedy.into()),
-            ..Self::pass(item, finding)
         }
     }
 
     pub(super) fn fail(
-        item: Item,
         (id, exit): (&'static str, Exit),
         finding: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
         Self {
             verdict: Verdict::Fail { id, exit },
-            ..Self::warn(item, finding, remedy)
+            ..Self::warn(finding, remedy)
         }
     }
 
-    /// A failure that `run` would end with, or a command of this kind, with its causes.
-    pub(super) fn failed(item: Item, failure: &Failure) -> Self {
+    /// A check that found a failure. Its causes become part of the finding.
+    pub(super) fn failed(failure: Failure) -> Self {
         let mut finding = failure.what.trim_end().to_owned();
-        let mut cause = Error::source(failure);
+        let mut cause = Error::source(&failure);
         while let Some(error) = cause {
             let text = error.to_string();
             // Transparent errors, and some sources, repeat the text of the error above.
@@ -190,28 +190,34 @@ impl Check {
             }
             cause = error.source();
         }
+        let Failure { id, exit, .. } = failure;
         Self {
-            item,
-            verdict: Verdict::Fail {
-                id: failure.id,
-                exit: failure.exit,
-            },
+            verdict: Verdict::Fail { id, exit },
             finding,
-            remedy: failure.remedy.clone(),
+            remedy: failure.remedy,
         }
     }
 }
 
-/// The exit code: that of the first failure.
-pub(super) fn exit(checks: &[Check]) -> Exit {
-    let failed = checks.iter().find_map(|check| match check.verdict {
+/// The first texts, at most `most`, and how many more there are.
+pub(super) fn shortened(mut texts: Vec<String>, most: usize) -> Vec<String> {
+    if let Some(more @ 1..) = texts.len().checked_sub(most) {
+        texts.truncate(most);
+        texts.push(format!("and {more} more"));
+    }
+    texts
+}
+
+/// The exit code of the first failed check.
+pub(super) fn exit(checks: &[(Item, Check)]) -> Exit {
+    let failed = checks.iter().find_map(|(_, check)| match check.verdict {
         Verdict::Fail { exit, .. } => Some(exit),
         _ => None,
     });
     failed.unwrap_or(Exit::Ok)
 }
 
-/// How many checks came to each verdict.
+/// Number of checks by verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(super) struct Summary {
     pub(super) checks: usize,
@@ -221,9 +227,9 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(checks: &[Check]) -> Self {
+    pub(super) fn of(checks: &[(Item, Check)]) -> Self {
         let mut summary = Self::default();
-        for check in checks {
+        for (_, check) in checks {
             summary.checks += 1;
             *match check.verdict {
                 Verdict::Pass => &mut summary.pass,
@@ -273,9 +279,9 @@ mod tests {
 
     #[test]
     fn the_first_failure_gives_the_exit_code() {
-        let fail = |exit| Check::fail(Item::Slot, ("slot-plugin", exit), "x", "y");
-        let pass = Check::pass(Item::Slot, "x");
-        let warn = Check::warn(Item::Slot, "x", "y");
+        let fail = |exit| (Item::Slot, Check::fail(("slot-plugin", exit), "x", "y"));
+        let pass = (Item::Slot, Check::pass("x"));
+        let warn = (Item::Slot, Check::warn("x", "y"));
         assert_eq!(exit(&[]), Exit::Ok);
         assert_eq!(exit(&[pass.clone(), warn.clone()]), Exit::Ok);
         let checks = [pass, warn, fail(Exit::Denied), fail(Exit::Config)];
@@ -286,13 +292,12 @@ mod tests {
 
     #[test]
     fn causes_are_part_of_a_finding() {
-        let failure = Failure::new("x", Exit::Data, "it failed: inner")
-            .caused_by(std::io::Error::other("inner"));
-        let check = Check::failed(Item::Slot, &failure);
-        assert_eq!(check.finding, "it failed: inner");
-        let failure =
-            Failure::new("x", Exit::Data, "it failed").caused_by(std::io::Error::other("inner"));
-        let check = Check::failed(Item::Slot, &failure);
-        assert_eq!(check.finding, "it failed\ncause: inner");
+        for (what, finding) in [
+            ("it failed: inner", "it failed: inner"),
+            ("it failed", "it failed\ncause: inner"),
+        ] {
+            let failure = Failure::new("x", Exit::Data, what).caused_by("inner");
+            assert_eq!(Check::failed(failure).finding, finding);
+        }
     }
 }

@@ -1,12 +1,13 @@
-//! `walrelay check`: the doctor. Looks at everything that can be seen before a relay runs, and beside one.
+//! `walrelay check`: the doctor. Checks everything that can be seen before a relay runs, or beside
+//! one.
 //!
-//! - [`item`]: what is looked at, and a finding with its remedy. `docs/CHECK.md` lists the items.
-//! - `configuration`, `postgres`, `kafka`, `registry`: the checks. [`report`]: how they are shown.
+//! - [`item`]: the items, and the result of a check. `docs/CHECK.md` lists the items.
+//! - `configuration`, `postgres`, `kafka`, `registry`: the checks. [`report`]: formats them.
 //!
 //! # Invariants
-//! - Nothing is changed: neither in the database, nor in Kafka, nor in the registry.
-//! - All that is wrong is reported, not only the first thing; the exit code is that of the first failure.
-//! - What the relay's role may not see is a warning that names the missing right.
+//! - The checks change nothing in the database, in Kafka or in the registry.
+//! - All problems are reported, not only the first one. The exit code is that of the first failure.
+//! - If the relay's role may not see something, a warning names the missing privilege.
 
 mod configuration;
 mod item;
@@ -15,17 +16,17 @@ mod postgres;
 mod registry;
 mod report;
 
-use std::io::{self, IsTerminal};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use super::connect::{block_on, route, wanted};
+use super::connect::{block_on, route};
 use super::{Env, load};
 use crate::cli::{CheckArgs, Exit, Failure, Output, colours};
 use crate::config::SinkConfig;
-use item::Check;
+use item::{Check, Checks, Item};
 
 /// `walrelay check`. The exit code is that of the first failure.
 pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
-    let checks = look(args, env)?;
+    let checks = run_checks(args, env)?;
     let mut out = Vec::new();
     let written = match args.output {
         Output::Table => {
@@ -34,44 +35,43 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>
         }
         Output::Json => report::json(&checks, &mut out),
     };
-    written
-        .and_then(|()| io::Write::write_all(&mut io::stdout(), &out))
-        .map_err(super::output)?;
+    // A reader that closes the pipe, as `head` does, has what it wants: the exit code stays that of
+    // the checks. After any other error a report is missing that somebody wants.
+    if let Err(error) = written.and_then(|()| io::stdout().write_all(&out))
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        return Err(vec![super::write_failed(error)]);
+    }
     Ok(item::exit(&checks))
 }
 
-fn look(args: &CheckArgs, env: Env<'_>) -> Result<Vec<Check>, Failure> {
+fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
     let config = match load(&args.config, env) {
         Ok(config) => config,
-        Err(failures) => return Ok(configuration::refused(&failures)),
+        Err(failures) => {
+            let problems = failures.into_iter().map(Check::failed);
+            return Ok(problems.map(|check| (Item::File, check)).collect());
+        }
     };
-    let mut checks = Vec::new();
-    let usable = configuration::look(&config, env, &mut checks);
+    let mut checks = Checks::new();
+    let usable = configuration::check(&config, env, &mut checks);
     if args.offline {
         return Ok(checks);
     }
-    let mut database = postgres::Database::default();
+    let (mut topics, mut largest) = (Vec::new(), Ok(None));
     if let Some(info) = usable.info {
-        let wanted = wanted(&config);
-        let (router, known) = (usable.router, usable.known);
-        let look = postgres::look(&info, &wanted, &config, router, known);
-        database = block_on(Box::pin(look))?;
-        checks.append(&mut database.checks);
+        let check = postgres::check(&info, &config, usable.router, usable.known);
+        let database = block_on(Box::pin(check))?;
+        checks.extend(database.checks);
+        (topics, largest) = (database.topics, database.largest);
     }
     if let (Some(kafka), SinkConfig::Kafka(sink)) = (usable.kafka, &config.sink) {
-        let mut topics = database.topics;
         let constant = route(&config.router).constant_topic();
         topics.extend(constant.filter(|topic| !topics.contains(topic)));
-        checks.extend(kafka::look(
-            &config,
-            sink,
-            &kafka,
-            topics,
-            &database.largest,
-        ));
+        checks.extend(kafka::check(&config, sink, &kafka, topics, &largest));
     }
     if let Some(registry) = usable.registry {
-        checks.extend(registry::look(&registry, &config));
+        checks.extend(registry::check(&registry, &config));
     }
     Ok(checks)
 }

@@ -1,35 +1,28 @@
-//! The checks of the schema registry. Nothing is registered.
+//! The checks of the schema registry. They register nothing.
 
-use super::item::{Check, Item};
+use super::item::{Check, Checks, Item};
 use crate::config::Config;
 use crate::failures;
-use crate::registry::{Known, Registry};
+use crate::registry::Registry;
 
-/// Requests the schemas that the configuration names.
-pub(super) fn look(registry: &Registry, config: &Config) -> Vec<Check> {
-    if let Err(error) = registry.ping() {
-        return vec![Check::failed(
-            Item::RegistryServer,
-            &failures::schema(error),
-        )];
-    }
-    let mut checks = vec![Check::pass(Item::RegistryServer, "it answers")];
-    let registers = config
-        .registry
-        .as_ref()
-        .is_some_and(|config| config.register);
+/// Checks that the registry answers, and that it has the schemas that the configuration names.
+pub(super) fn check(registry: &Registry, config: &Config) -> Checks {
+    let mut checks = vec![match registry.ping() {
+        Ok(()) => (Item::RegistryServer, Check::pass("it answers")),
+        Err(error) => return vec![(Item::RegistryServer, Check::failed(failures::schema(error)))],
+    }];
+    let configured = config.registry.as_ref();
+    let registers = configured.is_some_and(|config| config.register);
     for (subject, known) in registry.known() {
-        checks.push(match known {
-            Ok(Known::As(id)) => {
-                Check::pass(Item::Schema, format!("of {subject}: known, its id is {id}"))
+        let check = match known {
+            Ok(Some(id)) => Check::pass(format!("of {subject}: known, its id is {id}")),
+            Ok(None) if registers => {
+                Check::pass(format!("of {subject}: not known, run registers it"))
             }
-            Ok(Known::No) if registers => Check::pass(
-                Item::Schema,
-                format!("of {subject}: not known, run registers it"),
-            ),
-            Ok(Known::No) => Check::failed(Item::Schema, &failures::unregistered(subject)),
-            Err(error) => Check::failed(Item::Schema, &failures::schema(error)),
-        });
+            Ok(None) => Check::failed(failures::unregistered(subject)),
+            Err(error) => Check::failed(failures::schema(error)),
+        };
+        checks.push((Item::Schema, check));
     }
     checks
 }

@@ -1,52 +1,44 @@
-//! The checks as people and programs see them.
+//! Formats the checks as a table and as JSON.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::item::{Check, Group, Summary, Verdict};
+use super::item::{Check, Group, Item, Summary, Verdict};
 use crate::cli::printable;
 
-/// A table by group, and a line of figures.
-pub(super) fn table(checks: &[Check], colours: bool, out: &mut dyn Write) -> io::Result<()> {
-    let width = checks.iter().map(|check| check.item.name().len()).max();
+/// Writes a table by group, and a line with the totals.
+pub(super) fn table(
+    checks: &[(Item, Check)],
+    colours: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let width = checks.iter().map(|(item, _)| item.name().len()).max();
     let width = width.unwrap_or(0);
-    let indent = " ".repeat(width + 10);
+    let indented = format!("\n{}", " ".repeat(width + 10));
     for group in Group::ALL {
-        let mut named = false;
-        for check in checks.iter().filter(|check| check.item.group() == group) {
-            if !named {
+        let of_group = checks.iter().filter(|(item, _)| item.group() == group);
+        for (at, (item, check)) in of_group.enumerate() {
+            if at == 0 {
                 writeln!(out, "{}", paint(colours, "1", group.name()))?;
-                named = true;
             }
             let (word, colour) = match check.verdict {
                 Verdict::Pass => ("pass", "32"),
                 Verdict::Warn => ("warn", "33"),
                 Verdict::Fail { .. } => ("FAIL", "1;31"),
             };
-            let word = paint(colours, colour, word);
-            let finding = printable(&check.finding);
-            let mut lines = finding.lines();
-            let first = lines.next().unwrap_or_default();
-            write!(out, "  {word}  {:<width$}  {first}", check.item.name())?;
-            match check.verdict {
-                Verdict::Fail { id, .. } => {
-                    writeln!(out, " {}", paint(colours, "2", &format!("[{id}]")))?;
-                }
-                _ => writeln!(out)?,
-            }
-            for line in lines {
-                writeln!(out, "{indent}{line}")?;
+            let mut text = printable(&check.finding);
+            if let Verdict::Fail { id, .. } = check.verdict {
+                let id = paint(colours, "2", &format!("[{id}]"));
+                let end_of_line = text.find('\n').unwrap_or(text.len());
+                text.insert_str(end_of_line, &format!(" {id}"));
             }
             if let Some(remedy) = &check.remedy {
-                let remedy = printable(remedy);
-                let mut lines = remedy.lines();
-                let first = lines.next().unwrap_or_default();
-                writeln!(out, "{indent}{} {first}", paint(colours, "1;32", "help:"))?;
-                for line in lines {
-                    writeln!(out, "{indent}{line}")?;
-                }
+                let help = paint(colours, "1;32", "help:");
+                text = format!("{text}\n{help} {}", printable(remedy));
             }
+            let (word, text) = (paint(colours, colour, word), text.replace('\n', &indented));
+            writeln!(out, "  {word}  {:<width$}  {text}", item.name())?;
         }
     }
     let Summary {
@@ -80,17 +72,17 @@ struct Line<'a> {
     group: &'static str,
     item: &'static str,
     verdict: &'static str,
-    /// The name of the failure; null of what did not fail.
+    /// The id of the failure; `null` unless the check failed.
     id: Option<&'static str>,
     finding: &'a str,
     remedy: Option<&'a str>,
 }
 
-/// One document, on one line.
-pub(super) fn json(checks: &[Check], out: &mut dyn Write) -> io::Result<()> {
-    let lines = checks.iter().map(|check| Line {
-        group: check.item.group().name(),
-        item: check.item.name(),
+/// Writes one document on one line.
+pub(super) fn json(checks: &[(Item, Check)], out: &mut dyn Write) -> io::Result<()> {
+    let lines = checks.iter().map(|(item, check)| Line {
+        group: item.group().name(),
+        item: item.name(),
         verdict: check.verdict.name(),
         id: match check.verdict {
             Verdict::Fail { id, .. } => Some(id),
@@ -109,20 +101,17 @@ pub(super) fn json(checks: &[Check], out: &mut dyn Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::Item;
     use super::*;
     use crate::cli::Exit;
 
-    fn checks() -> Vec<Check> {
-        vec![
-            Check::fail(
-                Item::Slot,
-                ("slot-plugin", Exit::Config),
-                "it is\u{1b}[31m another\ncause: x",
-                "use another",
-            ),
-            Check::pass(Item::File, "walrelay.toml"),
-            Check::warn(Item::KeepSize, "it is off", "ALTER SYSTEM;\nSELECT 1;"),
+    fn checks() -> [(Item, Check); 3] {
+        let finding = "it is\u{1b}[31m another\ncause: x";
+        let fail = Check::fail(("slot-plugin", Exit::Config), finding, "use another");
+        let warn = Check::warn("it is off", "ALTER SYSTEM;\nSELECT 1;");
+        [
+            (Item::Slot, fail),
+            (Item::File, Check::pass("walrelay.toml")),
+            (Item::KeepSize, warn),
         ]
     }
 

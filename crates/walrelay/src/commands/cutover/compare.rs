@@ -1,7 +1,11 @@
-//! Holds what walrelay makes of events against what another relay made of them. Pure: records in, differences out.
+//! Compares walrelay's records with those of the polling relay. No I/O: records in, differences
+//! out.
 //!
-//! An event is known by its id. Events of one side wait for the other side's for `patience`, then they are missing.
-//! Memory: a few hundred bytes for each event that waits, and eight for each of the last [`REMEMBERED`] pairs.
+//! Records of both sides are paired by the id of their event. An event of one side that has no pair
+//! within `patience` is missing on the other side. Memory: a few hundred bytes for each unpaired
+//! event, and eight for each of the last [`REMEMBERED`] pairs.
+//!
+//! `ours` and `here` are walrelay's side, `theirs` and `there` that of the polling relay.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -12,49 +16,50 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use walrelay_kafka_sink::TailedRecord;
 
-/// Ids of pairs that are kept, so that a repeated record is known as one.
+use crate::cli::CutoverId;
+
+/// Ids of pairs that are remembered, so that a repeated record is recognised.
 const REMEMBERED: usize = 1_000_000;
 
-/// Where a record has the id of its event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum IdPlace {
-    /// In the first of these headers that it has.
-    Headers(Vec<String>),
-    /// In this member of its value, which is a JSON object.
-    Member(String),
-}
+/// Headers with the event id, of the presets and of polling relays.
+const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"];
 
-impl IdPlace {
-    /// The id, as text.
-    pub(super) fn of(&self, record: &TailedRecord) -> Option<String> {
-        match self {
-            Self::Headers(names) => names.iter().find_map(|wanted| {
-                let found = record.headers.iter().find(|(name, _)| name == wanted);
-                let value = found?.1.as_deref()?;
-                Some(String::from_utf8_lossy(value).into_owned())
-            }),
-            Self::Member(member) => {
-                let value: Value = serde_json::from_slice(record.value.as_deref()?).ok()?;
-                match value.get(member)? {
-                    Value::String(text) => Some(text.clone()),
-                    Value::Null => None,
-                    other => Some(other.to_string()),
-                }
+/// The event id of a record as text: at the place of `--id`, or in the first of [`ID_HEADERS`] that
+/// the record has.
+pub(super) fn event_id(place: Option<&CutoverId>, record: &TailedRecord) -> Option<String> {
+    let text = |name: &str| Some(String::from_utf8_lossy(header(record, name)?).into_owned());
+    match place {
+        None => ID_HEADERS.into_iter().find_map(text),
+        Some(CutoverId::Header(name)) => text(name),
+        Some(CutoverId::Value(member)) => {
+            let value: Value = serde_json::from_slice(record.value.as_deref()?).ok()?;
+            match value.get(member)? {
+                Value::String(text) => Some(text.clone()),
+                Value::Null => None,
+                other => Some(other.to_string()),
             }
         }
     }
 }
 
-/// What is compared of a record.
+/// The value of the first header of this name; `None` also if it is null.
+pub(super) fn header<'r>(record: &'r TailedRecord, name: &str) -> Option<&'r [u8]> {
+    let (_, value) = record.headers.iter().find(|(found, _)| found == name)?;
+    value.as_deref()
+}
+
+/// The parts of a record that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) id: String,
     topic: String,
-    /// `None`: the partition is not compared.
+    /// `None` if the partition is not compared.
     partition: Option<i32>,
+    /// Hash of the key.
     key: u64,
+    /// Hash of the value's bytes.
     value: u64,
-    /// Of the value as JSON, whatever its spaces and the order of its members.
+    /// Hash of the value as JSON, regardless of white space and the order of members.
     json: Option<u64>,
 }
 
@@ -65,8 +70,8 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 impl Event {
-    /// `topic`: what the topic is called when its prefix is gone.
-    pub(super) fn of(
+    /// The event of a record; `topic` is the topic's name without the shadow prefix.
+    pub(super) fn new(
         id: String,
         topic: &str,
         partition: Option<i32>,
@@ -91,24 +96,25 @@ impl Event {
     }
 }
 
-/// How the two sides differ in an event.
+/// A kind of difference between the two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    /// The other relay has not published it.
+pub(super) enum DifferenceKind {
+    /// The polling relay has not published the event.
     MissingThere,
-    /// walrelay has not published it.
+    /// walrelay has not published the event.
     MissingHere,
     Topic,
     Partition,
     Key,
-    /// The bytes, but not what they mean as JSON.
-    Spelling,
+    /// The values are the same JSON in different bytes.
+    JsonBytes,
     Value,
-    /// The other relay published it before an event of the same key that walrelay publishes first.
+    /// The polling relay published the event before an event of the same key that walrelay
+    /// publishes first.
     Order,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DifferenceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MissingThere => "only walrelay has it",
@@ -116,246 +122,235 @@ impl fmt::Display for Kind {
             Self::Topic => "another topic",
             Self::Partition => "another partition",
             Self::Key => "another key",
-            Self::Spelling => "the value is the same JSON in other bytes",
+            Self::JsonBytes => "the value is the same JSON in other bytes",
             Self::Value => "another value",
             Self::Order => "another order within its key",
         })
     }
 }
 
-/// A difference, without any value of a row but the event's id.
+/// A difference in one event. It contains no row value but the event id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Difference {
-    pub(super) kind: Kind,
+    pub(super) kind: DifferenceKind,
+    /// The difference is the n-th of its kind.
+    pub(super) number: u64,
     pub(super) id: String,
     pub(super) topic: String,
 }
 
-/// Topic and key, as hashes.
+/// Hashes of topic and key.
 type Key = (u64, u64);
 
+/// An event that only one side has published yet.
 #[derive(Debug)]
-struct Waiting {
+struct Unpaired {
     event: Event,
     since: Instant,
-    /// Its place in the order of arrival.
-    place: u64,
+    /// For an event of the polling relay: its number in the order of arrival. Otherwise 0.
+    arrival: u64,
 }
 
-/// An event of walrelay's, in the order of its key.
+/// An event of walrelay's, in the queue of its key.
 #[derive(Debug)]
 struct Queued {
     id: String,
-    /// The other side's place, when it is there.
-    place: Option<u64>,
+    /// The arrival number of the polling relay's event, once it has arrived.
+    arrival: Option<u64>,
 }
 
-/// Both sides, as far as they are not paired.
-#[derive(Debug)]
+/// Compares the two sides.
+#[derive(Debug, Default)]
 pub(super) struct Comparison {
     patience: Duration,
-    ours: HashMap<String, Waiting>,
-    theirs: HashMap<String, Waiting>,
-    /// By key, what walrelay published and what is not settled yet.
+    ours: HashMap<String, Unpaired>,
+    theirs: HashMap<String, Unpaired>,
+    /// For each key, walrelay's events in order, from the first one that is not paired.
     order: HashMap<Key, VecDeque<Queued>>,
-    /// The highest place that is settled, by key, and when.
+    /// For each key, the highest arrival number of a pair taken from `order`, and when it was
+    /// taken.
     settled: HashMap<Key, (u64, Instant)>,
+    /// Hashes of the ids of the last [`REMEMBERED`] pairs, and the same in their order.
     paired: HashSet<u64>,
-    paired_in_turn: VecDeque<u64>,
-    places: u64,
+    paired_order: VecDeque<u64>,
+    /// The last arrival number.
+    arrivals: u64,
     pub(super) pairs: u64,
-    /// Records of events that were there already.
+    /// Records of events that the same side had published before.
     pub(super) repeats: u64,
-    pub(super) counts: BTreeMap<Kind, u64>,
+    pub(super) counts: BTreeMap<DifferenceKind, u64>,
+    /// Differences that the caller has not taken yet.
+    pub(super) found: Vec<Difference>,
 }
 
 impl Comparison {
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience,
-            ours: HashMap::new(),
-            theirs: HashMap::new(),
-            order: HashMap::new(),
-            settled: HashMap::new(),
-            paired: HashSet::new(),
-            paired_in_turn: VecDeque::new(),
-            places: 0,
-            pairs: 0,
-            repeats: 0,
-            counts: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
-    /// Whether nothing differed but the spelling of JSON.
+    /// Whether nothing differed but the bytes of equal JSON.
     pub(super) fn is_equal(&self) -> bool {
-        self.counts.keys().all(|kind| *kind == Kind::Spelling)
+        self.counts
+            .keys()
+            .all(|kind| *kind == DifferenceKind::JsonBytes)
     }
 
-    /// Events that wait for the other side's.
-    pub(super) fn waiting(&self) -> usize {
+    /// Number of events that are not paired.
+    pub(super) fn unpaired(&self) -> usize {
         self.ours.len() + self.theirs.len()
     }
 
-    /// Events of walrelay's that wait.
-    pub(super) fn ours_waiting(&self) -> usize {
+    /// Number of walrelay's events that are not paired.
+    pub(super) fn ours_unpaired(&self) -> usize {
         self.ours.len()
     }
 
-    fn found(&mut self, kind: Kind, id: &str, topic: &str) -> Difference {
-        *self.counts.entry(kind).or_default() += 1;
-        Difference {
+    fn add_difference(&mut self, kind: DifferenceKind, id: &str, topic: &str) {
+        let number = self.counts.entry(kind).or_default();
+        *number += 1;
+        self.found.push(Difference {
             kind,
+            number: *number,
             id: id.to_owned(),
             topic: topic.to_owned(),
-        }
+        });
     }
 
+    /// Whether the event was paired before, or is `known` to be unpaired; counts it then.
     fn is_repeat(&mut self, known: bool, id: &str) -> bool {
         let repeat = known || self.paired.contains(&hash(&id));
         self.repeats += u64::from(repeat);
         repeat
     }
 
-    /// A record of walrelay's.
-    pub(super) fn ours(&mut self, event: Event, now: Instant) -> Vec<Difference> {
+    /// Takes an event of walrelay's.
+    pub(super) fn add_ours(&mut self, event: Event, now: Instant) {
         if self.is_repeat(self.ours.contains_key(&event.id), &event.id) {
-            return Vec::new();
+            return;
         }
         let queue = self.order.entry(event.key()).or_default();
         let there = self.theirs.remove(&event.id);
         queue.push_back(Queued {
             id: event.id.clone(),
-            place: there.as_ref().map(|there| there.place),
+            arrival: there.as_ref().map(|there| there.arrival),
         });
         if let Some(there) = there {
-            return self.pair(&event, &there.event, now);
-        }
-        let id = event.id.clone();
-        let (since, place) = (now, 0);
-        self.ours.insert(
-            id,
-            Waiting {
+            self.pair(&event, &there.event, now);
+        } else {
+            let unpaired = Unpaired {
                 event,
-                since,
-                place,
-            },
-        );
-        Vec::new()
+                since: now,
+                arrival: 0,
+            };
+            self.ours.insert(unpaired.event.id.clone(), unpaired);
+        }
     }
 
-    /// A record of the other relay's.
-    pub(super) fn theirs(&mut self, event: Event, now: Instant) -> Vec<Difference> {
+    /// Takes an event of the polling relay's.
+    pub(super) fn add_theirs(&mut self, event: Event, now: Instant) {
         if self.is_repeat(self.theirs.contains_key(&event.id), &event.id) {
-            return Vec::new();
+            return;
         }
-        self.places += 1;
-        let place = self.places;
+        self.arrivals += 1;
+        let arrival = self.arrivals;
         let Some(here) = self.ours.remove(&event.id) else {
-            let id = event.id.clone();
-            let since = now;
-            self.theirs.insert(
-                id,
-                Waiting {
-                    event,
-                    since,
-                    place,
-                },
-            );
-            return Vec::new();
+            let unpaired = Unpaired {
+                event,
+                since: now,
+                arrival,
+            };
+            self.theirs.insert(unpaired.event.id.clone(), unpaired);
+            return;
         };
         let queue = self.order.get_mut(&here.event.key());
         let queued = queue.and_then(|queue| queue.iter_mut().find(|of| of.id == event.id));
         if let Some(queued) = queued {
-            queued.place = Some(place);
+            queued.arrival = Some(arrival);
         }
-        self.pair(&here.event, &event, now)
+        self.pair(&here.event, &event, now);
     }
 
-    fn pair(&mut self, here: &Event, there: &Event, now: Instant) -> Vec<Difference> {
+    fn pair(&mut self, here: &Event, there: &Event, now: Instant) {
         self.pairs += 1;
         let id = hash(&here.id);
         self.paired.insert(id);
-        self.paired_in_turn.push_back(id);
-        if self.paired_in_turn.len() > REMEMBERED
-            && let Some(oldest) = self.paired_in_turn.pop_front()
+        self.paired_order.push_back(id);
+        if self.paired_order.len() > REMEMBERED
+            && let Some(oldest) = self.paired_order.pop_front()
         {
             self.paired.remove(&oldest);
         }
-        let same_json = here.json.is_some() && here.json == there.json;
-        let kinds = [
-            (here.topic != there.topic).then_some(Kind::Topic),
-            (here.key != there.key).then_some(Kind::Key),
-            (here.partition.is_some()
-                && there.partition.is_some()
-                && here.partition != there.partition)
-                .then_some(Kind::Partition),
-            (here.value != there.value).then_some(if same_json {
-                Kind::Spelling
-            } else {
-                Kind::Value
-            }),
-        ];
-        let kinds = kinds.into_iter().flatten();
-        let mut found: Vec<Difference> = kinds
-            .map(|kind| self.found(kind, &here.id, &here.topic))
-            .collect();
-        found.extend(self.settle(&here.key(), here, now));
-        found
+        let partitions = here.partition.zip(there.partition);
+        let other_value = if here.json.is_some() && here.json == there.json {
+            DifferenceKind::JsonBytes
+        } else {
+            DifferenceKind::Value
+        };
+        for (differs, kind) in [
+            (here.topic != there.topic, DifferenceKind::Topic),
+            (here.key != there.key, DifferenceKind::Key),
+            (
+                partitions.is_some_and(|(here, there)| here != there),
+                DifferenceKind::Partition,
+            ),
+            (here.value != there.value, other_value),
+        ] {
+            if differs {
+                self.add_difference(kind, &here.id, &here.topic);
+            }
+        }
+        self.settle(here, now);
     }
 
-    /// Takes from the front of a key's queue what both sides have.
-    fn settle(&mut self, key: &Key, last: &Event, now: Instant) -> Vec<Difference> {
-        let mut found = Vec::new();
-        let Some(mut queue) = self.order.remove(key) else {
-            return found;
+    /// Removes pairs from the front of the queue of the event's key; those that arrived out of order
+    /// are differences.
+    fn settle(&mut self, event: &Event, now: Instant) {
+        let key = event.key();
+        let Some(mut queue) = self.order.remove(&key) else {
+            return;
         };
-        while let Some(place) = queue.front().and_then(|front| front.place) {
+        while let Some(arrival) = queue.front().and_then(|front| front.arrival) {
             let front = queue.pop_front();
-            let before = self.settled.get(key).map_or(0, |(place, _)| *place);
-            self.settled.insert(*key, (before.max(place), now));
-            if let Some(front) = front.filter(|_| place < before) {
-                found.push(self.found(Kind::Order, &front.id, &last.topic));
+            let highest = self.settled.get(&key).map_or(0, |(arrival, _)| *arrival);
+            self.settled.insert(key, (highest.max(arrival), now));
+            if let Some(front) = front.filter(|_| arrival < highest) {
+                self.add_difference(DifferenceKind::Order, &front.id, &event.topic);
             }
         }
         if !queue.is_empty() {
-            self.order.insert(*key, queue);
+            self.order.insert(key, queue);
         }
-        found
     }
 
-    /// What has waited too long. `judged`: whether the other relay's event should have been among walrelay's.
-    pub(super) fn expire(
-        &mut self,
-        now: Instant,
-        judged: impl Fn(&str) -> bool,
-    ) -> Vec<Difference> {
+    /// Removes events that have had no pair for `patience`: they are missing. An event of the
+    /// polling relay is missing only if `is_expected` says of its id that walrelay publishes it.
+    pub(super) fn expire(&mut self, now: Instant, is_expected: impl Fn(&str) -> bool) {
         let patience = self.patience;
-        let late = |waiting: &Waiting| now.duration_since(waiting.since) >= patience;
-        let expired = |side: &mut HashMap<String, Waiting>| -> Vec<Event> {
-            let mut late: Vec<Waiting> = side
-                .extract_if(|_, waiting| late(waiting))
-                .map(|of| of.1)
+        let expired = |side: &mut HashMap<String, Unpaired>| -> Vec<Event> {
+            let mut expired: Vec<Unpaired> = side
+                .extract_if(|_, event| now.duration_since(event.since) >= patience)
+                .map(|(_, event)| event)
                 .collect();
-            late.sort_by_key(|waiting| waiting.place);
-            late.into_iter().map(|waiting| waiting.event).collect()
+            expired.sort_by_key(|event| event.arrival);
+            expired.into_iter().map(|expired| expired.event).collect()
         };
         let (ours, theirs) = (expired(&mut self.ours), expired(&mut self.theirs));
-        let mut found = Vec::new();
         for event in ours {
-            found.push(self.found(Kind::MissingThere, &event.id, &event.topic));
-            let key = event.key();
-            if let Some(queue) = self.order.get_mut(&key) {
+            self.add_difference(DifferenceKind::MissingThere, &event.id, &event.topic);
+            if let Some(queue) = self.order.get_mut(&event.key()) {
                 queue.retain(|queued| queued.id != event.id);
             }
-            found.extend(self.settle(&key, &event, now));
+            self.settle(&event, now);
         }
-        for event in theirs.iter().filter(|event| judged(&event.id)) {
-            found.push(self.found(Kind::MissingHere, &event.id, &event.topic));
+        for event in theirs.iter().filter(|event| is_expected(&event.id)) {
+            self.add_difference(DifferenceKind::MissingHere, &event.id, &event.topic);
         }
         let order = &self.order;
         self.settled
             .retain(|key, (_, at)| order.contains_key(key) || now.duration_since(*at) < patience);
-        found
     }
 }
 
@@ -375,110 +370,76 @@ mod tests {
             value: Some(value.into()),
             headers: Vec::new(),
         };
-        Event::of(id.to_owned(), "t", Some(0), &record)
+        Event::new(id.to_owned(), "t", Some(0), &record)
     }
 
-    /// Feeds `here` or `there` with events `id:key:value`; the kinds of differences and their ids.
-    fn compare(steps: &[(&str, &str)]) -> (Comparison, Vec<(Kind, String)>) {
+    /// Adds events `id:key:value` to the side `here` or `there`, such as
+    /// `here 1:a:v; there 1:a:v`. Returns the kinds and ids of differences.
+    fn compare(steps: &str) -> (Comparison, Vec<(DifferenceKind, String)>) {
         let mut comparison = Comparison::new(PATIENCE);
         let now = Instant::now();
-        let mut found = Vec::new();
-        for (side, text) in steps {
-            let mut parts = text.splitn(3, ':').map(ToOwned::to_owned);
+        for step in steps.split("; ") {
+            let (side, text) = step.split_once(' ').expect("side and event");
+            let mut parts = text.splitn(3, ':');
             let mut next = || parts.next().expect("id:key:value");
-            let event = event(&next(), &next(), &next());
-            found.extend(match *side {
-                "here" => comparison.ours(event, now),
-                _ => comparison.theirs(event, now),
-            });
+            let event = event(next(), next(), next());
+            match side {
+                "here" => comparison.add_ours(event, now),
+                _ => comparison.add_theirs(event, now),
+            }
         }
-        found.extend(comparison.expire(now + PATIENCE, |id| id != "before"));
-        let found = found.into_iter().map(|of| (of.kind, of.id)).collect();
+        comparison.expire(now + PATIENCE, |id| id != "before");
+        let found = std::mem::take(&mut comparison.found).into_iter();
+        let found = found.map(|of| (of.kind, of.id)).collect();
         (comparison, found)
     }
 
     #[test]
-    fn what_differs_is_named() {
-        let of = |kind, id: &str| vec![(kind, id.to_owned())];
+    fn differences_are_classified() {
         for (steps, expected) in [
-            (vec![("here", "1:a:v"), ("there", "1:a:v")], vec![]),
-            (vec![("there", "1:a:v"), ("here", "1:a:v")], vec![]),
+            ("here 1:a:v; there 1:a:v", None),
+            ("there 1:a:v; here 1:a:v", None),
+            ("here 1:a:v; there 1:a:w", Some(DifferenceKind::Value)),
             (
-                vec![("here", "1:a:v"), ("there", "1:a:w")],
-                of(Kind::Value, "1"),
+                "here 1:a:{\"a\": 1}; there 1:a:{\"a\":1}",
+                Some(DifferenceKind::JsonBytes),
             ),
-            (
-                vec![("here", "1:a:{\"a\": 1}"), ("there", "1:a:{\"a\":1}")],
-                of(Kind::Spelling, "1"),
-            ),
-            (
-                vec![("here", "1:a:v"), ("there", "1:b:v")],
-                of(Kind::Key, "1"),
-            ),
-            (vec![("here", "1:a:v")], of(Kind::MissingThere, "1")),
-            (vec![("there", "1:a:v")], of(Kind::MissingHere, "1")),
-            (vec![("there", "before:a:v")], vec![]),
-            // A repetition, before and after the pair.
-            (
-                vec![
-                    ("here", "1:a:v"),
-                    ("here", "1:a:v"),
-                    ("there", "1:a:v"),
-                    ("there", "1:a:v"),
-                ],
-                vec![],
-            ),
+            ("here 1:a:v; there 1:b:v", Some(DifferenceKind::Key)),
+            ("here 1:a:v", Some(DifferenceKind::MissingThere)),
+            ("there 1:a:v", Some(DifferenceKind::MissingHere)),
+            ("there before:a:v", None),
+            // Repeats, before and after the pair.
+            ("here 1:a:v; here 1:a:v; there 1:a:v; there 1:a:v", None),
         ] {
-            assert_eq!(compare(&steps).1, expected, "{steps:?}");
+            let expected: Vec<_> = expected
+                .map(|kind| (kind, "1".to_owned()))
+                .into_iter()
+                .collect();
+            assert_eq!(compare(steps).1, expected, "{steps}");
         }
-        let (comparison, _) = compare(&[("here", "1:a:v"), ("there", "1:a:v"), ("there", "1:a:v")]);
+        let (comparison, _) = compare("here 1:a:v; there 1:a:v; there 1:a:v");
         assert_eq!(
-            (comparison.pairs, comparison.repeats, comparison.waiting()),
+            (comparison.pairs, comparison.repeats, comparison.unpaired()),
             (1, 1, 0)
         );
         assert!(comparison.is_equal());
     }
 
     #[test]
-    fn the_order_within_a_key_is_compared_and_no_other() {
-        let swapped = [
-            ("here", "1:a:v"),
-            ("here", "2:a:v"),
-            ("there", "2:a:v"),
-            ("there", "1:a:v"),
-        ];
-        assert_eq!(compare(&swapped).1, [(Kind::Order, "2".to_owned())]);
-        // The other relay is ahead.
-        let ahead = [
-            ("there", "2:a:v"),
-            ("there", "1:a:v"),
-            ("here", "1:a:v"),
-            ("here", "2:a:v"),
-        ];
-        assert_eq!(compare(&ahead).1, [(Kind::Order, "2".to_owned())]);
-        let two_keys = [
-            ("here", "1:a:v"),
-            ("here", "2:b:v"),
-            ("there", "2:b:v"),
-            ("there", "1:a:v"),
-        ];
-        assert_eq!(compare(&two_keys).1, []);
-        // What is missing does not hide the order of the others.
-        let hole = [
-            ("here", "0:a:v"),
-            ("here", "1:a:v"),
-            ("here", "2:a:v"),
-            ("there", "2:a:v"),
-            ("there", "1:a:v"),
-        ];
-        let (comparison, found) = compare(&hole);
-        assert_eq!(
-            found,
-            [
-                (Kind::MissingThere, "0".to_owned()),
-                (Kind::Order, "2".to_owned())
-            ]
-        );
+    fn the_order_is_compared_within_a_key_only() {
+        let of = |kind, id: &str| (kind, id.to_owned());
+        let overtaken = || of(DifferenceKind::Order, "2");
+        let swapped = compare("here 1:a:v; here 2:a:v; there 2:a:v; there 1:a:v").1;
+        assert_eq!(swapped, [overtaken()]);
+        // The polling relay is ahead.
+        let ahead = compare("there 2:a:v; there 1:a:v; here 1:a:v; here 2:a:v").1;
+        assert_eq!(ahead, [overtaken()]);
+        let two_keys = compare("here 1:a:v; here 2:b:v; there 2:b:v; there 1:a:v").1;
+        assert_eq!(two_keys, []);
+        // A missing event does not hide the order of the others.
+        let (comparison, hole) =
+            compare("here 0:a:v; here 1:a:v; here 2:a:v; there 2:a:v; there 1:a:v");
+        assert_eq!(hole, [of(DifferenceKind::MissingThere, "0"), overtaken()]);
         assert!(!comparison.is_equal() && comparison.order.is_empty());
     }
 
@@ -493,9 +454,13 @@ mod tests {
             value: Some(br#"{"event_id": 17, "other": null}"#.to_vec()),
             headers: vec![("event_id".to_owned(), Some(b"x".to_vec()))],
         };
-        let headers = IdPlace::Headers(vec!["id".to_owned(), "event_id".to_owned()]);
-        assert_eq!(headers.of(&record).as_deref(), Some("x"));
-        let member = |name: &str| IdPlace::Member(name.to_owned()).of(&record);
+        assert_eq!(event_id(None, &record).as_deref(), Some("x"));
+        let named = |name: &str| event_id(Some(&CutoverId::Header(name.to_owned())), &record);
+        assert_eq!(
+            (named("event_id").as_deref(), named("id")),
+            (Some("x"), None)
+        );
+        let member = |name: &str| event_id(Some(&CutoverId::Value(name.to_owned())), &record);
         assert_eq!(member("event_id").as_deref(), Some("17"));
         assert_eq!((member("other"), member("none")), (None, None));
     }

@@ -1,14 +1,15 @@
-//! `walrelay cutover`: from a polling relay to walrelay, in steps that can be looked at, and back.
+//! `walrelay cutover`: the way from a polling relay to walrelay, in steps that can be inspected,
+//! and back.
 //!
-//! - [`plan`]: what is there and what is in the way. [`switch`]: the polling relay stops, walrelay begins.
-//!   [`rollback`]: the way back.
-//! - [`shadow`] and [`verify`] hold walrelay's records against those in the topics: [`compare`] says what differs,
-//!   [`reading`] reads topics.
+//! - [`plan`]: shows the present state, the steps and the obstacles. [`switch`]: stops the polling
+//!   relay, publishes its unsent rows, and creates the slot. [`rollback`]: the way back.
+//! - [`shadow`] and [`verify`] compare walrelay's records with those in the topics: [`reading`]
+//!   reads the topics, [`compare`] finds differences.
 //!
 //! # Invariants
-//! - Each step says what it does and what can go wrong, and asks before it changes something.
-//! - The slot is made by the snapshot that publishes the rows which the polling relay has not marked: there is neither
-//!   a gap nor an overlap but for rows that it published and did not mark.
+//! - Each step prints what it does and what can go wrong, and asks before it changes something.
+//! - The slot begins where the snapshot of the rows that the polling relay has not marked ends. So
+//!   no event is missing, and only rows that it published and did not mark are repeated.
 //! - A row is marked only if its commit is confirmed in the slot.
 
 mod compare;
@@ -19,7 +20,6 @@ mod shadow;
 mod switch;
 mod verify;
 
-use std::io::{self, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -28,33 +28,33 @@ use walrelay_walsender::Session;
 
 use super::confirm::confirm;
 use super::connect::marking;
-use super::server::{Server, failure};
-use super::slots::warn;
-use super::{Ended, Env, log_warnings, output};
-use crate::cli::{CutoverArgs, CutoverCommand, Exit, Failure};
+use super::server::Server;
+use super::{CommandResult, Env, log_warnings, print_notice};
+use crate::cli::{CutoverCommand, Exit, Failure};
 use crate::config::{Config, KafkaSink, SinkConfig, SnapshotMode};
 
-/// The header that says which comparison a record belongs to.
+/// The header with the id of the shadow run that sent a record.
 const HEADER: &str = "walrelay-cutover";
+/// Interval of queries and checks while a step waits.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// `walrelay cutover`.
-pub(crate) fn cutover(args: &CutoverArgs, env: Env<'_>) -> Ended {
-    let config = match &args.command {
-        CutoverCommand::Plan(args) => &args.config,
+pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
+    let config = match command {
+        CutoverCommand::Plan(config) => config,
         CutoverCommand::Shadow(args) => &args.change.config,
         CutoverCommand::Switch(args) => &args.ask.change.config,
         CutoverCommand::Verify(args) => &args.config,
         CutoverCommand::Rollback(args) => &args.ask.change.config,
     };
-    let server = Server::of(config, env)?;
+    let server = Server::load(config, env)?;
     log_warnings(&server.config, Some(server.slot()), env);
     if server.config.source.tables.is_empty() {
         let what = "a cutover is one of tables: none is configured";
         let failure = Failure::new("cutover-tables", Exit::Config, what);
         return Err(vec![failure.remedy("name the outbox in [source] tables")]);
     }
-    Ok(match &args.command {
+    Ok(match command {
         CutoverCommand::Plan(_) => plan::plan(&server),
         CutoverCommand::Shadow(args) => shadow::shadow(args, &server),
         CutoverCommand::Switch(args) => switch::switch(args, &server, env),
@@ -63,12 +63,8 @@ pub(crate) fn cutover(args: &CutoverArgs, env: Env<'_>) -> Ended {
     }?)
 }
 
-fn say(text: &str) -> Result<(), Failure> {
-    io::stdout().write_all(text.as_bytes()).map_err(output)
-}
-
-/// Where records are compared.
-fn kafka_of(config: &Config) -> Result<&KafkaSink, Failure> {
+/// The Kafka sink, in which records are compared.
+fn kafka_sink(config: &Config) -> Result<&KafkaSink, Failure> {
     match &config.sink {
         SinkConfig::Kafka(kafka) => Ok(kafka),
         SinkConfig::Stdout { .. } => Err(Failure::new(
@@ -80,7 +76,8 @@ fn kafka_of(config: &Config) -> Result<&KafkaSink, Failure> {
     }
 }
 
-fn needs_unsent(config: &Config) -> Result<(), Failure> {
+/// Fails unless the snapshot reads the rows that the polling relay has not sent.
+fn check_snapshot_mode(config: &Config) -> Result<(), Failure> {
     if config.source.snapshot == SnapshotMode::Unsent {
         return Ok(());
     }
@@ -91,20 +88,23 @@ fn needs_unsent(config: &Config) -> Result<(), Failure> {
     ))
 }
 
-/// Runs the command that stops something, or asks somebody to do so.
+/// Runs the command that stops a relay, or asks the operator to stop it.
 fn stop(what: &str, command: Option<&str>, yes: bool) -> Result<(), Failure> {
     let Some(command) = command else {
         if yes {
             return Ok(());
         }
         let question = format!("Stop {what} now, then press Enter (n to give up): ");
-        return confirm(&question, |answer| !answer.eq_ignore_ascii_case("n")).map_err(|why| {
-            let what = format!("nothing was changed: {why}");
-            Failure::new("cutover-not-agreed", Exit::Usage, what)
-                .remedy("look with --dry-run; name the command that stops it, or say --yes when it is stopped")
-        });
+        let refused = Failure::new("cutover-not-agreed", Exit::Usage, "nothing was changed").remedy(
+            "look with --dry-run; name the command that stops it, or say --yes when it is stopped",
+        );
+        return confirm(
+            &question,
+            |answer| !answer.eq_ignore_ascii_case("n"),
+            refused,
+        );
     };
-    warn(&format!("stopping {what}: {command}"));
+    print_notice(&format!("stopping {what}: {command}"));
     let status = Command::new("sh").args(["-c", command]).status();
     let why = match status {
         Ok(status) if status.success() => return Ok(()),
@@ -120,32 +120,28 @@ fn stop(what: &str, command: Option<&str>, yes: bool) -> Result<(), Failure> {
     .remedy("correct the command and begin again"))
 }
 
-/// Waits until a query gives no rows. Each row is one line that says who is in the way.
-async fn gone(
+/// Waits until a query returns no rows. The first column of each row describes what is waited for.
+async fn wait_until_gone(
     session: &mut Session,
     sql: &str,
     patience: Duration,
     what: &str,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut said = false;
+    let mut reported = false;
     loop {
-        let rows = session.query(sql).await.map_err(failure)?;
+        let rows = session.query(sql).await?;
         if rows.is_empty() {
             return Ok(());
         }
-        let lines = rows.iter().filter_map(|row| row.get(0).map(str::to_owned));
-        let lines: Vec<String> = lines.collect();
-        if !said {
-            warn(&format!("waiting for {what}: {}", lines.join("; ")));
-            said = true;
+        let left: Vec<&str> = rows.iter().filter_map(|row| row.get(0)).collect();
+        let left = left.join("; ");
+        if !reported {
+            print_notice(&format!("waiting for {what}: {left}"));
+            reported = true;
         }
         if begun.elapsed() > patience {
-            let text = format!(
-                "{what} did not end within {} s: {}",
-                patience.as_secs(),
-                lines.join("; ")
-            );
+            let text = format!("{what} did not end within {} s: {left}", patience.as_secs());
             return Err(Failure::new("cutover-busy", Exit::Temporary, text).remedy(
                 "see what these sessions do, end them (pg_terminate_backend), and begin again: nothing was changed",
             ));

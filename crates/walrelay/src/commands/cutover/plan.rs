@@ -1,35 +1,34 @@
-//! `walrelay cutover plan`: what is there, what the steps do, what is in the way.
+//! `walrelay cutover plan`: shows the present state, the steps, and the obstacles.
 
 use walrelay_walsender::{Session, quote_literal};
 
 use super::super::connect::{block_on, wanted};
+use super::super::print_text;
 use super::super::server::{Server, failure};
-use super::{marking, needs_unsent, say};
+use super::{check_snapshot_mode, marking};
 use crate::cli::{Exit, Failure};
-use crate::postgres::{Moment, inspect, plan as plan_setup, slots};
+use crate::postgres::{Moment, inspect, plan as plan_setup};
 
 pub(super) fn plan(server: &Server) -> Result<(), Failure> {
-    let (text, obstacles) = block_on(Box::pin(look(server)))??;
-    say(&text)?;
+    let (text, obstacles) = block_on(Box::pin(describe(server)))??;
+    print_text(&text)?;
     let Some(first) = obstacles.into_iter().next() else {
-        return say("Nothing is in the way.\n");
+        return print_text("Nothing is in the way.\n");
     };
     Err(first)
 }
 
-/// What is there as text, and what is in the way.
-async fn look(server: &Server) -> Result<(String, Vec<Failure>), Failure> {
+/// The text to print, and the obstacles.
+async fn describe(server: &Server) -> Result<(String, Vec<Failure>), Failure> {
     let config = &server.config;
     let source = &config.source;
     let mut session = server.connect().await?;
     let mut obstacles = Vec::new();
-    let facts = inspect(&mut session, &wanted(config))
-        .await
-        .map_err(failure)?;
+    let facts = inspect(&mut session, &wanted(config)).await?;
     if let Err(error) = plan_setup(&wanted(config), &facts, Moment::Print) {
         obstacles.push(failure(error));
     }
-    obstacles.extend(needs_unsent(config).err());
+    obstacles.extend(check_snapshot_mode(config).err());
     let names: Vec<String> = source.tables.iter().map(ToString::to_string).collect();
     let mut lines = vec![format!("Outbox         {}", names.join(", "))];
     let marking = marking(config);
@@ -41,7 +40,7 @@ async fn look(server: &Server) -> Result<(String, Vec<Failure>), Failure> {
                 .as_deref()
                 .unwrap_or("dispatched_at or sent_at")
         )),
-        Err(error) => obstacles.push(failure(error)),
+        Err(error) => obstacles.push(error.into()),
     }
     lines.push(format!(
         "Marked sent    {}",
@@ -50,8 +49,7 @@ async fn look(server: &Server) -> Result<(String, Vec<Failure>), Failure> {
             None => "not by walrelay: rollback needs [source] mark_sent".to_owned(),
         }
     ));
-    let taken = slots(&mut session).await.map_err(failure)?;
-    let slot = taken.iter().find(|slot| slot.name == source.slot);
+    let slot = server.find_slot(&mut session).await?;
     lines.push(format!(
         "Slot           {}, {}",
         source.slot,
@@ -64,15 +62,13 @@ async fn look(server: &Server) -> Result<(String, Vec<Failure>), Failure> {
     if slot.is_some() {
         obstacles.push(slot_exists(&source.slot));
     }
+    let lockers = lockers(&mut session, server).await?;
     lines.push(format!(
         "Sessions that wrote or locked the outbox just now: {}",
-        {
-            let found = lockers(&mut session, server).await?;
-            if found.is_empty() {
-                "none".to_owned()
-            } else {
-                found.join("; ")
-            }
+        if lockers.is_empty() {
+            "none".to_owned()
+        } else {
+            lockers.join("; ")
         }
     ));
     session.close().await;
@@ -93,6 +89,7 @@ const STEPS: &str = "
    rollback  stops the relay, marks what it published, drops the slot: the polling relay goes on.
              Events that were in flight are repeated.";
 
+/// The failure that the slot exists before the switch.
 pub(super) fn slot_exists(slot: &str) -> Failure {
     let what = format!("slot {slot} exists: a relay was set up with it already");
     Failure::new("cutover-slot", Exit::Config, what).remedy(
@@ -101,12 +98,13 @@ pub(super) fn slot_exists(slot: &str) -> Failure {
     )
 }
 
-/// SQL for the transactions of others that hold a lock that writes or locks rows of the tables.
+/// SQL for the transactions of other sessions that hold a lock on an outbox table which writes or
+/// locks rows.
 pub(super) fn lockers_sql(server: &Server) -> String {
     let tables = server.config.source.tables.iter();
     let tables = tables.map(|table| {
-        let name = |part: &str| quote_literal(part);
-        format!("({}, {})", name(&table.schema), name(&table.name))
+        let (schema, name) = (quote_literal(&table.schema), quote_literal(&table.name));
+        format!("({schema}, {name})")
     });
     let tables: Vec<String> = tables.collect();
     format!(
@@ -125,7 +123,7 @@ pub(super) fn lockers_sql(server: &Server) -> String {
 }
 
 async fn lockers(session: &mut Session, server: &Server) -> Result<Vec<String>, Failure> {
-    let rows = session.query(&lockers_sql(server)).await.map_err(failure)?;
+    let rows = session.query(&lockers_sql(server)).await?;
     let who = rows.iter().filter_map(|row| row.get(0).map(str::to_owned));
     Ok(who.collect())
 }

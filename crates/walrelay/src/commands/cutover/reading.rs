@@ -1,4 +1,4 @@
-//! Topics that are compared, read from a time on.
+//! Reads the topics that are compared, from a time on.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -6,146 +6,139 @@ use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::{KafkaConfig, Tail, TailedRecord};
 
-use super::super::slots::warn;
-use super::compare::{Event, IdPlace};
+use super::super::print_notice;
+use super::compare::{Event, event_id};
 use crate::cli::{CutoverId, Failure};
-use crate::failures;
 
-const ANSWER: Duration = Duration::from_secs(10);
-/// How long a topic may be in trouble, and how often it is asked for.
-const PATIENCE: Duration = Duration::from_secs(30);
-const RETRY: Duration = Duration::from_millis(200);
-/// How long nothing comes until a partition counts as read, where its last offsets hold no record for readers, as a
-/// transaction's marker.
-const QUIET: Duration = Duration::from_secs(5);
-/// Headers with an event's id, of the presets and of polling relays.
-const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"];
-
-/// Where the event's id is, as asked for or as usual.
-pub(super) fn id_place(asked: Option<&CutoverId>) -> IdPlace {
-    match asked {
-        Some(CutoverId::Header(name)) => IdPlace::Headers(vec![name.clone()]),
-        Some(CutoverId::Value(member)) => IdPlace::Member(member.clone()),
-        None => IdPlace::Headers(ID_HEADERS.map(str::to_owned).to_vec()),
-    }
-}
+/// Timeout of one request to the cluster.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long errors of a topic are retried, and the interval.
+const RETRY_FOR: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// After this time without a record, partitions count as read: their last offsets may hold no
+/// record for consumers, but the marker of a Kafka transaction.
+const IDLE_END: Duration = Duration::from_secs(5);
 
 /// A topic that is read.
 #[derive(Debug, Default)]
 struct Topic {
     partitions: usize,
-    /// By partition, the offset at which reading may end.
-    open: BTreeMap<i32, i64>,
-    /// Records that have no id.
+    /// For each partition that is not read to its end: the offset of the end when the topic was
+    /// followed.
+    unread: BTreeMap<i32, i64>,
+    /// Number of records without an event id.
     without_id: u64,
 }
 
-/// Reads topics, each from the same time on.
-pub(super) struct Topics {
+/// Reads topics, all from the same time on.
+pub(super) struct TopicReader {
     tail: Tail,
+    /// Milliseconds since 1970.
     from_ms: i64,
-    ids: IdPlace,
+    /// `--id`.
+    id_place: Option<CutoverId>,
     followed: BTreeMap<String, Topic>,
 }
 
-impl Topics {
-    pub(super) fn new(kafka: &KafkaConfig, from_ms: i64, ids: IdPlace) -> Result<Self, Failure> {
-        let tail = Tail::with_config(kafka, &[], ANSWER);
+impl TopicReader {
+    pub(super) fn new(
+        kafka: &KafkaConfig,
+        from_ms: i64,
+        id_place: Option<CutoverId>,
+    ) -> Result<Self, Failure> {
         Ok(Self {
-            tail: tail.map_err(|error| failures::kafka_client(&error))?,
+            tail: Tail::with_config(kafka, &[], BROKER_TIMEOUT)?,
             from_ms,
-            ids,
+            id_place,
             followed: BTreeMap::new(),
         })
     }
 
-    /// Reads this topic, too, if it exists. Whether it does.
+    /// Also reads this topic, if it exists. Returns whether it exists.
     pub(super) fn follow(&mut self, topic: &str) -> Result<bool, Failure> {
         if self.followed.contains_key(topic) {
             return Ok(true);
         }
         let begun = Instant::now();
-        // A topic that was just made has partitions without a leader for a moment.
+        // Partitions of a new topic have no leader for a moment.
         let followed = loop {
-            match self.tail.follow(topic, self.from_ms, ANSWER) {
-                Err(error) if begun.elapsed() > PATIENCE => {
-                    return Err(failures::kafka_client(&error));
-                }
-                Err(_) => thread::sleep(RETRY),
+            match self.tail.follow(topic, self.from_ms, BROKER_TIMEOUT) {
+                Err(error) if begun.elapsed() > RETRY_FOR => return Err(error.into()),
+                Err(_) => thread::sleep(RETRY_INTERVAL),
                 Ok(followed) => break followed,
             }
         };
         let Some(partitions) = followed else {
             return Ok(false);
         };
-        let open = partitions.iter().filter(|of| of.start < of.end);
-        let topic_read = Topic {
+        let unread = partitions.iter().filter(|of| of.start < of.end);
+        let followed = Topic {
             partitions: partitions.len(),
-            open: open.map(|of| (of.partition, of.end)).collect(),
+            unread: unread.map(|of| (of.partition, of.end)).collect(),
             without_id: 0,
         };
-        self.followed.insert(topic.to_owned(), topic_read);
+        self.followed.insert(topic.to_owned(), followed);
         Ok(true)
     }
 
-    /// How many partitions a topic that is read has.
+    /// Number of partitions of a followed topic.
     pub(super) fn partitions(&self, topic: &str) -> Option<usize> {
         self.followed.get(topic).map(|topic| topic.partitions)
     }
 
-    /// The next record; `None` when none came in time.
+    /// The next record; `None` after `timeout`.
     pub(super) fn next(&mut self, timeout: Duration) -> Result<Option<TailedRecord>, Failure> {
-        let record = self.tail.next(timeout);
-        let record = record.map_err(|error| failures::kafka_client(&error))?;
+        let record = self.tail.next(timeout)?;
         if let Some(record) = &record
             && let Some(topic) = self.followed.get_mut(&record.topic)
             && topic
-                .open
+                .unread
                 .get(&record.partition)
                 .is_some_and(|end| record.offset + 1 >= *end)
         {
-            topic.open.remove(&record.partition);
+            topic.unread.remove(&record.partition);
         }
         Ok(record)
     }
 
-    /// The record as an event of a topic of this name. `None`: it has no id, which is said once for each topic.
+    /// The record as an event of a topic of this name; `None` if it has no id, which is reported
+    /// once for each topic.
     pub(super) fn event(
         &mut self,
         record: &TailedRecord,
         topic: &str,
         partition: Option<i32>,
     ) -> Option<Event> {
-        let id = self.ids.of(record);
+        let id = event_id(self.id_place.as_ref(), record);
         if id.is_none()
-            && let Some(read) = self.followed.get_mut(&record.topic)
+            && let Some(followed) = self.followed.get_mut(&record.topic)
         {
-            if read.without_id == 0 {
-                warn(&format!(
+            if followed.without_id == 0 {
+                print_notice(&format!(
                     "topic {} has records without an event's id, which are not compared: say --id header:NAME or \
                      --id value:MEMBER",
                     record.topic
                 ));
             }
-            read.without_id += 1;
+            followed.without_id += 1;
         }
-        Some(Event::of(id?, topic, partition, record))
+        Some(Event::new(id?, topic, partition, record))
     }
 
-    /// Gives all records up to where the topics ended when they were followed.
+    /// Calls `each` with all records up to the ends that the topics had when they were followed.
     pub(super) fn read_to_ends(
         &mut self,
         mut each: impl FnMut(&mut Self, &TailedRecord),
     ) -> Result<(), Failure> {
-        let mut quiet = Duration::ZERO;
+        let mut idle = Duration::ZERO;
         let step = Duration::from_millis(100);
-        while quiet < QUIET && self.followed.values().any(|topic| !topic.open.is_empty()) {
+        while idle < IDLE_END && self.followed.values().any(|topic| !topic.unread.is_empty()) {
             match self.next(step)? {
                 Some(record) => {
-                    quiet = Duration::ZERO;
+                    idle = Duration::ZERO;
                     each(self, &record);
                 }
-                None => quiet += step,
+                None => idle += step,
             }
         }
         Ok(())

@@ -1,15 +1,15 @@
-//! `walrelay cutover rollback`: rows that walrelay published are marked, and the polling relay goes on.
+//! `walrelay cutover rollback`: marks the rows that walrelay published, and drops its slot, so that
+//! the polling relay can continue.
 
 use tokio::time::Instant;
 use walrelay_walsender::{Session, quote_literal};
 
 use super::super::connect::block_on;
-use super::super::server::{Server, failure};
-use super::super::slots::warn;
-use super::{gone, marking, say, stop};
+use super::super::server::Server;
+use super::super::{print_notice, print_text};
+use super::{marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
-use crate::failures;
-use crate::postgres::{ConfirmedError, MarkError, Original, PostgresError, SlotRow};
+use crate::postgres::{ConfirmedError, MarkError, Marking, Original, SlotRow, script};
 
 pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
@@ -22,10 +22,10 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
     }
     let unmarked = block_on(Box::pin(async {
         let mut session = server.connect().await?;
-        slot_of(&mut session, server).await?;
+        find_intact_slot(&mut session, server).await?;
         let unmarked = marking.unmarked(&mut session).await;
         session.close().await;
-        unmarked.map_err(failure)
+        Ok::<_, Failure>(unmarked?)
     }))??;
     let state_file = config.source.state_file.as_ref();
     let steps = format!(
@@ -42,58 +42,62 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
         )),
     );
     if args.ask.change.dry_run {
-        return say(&steps);
+        return print_text(&steps);
     }
-    warn(&steps);
+    print_notice(&steps);
     stop("walrelay run", args.stop_relay.as_deref(), args.ask.yes)?;
-    let marked = block_on(Box::pin(async {
-        let mut session = server.connect().await?;
-        let read = format!(
-            "SELECT format('pid %s reads slot %s', active_pid, slot_name) FROM pg_catalog.pg_replication_slots \
-             WHERE slot_name = {} AND active_pid IS NOT NULL",
-            quote_literal(server.slot())
-        );
-        gone(&mut session, &read, args.patience, "the relay").await?;
-        let slot = slot_of(&mut session, server).await?;
-        let begun = Instant::now();
-        let original = Original {
-            info: server.info.clone(),
-            slot: slot.name,
-            publication: config.source.publication.clone(),
-            tables: config.source.tables.clone(),
-            messages: false,
-            wal_sender_timeout: config.source.wal_sender_timeout,
-        };
-        let marked = marking
-            .run_stopped(&mut session, &original)
-            .await
-            .map_err(mark)?;
-        let drop_slot = format!(
-            "SELECT pg_catalog.pg_drop_replication_slot({})",
-            quote_literal(server.slot())
-        );
-        session.query(&drop_slot).await.map_err(failure)?;
-        session.close().await;
-        Ok::<_, Failure>(format!(
-            "marked {marked} rows in {:.1} s, and dropped slot {}",
-            begun.elapsed().as_secs_f64(),
-            server.slot()
-        ))
-    }))??;
+    let done = block_on(Box::pin(mark_and_drop(args, server, &marking)))??;
     if let Some(path) = state_file
         && let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        let what = format!("{marked}, but {} cannot be removed", path.display());
+        let what = format!("{done}, but {} cannot be removed", path.display());
         return Err(Failure::new("cutover-state-file", Exit::Unavailable, what)
             .caused_by(error)
             .remedy("remove it before the next switch. The polling relay can be started now"));
     }
-    say(&format!("{marked}.\nStart the polling relay now.\n"))
+    print_text(&format!("{done}.\nStart the polling relay now.\n"))
 }
 
-async fn slot_of(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
-    let slot = server.find_slot(session).await.map_err(failure)?;
+/// Waits until the slot has no reader, marks the rows whose commit is confirmed in it, and drops
+/// it.
+async fn mark_and_drop(
+    args: &RollbackCutoverArgs,
+    server: &Server,
+    marking: &Marking,
+) -> Result<String, Failure> {
+    let source = &server.config.source;
+    let mut session = server.connect().await?;
+    let readers = format!(
+        "SELECT format('pid %s reads slot %s', active_pid, slot_name) FROM pg_catalog.pg_replication_slots \
+         WHERE slot_name = {} AND active_pid IS NOT NULL",
+        quote_literal(server.slot())
+    );
+    wait_until_gone(&mut session, &readers, args.patience, "the relay").await?;
+    let slot = find_intact_slot(&mut session, server).await?;
+    let begun = Instant::now();
+    let original = Original {
+        info: server.info.clone(),
+        slot: slot.name,
+        publication: source.publication.clone(),
+        tables: source.tables.clone(),
+        messages: false,
+        wal_sender_timeout: source.wal_sender_timeout,
+    };
+    let marked = marking.run_stopped(&mut session, &original).await;
+    let marked = marked.map_err(mark_failure)?;
+    session.query(&script::drop_slot(server.slot())).await?;
+    session.close().await;
+    Ok(format!(
+        "marked {marked} rows in {:.1} s, and dropped slot {}",
+        begun.elapsed().as_secs_f64(),
+        server.slot()
+    ))
+}
+
+/// The configured slot; fails if it does not exist or is lost.
+async fn find_intact_slot(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
+    let slot = server.find_slot(session).await?;
     slot.filter(|slot| !slot.is_lost()).ok_or_else(|| {
         let what = format!(
             "there is no slot {}, or it is lost: nothing tells what walrelay published",
@@ -105,12 +109,10 @@ async fn slot_of(session: &mut Session, server: &Server) -> Result<SlotRow, Fail
     })
 }
 
-fn mark(error: MarkError) -> Failure {
+fn mark_failure(error: MarkError) -> Failure {
     match error {
-        MarkError::Postgres(error) => failures::postgres(error),
-        MarkError::Confirmed(ConfirmedError::Sql(error)) => {
-            failures::postgres(PostgresError::from(error))
-        }
+        MarkError::Postgres(error) => error.into(),
+        MarkError::Confirmed(ConfirmedError::Sql(error)) => error.into(),
         MarkError::Decode(error) => {
             let what = "the log between the slot's position and its end cannot be decoded";
             Failure::new("cutover-decode", Exit::Data, what)

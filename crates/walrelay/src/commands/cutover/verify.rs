@@ -1,74 +1,72 @@
-//! `walrelay cutover verify`: each row of the outbox is looked for in Kafka.
+//! `walrelay cutover verify`: compares the rows of the outbox with the records in Kafka.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::TailedRecord;
-use walrelay_relay::{Outcome, Pipeline};
+use walrelay_relay::{Outcome, Pipeline, Progress};
 use walrelay_sink::Record;
 
 use super::super::bench::NullSinkFactory;
-use super::super::connect::{self, block_on, selection, wanted};
-use super::super::replay::without_dead_letters;
-use super::super::run::asked_to_stop_or;
-use super::super::server::{Server, failure};
-use super::super::slots::warn;
-use super::compare::{Comparison, Event, IdPlace, Kind};
-use super::reading::{Topics, id_place};
-use super::shadow::{Watch, millis, print, verdict};
-use super::{kafka_of, marking};
-use crate::cli::{Exit, Failure, VerifyCutoverArgs};
-use crate::failures;
-use crate::postgres::{
-    ConfirmedError, ResendSource, Selection, SnapshotPlan, SnapshotProgress, recent_rows,
+use super::super::connect::{self, block_on};
+use super::super::pipelines::{
+    OnProgress, router_and_settings, run_until, selected_rows, without_dead_letters,
 };
+use super::super::print_notice;
+use super::super::server::Server;
+use super::compare::{Comparison, DifferenceKind, Event, event_id};
+use super::reading::TopicReader;
+use super::shadow::{now_ms, print_differences, report};
+use super::{kafka_sink, marking};
+use crate::cli::{CutoverId, Exit, Failure, VerifyCutoverArgs};
+use crate::postgres::{ConfirmedError, SnapshotProgress, recent_rows};
 use crate::sinks::{Count, Counting};
 use crate::sync::lock;
 
-/// Clocks of hosts differ, and a record is published after its row's time.
+/// Records are read from this long before `--since` on, as the clocks of hosts may differ. A record
+/// is published after its row's time.
 const MARGIN: Duration = Duration::from_secs(60);
 
 pub(super) fn verify(args: &VerifyCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
-    let kafka = connect::kafka(kafka_of(config)?, &config.delivery)?;
-    let from = millis() - (args.since + MARGIN).as_millis() as i64;
-    let mut topics = Topics::new(&kafka, from, id_place(args.id.as_ref()))?;
+    let kafka = connect::kafka(kafka_sink(config)?, &config.delivery)?;
+    let from = now_ms() - (args.since + MARGIN).as_millis() as i64;
+    let mut topics = TopicReader::new(&kafka, from, args.id.clone())?;
     let expected = Arc::new(Expected {
-        ids: id_place(args.id.as_ref()),
+        id_place: args.id.clone(),
         comparison: Mutex::new(Comparison::new(Duration::ZERO)),
         topics: Mutex::default(),
     });
-    expect(args, server, &expected)?;
-    let mut printed = BTreeMap::new();
-    let names = std::mem::take(&mut *lock(&expected.topics));
-    for topic in &names {
+    read_rows(args, server, &expected)?;
+    for topic in &*lock(&expected.topics) {
         if !topics.follow(topic)? {
-            warn(&format!("topic {topic} does not exist"));
+            print_notice(&format!("topic {topic} does not exist"));
         }
     }
     let mut comparison = lock(&expected.comparison);
-    let mut found = Vec::new();
     topics.read_to_ends(|topics, record| {
-        let topic = record.topic.clone();
-        if let Some(event) = topics.event(record, &topic, None) {
-            found.extend(comparison.theirs(event, Instant::now()));
+        if let Some(event) = topics.event(record, &record.topic, None) {
+            comparison.add_theirs(event, Instant::now());
         }
     })?;
-    found.extend(comparison.expire(Instant::now(), |_| false));
-    // Without a configured order, rows may come in another order than their commits.
+    comparison.expire(Instant::now(), |_| false);
+    // Without a configured order, the snapshot may read rows in another order than that of their
+    // commits.
     if config.source.snapshot_order.is_empty() {
-        found.retain(|difference| difference.kind != Kind::Order);
-        comparison.counts.remove(&Kind::Order);
+        let found = &mut comparison.found;
+        found.retain(|difference| difference.kind != DifferenceKind::Order);
+        comparison.counts.remove(&DifferenceKind::Order);
     }
-    print(&found, &mut printed)?;
-    verdict(&comparison)
+    print_differences(&mut comparison)?;
+    report(&comparison)
 }
 
-/// What walrelay makes of the rows.
+/// The records that walrelay makes of the rows, as events of a comparison.
 #[derive(Debug)]
 struct Expected {
-    ids: IdPlace,
+    /// `--id`.
+    id_place: Option<CutoverId>,
     comparison: Mutex<Comparison>,
     topics: Mutex<BTreeSet<String>>,
 }
@@ -91,75 +89,50 @@ impl Count for Expected {
         if !topics.contains(record.topic) {
             topics.insert(record.topic.to_owned());
         }
-        if let Some(id) = self.ids.of(&copy) {
-            let event = Event::of(id, record.topic, None, &copy);
-            let mut comparison = lock(&self.comparison);
-            // Nothing is there yet that it could differ from.
-            let _ = comparison.ours(event, Instant::now());
+        if let Some(id) = event_id(self.id_place.as_ref(), &copy) {
+            let event = Event::new(id, record.topic, None, &copy);
+            lock(&self.comparison).add_ours(event, Instant::now());
         }
     }
 
     fn delivered(&self) {}
 }
 
-/// Reads the rows of a moment, after the slot has confirmed all of them.
-fn expect(
+/// Routes the rows of a snapshot, once the slot has confirmed all of them.
+fn read_rows(
     args: &VerifyCutoverArgs,
     server: &Server,
     expected: &Arc<Expected>,
 ) -> Result<(), Failure> {
     let config = &server.config;
     let progress = Arc::new(SnapshotProgress::default());
-    let (router, messages) = connect::router(config)?;
-    let mut looking = config.clone();
-    if let Some(registry) = looking.registry.as_mut() {
-        registry.register = false;
-    }
-    let schemas = connect::schemas(&looking, None)?;
-    let settings = without_dead_letters(connect::settings(config, messages, None, schemas));
+    let (router, settings) = router_and_settings(config, false, without_dead_letters)?;
     let source = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         let filter = match &args.r#where {
             Some(condition) => condition.clone(),
             None => recent_rows(&mut session, &config.source.tables, args.since)
-                .await
-                .map_err(failure)?
+                .await?
                 .ok_or_else(no_time)?,
         };
-        let wanted = wanted(config);
-        let mut source = ResendSource::new(SnapshotPlan {
-            info: server.info.clone(),
-            publication: wanted.publication,
-            tables: wanted.tables,
-            selection: Selection {
-                unsent: false,
-                filter: Some(filter),
-                ..selection(config)
-            },
-            progress: Arc::clone(&progress),
-        });
-        // Makes the snapshot.
-        let rows = source.count().await.map_err(failure)?;
-        warn(&format!("comparing {rows} rows of the outbox with Kafka"));
+        let mut source = selected_rows(server, filter, &progress);
+        // Counting also exports the snapshot.
+        let rows = source.count().await?;
+        print_notice(&format!("comparing {rows} rows of the outbox with Kafka"));
         let confirmed = marking(config).wait_confirmed(&mut session).await;
         session.close().await;
         confirmed.map_err(not_confirmed)?;
         Ok::<_, Failure>(source)
     }))??;
     let factory = Counting::new(NullSinkFactory, Arc::clone(expected));
-    let mut pipeline = Pipeline::new(source, router, factory, Watch, settings);
-    let result = block_on(async {
-        let done = asked_to_stop_or(async { progress.acknowledged().await })?;
-        Ok::<_, Failure>(Box::pin(pipeline.run(done)).await)
-    })??;
-    match result.map_err(failures::pipeline)? {
+    let environment = OnProgress(|_: &Progress| {});
+    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    match run_until(&mut pipeline, progress.acknowledged())?? {
         Outcome::Drained { .. } | Outcome::Unused if progress.is_acknowledged() => Ok(()),
-        _ => Err(Failure::new(
-            "cutover-interrupted",
-            Exit::Temporary,
-            "the comparison was interrupted",
-        )
-        .remedy("begin it again")),
+        _ => {
+            let what = "the comparison was interrupted";
+            Err(Failure::new("cutover-interrupted", Exit::Temporary, what).remedy("begin it again"))
+        }
     }
 }
 
@@ -170,7 +143,7 @@ fn no_time() -> Failure {
 
 fn not_confirmed(error: ConfirmedError) -> Failure {
     match error {
-        ConfirmedError::Sql(error) => failure(error),
+        ConfirmedError::Sql(error) => error.into(),
         error @ ConfirmedError::NotConfirmed { .. } => {
             Failure::new("cutover-not-confirmed", Exit::Temporary, error.to_string())
                 .remedy("see that walrelay run runs and keeps up: walrelay status")

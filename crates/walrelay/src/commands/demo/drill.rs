@@ -1,4 +1,4 @@
-//! The fault drill: faults one after the other, and what the relay shows of each, as an operator would see it.
+//! The drill: injects faults one after the other, and prints what the relay shows of each.
 
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,39 +6,38 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
-use walrelay_walsender::{ConnInfo, Session, SessionKind};
+use walrelay_walsender::ConnInfo;
 
-use super::{outbox, say};
+use super::{outbox, print_or_ignore};
 use crate::cli::{Exit, Failure};
-use crate::commands::connect::block_on;
-use crate::commands::status::{lines_of, of_endpoint, of_path};
-use crate::config::Config;
-use crate::failures;
+use crate::commands::connect::{block_on, sql_session};
+use crate::commands::status::{fetch, fetch_status, status_lines};
+use crate::config::{Config, Http};
 use crate::telemetry::StatusReport;
 
-/// How often the endpoint is asked, and how long what is expected may take.
+/// Interval of requests to the endpoint, and the time limit of a step.
 const INTERVAL: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How far the lag grows before the broker is started again.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Lag in seconds before the broker is started again.
 const LAG: f64 = 6.0;
 
-/// How long a person has for a step and the page before the next one.
+/// Pause after a step on a terminal, for reading its output and the page.
 const READING_TIME: Duration = Duration::from_secs(5);
 
-/// What is expected of a relay after a step.
-type Expected = fn(&StatusReport) -> bool;
-
-/// One step: a heading, what is expected then, and which lines of the status and which metrics show it.
+/// One step of the drill.
 struct Step {
     heading: &'static str,
-    expected: Expected,
+    /// Whether the relay shows the effect of the step.
+    expected: fn(&StatusReport) -> bool,
+    /// Names of the lines of `walrelay status` that show it.
     lines: &'static [&'static str],
+    /// Names of the metrics that show it.
     metrics: &'static [&'static str],
-    /// What the operator is told by alerts and runbook.
+    /// What alerts and runbook say.
     runbook: &'static str,
 }
 
-const WELL: Step = Step {
+const HEALTHY: Step = Step {
     heading: "All is well",
     expected: |relay| relay.ready && relay.delivery.records > 20 && relay.slot.is_some(),
     lines: &["relay", "slot", "lag", "commit to ack", "kafka"],
@@ -90,84 +89,69 @@ const POISON: Step = Step {
     runbook: "alert WalrelayDeadLetters; remedy: walrelay dlq list, then dlq redrive or dlq drop",
 };
 
-/// The faults of a running demonstration.
+/// Injects faults into a running demonstration.
 pub(super) struct Drill<'a> {
-    config: &'a Config,
-    broker: &'a EmbeddedBroker,
-    info: &'a ConnInfo,
-    /// The writer writes; the drill ends when it no longer does.
-    writes: &'a AtomicBool,
+    pub(super) config: &'a Config,
+    pub(super) broker: &'a EmbeddedBroker,
+    pub(super) info: &'a ConnInfo,
+    /// Whether the writer still writes; the drill ends when it does not.
+    pub(super) writing: &'a AtomicBool,
 }
 
-impl<'a> Drill<'a> {
-    pub(super) fn new(
-        config: &'a Config,
-        broker: &'a EmbeddedBroker,
-        info: &'a ConnInfo,
-        writes: &'a AtomicBool,
-    ) -> Self {
-        Self {
-            config,
-            broker,
-            info,
-            writes,
-        }
-    }
-
-    /// All faults, unless the writer is stopped before.
+impl Drill<'_> {
+    /// Runs all steps, or those before the writer stops.
     pub(super) fn run(&self) -> Result<(), Failure> {
         let poison = format!(
             "INSERT INTO {} VALUES (gen_random_uuid(), 'no topic!', 'order-1', 'OrderPlaced', '{{}}')",
             outbox()
         );
-        self.show(&WELL, || Ok(()))?;
-        self.show(&BROKER_DOWN, || {
+        self.run_step(&HEALTHY, || Ok(()))?;
+        self.run_step(&BROKER_DOWN, || {
             self.broker.set_up(false);
             Ok(())
         })?;
-        self.show(&BROKER_UP, || {
+        self.run_step(&BROKER_UP, || {
             self.broker.set_up(true);
             Ok(())
         })?;
-        self.show(&WALSENDER_KILLED, || {
+        self.run_step(&WALSENDER_KILLED, || {
             self.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active",
             )
         })?;
-        self.show(&POISON, || self.execute(&poison))
+        self.run_step(&POISON, || self.execute(&poison))
     }
 
     fn execute(&self, sql: &str) -> Result<(), Failure> {
-        let executed = block_on(async {
-            let mut session = Session::connect(self.info, SessionKind::Sql, &[]).await?;
+        block_on(async {
+            let mut session = sql_session(self.info).await?;
             session.query(sql).await?;
             session.close().await;
             Ok(())
-        })?;
-        executed.map_err(failures::postgres)
+        })?
     }
 
-    /// Injects, waits until the relay shows it, and prints what it shows.
-    fn show(
+    /// Injects the fault, waits until the relay shows it, and prints what the relay shows.
+    fn run_step(
         &self,
         step: &Step,
         inject: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        if !self.writes.load(Ordering::Acquire) {
+        if !self.writing.load(Ordering::Acquire) {
             return Ok(());
         }
-        say(&format!("\n--- {}", step.heading));
+        print_or_ignore(&format!("\n--- {}", step.heading));
         inject()?;
         let begun = Instant::now();
         let relay = loop {
-            let relay = self.ask(of_endpoint)?;
+            let relay = self.request(fetch_status)?;
             if (step.expected)(&relay) {
                 break relay;
             }
-            if !self.writes.load(Ordering::Acquire) {
+            if !self.writing.load(Ordering::Acquire) {
                 return Ok(());
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > STEP_TIMEOUT {
                 let what = format!("the relay does not show this: {}", step.heading);
                 return Err(Failure::new("demo", Exit::Data, what)
                     .remedy("this is a bug: please report it with the lines above"));
@@ -175,21 +159,21 @@ impl<'a> Drill<'a> {
             thread::sleep(INTERVAL);
         };
         let mut names = step.lines.to_vec();
-        for (name, value) in lines_of(&relay) {
-            // Of warnings the newest.
-            if let Some(place) = names.iter().position(|wanted| *wanted == name) {
-                names.swap_remove(place);
-                say(&format!("  {name:<14} {value}"));
+        for (name, value) in status_lines(&relay) {
+            // The first line of each name: there are several warnings, the newest first.
+            if let Some(index) = names.iter().position(|shown| *shown == name) {
+                names.swap_remove(index);
+                print_or_ignore(&format!("  {name:<14} {value}"));
             }
         }
-        let metrics = self.ask(|http| of_path(http, "/metrics"))?;
+        let metrics = self.request(|http| fetch(http, "/metrics"))?;
         for line in metrics.lines() {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             if step.metrics.contains(&name) {
-                say(&format!("  {line}"));
+                print_or_ignore(&format!("  {line}"));
             }
         }
-        say(&format!(
+        print_or_ignore(&format!(
             "  => after {:.1} s; {}",
             begun.elapsed().as_secs_f64(),
             step.runbook
@@ -200,15 +184,12 @@ impl<'a> Drill<'a> {
         Ok(())
     }
 
-    /// Asks the endpoint, as a browser and Prometheus do.
-    fn ask<T>(
-        &self,
-        question: impl FnOnce(&crate::config::Http) -> Result<T, String>,
-    ) -> Result<T, Failure> {
+    /// Makes a request to the HTTP endpoint.
+    fn request<T>(&self, request: impl FnOnce(&Http) -> Result<T, String>) -> Result<T, Failure> {
         let http = self.config.http.as_ref();
         let answer = http
             .ok_or_else(|| "no endpoint is configured".to_owned())
-            .and_then(question);
+            .and_then(request);
         answer.map_err(|error| {
             Failure::new("demo", Exit::Internal, "the status page does not answer").caused_by(error)
         })

@@ -1,13 +1,13 @@
-//! `walrelay demo`: a throwaway Postgres, a broker inside this process, orders being placed, and the
-//! relay between them.
+//! `walrelay demo`: runs the relay between a throwaway Postgres, in which orders are placed, and a
+//! broker inside this process.
 //!
 //! - [`writer`]: places orders, some of which roll back.
-//! - [`viewer`]: reads the broker, shows what arrives and holds it against what was committed.
-//! - [`ledger`]: what both know of each event.
-//! - [`drill`]: with `--drill`, faults one after the other, and what the relay shows of them.
+//! - [`viewer`]: reads the topics, shows the events that arrive and compares them with the commits.
+//! - [`tracker`]: what writer and viewer know of each event.
+//! - [`drill`]: with `--drill`, injects faults and prints what the relay shows of them.
 
 mod drill;
-mod ledger;
+mod tracker;
 mod viewer;
 mod writer;
 
@@ -19,32 +19,36 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use tracing::Level;
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_lab::servers::{Postgres, PostgresBinaries};
 use walrelay_relay::TableName;
-use walrelay_walsender::{ConnInfo, Session, SessionKind};
+use walrelay_walsender::ConnInfo;
 
-use super::connect::block_on;
-use super::run::{CommitToAck, Run};
-use super::{Ended, Env};
+use super::connect::{block_on, sql_session};
+use super::run::{CommitToAck, RelayRun};
+use super::{CommandResult, Env};
 use crate::cli::{DemoArgs, Exit, Failure, colours};
-use crate::config::{Config, Log, LogFormat, LogLevel};
+use crate::config::{Config, Log, LogFormat};
 use crate::failures;
 use crate::postgres::script;
-use crate::telemetry::{RecentErrors, World, log_to_stderr};
+use crate::telemetry::{RecentErrors, RelayEnvironment, log_to_stderr};
 use drill::Drill;
-use ledger::Ledger;
+use tracker::EventTracker;
 
-/// Where the status page is, if the port is free.
+/// The address of the status page, if the port is free.
 const PAGE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9187);
-/// Aggregates of the demo and so its topics.
+/// Types of the aggregates; each has a topic of its own.
 const AGGREGATES: [&str; 3] = ["Order", "Payment", "Shipment"];
 const PARTITIONS: i32 = 4;
-/// How long what was committed may take to arrive after the writer has stopped.
-const ARRIVAL_PATIENCE: Duration = Duration::from_secs(15);
+/// Longest time from the end of the writer until all committed events have arrived.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-fn topic(aggregate: &str) -> String {
-    format!("outbox.event.{aggregate}")
+fn topics() -> Vec<String> {
+    let topics = AGGREGATES.iter();
+    topics
+        .map(|aggregate| format!("outbox.event.{aggregate}"))
+        .collect()
 }
 
 fn outbox() -> TableName {
@@ -55,67 +59,47 @@ fn outbox() -> TableName {
 }
 
 /// `walrelay demo`.
-pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> Ended {
+pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> CommandResult {
     let log = Log {
-        level: LogLevel::Warn,
+        level: Level::WARN,
         format: LogFormat::Text,
     };
     let errors = log_to_stderr(log, None, env);
-    let shown = demonstrate(args, env, errors)?;
-    if shown {
-        Ok(())
-    } else {
-        Err(vec![verdict_failed()])
+    if demonstrate(args, env, errors)? {
+        return Ok(());
     }
-}
-
-fn verdict_failed() -> Failure {
-    Failure::new(
+    let failure = Failure::new(
         "demo",
         Exit::Data,
         "the demonstration did not come out as it must",
-    )
-    .remedy("this is a bug: please report it with the lines above")
+    );
+    Err(failure
+        .remedy("this is a bug: please report it with the lines above")
+        .into())
 }
 
-fn say(line: &str) {
-    // Nobody is left to be told when standard output is closed.
+/// Prints a line on standard output; does nothing if it is closed.
+fn print_or_ignore(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
+/// Runs the demonstration; returns whether each committed event arrived, in order, and no other
+/// did.
 fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bool, Vec<Failure>> {
-    let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
-    say(&format!(
-        "Starting a throwaway Postgres {} and a broker …",
-        binaries.version()
-    ));
-    let server = Postgres::builder()
-        .binaries(binaries)
-        .start()
-        .map_err(|error| no_postgres(&error))?;
-    let topics: Vec<String> = AGGREGATES
-        .iter()
-        .map(|aggregate| topic(aggregate))
-        .collect();
-    let created: Vec<(&str, i32)> = topics.iter().map(|t| (t.as_str(), PARTITIONS)).collect();
-    let broker = EmbeddedBroker::start(&created).map_err(|error| failures::kafka_client(&error))?;
-    let info: ConnInfo = server
-        .url()
-        .parse()
-        .map_err(|error| failures::conn_info(&error))?;
-    block_on(prepare(&info))??;
+    let servers = Servers::start()?;
     let page = page_address()?;
-    let config = Arc::new(configured(&server.url(), broker.bootstrap_servers(), page)?);
-    say(&format!(
+    let broker = servers.broker.bootstrap_servers().to_owned();
+    let config = Arc::new(demo_config(&servers.postgres.url(), &broker, page)?);
+    print_or_ignore(&format!(
         "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n\
          Status page: http://{page}/",
         args.rate, args.rollbacks
     ));
     if !args.drill {
-        say("\n   latency  topic                  key          value");
+        print_or_ignore("\n   latency  topic                  key          value");
     }
 
-    let ledger = Arc::new(Ledger::default());
+    let tracker = Arc::new(EventTracker::default());
     let (ready, relay_ready) = oneshot::channel();
     let (stop_relay, relay_stopped) = oneshot::channel::<()>();
     let relay = spawn("relay", {
@@ -127,54 +111,101 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bo
 
     let done = Arc::new(AtomicBool::new(!streaming));
     let viewer = spawn("viewer", {
-        let (ledger, done, broker) = (
-            Arc::clone(&ledger),
-            Arc::clone(&done),
-            broker.bootstrap_servers().to_owned(),
-        );
-        let topics = topics.clone();
-        let shows = (!args.drill).then(|| colours(std::io::stdout().is_terminal(), env));
-        move || viewer::watch(&broker, &topics, &ledger, &done, shows)
+        let (tracker, done) = (Arc::clone(&tracker), Arc::clone(&done));
+        let colours = (!args.drill).then(|| colours(std::io::stdout().is_terminal(), env));
+        move || viewer::watch(&broker, &topics(), &tracker, &done, colours)
     })?;
-    let written = if args.drill && streaming {
-        let writes = AtomicBool::new(true);
-        let drill = Drill::new(&config, &broker, &info, &writes);
-        let (finish, finished) = oneshot::channel::<()>();
-        thread::scope(|scope| {
-            let drilled = scope.spawn(move || {
-                let drilled = drill.run();
-                drop(finish);
-                drilled
-            });
-            let written = block_on(writer::write(&info, args, Arc::clone(&ledger), finished));
-            writes.store(false, Ordering::Release);
-            joined(drilled.join())??;
-            written
-        })?
-    } else if streaming {
-        let (_finish, finished) = oneshot::channel::<()>();
-        block_on(writer::write(&info, args, Arc::clone(&ledger), finished))?
+    let written = if streaming {
+        servers.place_orders(args, &config, &tracker)?
     } else {
         Ok(())
     };
-    await_arrival(&ledger, &done);
+    wait_for_arrivals(&tracker, &done);
     done.store(true, Ordering::Release);
-    // The relay may have ended by an error of its own.
+    // Sending fails if the relay has ended with an error.
     let _ = stop_relay.send(());
-    let commit_to_ack = joined(relay.join())??;
-    let seen = joined(viewer.join())?.map_err(|error| failures::kafka_client(&error))?;
-    written.map_err(|error| failures::postgres(error.into()))?;
+    let commit_to_ack = join_result(relay.join())??;
+    let totals = join_result(viewer.join())?.map_err(Failure::from)?;
+    written.map_err(Failure::from)?;
 
-    say(&ledger.summary(&seen, commit_to_ack));
-    say(HOW_TO);
-    Ok(ledger.verdict(&seen))
+    print_or_ignore(&tracker.summary(&totals, commit_to_ack));
+    print_or_ignore(HOW_TO);
+    Ok(tracker.is_correct(&totals))
 }
 
-/// Waits until everything committed has arrived. A condition with a limit, not a delay.
-fn await_arrival(ledger: &Ledger, done: &AtomicBool) {
-    let limit = Instant::now() + ARRIVAL_PATIENCE;
-    while !ledger.all_arrived() && !done.load(Ordering::Acquire) && Instant::now() < limit {
-        ledger.wait_for_arrival(Duration::from_millis(100));
+/// The servers of the demonstration; dropping them stops both.
+struct Servers {
+    broker: EmbeddedBroker,
+    postgres: Postgres,
+    info: ConnInfo,
+}
+
+impl Servers {
+    /// Starts both, and creates topics and tables.
+    fn start() -> Result<Self, Failure> {
+        let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
+        print_or_ignore(&format!(
+            "Starting a throwaway Postgres {} and a broker …",
+            binaries.version()
+        ));
+        let postgres = Postgres::builder()
+            .binaries(binaries)
+            .start()
+            .map_err(|error| no_postgres(&error))?;
+        let topics = topics();
+        let topics: Vec<(&str, i32)> = topics.iter().map(|t| (t.as_str(), PARTITIONS)).collect();
+        let broker = EmbeddedBroker::start(&topics)?;
+        let info: Result<ConnInfo, _> = postgres.url().parse();
+        let info = info.map_err(|error| failures::conn_info(&error))?;
+        block_on(create_tables(&info))??;
+        Ok(Self {
+            broker,
+            postgres,
+            info,
+        })
+    }
+
+    /// Places orders until the end of the demonstration, which is that of the drill if there is
+    /// one.
+    fn place_orders(
+        &self,
+        args: &DemoArgs,
+        config: &Config,
+        tracker: &EventTracker,
+    ) -> Result<Result<(), walrelay_walsender::Error>, Failure> {
+        let (finish, finished) = oneshot::channel::<()>();
+        let write = || block_on(writer::write(&self.info, args, tracker, finished));
+        if !args.drill {
+            let written = write();
+            drop(finish);
+            return written;
+        }
+        let writing = AtomicBool::new(true);
+        let drill = Drill {
+            config,
+            broker: &self.broker,
+            info: &self.info,
+            writing: &writing,
+        };
+        thread::scope(|scope| {
+            let drill = scope.spawn(move || {
+                let result = drill.run();
+                drop(finish);
+                result
+            });
+            let written = write();
+            writing.store(false, Ordering::Release);
+            join_result(drill.join())??;
+            written
+        })
+    }
+}
+
+/// Waits until all committed events have arrived, or [`ARRIVAL_TIMEOUT`] is over.
+fn wait_for_arrivals(tracker: &EventTracker, done: &AtomicBool) {
+    let limit = Instant::now() + ARRIVAL_TIMEOUT;
+    while !tracker.all_arrived() && !done.load(Ordering::Acquire) && Instant::now() < limit {
+        tracker.wait_for_arrival(Duration::from_millis(100));
     }
 }
 
@@ -203,19 +234,16 @@ fn spawn<T: Send + 'static>(
         })
 }
 
-fn joined<T>(ended: thread::Result<T>) -> Result<T, Failure> {
-    ended.map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
+fn join_result<T>(result: thread::Result<T>) -> Result<T, Failure> {
+    result.map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
 }
 
-async fn prepare(info: &ConnInfo) -> Result<(), Failure> {
-    let create = async {
-        let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-        session.query(&script::create_table(&outbox())).await?;
-        session.query(writer::ORDERS).await?;
-        session.close().await;
-        Ok(())
-    };
-    create.await.map_err(failures::postgres)
+async fn create_tables(info: &ConnInfo) -> Result<(), Failure> {
+    let mut session = sql_session(info).await?;
+    session.query(&script::create_table(&outbox())).await?;
+    session.query(writer::CREATE_AGGREGATES).await?;
+    session.close().await;
+    Ok(())
 }
 
 /// The same relay as `walrelay run`, until `stop` is sent or dropped.
@@ -225,22 +253,22 @@ fn relay(
     ready: oneshot::Sender<()>,
     stop: oneshot::Receiver<()>,
 ) -> Result<CommitToAck, Failure> {
-    let run = Run {
+    let relay = RelayRun {
         config,
         env: &|_| None,
         accept_gap: false,
         errors,
     };
-    run.until(World::announcing(ready), || {
+    relay.run_until(RelayEnvironment::notifying(ready), || {
         Ok(async {
-            // Dropped by a demo that ends early: stop in both cases.
+            // The sender is dropped by a demonstration that ends early: stop in both cases.
             let _ = stop.await;
         })
     })
 }
 
 /// The configuration of the demonstration's relay.
-fn configured(server: &str, broker: &str, page: SocketAddr) -> Result<Config, Vec<Failure>> {
+fn demo_config(server: &str, broker: &str, page: SocketAddr) -> Result<Config, Vec<Failure>> {
     let text = format!(
         "[source]\nurl = \"{server}\"\ntables = [\"public.outbox\"]\n\
          [sink.kafka]\n\"bootstrap.servers\" = \"{broker}\"\n\
@@ -250,7 +278,7 @@ fn configured(server: &str, broker: &str, page: SocketAddr) -> Result<Config, Ve
     Ok(Config::parse(&text, "demo", &[], &|_| None)?)
 }
 
-/// The usual address of the page, or one that is free.
+/// The usual address of the status page, or another one with a free port.
 fn page_address() -> Result<SocketAddr, Failure> {
     let bound = TcpListener::bind(PAGE).or_else(|_| TcpListener::bind((PAGE.0, 0)));
     bound

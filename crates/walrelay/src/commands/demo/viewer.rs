@@ -1,47 +1,51 @@
-use std::collections::HashMap;
+//! Reads the topics of the demonstration and shows their records.
+
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::{KafkaError, Tail, TailedRecord};
 
-use super::ledger::{Arrival, Ledger, PerTopic, Seen};
+use super::tracker::{Arrival, EventTracker, ViewerTotals};
 use crate::telemetry::Latencies;
 
-/// Lines shown per second at most: more than that nobody reads.
+/// Records that are shown per second; a person cannot read more.
 const LINES_PER_SECOND: u32 = 12;
 
-/// Reads the topics until `done` and nothing more comes. Shows the records in colours or without, or not at all.
+/// Reads the topics until `done` is set and no record comes any more. Shows the records if
+/// `colours` is given, in colours if it is true.
 pub(super) fn watch(
     broker: &str,
     topics: &[String],
-    ledger: &Ledger,
+    tracker: &EventTracker,
     done: &AtomicBool,
-    shows: Option<bool>,
-) -> Result<Seen, KafkaError> {
+    colours: Option<bool>,
+) -> Result<ViewerTotals, KafkaError> {
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
     let mut tail = Tail::open(broker, &names, Duration::from_secs(10))?;
-    let mut seen = Seen {
-        per_topic: PerTopic::new(),
-        phantoms: 0,
+    let mut totals = ViewerTotals {
+        per_topic: BTreeMap::new(),
+        not_committed: 0,
         out_of_order: 0,
-        latencies: Latencies::new(),
+        latencies: Latencies::default(),
     };
     let mut last_number: HashMap<Vec<u8>, u64> = HashMap::new();
-    let mut window = (Instant::now(), 0);
+    // Beginning of the current second, and the number of records in it.
+    let mut second = (Instant::now(), 0);
     loop {
         let Some(record) = tail.next(Duration::from_millis(50))? else {
             if done.load(Ordering::Acquire) {
-                return Ok(seen);
+                return Ok(totals);
             }
             continue;
         };
-        *seen.per_topic.entry(record.topic.clone()).or_default() += 1;
+        *totals.per_topic.entry(record.topic.clone()).or_default() += 1;
         let id = header(&record, "id");
-        let note = match ledger.arrival(&id) {
+        let note = match tracker.arrived(&id) {
             Arrival::First(latency) => {
-                seen.latencies.record(latency);
-                // Each key's events are numbered in the order of their commits.
+                totals.latencies.record(latency);
+                // The events of a key are numbered in the order of their commits.
                 let key = [
                     record.topic.as_bytes(),
                     record.key.as_deref().unwrap_or_default(),
@@ -50,23 +54,23 @@ pub(super) fn watch(
                 let number = number(&record);
                 let last = last_number.entry(key).or_default();
                 if number != *last + 1 {
-                    seen.out_of_order += 1;
+                    totals.out_of_order += 1;
                 }
                 *last = number;
                 format!("{:>7.2} ms", latency.as_secs_f64() * 1000.0)
             }
             Arrival::Repeat => "   repeat".to_owned(),
-            Arrival::Phantom => {
-                seen.phantoms += 1;
+            Arrival::NotCommitted => {
+                totals.not_committed += 1;
                 "NOT COMMITTED".to_owned()
             }
         };
-        if window.0.elapsed() >= Duration::from_secs(1) {
-            window = (Instant::now(), 0);
+        if second.0.elapsed() >= Duration::from_secs(1) {
+            second = (Instant::now(), 0);
         }
-        window.1 += 1;
-        if window.1 <= LINES_PER_SECOND
-            && let Some(colours) = shows
+        second.1 += 1;
+        if second.1 <= LINES_PER_SECOND
+            && let Some(colours) = colours
         {
             show(&record, &note, colours);
         }
@@ -97,7 +101,7 @@ fn show(record: &TailedRecord, note: &str, colours: bool) {
     };
     let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
     let value = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default());
-    // Nobody is left to be told when standard output is closed.
+    // Writing fails if standard output is closed.
     let _ = writeln!(
         std::io::stdout(),
         "{green}{note}{off}  {cyan}{:<22}{off} {yellow}{key:<12}{off} {value}",

@@ -1,4 +1,5 @@
-use std::sync::Arc;
+//! Places the orders of the demonstration.
+
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -6,26 +7,26 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use walrelay_walsender::{ConnInfo, Error, Row, Session, SessionKind};
 
 use super::AGGREGATES;
-use super::ledger::Ledger;
+use super::tracker::EventTracker;
 use crate::cli::DemoArgs;
 
-/// The services' own table: how many events each aggregate has had. Its row lock is what makes the
-/// numbers of an aggregate follow the order of the commits.
-pub(super) const ORDERS: &str =
+/// The service's own table: the number of events of each aggregate. Its row locks make the numbers
+/// of an aggregate follow the order of the commits.
+pub(super) const CREATE_AGGREGATES: &str =
     "CREATE TABLE aggregates (kind text, id text, number bigint NOT NULL, PRIMARY KEY (kind, id))";
 
-/// Aggregates of each kind.
+/// Aggregates of each type.
 const KEYS: u32 = 20;
 
-/// Places orders until the time is over, somebody presses Ctrl-C, or the other end of `finished` is dropped.
+/// Places orders until the time is over, at Ctrl-C, or until the sender of `finished` is dropped.
 pub(super) async fn write(
     info: &ConnInfo,
     args: &DemoArgs,
-    ledger: Arc<Ledger>,
+    tracker: &EventTracker,
     mut finished: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-    // The drill ends by itself: DEMO_SECONDS is meant for demonstrations that do not.
+    // The drill ends by itself; `--seconds` is for demonstrations that do not.
     let end = args
         .seconds
         .filter(|_| !args.drill)
@@ -42,14 +43,19 @@ pub(super) async fn write(
             _ = tick.tick() => {}
         }
         let fails = fastrand::u8(..100) < args.rollbacks;
-        transaction(&mut session, fails, &ledger).await?;
+        transaction(&mut session, fails, tracker).await?;
     }
     session.close().await;
     Ok(())
 }
 
-/// One to three events of different aggregates in one transaction.
-async fn transaction(session: &mut Session, fails: bool, ledger: &Ledger) -> Result<(), Error> {
+/// Writes one to three events of different aggregates in one transaction, and rolls it back if
+/// `fails`.
+async fn transaction(
+    session: &mut Session,
+    fails: bool,
+    tracker: &EventTracker,
+) -> Result<(), Error> {
     session.query("BEGIN").await?;
     let mut ids = Vec::new();
     for kind in AGGREGATES
@@ -58,7 +64,7 @@ async fn transaction(session: &mut Session, fails: bool, ledger: &Ledger) -> Res
     {
         let aggregate = format!("{}-{}", kind.to_lowercase(), fastrand::u32(1..=KEYS));
         let amount = fastrand::u32(100..100_000);
-        // All that is put into the statement is made here: no quoting is called for.
+        // The texts in the statement are made here, so they need no quoting.
         let sql = format!(
             "WITH aggregate AS (
                  INSERT INTO aggregates VALUES ('{kind}', '{aggregate}', 1)
@@ -77,9 +83,9 @@ async fn transaction(session: &mut Session, fails: bool, ledger: &Ledger) -> Res
     }
     if fails {
         session.query("ROLLBACK").await?;
-        ledger.rolled_back(&ids);
+        tracker.rolled_back(&ids);
     } else {
-        ledger.committing(&ids);
+        tracker.committing(&ids);
         session.query("COMMIT").await?;
     }
     Ok(())

@@ -1,3 +1,5 @@
+//! `walrelay dlq redrive` and `dlq drop`: close dead letters.
+
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -5,44 +7,45 @@ use walrelay_kafka_sink::dlq::{
     Action, DlqRecord, DlqRecordId, DlqReplayer, Listed, NotRedriven, OutOfOrder, Outcome,
     ReplayOptions, ReplaySummary, Step,
 };
+use walrelay_lsn::Lsn;
 
-use super::filter::Filter;
-use super::render::{Columns, Fields, Table, line};
-use super::{DlqTopic, Ended, Env, note, note_foreign, output, show_each};
+use super::render::{Columns, DlqTable, Fields, json_line};
+use super::{CommandResult, DlqTopic, Env, print_foreign, print_notice, show_each, write_failed};
 use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
-use crate::failures;
+use crate::failures::{dead_letters, dlq_replay};
 
-/// For one acknowledgement. That there is no such topic takes librdkafka half a minute to believe.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// Dead letters that are named; more are counted.
+/// Timeout of one acknowledgement. librdkafka takes half a minute to report that a topic does not
+/// exist.
+const ACK_TIMEOUT: Duration = Duration::from_secs(90);
+/// Dead letters that are reported as failures; further ones are counted.
 const NAMED: usize = 20;
 
-/// What is to be done with which dead letters.
-struct Job<'a> {
+/// A run of `redrive` or `drop`.
+struct CloseRun<'a> {
     args: &'a CloseArgs,
     options: ReplayOptions,
     outcome: Outcome,
 }
 
 /// `walrelay dlq redrive`.
-pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> Ended {
+pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> CommandResult {
     let action = Action::Redrive {
         topic: args.topic_override.clone(),
         follow: !args.without_parked,
     };
-    Job::new(&args.close, action, Outcome::Redriven)?.run(env, |replayer| {
-        let broken = replayer.out_of_order();
-        if args.out_of_order || broken.is_empty() {
+    CloseRun::new(&args.close, action, Outcome::Redriven)?.run(env, |replayer| {
+        let overtaking = replayer.out_of_order();
+        if args.out_of_order || overtaking.is_empty() {
             Ok(())
         } else {
-            Err(out_of_order(&broken))
+            Err(out_of_order(&overtaking))
         }
     })
 }
 
 /// `walrelay dlq drop`.
-pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> Ended {
-    let job = Job::new(&args.close, Action::Drop, Outcome::Dropped)?;
+pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> CommandResult {
+    let close = CloseRun::new(&args.close, Action::Drop, Outcome::Dropped)?;
     if !args.yes && !args.close.dry_run {
         let failure = Failure::new(
             "dlq-not-confirmed",
@@ -52,11 +55,11 @@ pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> Ended {
         .remedy("see which they are with --dry-run, then say --yes");
         return Err(vec![failure]);
     }
-    // What is not sent is in nobody's way.
-    job.run(env, |_| Ok(()))
+    // A dropped dead letter is not sent, so it overtakes none.
+    close.run(env, |_| Ok(()))
 }
 
-impl<'a> Job<'a> {
+impl<'a> CloseRun<'a> {
     fn new(args: &'a CloseArgs, action: Action, outcome: Outcome) -> Result<Self, Failure> {
         if args.filter.is_empty() && !args.all {
             return Err(Failure::new(
@@ -71,59 +74,68 @@ impl<'a> Job<'a> {
             options: ReplayOptions {
                 action,
                 limit: args.filter.limit.map(|limit| limit as usize),
-                patience: PATIENCE,
+                patience: ACK_TIMEOUT,
             },
             outcome,
         })
     }
 
-    fn run(&self, env: Env<'_>, check: impl FnOnce(&DlqReplayer) -> Result<(), Failure>) -> Ended {
+    fn run(
+        &self,
+        env: Env<'_>,
+        check: impl FnOnce(&DlqReplayer) -> Result<(), Failure>,
+    ) -> CommandResult {
         let topic = DlqTopic::new(&self.args.dlq, env)?;
-        let filter = Filter::new(&self.args.filter, topic.slot.as_deref());
-        let fits = |record: &DlqRecord| filter.fits(record);
+        let filter = topic.filter(&self.args.filter);
+        let matches = |record: &DlqRecord| filter.matches(record);
         let by_id = !self.args.filter.id.is_empty();
         let Some(mut replayer) = topic.open()? else {
-            return if by_id { Err(vec![nothing()]) } else { Ok(()) };
+            return if by_id {
+                Err(vec![none_found()])
+            } else {
+                Ok(())
+            };
         };
-        replayer
-            .read(fits)
-            .map_err(|error| failures::dead_letters(&error))?;
-        note_foreign(replayer.index());
+        replayer.read(matches).map_err(dead_letters)?;
+        print_foreign(replayer.index());
         let plan = replayer.plan(&self.options);
         if plan.is_empty() && by_id {
-            return Err(vec![nothing()]);
+            return Err(vec![none_found()]);
         }
         check(&replayer)?;
         if self.args.dry_run {
-            return self.pretend(&mut replayer, &plan);
+            return self.print_plan(&mut replayer, &plan);
         }
         let mut written = Ok(());
-        let mut failed = Failed::default();
-        let carried = replayer.carry_out(&self.options, fits, |step| match step {
+        let mut failures = Vec::new();
+        let mut holds_back = false;
+        let carried = replayer.carry_out(&self.options, matches, |step| match step {
             Step::Done(record) => {
                 if written.is_ok() {
-                    written = self.say(record);
+                    written = self.print_closed(record);
                 }
             }
-            Step::Failed(name, record, why) => failed.add(name, record, why),
+            Step::Failed(id, record, why) => {
+                if failures.len() < NAMED {
+                    failures.push(not_redriven(id, record, why));
+                }
+            }
             Step::HeldBack {
                 dead_letter,
                 behind,
             } => {
-                if failed.held_back == 0 {
-                    note(&format!("{dead_letter} waits: {behind} stays open"));
+                if !std::mem::replace(&mut holds_back, true) {
+                    print_notice(&format!("{dead_letter} waits: {behind} stays open"));
                 }
-                failed.held_back += 1;
             }
         });
-        let mut failures = failed.failures;
         match carried {
-            Ok(summary) => self.sum_up(summary, failed.count),
-            // First: its exit code counts.
-            Err(error) => failures.insert(0, failures::dlq_replay(error)),
+            Ok(summary) => self.print_summary(summary),
+            // Inserted as the first one, as that gives the exit code.
+            Err(error) => failures.insert(0, dlq_replay(error)),
         }
-        // Last: the dead letters are closed, whoever reads of it or not.
-        failures.extend(written.err().map(output));
+        // Appended as the last one: the dead letters are closed even if that could not be printed.
+        failures.extend(written.err().map(write_failed));
         if failures.is_empty() {
             Ok(())
         } else {
@@ -131,20 +143,19 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn pretend(&self, replayer: &mut DlqReplayer, plan: &[Listed]) -> Ended {
-        let columns = Columns::default();
-        let mut table = Table::new(columns);
+    fn print_plan(&self, replayer: &mut DlqReplayer, plan: &[Listed]) -> CommandResult {
+        let mut table = DlqTable::new(Columns::default());
         show_each(replayer, plan, |listed, record| match self.args.output {
             Output::Table => {
-                table.add(columns, listed, record);
+                table.add(listed, record);
                 Ok(())
             }
-            Output::Json => io::stdout().write_all(&line("open", record, Fields::default())),
+            Output::Json => io::stdout().write_all(&json_line("open", record, Fields::default())),
         })?;
         if self.args.output == Output::Table && !plan.is_empty() {
-            table.write(&mut io::stdout().lock()).map_err(output)?;
+            table.print()?;
         }
-        note(&format!(
+        print_notice(&format!(
             "{} dead letters would be {}",
             plan.len(),
             self.outcome
@@ -152,93 +163,65 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    fn say(&self, record: &DlqRecord) -> io::Result<()> {
+    fn print_closed(&self, record: &DlqRecord) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self.args.output {
             Output::Table => writeln!(out, "{} {}", self.outcome, record.id),
-            Output::Json => out.write_all(&line(self.outcome.name(), record, Fields::default())),
+            Output::Json => {
+                out.write_all(&json_line(self.outcome.name(), record, Fields::default()))
+            }
         }
     }
 
-    fn sum_up(&self, summary: ReplaySummary, failed: usize) {
+    fn print_summary(&self, summary: ReplaySummary) {
         let mut parts = vec![format!("{} dead letters {}", summary.done, self.outcome)];
-        if failed > 0 {
-            parts.push(format!("{failed} failed"));
+        if summary.failed > 0 {
+            parts.push(format!("{} failed", summary.failed));
         }
         if summary.held_back > 0 {
             parts.push(format!("{} wait behind them", summary.held_back));
         }
-        note(&parts.join(", "));
+        print_notice(&parts.join(", "));
     }
 }
 
-/// Dead letters that stay open, as failures: the first ones.
-#[derive(Default)]
-struct Failed {
-    failures: Vec<Failure>,
-    count: usize,
-    held_back: usize,
-}
-
-impl Failed {
-    fn add(&mut self, name: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) {
-        self.count += 1;
-        if self.failures.len() < NAMED {
-            self.failures.push(not_redriven(name, record, why));
-        }
-    }
-}
-
-fn not_redriven(name: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) -> Failure {
-    let what = format!("dead letter {name} was not redriven");
-    match why {
+fn not_redriven(id: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) -> Failure {
+    let what = format!("dead letter {id} was not redriven");
+    let failure = match &why {
         NotRedriven::Omitted { .. } => {
-            let event = record
-                .and_then(|record| record.event_id.as_deref())
-                .map_or_else(
-                    || "the event (its id is not known)".to_owned(),
-                    |id| format!("event {}", String::from_utf8_lossy(id)),
-                );
-            let xid = record
-                .and_then(|record| record.xid)
-                .map_or_else(String::new, |xid| format!("transaction {xid}, "));
-            Failure::new("dlq-value-omitted", Exit::Data, what)
-                .caused_by(why)
-                .remedy(format!(
-                    "insert {event} into the outbox anew, in parts that fit ({xid}commit at LSN {}), \
-                     then close the dead letter: walrelay dlq drop --slot {} --id '{}' --yes",
-                    name.id.to_string().split(' ').next().unwrap_or_default(),
-                    name.slot,
-                    name.id
-                ))
+            let event = record.and_then(|record| record.event_id.as_deref());
+            let event = event.map_or_else(
+                || "the event (its id is not known)".to_owned(),
+                |id| format!("event {}", String::from_utf8_lossy(id)),
+            );
+            let xid = record.and_then(|record| record.xid);
+            let xid = xid.map_or_else(String::new, |xid| format!("transaction {xid}, "));
+            let remedy = format!(
+                "insert {event} into the outbox anew, in parts that fit ({xid}commit at LSN {}), \
+                 then close the dead letter: walrelay dlq drop --slot {} --id '{}' --yes",
+                Lsn::new(id.id.lsn),
+                id.slot,
+                id.id
+            );
+            Failure::new("dlq-value-omitted", Exit::Data, what).remedy(remedy)
         }
         NotRedriven::NoTopic => Failure::new("dlq-no-topic", Exit::Data, what)
-            .caused_by(why)
             .remedy("say where it is to go with --topic-override, or drop it"),
         NotRedriven::Gone => Failure::new("dlq-gone", Exit::Data, what)
-            .caused_by(why)
             .remedy("set retention.ms=-1 on the topic of dead letters: what it removes is lost"),
-        why => Failure::new("dlq-refused", Exit::Data, what)
-            .caused_by(why)
-            .remedy(
-                "mend the cause and redrive it again, or send it elsewhere with --topic-override",
-            ),
-    }
+        _ => Failure::new("dlq-refused", Exit::Data, what).remedy(
+            "mend the cause and redrive it again, or send it elsewhere with --topic-override",
+        ),
+    };
+    failure.caused_by(why)
 }
 
-fn out_of_order(broken: &[OutOfOrder]) -> Failure {
-    let first = broken.iter().take(5);
-    let first: Vec<String> = first
-        .map(
-            |OutOfOrder {
-                 dead_letter,
-                 behind,
-             }| format!("\n  {dead_letter} is behind {behind}"),
-        )
-        .collect();
+fn out_of_order(overtaking: &[OutOfOrder]) -> Failure {
+    let line = |of: &OutOfOrder| format!("\n  {} is behind {}", of.dead_letter, of.behind);
+    let first: Vec<String> = overtaking.iter().take(5).map(line).collect();
     let what = format!(
         "{} selected dead letters would overtake earlier ones of the same key{}",
-        broken.len(),
+        overtaking.len(),
         first.concat()
     );
     Failure::new("dlq-out-of-order", Exit::Usage, what).remedy(
@@ -247,7 +230,7 @@ fn out_of_order(broken: &[OutOfOrder]) -> Failure {
     )
 }
 
-fn nothing() -> Failure {
+fn none_found() -> Failure {
     Failure::new(
         "dlq-letter",
         Exit::Usage,

@@ -1,29 +1,23 @@
+//! Selects dead letters by the filters of the command line.
+
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use walrelay_kafka_sink::dlq::DlqRecord;
 
 use crate::cli::FilterArgs;
 
-/// How far the clocks of a database, a relay and a broker may be apart.
-const CLOCKS: time::Duration = time::Duration::days(1);
+/// Largest assumed difference of the clocks of database, relay and broker.
+const CLOCK_DIFFERENCE: time::Duration = time::Duration::days(1);
 
-/// Which dead letters are meant.
-#[derive(Debug, Clone)]
-pub(super) struct Filter {
-    args: FilterArgs,
-    slot: Option<String>,
+/// The filters of the command line, and the slot.
+pub(super) struct Filter<'a> {
+    pub(super) args: &'a FilterArgs,
+    /// `None` for dead letters of all slots.
+    pub(super) slot: Option<&'a str>,
 }
 
-impl Filter {
-    /// Of one slot, or of all.
-    pub(super) fn new(args: &FilterArgs, slot: Option<&str>) -> Self {
-        Self {
-            args: args.clone(),
-            slot: slot.map(str::to_owned),
-        }
-    }
-
-    pub(super) fn fits(&self, record: &DlqRecord) -> bool {
+impl Filter<'_> {
+    pub(super) fn matches(&self, record: &DlqRecord) -> bool {
         let FilterArgs {
             class,
             topic,
@@ -34,14 +28,14 @@ impl Filter {
             since,
             until,
             limit: _,
-        } = &self.args;
+        } = self.args;
         let text = |wanted: &[String], found: Option<&[u8]>| {
             let among = |found: &[u8]| wanted.iter().any(|wanted| wanted.as_bytes() == found);
             wanted.is_empty() || found.is_some_and(among)
         };
-        // What has no time that can be read fits no span of time.
+        // A dead letter without a readable commit time matches no span of time.
         let committed = || OffsetDateTime::parse(record.commit_time.as_deref()?, &Rfc3339).ok();
-        self.slot.as_ref().is_none_or(|slot| *slot == record.slot)
+        self.slot.is_none_or(|slot| slot == record.slot)
             && text(class, Some(record.class.as_bytes()))
             && text(topic, record.topic.as_deref().map(str::as_bytes))
             && text(table, record.table.as_deref().map(str::as_bytes))
@@ -52,9 +46,10 @@ impl Filter {
             && until.is_none_or(|until| committed().is_some_and(|at| at < until))
     }
 
-    /// Records of the topic before this time, in milliseconds since 1970, need not be read.
+    /// The time from which records of the topic must be read, in milliseconds since 1970; `None`
+    /// for all.
     pub(super) fn written_since(&self) -> Option<i64> {
-        let since = self.args.since?.checked_sub(CLOCKS)?;
+        let since = self.args.since?.checked_sub(CLOCK_DIFFERENCE)?;
         i64::try_from(since.unix_timestamp_nanos() / 1_000_000)
             .ok()
             .filter(|millis| *millis > 0)
@@ -63,32 +58,19 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_kafka_sink::dlq::Position;
     use walrelay_sink::EventPosition;
 
     use super::*;
+    use crate::commands::dlq::tests;
 
     fn record() -> DlqRecord {
         DlqRecord {
             id: EventPosition { lsn: 1, row: 2 },
-            slot: "orders".into(),
             class: "rejected".into(),
-            cause: None,
-            xid: None,
-            commit_time: Some("2026-01-02T03:04:05.678900Z".into()),
-            table: Some("public.outbox".into()),
-            event_id: Some(b"e".to_vec()),
             topic: Some("t".into()),
-            partition: None,
-            timestamp_ms: None,
-            omitted_bytes: None,
+            event_id: Some(b"e".to_vec()),
             key: Some(b"k".to_vec()),
-            value: None,
-            headers: Vec::new(),
-            position: Position {
-                partition: 0,
-                offset: 0,
-            },
+            ..tests::record()
         }
     }
 
@@ -96,8 +78,8 @@ mod tests {
         OffsetDateTime::parse(text, &Rfc3339).unwrap()
     }
 
-    fn fits(args: &FilterArgs, record: &DlqRecord) -> bool {
-        Filter::new(args, None).fits(record)
+    fn matches(args: &FilterArgs, record: &DlqRecord) -> bool {
+        Filter { args, slot: None }.matches(record)
     }
 
     #[test]
@@ -122,10 +104,10 @@ mod tests {
             ("key", "k"),
             ("event id", "e"),
         ];
-        assert!(fits(&none(), &record()));
+        assert!(matches(&none(), &record()));
         for (kind, value) in cases {
-            assert!(fits(&of(kind, value), &record()), "{kind}");
-            assert!(!fits(&of(kind, "another"), &record()), "{kind}");
+            assert!(matches(&of(kind, value), &record()), "{kind}");
+            assert!(!matches(&of(kind, "another"), &record()), "{kind}");
         }
         let bare = DlqRecord {
             topic: None,
@@ -136,18 +118,18 @@ mod tests {
             ..record()
         };
         for (kind, value) in &cases[1..] {
-            assert!(!fits(&of(kind, value), &bare), "{kind}");
+            assert!(!matches(&of(kind, value), &bare), "{kind}");
         }
         for (lsn, expected) in [(1, true), (2, false)] {
             let id = vec![EventPosition { lsn, row: 2 }];
-            assert_eq!(fits(&FilterArgs { id, ..none() }, &record()), expected);
+            assert_eq!(matches(&FilterArgs { id, ..none() }, &record()), expected);
         }
         let both = FilterArgs {
             class: vec!["rejected".to_owned()],
             key: vec!["other".to_owned()],
             ..none()
         };
-        assert!(!fits(&both, &record()));
+        assert!(!matches(&both, &record()));
     }
 
     #[test]
@@ -159,26 +141,30 @@ mod tests {
         };
         let exact = Some(at("2026-01-02T04:04:05.6789+01:00"));
         let later = Some(at("2026-01-02T03:04:06Z"));
-        assert!(fits(&span(exact, later), &record()));
-        assert!(!fits(&span(None, exact), &record()));
-        assert!(!fits(&span(later, None), &record()));
+        assert!(matches(&span(exact, later), &record()));
+        assert!(!matches(&span(None, exact), &record()));
+        assert!(!matches(&span(later, None), &record()));
         for commit_time in [None, Some("yesterday".to_owned())] {
             let unknown = DlqRecord {
                 commit_time,
                 ..record()
             };
-            assert!(!fits(&span(exact, None), &unknown));
-            assert!(!fits(&span(None, later), &unknown));
+            assert!(!matches(&span(exact, None), &unknown));
+            assert!(!matches(&span(None, later), &unknown));
         }
-        let filter = Filter::new(&span(exact, None), None);
-        assert_eq!(filter.written_since(), Some(1_767_323_045_678 - 86_400_000));
-        let ancient = Filter::new(&span(Some(at("1969-01-01T00:00:00Z")), None), None);
-        assert_eq!(ancient.written_since(), None);
+        let written_since = |since| {
+            let args = &span(since, None);
+            Filter { args, slot: None }.written_since()
+        };
+        let day_before = Some(1_767_323_045_678 - 86_400_000);
+        assert_eq!(written_since(exact), day_before);
+        assert_eq!(written_since(Some(at("1969-01-01T00:00:00Z"))), None);
     }
 
     #[test]
     fn the_slot_decides() {
-        let of = |slot| Filter::new(&FilterArgs::default(), slot).fits(&record());
+        let args = &FilterArgs::default();
+        let of = |slot| Filter { args, slot }.matches(&record());
         assert!(of(None) && of(Some("orders")) && !of(Some("other")));
     }
 }

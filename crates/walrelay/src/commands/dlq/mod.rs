@@ -1,40 +1,41 @@
-//! `walrelay dlq`: dead letters are listed, shown, redriven and dropped.
+//! `walrelay dlq`: lists, shows, redrives and drops dead letters.
 
 mod close;
 mod filter;
-mod look;
+mod read;
 mod render;
 
-use std::io::{self, Write};
+use std::io;
 use std::time::Duration;
 
 use walrelay_kafka_sink::KafkaConfig;
 use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
 use super::connect::kafka;
-use super::{Ended, Env, load, log_warnings, output};
-use crate::cli::{DlqArgs, DlqCommand, DlqTopicArgs, Exit, Failure};
+use super::{CommandResult, Env, load, log_warnings, print_notice, write_failed};
+use crate::cli::{DlqCommand, DlqTopicArgs, Exit, Failure, FilterArgs};
 use crate::config::SinkConfig;
-use crate::failures;
+use crate::failures::dead_letters;
+use filter::Filter;
 
-/// How long a broker may take to answer.
-const BROKER_PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of one request to a broker.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `walrelay dlq`.
-pub(crate) fn dlq(args: &DlqArgs, env: Env<'_>) -> Ended {
-    match &args.command {
-        DlqCommand::List(args) => look::list(args, env),
-        DlqCommand::Show(args) => look::show(args, env),
+pub(crate) fn dlq(command: &DlqCommand, env: Env<'_>) -> CommandResult {
+    match command {
+        DlqCommand::List(args) => read::list(args, env),
+        DlqCommand::Show(args) => read::show(args, env),
         DlqCommand::Redrive(args) => close::redrive(args, env),
         DlqCommand::Drop(args) => close::drop(args, env),
     }
 }
 
-/// The topic of dead letters, as arguments and configuration have it.
+/// The topic of dead letters and the slot, by arguments and configuration.
 struct DlqTopic {
     kafka: KafkaConfig,
     topic: String,
-    /// `None`: of all slots.
+    /// `None` for dead letters of all slots.
     slot: Option<String>,
 }
 
@@ -57,12 +58,18 @@ impl DlqTopic {
         })
     }
 
-    /// `None`: there is no such topic, and that was said.
+    /// Selects dead letters of this slot.
+    fn filter<'a>(&'a self, args: &'a FilterArgs) -> Filter<'a> {
+        let slot = self.slot.as_deref();
+        Filter { args, slot }
+    }
+
+    /// Opens the topic; prints a notice and returns `None` if it does not exist.
     fn open(&self) -> Result<Option<DlqReplayer>, Failure> {
-        let replayer = DlqReplayer::open(&self.kafka, &self.topic, BROKER_PATIENCE)
-            .map_err(|error| failures::dead_letters(&error))?;
+        let replayer =
+            DlqReplayer::open(&self.kafka, &self.topic, BROKER_TIMEOUT).map_err(dead_letters)?;
         if replayer.is_none() {
-            note(&format!(
+            print_notice(&format!(
                 "there is no topic {}: nothing was ever a dead letter there",
                 self.topic
             ));
@@ -71,23 +78,18 @@ impl DlqTopic {
     }
 }
 
-/// What else lies in the topic.
-fn note_foreign(index: &DlqIndex) {
+/// Prints how many records in the topic are no dead letters, if there are any.
+fn print_foreign(index: &DlqIndex) {
     if index.foreign() > 0 {
-        note(&format!(
+        print_notice(&format!(
             "{} records in the topic are no dead letters and were passed over",
             index.foreign()
         ));
     }
 }
 
-/// For people, beside what was asked for.
-fn note(line: &str) {
-    // Nobody is left to be told when standard error is closed.
-    let _ = writeln!(io::stderr(), "{line}");
-}
-
-/// Calls `show` with each of these dead letters and the dead letter itself, until it fails; gone ones are left out.
+/// Calls `show` with each of these dead letters until it fails. Dead letters that the topic no
+/// longer has are left out.
 fn show_each(
     replayer: &mut DlqReplayer,
     listed: &[Listed],
@@ -100,6 +102,42 @@ fn show_each(
                 written = show(listed, record);
             }
         })
-        .map_err(|error| failures::dead_letters(&error))?;
-    written.map_err(output)
+        .map_err(dead_letters)?;
+    written.map_err(write_failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_kafka_sink::dlq::Position;
+    use walrelay_sink::EventPosition;
+
+    use super::*;
+
+    /// A dead letter with a value for most fields.
+    pub(super) fn record() -> DlqRecord {
+        DlqRecord {
+            id: EventPosition { lsn: 16, row: 2 },
+            slot: "orders".into(),
+            class: "oversize".into(),
+            cause: Some("too\u{1b}[31mlarge".into()),
+            xid: Some(771),
+            commit_time: Some("2026-01-02T03:04:05.678900Z".into()),
+            table: Some("public.outbox".into()),
+            event_id: Some(b"\xff".to_vec()),
+            topic: None,
+            partition: None,
+            timestamp_ms: Some(5),
+            omitted_bytes: None,
+            key: Some(b"row-key".to_vec()),
+            value: Some(b"row-value".to_vec()),
+            headers: vec![
+                ("id".into(), Some(b"row-header".to_vec())),
+                ("n".into(), None),
+            ],
+            position: Position {
+                partition: 1,
+                offset: 7,
+            },
+        }
+    }
 }

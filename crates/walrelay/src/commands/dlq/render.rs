@@ -1,14 +1,16 @@
-//! Dead letters as people and programs see them.
+//! Formats dead letters as a table, as text and as JSON.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use walrelay_kafka_sink::dlq::{DlqRecord, Listed, Outcome};
+use walrelay_lsn::Lsn;
 
-use crate::commands::units::columns;
+use crate::cli::Failure;
+use crate::commands::print_text;
+use crate::commands::units::{Table, one_line};
 use crate::json;
 
-/// What is shown beside what always is.
+/// The optional columns of a table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Columns {
     pub(super) slot: bool,
@@ -16,85 +18,75 @@ pub(super) struct Columns {
     pub(super) key: bool,
 }
 
-/// What became of a dead letter, in a word.
+/// The status of a dead letter: `open`, or its outcome.
 pub(super) fn status(outcome: Option<Outcome>) -> &'static str {
     outcome.map_or("open", Outcome::name)
 }
 
-/// Lines up columns. Keeps every row until it is written.
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    rows: Vec<Vec<String>>,
+/// The cell of a dead letter: `-` for `None`.
+type Cell = fn(&Listed, &DlqRecord) -> Option<String>;
+
+/// A table of dead letters, kept in memory until it is written.
+pub(super) struct DlqTable {
+    cells: Vec<Cell>,
+    table: Table,
 }
 
-impl Table {
+impl DlqTable {
     pub(super) fn new(columns: Columns) -> Self {
-        let mut head = vec!["ID", "CLASS", "COMMITTED", "TABLE", "TOPIC", "EVENT ID"];
-        let more = [
-            (columns.slot, "SLOT"),
-            (columns.status, "STATUS"),
-            (columns.key, "KEY"),
-            (true, "CAUSE"),
+        let all: [(bool, &str, Cell); 10] = [
+            (true, "ID", |_, record| Some(record.id.to_string())),
+            (true, "CLASS", |_, record| Some(record.class.clone())),
+            (true, "COMMITTED", |_, record| record.commit_time.clone()),
+            (true, "TABLE", |_, record| record.table.clone()),
+            (true, "TOPIC", |_, record| record.topic.clone()),
+            (true, "EVENT ID", |_, record| {
+                text(record.event_id.as_deref())
+            }),
+            (columns.slot, "SLOT", |_, record| Some(record.slot.clone())),
+            (columns.status, "STATUS", |listed, _| {
+                Some(status(listed.outcome).to_owned())
+            }),
+            (columns.key, "KEY", |_, record| text(record.key.as_deref())),
+            (true, "CAUSE", |_, record| record.cause.clone()),
         ];
-        head.extend(
-            more.iter()
-                .filter(|(wanted, _)| *wanted)
-                .map(|(_, name)| name),
-        );
+        let shown = || all.iter().filter(|(shown, ..)| *shown);
         Self {
-            rows: vec![head.into_iter().map(str::to_owned).collect()],
+            cells: shown().map(|(_, _, cell)| *cell).collect(),
+            table: Table::new(shown().map(|(_, head, _)| *head)),
         }
     }
 
-    pub(super) fn add(&mut self, columns: Columns, listed: &Listed, record: &DlqRecord) {
-        let mut row = vec![
-            record.id.to_string(),
-            printable(&record.class),
-            optional(record.commit_time.as_deref()),
-            optional(record.table.as_deref()),
-            optional(record.topic.as_deref()),
-            optional(record.event_id.as_deref().map(text).as_deref()),
-        ];
-        if columns.slot {
-            row.push(printable(&record.slot));
-        }
-        if columns.status {
-            row.push(status(listed.outcome).to_owned());
-        }
-        if columns.key {
-            row.push(optional(record.key.as_deref().map(text).as_deref()));
-        }
-        row.push(optional(record.cause.as_deref()));
-        self.rows.push(row);
+    pub(super) fn add(&mut self, listed: &Listed, record: &DlqRecord) {
+        let cells = self.cells.iter().map(|cell| cell(listed, record));
+        self.table.add(cells);
     }
 
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        columns(&self.rows, out)
+    pub(super) fn print(&self) -> Result<(), Failure> {
+        print_text(&self.table.to_string())
     }
 }
 
-/// One dead letter, for people.
+/// Writes one dead letter as lines of text, without its value.
 pub(super) fn describe(out: &mut dyn Write, listed: &Listed, record: &DlqRecord) -> io::Result<()> {
     let value = match (record.omitted_bytes, &record.value) {
         (Some(bytes), _) => format!("left out, {bytes} bytes"),
         (None, Some(value)) => format!("{} bytes", value.len()),
         (None, None) => "null".to_owned(),
     };
-    let number = |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let optional = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let number = |number: Option<i64>| optional(number.map(|n| n.to_string()));
     let lines = [
         ("letter", record.id.to_string()),
         ("slot", record.slot.clone()),
         ("status", status(listed.outcome).to_owned()),
         ("class", record.class.clone()),
-        ("cause", optional(record.cause.as_deref())),
-        ("table", optional(record.table.as_deref())),
+        ("cause", optional(record.cause.clone())),
+        ("table", optional(record.table.clone())),
         ("transaction", number(record.xid.map(i64::from))),
-        ("committed", optional(record.commit_time.as_deref())),
-        (
-            "event id",
-            optional(record.event_id.as_deref().map(text).as_deref()),
-        ),
-        ("topic", optional(record.topic.as_deref())),
+        ("committed", optional(record.commit_time.clone())),
+        ("event id", optional(text(record.event_id.as_deref()))),
+        ("topic", optional(record.topic.clone())),
         ("partition", number(record.partition.map(i64::from))),
         ("timestamp", number(record.timestamp_ms)),
         (
@@ -104,25 +96,21 @@ pub(super) fn describe(out: &mut dyn Write, listed: &Listed, record: &DlqRecord)
                 record.position.partition, record.position.offset
             ),
         ),
-        ("key", optional(record.key.as_deref().map(text).as_deref())),
+        ("key", optional(text(record.key.as_deref()))),
         ("value", value),
     ];
     for (name, value) in lines {
-        writeln!(out, "{name:<12} {}", printable(&value))?;
+        writeln!(out, "{name:<12} {}", one_line(&value))?;
     }
     for (name, value) in &record.headers {
-        let value = value.as_deref().map_or(Cow::Borrowed("null"), text);
-        writeln!(
-            out,
-            "header       {}: {}",
-            printable(name),
-            printable(&value)
-        )?;
+        let value = text(value.as_deref()).unwrap_or_else(|| "null".to_owned());
+        let header = format!("{name}: {value}");
+        writeln!(out, "header       {}", one_line(&header))?;
     }
     Ok(())
 }
 
-/// What a line of JSON has beside what all have.
+/// The optional members of a JSON object.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fields {
     pub(super) key: bool,
@@ -130,13 +118,12 @@ pub(super) struct Fields {
     pub(super) value: bool,
 }
 
-/// One object on a line.
-pub(super) fn line(status: &str, record: &DlqRecord, fields: Fields) -> Vec<u8> {
-    let lsn = record.id.to_string();
-    let lsn = lsn.split(' ').next().unwrap_or_default();
-    let mut line = Line(b"{".to_vec());
+/// One dead letter as a JSON object on a line.
+pub(super) fn json_line(status: &str, record: &DlqRecord, fields: Fields) -> Vec<u8> {
+    let lsn = Lsn::new(record.id.lsn).to_string();
+    let mut line = JsonLine(b"{".to_vec());
     line.text("slot", Some(&record.slot));
-    line.text("lsn", Some(lsn));
+    line.text("lsn", Some(&lsn));
     line.number("row", Some(record.id.row));
     line.text("status", Some(status));
     line.text("class", Some(&record.class));
@@ -164,9 +151,11 @@ pub(super) fn line(status: &str, record: &DlqRecord, fields: Fields) -> Vec<u8> 
     line.0
 }
 
-struct Line(Vec<u8>);
+/// A JSON object on one line, written by [`json`](crate::json): bytes that are not UTF-8 become
+/// base64, and control characters are escaped.
+struct JsonLine(Vec<u8>);
 
-impl Line {
+impl JsonLine {
     fn name(&mut self, name: &str) -> &mut Vec<u8> {
         if self.0.len() > 1 {
             self.0.push(b',');
@@ -202,18 +191,9 @@ impl Line {
     }
 }
 
-fn text(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes)
-}
-
-fn optional(text: Option<&str>) -> String {
-    text.map_or_else(|| "-".to_owned(), printable)
-}
-
-/// It comes from rows and from servers; a terminal is not to obey it.
-fn printable(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { ' ' } else { c };
-    text.chars().map(safe).collect()
+/// Bytes as text; what is not UTF-8 is replaced.
+fn text(bytes: Option<&[u8]>) -> Option<String> {
+    bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -221,56 +201,27 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use walrelay_kafka_sink::dlq::{DlqRecordId, Position};
-    use walrelay_sink::EventPosition;
+    use walrelay_kafka_sink::dlq::DlqRecordId;
 
     use super::*;
+    use crate::commands::dlq::tests::record;
 
-    fn record() -> (Listed, DlqRecord) {
-        let id = EventPosition { lsn: 16, row: 2 };
-        let position = Position {
-            partition: 1,
-            offset: 7,
-        };
-        let listed = Listed {
+    fn listed(record: &DlqRecord) -> Listed {
+        Listed {
             name: DlqRecordId {
                 slot: Arc::from("orders"),
-                id,
+                id: record.id,
             },
-            position,
+            position: record.position,
             outcome: Some(Outcome::Dropped),
-        };
-        let record = DlqRecord {
-            id,
-            slot: "orders".into(),
-            class: "oversize".into(),
-            cause: Some("too\u{1b}[31mlarge".into()),
-            xid: Some(771),
-            commit_time: Some("2026-01-02T03:04:05.678900Z".into()),
-            table: Some("public.outbox".into()),
-            event_id: Some(b"\xff".to_vec()),
-            topic: None,
-            partition: None,
-            timestamp_ms: Some(5),
-            omitted_bytes: None,
-            key: Some(b"row-key".to_vec()),
-            value: Some(b"row-value".to_vec()),
-            headers: vec![
-                ("id".into(), Some(b"row-header".to_vec())),
-                ("n".into(), None),
-            ],
-            position,
-        };
-        (listed, record)
+        }
     }
 
     fn table(columns: Columns) -> String {
-        let (listed, record) = record();
-        let mut table = Table::new(columns);
-        table.add(columns, &listed, &record);
-        let mut out = Vec::new();
-        table.write(&mut out).unwrap();
-        String::from_utf8(out).unwrap()
+        let record = record();
+        let mut table = DlqTable::new(columns);
+        table.add(&listed(&record), &record);
+        table.table.to_string()
     }
 
     #[test]
@@ -291,10 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_what_was_asked_for() {
-        let (_, record) = record();
+    fn a_line_has_the_fields_that_are_asked_for() {
+        let record = record();
         let parsed = |fields| -> Value {
-            let line = line("open", &record, fields);
+            let line = json_line("open", &record, fields);
             let line = String::from_utf8(line).unwrap();
             assert_eq!(line.lines().count(), 1);
             serde_json::from_str(&line).unwrap()
@@ -320,9 +271,9 @@ mod tests {
 
     #[test]
     fn a_description_has_headers_and_no_value() {
-        let (listed, record) = record();
+        let record = record();
         let mut out = Vec::new();
-        describe(&mut out, &listed, &record).unwrap();
+        describe(&mut out, &listed(&record), &record).unwrap();
         let shown = String::from_utf8(out).unwrap();
         for words in [
             "status       dropped",
@@ -343,7 +294,7 @@ mod tests {
             ..record
         };
         let mut out = Vec::new();
-        describe(&mut out, &listed, &omitted).unwrap();
+        describe(&mut out, &listed(&omitted), &omitted).unwrap();
         assert!(
             String::from_utf8(out)
                 .unwrap()

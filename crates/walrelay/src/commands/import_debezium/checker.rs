@@ -1,10 +1,10 @@
-//! walrelay's own configuration, as the import asks it: what is written can be read.
+//! Checks imported settings and configurations by walrelay's own parser.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 
 use walrelay_debezium_import::{ConfigCheck, Problem, Warning};
 use walrelay_kafka_sink::{KafkaConfig, KafkaConfigError, KafkaOptions};
+use walrelay_relay::Chain;
 
 use super::super::connect;
 use crate::cli::Failure;
@@ -18,7 +18,7 @@ impl ConfigCheck for Checker {
         let property = (name.to_owned(), value.to_owned());
         let properties = BTreeMap::from([bootstrap, property]);
         match KafkaConfig::new(properties, KafkaOptions::default()).err()? {
-            // What belongs together comes one by one.
+            // Properties are checked one by one, so others that belong to this one are missing.
             KafkaConfigError::Missing { .. }
             | KafkaConfigError::NoTokens
             | KafkaConfigError::TokensUnused => None,
@@ -27,7 +27,7 @@ impl ConfigCheck for Checker {
     }
 
     fn read(&self, toml: &str) -> Result<Vec<Warning>, Vec<Problem>> {
-        // What the environment will have, nobody knows here.
+        // The environment of the relay is not known here: any value will do.
         let env = |_: &str| Some("x".to_owned());
         match Config::parse(toml, "walrelay.toml", &[], &env) {
             Ok(config) => Ok(warnings(&config)),
@@ -43,7 +43,7 @@ fn problem(problem: config::Problem) -> Problem {
             Place::File { .. } | Place::Set { .. } => None,
         },
         why: match problem.help {
-            // Its help guesses at misspellings.
+            // The help would suggest a similar key, but the key is not misspelled.
             _ if problem.id == "config-unknown-key" => {
                 "this version of walrelay has no such option".to_owned()
             }
@@ -53,7 +53,7 @@ fn problem(problem: config::Problem) -> Problem {
     }
 }
 
-/// What shows only when the configuration is used.
+/// Failures that show only when connection string and Kafka properties are used.
 fn warnings(config: &Config) -> Vec<Warning> {
     let source = connect::conn_info(&config.source, &|_| None).map(drop);
     let sink = match &config.sink {
@@ -63,21 +63,17 @@ fn warnings(config: &Config) -> Vec<Warning> {
     let results = [("source.url", source), ("sink.kafka", sink)];
     let failures = results.into_iter().filter_map(|(about, result)| {
         let failure = result.err()?;
-        let text = words(&failure);
+        let text = one_line(&failure);
         Some(Warning { about, text })
     });
     failures.collect()
 }
 
-fn words(failure: &Failure) -> String {
-    let mut words = failure.what.clone();
-    let mut cause = failure.source();
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
+/// The failure, its causes and its remedy in one line.
+fn one_line(failure: &Failure) -> String {
+    let chain = Chain(failure);
     match &failure.remedy {
-        Some(remedy) => format!("{words}; {remedy}"),
-        None => words,
+        Some(remedy) => format!("{chain}; {remedy}"),
+        None => chain.to_string(),
     }
 }

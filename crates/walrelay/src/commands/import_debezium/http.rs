@@ -1,4 +1,4 @@
-//! The configuration of a connector from Kafka Connect's REST interface.
+//! Fetches the configuration of a connector from Kafka Connect's REST interface.
 
 use std::time::Duration;
 
@@ -6,33 +6,23 @@ use ureq::http::Uri;
 
 use crate::http::{Roots, agent, basic};
 
-/// How long the whole answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// No configuration is larger.
+/// Timeout of the whole request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest configuration that is read.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// Why there is no answer. The URL is shown without user and password.
+/// A failed request. The URL is shown without user and password.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpError {
-    /// It is none.
+    /// The URL is not valid.
     #[error("the URL cannot be read")]
     Url,
-    /// Nobody answered, or not in time.
+    /// The server did not answer, or not in time.
     #[error("{url} cannot be read: {reason}")]
-    Request {
-        /// Without user and password.
-        url: String,
-        /// The client's words.
-        reason: String,
-    },
-    /// The answer is an error.
+    Request { url: String, reason: String },
+    /// The server answered with another status than 200.
     #[error("{url} answered with status {status}")]
-    Status {
-        /// Without user and password.
-        url: String,
-        /// Of HTTP.
-        status: u16,
-    },
+    Status { url: String, status: u16 },
 }
 
 /// Whether the argument is a URL and not the name of a file.
@@ -40,42 +30,39 @@ pub(super) fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// GETs `text`, with basic authentication if the URL has user and password. Redirections are not
-/// followed: they could lead the password elsewhere.
+/// Fetches the URL `text`, with basic authentication if it has user and password. Redirects are not
+/// followed, as they could send the password to another host.
 pub(super) fn get(text: &str) -> Result<String, HttpError> {
-    let target = Target::parse(text)?;
-    let shown = target.url.clone();
-    let failed = |error: &ureq::Error| HttpError::Request {
-        url: shown.clone(),
+    let Target {
+        url,
+        secure,
+        authorization,
+    } = Target::parse(text)?;
+    let failed = |error: ureq::Error| HttpError::Request {
+        url: url.clone(),
         reason: error.to_string(),
     };
-    let roots = if target.secure {
-        Roots::System
-    } else {
-        Roots::None
-    };
-    let agent = agent(PATIENCE, roots);
-    let mut request = agent.get(&target.url).header("Accept", "application/json");
-    if let Some(authorization) = &target.authorization {
+    let roots = if secure { Roots::System } else { Roots::None };
+    let agent = agent(REQUEST_TIMEOUT, roots);
+    let mut request = agent.get(&url).header("Accept", "application/json");
+    if let Some(authorization) = &authorization {
         request = request.header("Authorization", authorization);
     }
-    let mut answer = request.call().map_err(|error| failed(&error))?;
+    let mut answer = request.call().map_err(failed)?;
     let status = answer.status().as_u16();
     if status != 200 {
-        return Err(HttpError::Status { url: shown, status });
+        return Err(HttpError::Status { url, status });
     }
-    answer
-        .body_mut()
-        .with_config()
-        .limit(MOST_BYTES)
-        .read_to_string()
-        .map_err(|error| failed(&error))
+    let body = answer.body_mut().with_config().limit(MOST_BYTES);
+    body.read_to_string().map_err(failed)
 }
 
-/// Where to ask, and as whom.
+/// A URL, split from its credentials.
 struct Target {
+    /// The URL without user and password.
     url: String,
     secure: bool,
+    /// Value of the header `Authorization`.
     authorization: Option<String>,
 }
 
@@ -88,7 +75,8 @@ impl Target {
             Some((user, host)) => (Some(user), host),
             None => (None, authority),
         };
-        // An @ further on belongs to a password that was not encoded; it must not be shown.
+        // An @ in the path may be part of a password that is not percent-encoded, which must not be
+        // shown.
         if host.is_empty() || path.contains('@') {
             return Err(HttpError::Url);
         }
@@ -97,7 +85,7 @@ impl Target {
         url.parse::<Uri>().map_err(|_| HttpError::Url)?;
         let authorization = user.map(|user| {
             let (name, password) = user.split_once(':').unwrap_or((user, ""));
-            basic(&decoded(name), &decoded(password))
+            basic(&percent_decode(name), &percent_decode(password))
         });
         Ok(Self {
             secure: scheme == "https",
@@ -107,20 +95,9 @@ impl Target {
     }
 }
 
-/// Undoes percent-encoding; what is none stays as it is.
-fn decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let code = text
-            .get(at + 1..at + 3)
-            .filter(|digits| byte == b'%' && digits.bytes().all(|b| b.is_ascii_hexdigit()))
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        out.push(code.unwrap_or(byte));
-        at += if code.is_some() { 3 } else { 1 };
-    }
-    out
+/// Decodes percent-encoded bytes; invalid escapes stay as they are.
+fn percent_decode(text: &str) -> Vec<u8> {
+    percent_encoding::percent_decode_str(text).collect()
 }
 
 #[cfg(test)]
@@ -147,9 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn encoding_is_undone() {
-        assert_eq!(decoded("a%40%C3%9F%25%2f%c3%bc"), "a@ß%/ü".as_bytes());
-        assert_eq!(decoded("%zz%4"), b"%zz%4");
-        assert_eq!(decoded("%ß"), "%ß".as_bytes());
+    fn percent_encoding_is_decoded() {
+        assert_eq!(
+            percent_decode("a%40%C3%9F%25%2f%c3%bc"),
+            "a@ß%/ü".as_bytes()
+        );
+        assert_eq!(percent_decode("%zz%4"), b"%zz%4");
+        assert_eq!(percent_decode("%ß"), "%ß".as_bytes());
     }
 }

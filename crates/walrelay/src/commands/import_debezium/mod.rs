@@ -1,5 +1,5 @@
-//! `walrelay import-debezium`: reads a configuration of Debezium's, lets `walrelay-debezium-import`
-//! translate it, and writes the configuration and the report.
+//! `walrelay import-debezium`: reads a Debezium configuration, translates it with
+//! `walrelay-debezium-import`, and writes the configuration and the report.
 
 mod checker;
 mod http;
@@ -12,12 +12,12 @@ use std::path::Path;
 
 use walrelay_debezium_import::{Imported, Input, Options, translate};
 
-use super::Ended;
+use super::CommandResult;
 use crate::cli::{Exit, Failure, ImportArgs, Output};
 use checker::Checker;
 
 /// `walrelay import-debezium`.
-pub(crate) fn import_debezium(args: &ImportArgs) -> Ended {
+pub(crate) fn import_debezium(args: &ImportArgs) -> CommandResult {
     if let Some(path) = args.output_file.as_deref().filter(|path| path.exists())
         && !args.force
     {
@@ -25,8 +25,8 @@ pub(crate) fn import_debezium(args: &ImportArgs) -> Ended {
         let exists = Failure::new("import-output", Exit::Usage, what);
         return Err(vec![exists.remedy("--force replaces it")]);
     }
-    let text = read(&args.input)?;
-    let worker = args.worker.as_deref().map(file).transpose()?;
+    let text = read_input(&args.input)?;
+    let worker = args.worker.as_deref().map(read_file).transpose()?;
     let input = Input::parse(&text, worker.as_deref()).map_err(|error| {
         Failure::new("import-syntax", Exit::Config, "the input cannot be read")
             .caused_by(error)
@@ -46,7 +46,7 @@ pub(crate) fn import_debezium(args: &ImportArgs) -> Ended {
         Output::Json => imported.report.json(),
     };
     match &args.report {
-        Some(path) => fs::write(path, report).map_err(|error| unwritten(path, error))?,
+        Some(path) => fs::write(path, report).map_err(|error| not_written(path, error))?,
         None => print(&mut io::stderr(), &report)?,
     }
     let failures = failures(&imported, args.partial);
@@ -54,13 +54,16 @@ pub(crate) fn import_debezium(args: &ImportArgs) -> Ended {
         return Err(failures);
     }
     match &args.output_file {
-        Some(path) => replace(path, &imported.toml).map_err(|error| unwritten(path, error))?,
+        Some(path) => {
+            replace_file(path, &imported.toml).map_err(|error| not_written(path, error))?;
+        }
         None => print(&mut io::stdout(), &imported.toml)?,
     }
     Ok(())
 }
 
-/// Why no configuration is written. `partial`: what is not supported may be missing.
+/// The failures for which no configuration is written. `partial`: unsupported settings may be left
+/// out.
 fn failures(imported: &Imported, partial: bool) -> Vec<Failure> {
     let refused = |why: &String| Failure::new("import-refused", Exit::Config, why.clone());
     let mut failures: Vec<Failure> = imported.fatal.iter().map(refused).collect();
@@ -80,8 +83,8 @@ fn failures(imported: &Imported, partial: bool) -> Vec<Failure> {
     failures
 }
 
-/// The text of the argument: a URL, standard input, or a file.
-fn read(input: &str) -> Result<String, Failure> {
+/// Reads the input: a URL, standard input, or a file.
+fn read_input(input: &str) -> Result<String, Failure> {
     if http::is_url(input) {
         return http::get(input).map_err(|error| {
             let (exit, remedy) = match &error {
@@ -108,7 +111,7 @@ fn read(input: &str) -> Result<String, Failure> {
         });
     }
     if input != "-" {
-        return file(Path::new(input));
+        return read_file(Path::new(input));
     }
     io::read_to_string(io::stdin()).map_err(|error| {
         let what = "cannot read standard input";
@@ -116,7 +119,7 @@ fn read(input: &str) -> Result<String, Failure> {
     })
 }
 
-fn file(path: &Path) -> Result<String, Failure> {
+fn read_file(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| {
         let what = format!("cannot read {}", path.display());
         Failure::new("import-input", Exit::Unavailable, what).caused_by(error)
@@ -130,16 +133,16 @@ fn print(stream: &mut dyn Write, text: &str) -> Result<(), Failure> {
     })
 }
 
-fn unwritten(path: &Path, error: io::Error) -> Failure {
+fn not_written(path: &Path, error: io::Error) -> Failure {
     let what = format!("cannot write {}", path.display());
     Failure::new("import-output", Exit::Unavailable, what).caused_by(error)
 }
 
-/// Writes the file as a whole, and readable by its owner alone: it may hold passwords.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Replaces the file atomically. Only its owner can read it, as it may contain passwords.
+fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
-    let beside = path.with_file_name(name);
+    let temporary = path.with_file_name(name);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -147,14 +150,14 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt as _;
         options.mode(0o600);
     }
-    let written = options.open(&beside).and_then(|mut file| {
+    let written = options.open(&temporary).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()
     });
-    let placed = written.and_then(|()| fs::rename(&beside, path));
-    if placed.is_err() {
-        // It is ours, and half of a file at most.
-        let _ = fs::remove_file(&beside);
+    let replaced = written.and_then(|()| fs::rename(&temporary, path));
+    if replaced.is_err() {
+        // The file was created here and is not complete.
+        let _ = fs::remove_file(&temporary);
     }
-    placed
+    replaced
 }

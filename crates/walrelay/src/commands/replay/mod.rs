@@ -1,17 +1,18 @@
-//! `walrelay replay`: events of the log are sent again, through the same router.
+//! `walrelay replay`: sends events of the WAL again, through the relay's router.
 //!
-//! - [`range`]: what is replayed, from which slot.
-//! - [`note`]: what a replay is and how far it has come, on disk, for `--resume`.
-//! - [`tally`]: what was sent, by topic, and how much was acknowledged. [`progress`]: how far it is.
+//! - [`range`]: selects the slot to read and the bounds of the range.
+//! - [`note`]: the parameters and the progress of a replay, on disk for `--resume`.
+//! - [`progress`]: shows and notes the progress.
 //!
 //! # Invariants
-//! - Only a temporary copy of a bookmark is read: the bookmark and the relay's slot stay as they are.
-//! - What a replay cannot route is never a dead letter: the relay made one of it already.
+//! - A replay reads a temporary copy of a bookmark only: the bookmark and the relay's slot do not
+//!   change.
+//! - An event that cannot be routed never becomes a dead letter: the relay has made one of it
+//!   already.
 
 mod note;
 mod progress;
 mod range;
-mod tally;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,67 +21,63 @@ use std::time::{Duration, Instant};
 use walrelay_event_router::{Router, Selection, TopicChange};
 use walrelay_kafka_sink::{KafkaSinkFactory, was_written_to};
 use walrelay_lsn::Lsn;
-use walrelay_relay::{Outcome, Pipeline, PoisonAction, Settings};
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_relay::{Counts, Outcome, Pipeline};
 use walrelay_sink::SinkFactory;
 
 use super::bench::NullSinkFactory;
-use super::confirm::go_on;
+use super::confirm::ask_to_continue;
 use super::connect::{self, block_on, wanted};
+use super::pipelines::{RecordCounts, router_and_settings, run_until, without_dead_letters};
 use super::progress_line::ProgressLine;
-use super::run::asked_to_stop_or;
 use super::server::Server;
-use super::slots::warn;
-use super::{Ended, Env, log_warnings};
+use super::{CommandResult, Env, log_warnings, print_notice};
 use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
 use crate::config::{Config, SinkConfig};
-use crate::failures::{self, SinkFailure};
-use crate::postgres::{CopySource, Range, RangeSource};
+use crate::failures::SinkFailure;
+use crate::postgres::{CopySource, Range, RangeSource, Reading, Wanted};
 use crate::sinks::{Counting, StdoutSinkFactory};
 use note::{Note, NoteFile};
-use progress::Watch;
-use range::{chosen, still_there};
-pub(super) use tally::Tally;
+use progress::ReplayEnvironment;
+use range::{check_retained, plan_replay};
 
-/// The header that says which replay sent a record.
+/// The header with the id of the replay that sent a record.
 const HEADER: &str = "walrelay-replay";
-/// How long the brokers may take to say whether a topic has records.
-const BROKER_DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of the question whether a topic has records.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `walrelay replay`.
-pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> Ended {
-    let server = Server::of(&args.config, env)?;
+pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
+    let server = Server::load(&args.config, env)?;
     let config = &server.config;
     log_warnings(config, Some(&config.source.slot), env);
     let dir = state_dir(args, config);
     let (note, file) = if let Some(id) = &args.resume {
         let (note, file) = NoteFile::open(&dir, id, server.slot())?;
-        block_on(Box::pin(still_there(&note, &server)))??;
+        block_on(Box::pin(check_retained(&note, &server)))??;
         (note, Some(file))
     } else {
-        let note = block_on(Box::pin(chosen(args, &server)))??;
-        agree(args, &note, config)?;
+        let note = block_on(Box::pin(plan_replay(args, &server)))??;
+        confirm_replay(args, &note, config)?;
         let file = (!args.dry_run).then(|| NoteFile::create(&dir, &note));
         (note, file.transpose()?)
     };
-    let run = Run {
-        note: &note,
-        server: &server,
-        file,
-    };
     let replayed = match (note.sink, &config.sink) {
-        // What is only counted registers nothing.
-        _ if args.dry_run => run.by(NullSinkFactory, false),
-        (ReplaySink::Stdout, _) => run.by(StdoutSinkFactory::new(&config.delivery), true),
+        _ if args.dry_run => replay_into(&note, &server, file, NullSinkFactory),
+        (ReplaySink::Stdout, _) => {
+            let factory = StdoutSinkFactory::new(&config.delivery);
+            replay_into(&note, &server, file, factory)
+        }
         (ReplaySink::Kafka, SinkConfig::Kafka(sink)) => {
-            let kafka = connect::kafka(sink, &config.delivery)?;
-            run.by(KafkaSinkFactory::new(kafka), true)
+            let factory = KafkaSinkFactory::new(connect::kafka(sink, &config.delivery)?);
+            replay_into(&note, &server, file, factory)
         }
         (ReplaySink::Kafka, SinkConfig::Stdout { .. }) => Err(no_kafka()),
     };
     Ok(replayed?)
 }
 
-/// Where the sink of a replay is not named: the configured one.
+/// The sink of `--sink`, or else the configured one.
 fn sink(args: &ReplayArgs, config: &Config) -> Result<ReplaySink, Failure> {
     match (args.sink, &config.sink) {
         (Some(ReplaySink::Stdout), _) | (None, SinkConfig::Stdout { .. }) => Ok(ReplaySink::Stdout),
@@ -95,15 +92,10 @@ fn no_kafka() -> Failure {
         .remedy("set sink.kind to kafka, or leave out --sink kafka")
 }
 
+/// The directory of note files: `--state-dir`, that of the state file, or the working directory.
 fn state_dir(args: &ReplayArgs, config: &Config) -> PathBuf {
-    let beside = || {
-        config
-            .source
-            .state_file
-            .as_ref()?
-            .parent()
-            .map(PathBuf::from)
-    };
+    let state_file = config.source.state_file.as_deref();
+    let beside = || state_file?.parent().map(PathBuf::from);
     let dir = args.state_dir.clone().or_else(beside).unwrap_or_default();
     if dir.as_os_str().is_empty() {
         PathBuf::from(".")
@@ -112,9 +104,9 @@ fn state_dir(args: &ReplayArgs, config: &Config) -> PathBuf {
     }
 }
 
-/// Asks before consumers see events again: in the live topics, and in a topic of `--to-topic` that has records, as
-/// nothing tells whether the relay wrote them.
-fn agree(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(), Failure> {
+/// Asks before records are sent to the live topics, or to a topic of `--to-topic` that has records:
+/// the relay may have written them, so consumers may see events again.
+fn confirm_replay(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(), Failure> {
     if args.dry_run || note.sink == ReplaySink::Stdout {
         return Ok(());
     }
@@ -125,20 +117,18 @@ fn agree(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(), Failure>
         (None, None) => "the live topics".to_owned(),
         _ => return Ok(()),
     };
-    warn(&format!(
+    print_notice(&format!(
         "replaying from {} into {into}: consumers see events again, and old events of a key after new ones",
         note.from
     ));
     if args.yes {
         return Ok(());
     }
-    go_on().map_err(|why| {
-        let what = format!("nothing was replayed: {why}");
-        Failure::new("replay-not-agreed", Exit::Usage, what).remedy(
-            "send the records elsewhere with --topic-prefix or a new --to-topic, look with --dry-run, or \
-             say --yes",
-        )
-    })
+    let refused = Failure::new("replay-not-agreed", Exit::Usage, "nothing was replayed");
+    ask_to_continue(refused.remedy(
+        "send the records elsewhere with --topic-prefix or a new --to-topic, look with --dry-run, or \
+         say --yes",
+    ))
 }
 
 fn has_records(topic: &str, config: &Config) -> Result<bool, Failure> {
@@ -146,164 +136,150 @@ fn has_records(topic: &str, config: &Config) -> Result<bool, Failure> {
         return Err(no_kafka());
     };
     let kafka = connect::kafka(sink, &config.delivery)?;
-    let written = was_written_to(&kafka, topic, BROKER_DEADLINE);
-    written.map_err(|error| failures::kafka_client(&error))
+    Ok(was_written_to(&kafka, topic, BROKER_TIMEOUT)?)
 }
 
-/// One run of a replay.
-struct Run<'a> {
-    note: &'a Note,
-    server: &'a Server,
+/// Replays into the sinks of this factory. `file` is `None` for a dry run: nothing is sent.
+fn replay_into<F>(
+    note: &Note,
+    server: &Server,
     file: Option<NoteFile>,
+    factory: F,
+) -> Result<(), Failure>
+where
+    F: SinkFactory<Error: SinkFailure>,
+{
+    let sends = file.is_some();
+    let (router, settings) = router_and_settings(&server.config, sends, without_dead_letters)?;
+    let router = replay_router(router, note)?;
+    let source = source(note, server)?;
+    let reading = source.reading();
+    let sent = Arc::new(RecordCounts::default());
+    let line = ProgressLine::new();
+    if line.is_shown() || sends {
+        print_notice(&format!(
+            "replay {}: from {} to {}, read from a copy of slot {}",
+            note.id, note.from, note.end, note.slot
+        ));
+    }
+    let environment =
+        ReplayEnvironment::new(note, file, Arc::clone(&reading), Arc::clone(&sent), line);
+    let factory = Counting::new(factory, Arc::clone(&sent));
+    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let begun = Instant::now();
+    let result = run_until(&mut pipeline, reading.ended())?;
+    let totals = Totals {
+        id: &note.id,
+        sent: &sent,
+        elapsed: sent.last_acknowledged().unwrap_or(begun) - begun,
+        counts: pipeline.counts(),
+    };
+    let environment = pipeline.into_environment();
+    let word = if sends {
+        "acknowledged"
+    } else {
+        "would be sent"
+    };
+    finish(result, &reading, environment, &totals, word)
 }
 
-impl Run<'_> {
-    /// Replays into the sinks of this factory. `sends`: they keep what they take.
-    fn by<F>(self, factory: F, sends: bool) -> Result<(), Failure>
-    where
-        F: SinkFactory,
-        F::Error: SinkFailure,
-    {
-        let Self { note, server, file } = self;
-        let (router, settings) = changed_router(note, server, sends)?;
-        let source = source(note, server)?;
-        let reading = source.reading();
-        let tally = Arc::new(Tally::default());
-        let line = ProgressLine::new();
-        let said = line.is_shown() || sends;
-        let watch = Watch::new(note, file, Arc::clone(&reading), Arc::clone(&tally), line);
-        if said {
-            warn(&format!(
-                "replay {}: from {} to {}, read from a copy of slot {}",
-                note.id, note.from, note.end, note.slot
-            ));
+/// Prints the totals, and removes or keeps the note file. `word` says what became of the records of
+/// a complete replay.
+fn finish(
+    result: Result<Outcome, Failure>,
+    reading: &Reading,
+    environment: ReplayEnvironment,
+    totals: &Totals<'_>,
+    word: &str,
+) -> Result<(), Failure> {
+    match result {
+        Ok(Outcome::Drained { .. } | Outcome::Unused) if reading.has_ended() => {
+            environment.finished()?;
+            totals.print(word);
+            Ok(())
         }
-        let factory = Counting::new(factory, Arc::clone(&tally));
-        let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
-        let begun = Instant::now();
-        let result = block_on(async {
-            let done = asked_to_stop_or(reading.ended())?;
-            Ok::<_, Failure>(Box::pin(pipeline.run(done)).await)
-        })??;
-        let elapsed = tally.last_acknowledged().unwrap_or(begun) - begun;
-        let counts = pipeline.counts();
-        let totals = |word: &str| {
-            let rate =
-                tally.acknowledged() as f64 / elapsed.max(Duration::from_millis(1)).as_secs_f64();
-            warn(&format!(
-                "replay {}: {} records {word} in {:.1} s ({:.0} a second), of {} transactions; {} events not \
-                 selected, {} skipped",
-                note.id,
-                tally.acknowledged(),
-                elapsed.as_secs_f64(),
-                rate,
-                counts.transactions,
-                counts.unselected,
-                counts.skipped,
-            ));
-            for (topic, sent) in tally.topics() {
-                warn(&format!("  {sent} to {topic}"));
+        Ok(outcome) => {
+            let acknowledged = match outcome {
+                Outcome::Drained { confirmed } => Some(confirmed),
+                Outcome::Incomplete { confirmed, .. } => confirmed,
+                Outcome::Unused => None,
+            };
+            let resumable = environment.interrupted(acknowledged);
+            totals.print("acknowledged, and the replay was interrupted,");
+            Err(interrupted(totals.id, resumable))
+        }
+        Err(failure) => {
+            if environment.interrupted(None) {
+                totals.print("acknowledged before it failed,");
+                print_notice(&format!(
+                    "resume it: walrelay replay --resume {}",
+                    totals.id
+                ));
             }
-        };
-        let watch = pipeline.into_environment();
-        match result {
-            Ok(Outcome::Drained { .. } | Outcome::Unused) if reading.has_ended() => {
-                watch.finished()?;
-                totals(if sends {
-                    "acknowledged"
-                } else {
-                    "would be sent"
-                });
-                Ok(())
-            }
-            Ok(outcome) => {
-                let acknowledged = match outcome {
-                    Outcome::Drained { confirmed } => Some(confirmed),
-                    Outcome::Incomplete { confirmed, .. } => confirmed,
-                    Outcome::Unused => None,
-                };
-                let kept = watch.interrupted(acknowledged);
-                totals("acknowledged, and the replay was interrupted,");
-                Err(interrupted(note, kept))
-            }
-            Err(error) => {
-                let kept = watch.interrupted(None);
-                let failure = failures::pipeline(error);
-                if kept {
-                    totals("acknowledged before it failed,");
-                    warn(&format!("resume it: walrelay replay --resume {}", note.id));
-                }
-                Err(failure)
-            }
+            Err(failure)
         }
     }
 }
 
-fn interrupted(note: &Note, kept: bool) -> Failure {
+/// The totals of a run.
+struct Totals<'a> {
+    id: &'a str,
+    sent: &'a RecordCounts,
+    elapsed: Duration,
+    counts: Counts,
+}
+
+impl Totals<'_> {
+    /// Prints the totals; `word` says what became of the records.
+    fn print(&self, word: &str) {
+        let acknowledged = self.sent.acknowledged();
+        let seconds = self.elapsed.as_secs_f64();
+        print_notice(&format!(
+            "replay {}: {acknowledged} records {word} in {seconds:.1} s ({:.0} a second), of {} transactions; \
+             {} events not selected, {} skipped",
+            self.id,
+            acknowledged as f64 / seconds.max(0.001),
+            self.counts.transactions,
+            self.counts.unselected,
+            self.counts.skipped,
+        ));
+        for (topic, sent) in self.sent.topics() {
+            print_notice(&format!("  {sent} to {topic}"));
+        }
+    }
+}
+
+fn interrupted(id: &str, resumable: bool) -> Failure {
     let failure = Failure::new(
         "replay-interrupted",
         Exit::Temporary,
-        format!("replay {} was interrupted", note.id),
+        format!("replay {id} was interrupted"),
     );
-    failure.remedy(if kept {
-        format!("go on with it: walrelay replay --resume {}", note.id)
+    failure.remedy(if resumable {
+        format!("go on with it: walrelay replay --resume {id}")
     } else {
         "begin it again".to_owned()
     })
 }
 
-/// The relay's router with what the replay changes, and the relay's settings.
-fn changed_router(
-    note: &Note,
-    server: &Server,
-    sends: bool,
-) -> Result<(Router, Settings), Failure> {
-    let config = &server.config;
-    let (router, messages) = connect::router(config)?;
-    let selection: Option<Selection> = note
-        .selection
-        .as_deref()
-        .map(str::parse)
-        .transpose()
-        .map_err(|error: walrelay_event_router::SelectionError| {
-            note::unusable(&note.id).caused_by(error)
-        })?;
+/// Adds header, topics and selection of the replay to the relay's router.
+fn replay_router(router: Router, note: &Note) -> Result<Router, Failure> {
+    let selection = note.selection.as_deref().map(str::parse::<Selection>);
+    let unusable = |error| note::unusable(&note.id).caused_by(error);
+    let selection = selection.transpose().map_err(unusable)?;
     let to_topic = note.to_topic.clone().map(TopicChange::To);
     let prefix = note.topic_prefix.clone().map(TopicChange::Prefix);
-    let router = router
+    Ok(router
         .with_run_header(Some((HEADER.to_owned(), note.id.clone())))
         .with_topic_change(to_topic.or(prefix))
-        .with_selection(selection);
-    let mut looking = config.clone();
-    if let Some(registry) = looking.registry.as_mut().filter(|_| !sends) {
-        registry.register = false;
-    }
-    let schemas = connect::schemas(&looking, None)?;
-    let settings = connect::settings(config, messages, None, schemas);
-    Ok((router, without_dead_letters(settings)))
-}
-
-/// What cannot be routed is skipped where the relay makes a dead letter of it.
-pub(super) fn without_dead_letters(mut settings: Settings) -> Settings {
-    let poison = &mut settings.poison;
-    for action in [
-        &mut poison.unroutable,
-        &mut poison.oversize,
-        &mut poison.rejected,
-        &mut poison.undecodable,
-    ] {
-        if *action == PoisonAction::DeadLetter {
-            *action = PoisonAction::Skip;
-        }
-    }
-    settings
+        .with_selection(selection))
 }
 
 fn source(note: &Note, server: &Server) -> Result<RangeSource, Failure> {
     let config = &server.config;
     let lsn = |text: &str| text.parse::<Lsn>().map_err(|_| note::unusable(&note.id));
     let start = lsn(note.acknowledged.as_deref().unwrap_or(&note.start))?;
-    let wanted = crate::postgres::Wanted {
+    let wanted = Wanted {
         slot: note.slot.clone(),
         ..wanted(config)
     };
@@ -311,8 +287,8 @@ fn source(note: &Note, server: &Server) -> Result<RangeSource, Failure> {
     let copies = CopySource::of_kept(server.info.clone(), wanted, timeout, start);
     let range = Range {
         end: lsn(&note.end)?,
-        after: note.after.map(walrelay_pgoutput::PgTimestamp::new),
-        before: note.before.map(walrelay_pgoutput::PgTimestamp::new),
+        after: note.after.map(PgTimestamp::new),
+        before: note.before.map(PgTimestamp::new),
     };
     Ok(RangeSource::new(copies, range, note.rate))
 }

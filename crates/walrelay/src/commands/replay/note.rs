@@ -1,8 +1,9 @@
-//! What a replay is and how far it has come, in a file of its own, so that it can be resumed.
+//! The note of a replay: its parameters and its progress, in a file, so that it can be resumed.
 //!
 //! # Invariants
-//! - One process at a time runs a replay: it holds the lock of a file beside, which the system gives back however
-//!   the process ends. Not a lock of the server: a session that the network has cut off would hold that for hours.
+//! - One process at a time runs a replay: it holds the lock of a second file, which the system
+//!   releases however the process ends. A lock of the server would not do: a session that the
+//!   network has cut off would hold it for hours.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -13,22 +14,26 @@ use walrelay_lsn::Lsn;
 
 use crate::cli::{Exit, Failure, ReplaySink};
 
-/// A replay. It has no value of a row, but what `--where` names.
+/// The parameters and the progress of a replay. It contains no row value but those in `--where`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Note {
     pub(super) id: String,
     /// The slot that the relay reads.
     pub(super) relay_slot: String,
-    /// The slot that is copied.
+    /// The slot whose copy the replay reads.
     pub(super) slot: String,
     pub(super) system_id: String,
-    /// As it was asked for.
+    /// `--from` as given.
     pub(super) from: String,
+    /// First position, as an LSN.
     pub(super) start: String,
+    /// End of the range, as an LSN.
     pub(super) end: String,
-    /// Microseconds since 2000, as Postgres counts.
+    /// Replays transactions committed at this time or later; microseconds since 2000, as in
+    /// Postgres.
     pub(super) after: Option<i64>,
+    /// Replays transactions committed before this time, in the same unit.
     pub(super) before: Option<i64>,
     pub(super) sink: ReplaySink,
     pub(super) topic_prefix: Option<String>,
@@ -39,28 +44,31 @@ pub(super) struct Note {
     pub(super) acknowledged: Option<String>,
 }
 
-/// Its file.
+/// The file of a note, and its lock.
 #[derive(Debug)]
 pub(super) struct NoteFile {
     path: PathBuf,
     note: Note,
-    /// Of a file of its own: the note is replaced with each write.
+    /// The lock is on a second file, as each write replaces the file of the note.
     _lock: File,
 }
 
 impl NoteFile {
+    /// Creates the file and takes its lock.
     pub(super) fn create(dir: &Path, note: &Note) -> Result<Self, Failure> {
         let path = path(dir, &note.id);
         let file = Self {
-            _lock: locked(&path, &note.id)?,
+            _lock: take_lock(&path, &note.id)?,
             path,
             note: note.clone(),
         };
-        file.write().map_err(|error| file.failure(error))?;
+        let written = file.write();
+        written.map_err(|error| not_noted(&file.path, error))?;
         Ok(file)
     }
 
-    /// The replay of this id, of the same relay.
+    /// Reads the note of the replay with this id and takes its lock. Fails if it is of another
+    /// relay's slot.
     pub(super) fn open(dir: &Path, id: &str, relay_slot: &str) -> Result<(Note, Self), Failure> {
         let path = path(dir, id);
         let unread = |error| {
@@ -74,10 +82,10 @@ impl NoteFile {
                     "name the directory of its file with --state-dir; a replay that ended has none",
                 )
         };
-        // Before a file is made for the lock.
+        // Taking the lock would create its file: check first that the replay exists.
         fs::metadata(&path).map_err(unread)?;
-        let lock = locked(&path, id)?;
-        // What the last run noted before it gave the lock back.
+        let lock = take_lock(&path, id)?;
+        // Read under the lock, so that the note is the last one of the run before.
         let text = fs::read(&path).map_err(unread)?;
         let note: Note =
             serde_json::from_slice(&text).map_err(|error| unusable(id).caused_by(error))?;
@@ -97,9 +105,11 @@ impl NoteFile {
         Ok((note, file))
     }
 
-    /// Notes that every record before this position is acknowledged: with each status update, which progress brings
-    /// forth every 50 ms. It survives the end of the process. It is not synchronised, so of a machine that loses power
-    /// the file may be older, or not usable.
+    /// Notes that every record before this position is acknowledged. It is called with each status
+    /// update: every 50 ms while there is progress.
+    ///
+    /// The note survives the end of the process. The file is not synchronised to the disk, so after
+    /// a loss of power it may be older, or unusable.
     pub(super) fn acknowledged(&mut self, position: Lsn) -> io::Result<()> {
         self.note.acknowledged = Some(position.to_string());
         self.write()
@@ -112,17 +122,13 @@ impl NoteFile {
         fs::rename(&new, &self.path)
     }
 
-    /// The replay has ended.
+    /// Removes the files after the end of the replay.
     pub(super) fn remove(self) -> Result<(), Failure> {
         let removed = fs::remove_file(&self.path);
-        // Second: whoever gets the lock of a removed file finds no note.
+        // The lock's file goes last: a process that opened it before its removal finds no note.
         removed
             .and_then(|()| fs::remove_file(lock_path(&self.path)))
-            .map_err(|error| self.failure(error))
-    }
-
-    pub(super) fn failure(&self, error: io::Error) -> Failure {
-        not_noted(&self.path, error)
+            .map_err(|error| not_noted(&self.path, error))
     }
 }
 
@@ -140,8 +146,8 @@ fn lock_path(note: &Path) -> PathBuf {
     note.with_extension("lock")
 }
 
-/// Takes the lock of the replay, for as long as the file is open.
-fn locked(note: &Path, id: &str) -> Result<File, Failure> {
+/// Takes the lock of the replay. It is held for as long as the file is open.
+fn take_lock(note: &Path, id: &str) -> Result<File, Failure> {
     let path = lock_path(note);
     let opened = File::options()
         .write(true)
@@ -168,7 +174,7 @@ fn path(dir: &Path, id: &str) -> PathBuf {
     dir.join(format!("walrelay-replay-{id}.json"))
 }
 
-/// The file of a replay says something that no replay has written.
+/// The failure that a note's file has a content that no replay writes.
 pub(super) fn unusable(id: &str) -> Failure {
     let what = format!("the file of replay {id} cannot be used");
     Failure::new("replay-resume", Exit::Config, what)

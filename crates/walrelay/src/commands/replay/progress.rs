@@ -1,4 +1,4 @@
-//! How far a replay is: on the terminal, and in its file.
+//! Shows the progress of a replay on the terminal, and notes it in the replay's file.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,32 +9,33 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Environment, Progress};
 
 use super::note::{Note, NoteFile};
-use super::tally::Tally;
 use crate::cli::Failure;
+use crate::commands::pipelines::RecordCounts;
 use crate::commands::progress_line::ProgressLine;
-use crate::commands::units::part_done;
+use crate::commands::units::percent_bar;
 use crate::postgres::Reading;
 use crate::telemetry::wall_clock;
 
 /// The environment of a replay's pipeline.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ReplayEnvironment {
     file: Option<NoteFile>,
+    /// The last position that was noted in the file.
     noted: Lsn,
     begin: Lsn,
     end: Lsn,
     reading: Arc<Reading>,
-    tally: Arc<Tally>,
+    sent: Arc<RecordCounts>,
     line: ProgressLine,
     begun: Instant,
 }
 
-impl Watch {
+impl ReplayEnvironment {
     pub(super) fn new(
         note: &Note,
         file: Option<NoteFile>,
         reading: Arc<Reading>,
-        tally: Arc<Tally>,
+        sent: Arc<RecordCounts>,
         line: ProgressLine,
     ) -> Self {
         let lsn = |text: &str| text.parse().unwrap_or(Lsn::ZERO);
@@ -44,7 +45,7 @@ impl Watch {
             begin: lsn(note.acknowledged.as_deref().unwrap_or(&note.start)),
             end: lsn(&note.end),
             reading,
-            tally,
+            sent,
             line,
             begun: Instant::now(),
         }
@@ -53,7 +54,7 @@ impl Watch {
     fn note(&mut self, acknowledged: CommitEnd) {
         let position = acknowledged.lsn();
         if let Some(file) = self.file.as_mut().filter(|_| position > self.noted) {
-            // A later write may succeed; what is not noted is sent again by a resumed replay.
+            // A later write may succeed. A resumed replay sends again what is not noted.
             if let Err(error) = file.acknowledged(position) {
                 warn!(%error, "the progress of the replay cannot be noted");
             }
@@ -63,18 +64,17 @@ impl Watch {
 
     fn draw(&mut self) {
         let part = part(self.begin, self.reading.position(), self.end);
-        let (tally, begun) = (&self.tally, self.begun);
         self.line
-            .draw(|| line(part, tally.acknowledged(), begun.elapsed()));
+            .draw(|| line(part, self.sent.acknowledged(), self.begun.elapsed()));
     }
 
-    /// All of it was replayed.
+    /// Removes the note after a complete replay.
     pub(super) fn finished(self) -> Result<(), Failure> {
         self.file.map_or(Ok(()), NoteFile::remove)
     }
 
-    /// The run has ended before. `acknowledged`: up to where everything is, if that is known. True: the replay can
-    /// be resumed.
+    /// Ends an incomplete run. Notes that everything before `acknowledged` is acknowledged, if that
+    /// is known. Returns whether the replay can be resumed.
     pub(super) fn interrupted(mut self, acknowledged: Option<CommitEnd>) -> bool {
         self.line.end();
         if let Some(acknowledged) = acknowledged {
@@ -84,7 +84,7 @@ impl Watch {
     }
 }
 
-impl Environment for Watch {
+impl Environment for ReplayEnvironment {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
@@ -95,7 +95,7 @@ impl Environment for Watch {
     }
 }
 
-/// How much of the range was read, from 0 to 1.
+/// The part of the range that was read, from 0 to 1.
 fn part(begin: Lsn, position: Lsn, end: Lsn) -> f64 {
     let whole = end.get().saturating_sub(begin.get());
     let read = position.get().saturating_sub(begin.get());
@@ -106,7 +106,7 @@ fn part(begin: Lsn, position: Lsn, end: Lsn) -> f64 {
     }
 }
 
-/// The bar, the rate, and the time left.
+/// The progress line: bar, number of records, rate and time left.
 fn line(part: f64, records: u64, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(0.001);
     let left = if part > 0.01 {
@@ -117,7 +117,7 @@ fn line(part: f64, records: u64, elapsed: Duration) -> String {
     };
     format!(
         "{}  {records} records  {:.0}/s  {left}",
-        part_done(part),
+        percent_bar(part),
         records as f64 / seconds,
     )
 }

@@ -1,4 +1,4 @@
-//! What is replayed: the slot that reaches the beginning, and the bounds.
+//! Selects the slot that still has the beginning of a replay, and the bounds of its range.
 
 use std::fmt;
 
@@ -10,18 +10,19 @@ use walrelay_pgoutput::PgTimestamp;
 use super::note::{Note, unusable};
 use super::sink;
 use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
-use crate::commands::bookmark::unknown;
-use crate::commands::server::{Server, failure};
+use crate::commands::bookmark::unknown_bookmark;
+use crate::commands::server::Server;
 use crate::postgres::{Bookmark, SlotRow, bookmarks_among, slots};
 
-/// A slot that a replay can be made from.
+/// A slot whose copy a replay can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Candidate {
     slot: String,
-    /// The bookmark; `None` for the relay's own slot.
+    /// The name of the bookmark; `None` for the relay's own slot.
     bookmark: Option<String>,
     position: Lsn,
-    /// It was at this position at that time: what is committed later is behind it (Postgres 17 and newer).
+    /// The slot has been at `position` since this time or longer, so it has every transaction
+    /// committed later (Postgres 17 and newer).
     since: Option<PgTimestamp>,
 }
 
@@ -34,8 +35,8 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The replay that is asked for.
-pub(super) async fn chosen(args: &ReplayArgs, server: &Server) -> Result<Note, Failure> {
+/// The note of a new replay by the arguments.
+pub(super) async fn plan_replay(args: &ReplayArgs, server: &Server) -> Result<Note, Failure> {
     let Some(from) = &args.from else {
         return Err(Failure::new(
             "replay-range",
@@ -44,16 +45,13 @@ pub(super) async fn chosen(args: &ReplayArgs, server: &Server) -> Result<Note, F
         ));
     };
     let sink = sink(args, &server.config)?;
-    let mut session = server.connect().await?;
-    let rows = slots(&mut session).await.map_err(failure)?;
-    session.close().await;
-    let system = server.system().await?;
-    let candidates = candidates(server.slot(), rows);
+    let candidates = retained(server).await?;
+    let system = server.identify().await?;
     let (candidate, after) = match from {
         ReplayFrom::Bookmark(name) => (named(&candidates, server.slot(), name)?, None),
-        ReplayFrom::Lsn(lsn) => (reaching(&candidates, *lsn, system.flushed)?, None),
+        ReplayFrom::Lsn(lsn) => (at_position(&candidates, *lsn, system.flushed)?, None),
         ReplayFrom::Time(time) => {
-            let (candidate, time) = committed(&candidates, *time, server, system.flushed).await?;
+            let (candidate, time) = at_time(&candidates, *time, server, system.flushed).await?;
             (candidate, Some(time))
         }
     };
@@ -67,7 +65,7 @@ pub(super) async fn chosen(args: &ReplayArgs, server: &Server) -> Result<Note, F
         Some(ReplayTo::Time(time)) => (system.flushed, Some(timestamp(time)?)),
     };
     if end > system.flushed {
-        return Err(range(format!(
+        return Err(invalid_range(format!(
             "the log ends at {}, before {end}",
             system.flushed
         )));
@@ -77,7 +75,7 @@ pub(super) async fn chosen(args: &ReplayArgs, server: &Server) -> Result<Note, F
             .zip(after)
             .is_some_and(|(before, after)| before <= after)
     {
-        return Err(range("the end is before the beginning".to_owned()));
+        return Err(invalid_range("the end is before the beginning".to_owned()));
     }
     Ok(Note {
         id: format!("{:08x}", fastrand::u32(..)),
@@ -98,31 +96,32 @@ pub(super) async fn chosen(args: &ReplayArgs, server: &Server) -> Result<Note, F
     })
 }
 
-/// Whether the rest of a replay can still be read.
-pub(super) async fn still_there(note: &Note, server: &Server) -> Result<(), Failure> {
-    if server.system().await?.system_id != note.system_id {
+/// Fails if the rest of a replay can no longer be read.
+pub(super) async fn check_retained(note: &Note, server: &Server) -> Result<(), Failure> {
+    if server.identify().await?.system_id != note.system_id {
         let what = format!("replay {} was one of another server", note.id);
         return Err(Failure::new("replay-resume", Exit::Config, what)
             .remedy("name the configuration of that server with --config"));
     }
-    let mut session = server.connect().await?;
-    let rows = slots(&mut session).await.map_err(failure)?;
-    session.close().await;
+    let all = retained(server).await?;
     let from = note.acknowledged.as_ref().unwrap_or(&note.start);
-    let wanted = from.parse().map_err(|_| unusable(&note.id))?;
-    let all = candidates(server.slot(), rows);
-    let kept = all.iter().find(|candidate| candidate.slot == note.slot);
-    if kept.is_some_and(|kept| kept.position <= wanted) {
+    let position = from.parse().map_err(|_| unusable(&note.id))?;
+    let slot = all.iter().find(|candidate| candidate.slot == note.slot);
+    if slot.is_some_and(|slot| slot.position <= position) {
         return Ok(());
     }
-    let oldest = all.first();
-    Err(gone(
-        from,
-        oldest.map(|oldest| format!("{}, of {oldest}", oldest.position)),
-    ))
+    Err(not_retained(from, oldest_position(&all)))
 }
 
-/// The bookmarks and the relay's slot, the oldest position first.
+/// The server's bookmarks of the relay's slot and that slot, the oldest position first.
+async fn retained(server: &Server) -> Result<Vec<Candidate>, Failure> {
+    let mut session = server.connect().await?;
+    let rows = slots(&mut session).await?;
+    session.close().await;
+    Ok(candidates(server.slot(), rows))
+}
+
+/// As [`retained`], among these slots.
 fn candidates(slot: &str, rows: Vec<SlotRow>) -> Vec<Candidate> {
     let live = rows.iter().find(|row| row.name == slot).cloned();
     let live = live.map(|row| Bookmark {
@@ -153,24 +152,28 @@ fn named<'c>(
     let found = candidates
         .iter()
         .find(|found| found.bookmark.as_deref() == Some(name));
-    found.ok_or_else(|| unknown(slot, name))
+    found.ok_or_else(|| unknown_bookmark(slot, name))
 }
 
-/// The newest one that has what was committed from this position on.
-fn reaching(candidates: &[Candidate], from: Lsn, end: Lsn) -> Result<&Candidate, Failure> {
+/// The newest candidate that has all transactions committed from this position on.
+fn at_position(candidates: &[Candidate], from: Lsn, end: Lsn) -> Result<&Candidate, Failure> {
     if from > end {
-        return Err(range(format!("the log ends at {end}, before {from}")));
+        return Err(invalid_range(format!(
+            "the log ends at {end}, before {from}"
+        )));
     }
     let found = candidates.iter().rfind(|found| found.position <= from);
-    found.ok_or_else(|| {
-        let oldest = candidates.first();
-        let oldest = oldest.map(|oldest| format!("{}, of {oldest}", oldest.position));
-        gone(&from.to_string(), oldest)
-    })
+    found.ok_or_else(|| not_retained(&from.to_string(), oldest_position(candidates)))
 }
 
-/// The newest one that was there at this time, or that has a transaction committed at this time or before.
-async fn committed<'c>(
+fn oldest_position(candidates: &[Candidate]) -> Option<String> {
+    let oldest = candidates.first()?;
+    Some(format!("{}, of {oldest}", oldest.position))
+}
+
+/// The newest candidate that was at its position at this time, or that has a transaction committed
+/// at this time or before: it has all transactions committed later.
+async fn at_time<'c>(
     candidates: &'c [Candidate],
     from: OffsetDateTime,
     server: &Server,
@@ -179,7 +182,7 @@ async fn committed<'c>(
     let time = timestamp(from)?;
     let mut oldest = None;
     for candidate in candidates.iter().rev() {
-        // Without reading the log, where the server tells so much.
+        // Reading the WAL is slow: only if the slot's `inactive_since` does not suffice.
         let mut known = candidate.since;
         if known.is_none_or(|since| since > time) {
             let first = server.first_commit(&candidate.slot, end).await?;
@@ -192,22 +195,25 @@ async fn committed<'c>(
         }
     }
     let oldest = oldest.map(|(candidate, known)| format!("{known}, of {candidate}"));
-    Err(gone(&from.format(&Rfc3339).unwrap_or_default(), oldest))
+    Err(not_retained(
+        &from.format(&Rfc3339).unwrap_or_default(),
+        oldest,
+    ))
 }
 
 fn timestamp(time: OffsetDateTime) -> Result<PgTimestamp, Failure> {
     let micros = i64::try_from(time.unix_timestamp_nanos() / 1000).ok();
     let time = micros.and_then(PgTimestamp::from_unix_micros);
-    time.ok_or_else(|| range("the time is out of Postgres' range".to_owned()))
+    time.ok_or_else(|| invalid_range("the time is out of Postgres' range".to_owned()))
 }
 
-fn range(what: String) -> Failure {
+fn invalid_range(what: String) -> Failure {
     Failure::new("replay-range", Exit::Usage, what)
         .remedy("name another beginning or end: walrelay bookmark list --times")
 }
 
-/// `oldest`: what can be replayed, if anything.
-fn gone(from: &str, oldest: Option<String>) -> Failure {
+/// The failure that the beginning is not retained; `oldest` is the first position or time that is.
+fn not_retained(from: &str, oldest: Option<String>) -> Failure {
     let what = format!(
         "{from} is no longer retained: {}",
         match oldest {
@@ -234,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_reaches_is_taken_and_the_oldest_named() {
+    fn the_newest_retained_candidate_is_chosen() {
         let all = candidates(
             "s",
             vec![
@@ -245,7 +251,7 @@ mod tests {
                 row("other", 1, "reserved"),
             ],
         );
-        let of = |lsn| reaching(&all, Lsn::new(lsn), Lsn::new(100)).map(ToString::to_string);
+        let of = |lsn| at_position(&all, Lsn::new(lsn), Lsn::new(100)).map(ToString::to_string);
         assert_eq!(of(100).unwrap(), "slot s");
         assert_eq!(of(89).unwrap(), "bookmark new");
         assert_eq!(of(50).unwrap(), "bookmark new");
@@ -256,7 +262,7 @@ mod tests {
         assert_eq!(of(101).unwrap_err().id, "replay-range");
         assert!(named(&all, "s", "old").is_ok());
         assert_eq!(named(&all, "s", "lost").unwrap_err().id, "bookmark-unknown");
-        let none = reaching(&[], Lsn::new(1), Lsn::new(2)).unwrap_err();
+        let none = at_position(&[], Lsn::new(1), Lsn::new(2)).unwrap_err();
         assert!(none.what.contains("nothing"), "{none}");
     }
 }

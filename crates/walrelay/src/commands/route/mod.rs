@@ -1,31 +1,32 @@
-//! `walrelay route`: what a row would become.
+//! `walrelay route`: shows the record that the router makes of a row.
 
 mod row;
 mod types;
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use walrelay_event_router::{Event, RouteError, Routed, Router, Row, ValueFormat, ValueSchema};
 use walrelay_lsn::Lsn;
-use walrelay_pgoutput::{Insert, Message, PgTimestamp, decode};
+use walrelay_pgoutput::{Insert, Message, decode};
 use walrelay_relay::{PoisonAction, TableName};
 use walrelay_sink::Poison;
 
-use super::connect::router;
-use super::{Ended, Env, load};
+use super::connect::{poison_policy, router};
+use super::{CommandResult, Env, load, write_failed};
 use crate::cli::{Exit, Failure, Form, RouteArgs};
 use crate::config::Config;
 use crate::failures;
 use crate::json;
 use crate::sinks::record_line;
+use crate::telemetry::wall_clock;
 use row::FileRow;
 
-pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
+/// `walrelay route`.
+pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
-    let row = read(&args.row, &args.types)?;
-    // Where messages are the events, there need be no table.
+    let row = read_row(&args.row, &args.types)?;
+    // With `[source.messages]`, the configuration may name no table.
     let table = config.source.tables.first().cloned();
     let table = table.unwrap_or_else(|| TableName {
         schema: "public".to_owned(),
@@ -48,14 +49,14 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
     let event = Event {
         commit_lsn: Lsn::new(0),
         row: 0,
-        commit_time: now(),
+        commit_time: wall_clock(),
     };
-    learn(&mut router, &config, &insert, &event)?;
+    learn_schema(&mut router, &config, &insert, &event)?;
     let mut out = Vec::new();
-    let mut read = Row::default();
-    let failed = match router.read(insert.relation, &insert.tuple, &event, &mut read) {
+    let mut row = Row::default();
+    let failure = match router.read(insert.relation, &insert.tuple, &event, &mut row) {
         Ok(()) => {
-            let routed = router.routed(&read);
+            let routed = router.routed(&row);
             match args.output {
                 Form::Json => record_line(&mut out, &routed.record()),
                 Form::Text => describe(&mut out, &routed, router.subject()),
@@ -63,7 +64,7 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
             None
         }
         Err(error) => {
-            let [class, policy, would] = policy(&config, &error);
+            let [class, policy, action] = policy(&config, &error);
             if args.output == Form::Json {
                 for (start, text) in [
                     ("{\"error\":", &*error.to_string()),
@@ -77,19 +78,17 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
             }
             let failure = Failure::new("unroutable", Exit::Data, "the row cannot be routed");
             Some(failure.caused_by(error).remedy(format!(
-                "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {would}"
+                "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {action}"
             )))
         }
     };
-    io::stdout().write_all(&out).map_err(|error| {
-        Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
-    })?;
-    failed.map_or(Ok(()), |failure| Err(vec![failure]))
+    io::stdout().write_all(&out).map_err(write_failed)?;
+    failure.map_or(Ok(()), |failure| Err(vec![failure]))
 }
 
-/// Tells the router of the schemas that the configuration has. Their ids are the registry's: 0 stands
-/// for them.
-fn learn(
+/// Gives the router the schema of the configuration that the row needs. Its id is 0: only the
+/// registry knows ids.
+fn learn_schema(
     router: &mut Router,
     config: &Config,
     insert: &Insert<'_>,
@@ -112,7 +111,7 @@ fn learn(
     Ok(())
 }
 
-fn read(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
+fn read_row(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
     let read = if path.as_os_str() == "-" {
         io::read_to_string(io::stdin())
     } else {
@@ -136,7 +135,7 @@ fn read(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
     })
 }
 
-/// A message of our own making.
+/// Decodes a message that was encoded from the row's file.
 fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
     decode(message).map_err(|error| {
         Failure::new(
@@ -148,35 +147,20 @@ fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
     })
 }
 
-fn now() -> PgTimestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let micros = since.map_or(0, |since| {
-        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
-    });
-    PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
-}
-
-/// The class of a row that cannot be routed, the policy that [poison] has for it, and what `run`
-/// would do.
+/// The class of a row that cannot be routed, its policy in `[poison]`, and what `run` would do.
 fn policy(config: &Config, error: &RouteError) -> [&'static str; 3] {
-    let poison = &config.poison;
     let class = error.poison();
-    let action = match class {
-        None => PoisonAction::Halt,
-        Some(Poison::Unroutable) => poison.unroutable,
-        Some(Poison::Oversize) => poison.oversize,
-        Some(Poison::Rejected) => poison.rejected,
-        Some(Poison::Undecodable) => poison.undecodable,
-    };
-    let (name, would) = match action {
+    let policy = poison_policy(config, None);
+    let action = class.map_or(PoisonAction::Halt, |class| policy.action(class));
+    let (policy, action) = match action {
         PoisonAction::Halt => ("halt", "would stop at it"),
         PoisonAction::DeadLetter => ("dead-letter", "would write a dead letter and go on"),
         PoisonAction::Skip => ("skip", "would pass it over"),
     };
-    [class.map_or("none", Poison::name), name, would]
+    [class.map_or("none", Poison::name), policy, action]
 }
 
-/// A line for each part; what could confuse a terminal is written as in JSON.
+/// Writes a line for each part of the record.
 fn describe(out: &mut Vec<u8>, routed: &Routed<'_>, subject: Option<&str>) {
     let record = routed.record();
     let mut part = |name: &str, text: &str| {
@@ -205,6 +189,7 @@ fn nullable(bytes: Option<&[u8]>) -> String {
     bytes.map_or_else(|| "(null)".to_owned(), readable)
 }
 
+/// Text as it is; bytes that are not UTF-8 or have control characters as in JSON.
 fn readable(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),

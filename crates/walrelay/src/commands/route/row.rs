@@ -1,4 +1,4 @@
-//! A row in a file.
+//! Reads a row from a JSON file.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,25 @@ use walrelay_relay::TableName;
 
 use super::types::{ColumnType, Definition};
 
-/// Columns, their types and values, as Postgres prints them; `None` is NULL.
+/// A row: name, type and value of each column.
 #[derive(Debug)]
 pub(super) struct FileRow {
+    /// Values are texts as Postgres prints them; `None` is NULL.
     columns: Vec<(String, ColumnType, Option<String>)>,
-    /// Of columns of which more was said than the type.
+    /// Facts of the columns whose definition has `NOT NULL` or a default.
     facts: Vec<ColumnFacts>,
 }
 
-/// The member that has the columns' types.
+/// The member with the types of the columns.
 const TYPES: &str = "$types";
 
+/// The relation id in the messages made from the row.
 const RELATION: RelationId = RelationId::new(1);
 
 impl FileRow {
-    /// Reads the file's content. Errors name lines and columns, no values.
+    /// Parses the content of the file. Errors name lines and columns, and no values.
     pub(super) fn read(text: &str, types: &[(String, String)]) -> Result<Self, String> {
-        // Raw, so that 12.50 stays 12.50.
+        // Raw values, so that 12.50 stays 12.50.
         let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
             if error.is_data() {
                 "an object of columns and values is wanted".to_owned()
@@ -34,18 +36,16 @@ impl FileRow {
                 format!("line {}, column {}: not JSON", error.line(), error.column())
             }
         })?;
-        let mut wanted: BTreeMap<String, String> = BTreeMap::new();
-        if let Some(said) = members.get(TYPES) {
-            wanted = serde_json::from_str(said.get())
+        let mut definitions: BTreeMap<String, String> = BTreeMap::new();
+        if let Some(given) = members.get(TYPES) {
+            definitions = serde_json::from_str(given.get())
                 .map_err(|_| format!("{TYPES:?} is an object of columns and names of types"))?;
         }
-        wanted.extend(types.iter().cloned());
-        for column in wanted.keys() {
-            if !members.contains_key(column) {
-                return Err(format!(
-                    "a type is given for {column:?}, which the row does not have"
-                ));
-            }
+        definitions.extend(types.iter().cloned());
+        if let Some(column) = definitions.keys().find(|name| !members.contains_key(*name)) {
+            return Err(format!(
+                "a type is given for {column:?}, which the row does not have"
+            ));
         }
         let mut columns = Vec::new();
         let mut facts = Vec::new();
@@ -56,8 +56,9 @@ impl FileRow {
             if column.is_empty() || column.contains('\0') {
                 return Err("a column has a name".to_owned());
             }
-            let (value, usual) = value(raw).map_err(|()| format!("column {column:?}: not text"))?;
-            let of_type = match wanted.get(&column) {
+            let (value, inferred) =
+                value(raw).map_err(|()| format!("column {column:?}: not text"))?;
+            let column_type = match definitions.get(&column) {
                 Some(text) => {
                     let definition = Definition::parse(text);
                     let definition =
@@ -65,22 +66,22 @@ impl FileRow {
                     if definition.not_null || definition.default.is_some() {
                         facts.push(definition.facts(&column));
                     }
-                    definition.of_type
+                    definition.column_type
                 }
-                None => usual,
+                None => inferred,
             };
-            // As Postgres prints it.
+            // Postgres prints booleans as t and f.
             let value = match value.as_deref() {
-                Some("true") if of_type == ColumnType::BOOLEAN => Some("t".to_owned()),
-                Some("false") if of_type == ColumnType::BOOLEAN => Some("f".to_owned()),
+                Some("true") if column_type == ColumnType::BOOLEAN => Some("t".to_owned()),
+                Some("false") if column_type == ColumnType::BOOLEAN => Some("f".to_owned()),
                 _ => value,
             };
-            columns.push((column, of_type, value));
+            columns.push((column, column_type, value));
         }
         Ok(Self { columns, facts })
     }
 
-    /// What a catalog would say, where the file does.
+    /// The facts that the catalogs would give of the table; `None` if the file gives none.
     pub(super) fn facts(&self, table: &TableName) -> Option<TableFacts> {
         (!self.facts.is_empty()).then(|| TableFacts {
             schema: table.schema.clone(),
@@ -89,19 +90,19 @@ impl FileRow {
         })
     }
 
-    /// The table's announcement.
+    /// The Relation message of the table.
     pub(super) fn relation(&self, table: &TableName) -> Vec<u8> {
-        let columns = self.columns.iter().map(|(name, of_type, _)| Column {
+        let columns = self.columns.iter().map(|(name, column_type, _)| Column {
             name,
             is_key: false,
-            type_oid: of_type.oid,
-            type_modifier: of_type.modifier,
+            type_oid: column_type.oid,
+            type_modifier: column_type.modifier,
         });
         let identity = ReplicaIdentity::Default;
         encode::relation(RELATION, &table.schema, &table.name, identity, columns)
     }
 
-    /// The row's own message.
+    /// The Insert message of the row.
     pub(super) fn insert(&self) -> Vec<u8> {
         let values: Vec<Value<'_>> = self
             .columns
@@ -120,7 +121,7 @@ impl Definition {
         ColumnFacts {
             name: column.to_owned(),
             type_facts: TypeFacts {
-                oid: self.of_type.oid,
+                oid: self.column_type.oid,
                 name: String::new(),
                 kind: TypeKind::Base,
             },
@@ -130,14 +131,14 @@ impl Definition {
     }
 }
 
-/// The text of a value, and the type that such a value usually has.
+/// The text of a JSON value, and the column type inferred from it.
 fn value(raw: &RawValue) -> Result<(Option<String>, ColumnType), ()> {
     let json = raw.get();
     Ok(match json.as_bytes().first() {
         Some(b'"') => {
             let text: String = serde_json::from_str(json).map_err(|_| ())?;
-            let usual = usual(&text);
-            (Some(text), usual)
+            let inferred = inferred_type(&text);
+            (Some(text), inferred)
         }
         Some(b'n') => (None, ColumnType::TEXT),
         Some(b't' | b'f') => (Some(json.to_owned()), ColumnType::BOOLEAN),
@@ -147,16 +148,16 @@ fn value(raw: &RawValue) -> Result<(Option<String>, ColumnType), ()> {
     })
 }
 
-/// The type that a text looks like.
-fn usual(text: &str) -> ColumnType {
-    // Digits for 9, any digit of hexadecimal for x.
+/// The column type inferred from a text.
+fn inferred_type(text: &str) -> ColumnType {
+    // In a pattern, 9 stands for a decimal digit and x for a hexadecimal one.
     let begins = |pattern: &str| {
         let mut pairs = text.bytes().zip(pattern.bytes());
         text.len() >= pattern.len()
-            && pairs.all(|(byte, like)| match like {
+            && pairs.all(|(byte, expected)| match expected {
                 b'9' => byte.is_ascii_digit(),
                 b'x' => byte.is_ascii_hexdigit(),
-                like => byte == like,
+                expected => byte == expected,
             })
     };
     let is = |pattern: &str| text.len() == pattern.len() && begins(pattern);
@@ -192,7 +193,7 @@ mod tests {
         Ok(row
             .columns
             .into_iter()
-            .map(|(name, of_type, value)| (name, of_type.oid.get(), value))
+            .map(|(name, column_type, value)| (name, column_type.oid.get(), value))
             .collect())
     }
 
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_has_its_usual_type() {
+    fn types_are_inferred_from_values() {
         one("\"a\\u00e9\\n\"", 25, "aé\n");
         one("5", 20, "5");
         one("-9223372036854775808", 20, "-9223372036854775808");
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn types_can_be_said() {
+    fn types_can_be_given() {
         let text = r#"{"a": "5", "b": "true", "c": {"x": 1}, "$types": {"a": "int", "b": "text"}}"#;
         let found = read(text, &[("b", "boolean"), ("c", "json")]).unwrap();
         let oids: Vec<u32> = found.iter().map(|(_, oid, _)| *oid).collect();
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn constraints_are_said_as_in_create_table() {
+    fn constraints_are_written_as_in_create_table() {
         let text = r#"{"a": "x", "b": 5, "c": 1, "$types": {"a": "varchar(9) NOT NULL DEFAULT 'x'",
                     "b": "bigint default 7 not null", "c": "int"}}"#;
         let row = FileRow::read(text, &[]).unwrap();

@@ -1,35 +1,35 @@
-//! Types of columns by the names that CREATE TABLE takes.
+//! Column types by their names in `CREATE TABLE`.
 
 use walrelay_lsn::TypeOid;
 
-/// A column's type, as a Relation message tells it.
+/// The type of a column, as in a Relation message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ColumnType {
     /// `pg_type.oid`.
     pub(super) oid: TypeOid,
-    /// `pg_attribute.atttypmod`; -1 for none.
+    /// `pg_attribute.atttypmod`; -1 if the type has no modifier.
     pub(super) modifier: i32,
 }
 
-/// What the numbers in parentheses mean for `atttypmod`.
+/// How `atttypmod` follows from the numbers in parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Modifier {
-    /// There are none.
+    /// The type takes no numbers.
     Never,
-    /// `varchar(n)`: the header's four bytes more.
+    /// `varchar(n)`: n plus the four bytes of the header.
     Length,
-    /// `bit(n)`, `timestamp(n)`: the number itself.
+    /// `bit(n)`, `timestamp(n)`: n.
     Plain,
-    /// `numeric(p, s)`.
+    /// `numeric(p, s)`: both numbers, plus four.
     Decimal,
 }
 
 use Modifier::{Decimal, Length, Never, Plain};
 
-/// The first OID of a type made by a user or an extension (`FirstNormalObjectId`).
+/// The first OID of types that users and extensions create (`FirstNormalObjectId`).
 const USER: u32 = 16384;
 
-/// Names, OID, OID of the array, modifier: `pg_type.dat`.
+/// Names, OID, OID of the array type, modifier (`pg_type.dat` of Postgres).
 const TYPES: &[(&str, u32, u32, Modifier)] = &[
     ("boolean|bool", 16, 1000, Never),
     ("bytea", 17, 1001, Never),
@@ -65,34 +65,35 @@ const TYPES: &[(&str, u32, u32, Modifier)] = &[
     ("tsvector", 3614, 3643, Never),
     ("jsonb", 3802, 3807, Never),
     ("xid8", 5069, 271, Never),
-    // Any enum, domain or composite: their OIDs are given out by the database.
+    // Any enum, domain or composite type: each database assigns their OIDs itself.
     ("user-defined", USER, USER + 1, Never),
 ];
 
 /// A column's type and what may follow it in `CREATE TABLE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Definition {
-    pub(super) of_type: ColumnType,
+    pub(super) column_type: ColumnType,
     pub(super) not_null: bool,
     /// An expression as `\d` shows it.
     pub(super) default: Option<String>,
 }
 
-/// Between a type and its default.
+/// The keyword between a type and its default.
 const DEFAULT: &str = " default ";
 
 impl Definition {
-    /// `varchar(20) NOT NULL DEFAULT 'x'`, with the two in any order.
+    /// Parses `varchar(20) NOT NULL DEFAULT 'x'`; the two constraints may come in any order.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut rest = text.trim();
         let mut not_null = false;
-        // Of ASCII alone, so that places in both texts are the same.
-        let before = |rest: &str, words: &str| {
+        // `to_ascii_lowercase` keeps the length, so indexes are valid in both texts.
+        let without = |rest: &str, words: &str| {
             let lower = rest.to_ascii_lowercase();
             lower.ends_with(words).then(|| rest.len() - words.len())
         };
         let mut strip = |rest: &mut &str| {
-            while let Some(at) = before(rest, " not null").or_else(|| before(rest, " primary key"))
+            while let Some(at) =
+                without(rest, " not null").or_else(|| without(rest, " primary key"))
             {
                 *rest = rest.get(..at).unwrap_or_default().trim_end();
                 not_null = true;
@@ -109,7 +110,7 @@ impl Definition {
             }
         };
         Ok(Self {
-            of_type: ColumnType::parse(rest)?,
+            column_type: ColumnType::parse(rest)?,
             not_null,
             default,
         })
@@ -134,14 +135,14 @@ impl ColumnType {
         }
     }
 
-    /// `varchar(20)`, `numeric(10, 2)[]`. The error says what it should have been.
+    /// Parses `varchar(20)` or `numeric(10, 2)[]`. The error suggests the nearest name.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let lower = text.trim().to_lowercase();
         let (name, array) = match lower.strip_suffix("[]") {
             Some(name) => (name.trim_end(), true),
             None => (lower.as_str(), false),
         };
-        // `timestamp(3) with time zone` has its number in the middle.
+        // The number may be in the middle: `timestamp(3) with time zone`.
         let (name, numbers) = match name.split_once('(') {
             None => (name.to_owned(), Vec::new()),
             Some((before, rest)) => {
@@ -158,7 +159,7 @@ impl ColumnType {
         let found = TYPES
             .iter()
             .find(|(names, ..)| names.split('|').any(|known| known == name));
-        let Some((_, oid, of_array, modifier)) = found else {
+        let Some((_, oid, array_oid, modifier)) = found else {
             return Err(unknown(&name));
         };
         let modifier = match (modifier, numbers.as_slice()) {
@@ -170,7 +171,7 @@ impl ColumnType {
             _ => return Err(format!("{text:?}: {name} takes no such numbers")),
         };
         Ok(Self {
-            oid: TypeOid::new(if array { *of_array } else { *oid }),
+            oid: TypeOid::new(if array { *array_oid } else { *oid }),
             modifier,
         })
     }

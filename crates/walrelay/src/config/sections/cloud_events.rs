@@ -1,4 +1,4 @@
-//! `[router.cloudevents]`, and whether it and the route go together with a schema registry.
+//! `[router.cloudevents]`, and the checks of a schema registry against it and the route.
 
 use walrelay_event_router::{CloudEventMode, CloudEvents, Converter, Place, Template, ValueFormat};
 
@@ -48,7 +48,7 @@ fn media_type(text: &str) -> Result<String, String> {
     }
 }
 
-/// `None` without a mode. `encoded` is what a schema registry makes of values.
+/// Reads the section; `None` without a mode. `encoded`: the format of values in a schema registry.
 pub(super) fn cloud_events(
     reader: &mut Reader<'_>,
     encoded: Option<ValueFormat>,
@@ -58,8 +58,7 @@ pub(super) fn cloud_events(
         for (name, _) in reader.below(Keys::AT) {
             let path = format!("{}.{name}", Keys::AT);
             if path != CONTENT_TYPE {
-                let what = format!("`{path}` has no effect while `{MODE}` is not set");
-                reader.conflict(&path, what);
+                reader.no_effect(&path, &format!("while `{MODE}` is not set"));
             }
         }
     }
@@ -67,10 +66,9 @@ pub(super) fn cloud_events(
     let (Some(mode), Some(source), Some(kind)) = (keys.mode, keys.source, keys.kind) else {
         return Ok(None);
     };
-    // What the route's value is, until something else is made of it.
+    // The default is that of JSON.
     let content_type = match encoded {
         Some(ValueFormat::Avro) if !reader.has(CONTENT_TYPE) => "application/avro".to_owned(),
-        Some(ValueFormat::Json) if !reader.has(CONTENT_TYPE) => "application/json".to_owned(),
         _ => keys.content_type,
     };
     Ok(Some(CloudEvents {
@@ -85,7 +83,7 @@ pub(super) fn cloud_events(
     }))
 }
 
-/// Notes what cannot be combined with a schema registry.
+/// Notes settings that cannot be combined with a schema registry.
 pub(super) fn with_registry(
     reader: &mut Reader<'_>,
     router: Option<&Router>,

@@ -15,13 +15,13 @@ use crate::config::keys::Kind;
 use crate::config::reader::{Noted, Reader};
 use crate::config::table_name::owned_identifier as column;
 
-/// Kafka's limit for the name of a topic.
+/// Characters of the longest name of a topic (Kafka).
 const MAX_TOPIC: usize = 249;
 
 /// `[router.debezium]` and `[router.converters]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debezium {
-    /// Everything but the context headers, which are known when the relay starts.
+    /// The options, without the context headers, which are known when the relay starts.
     pub options: Options,
     /// `extended.headers.enabled`.
     pub context_headers: bool,
@@ -105,14 +105,34 @@ pub(super) struct Keys at "router.debezium" {
     "route.tombstone.on.empty.payload" tombstone_on_empty: bool = loose_boolean().or("false");
     /// Whether a payload of JSON becomes a structure, with a schema inferred from it.
     "table.expand.json.payload" expand: bool = loose_boolean().or("false");
+    "" expanded: Expand = nested::<Expand>();
+    /// Whether records have the headers `__debezium.context.*`. Debezium's own default is `true`.
+    "extended.headers.enabled" context_headers: bool = loose_boolean().or("false");
+    "" handling: Handling = nested::<Handling>();
+    /// The column, if there is one, of a W3C trace context (`java.util.Properties`, or a `traceparent`), for headers `traceparent`, `tracestate`.
+    "tracing.span.context.field" trace_context: Option<String> = text(column).optional();
+    refused {
+    /// The name of the tracing span.
+    "tracing.operation.name" = default_only("debezium-read");
+    /// Whether only rows with a tracing context are traced.
+    "tracing.with.context.field.only" = default_only("false");
+    }
+}
+}
+
+section! {
+impl Expand at "" {
     /// Null members of an expanded payload: left out, or null.
     "table.json.payload.null.behavior" keep_nulls: bool = choice(KEEP_NULLS).or("ignore");
     /// Empty arrays of an expanded payload: left out, or arrays of strings.
     "table.json.payload.empty.array.behavior" keep_empty_arrays: bool = choice(KEEP_EMPTY_ARRAYS).or("ignore");
     /// How names of expanded members are changed.
     "field.name.adjustment.mode" names: NameAdjustment = choice(NAMES).or("none");
-    /// Whether records have the headers `__debezium.context.*`. Debezium's own default is `true`.
-    "extended.headers.enabled" context_headers: bool = loose_boolean().or("false");
+}
+}
+
+section! {
+impl Handling at "" {
     /// What dates and times become, as in Debezium's connector.
     "time.precision.mode" time: TimePrecision = choice(TIME).or("adaptive");
     /// What numeric and money become.
@@ -125,14 +145,6 @@ pub(super) struct Keys at "router.debezium" {
     "hstore.handling.mode" hstore: HstoreHandling = choice(HSTORE).or("json");
     /// Digits of a money value after the point, 0 to 6.
     "money.fraction.digits" money_fraction_digits: u8 = integer::<u8>(0..=6).or("2");
-    /// The column, if there is one, of a W3C trace context (`java.util.Properties`, or a `traceparent`), for headers `traceparent`, `tracestate`.
-    "tracing.span.context.field" trace_context: Option<String> = text(column).optional();
-    refused {
-    /// The name of the tracing span.
-    "tracing.operation.name" = default_only("debezium-read");
-    /// Whether only rows with a tracing context are traced.
-    "tracing.with.context.field.only" = default_only("false");
-    }
 }
 }
 
@@ -208,7 +220,7 @@ section! {
 pub(super) struct DataConverter at "" {
     /// How keys or values become bytes, by the names of Kafka Connect.
     "" class: Class = choice(CONVERTERS).or("string");
-    "" json: JsonKeys = nested::<JsonKeys>();
+    "" json: JsonOptions = nested::<JsonOptions>();
     "delegate.converter.type" delegate: Delegate = nested::<Delegate>();
 }
 }
@@ -217,7 +229,7 @@ section! {
 pub(super) struct Delegate at "" {
     /// Of `binarydata`: the converter of what is not bytes. Unset: such an event cannot be delivered.
     "" class: Option<Class> = choice(DELEGATES).optional();
-    "" json: JsonKeys = nested::<JsonKeys>();
+    "" json: JsonOptions = nested::<JsonOptions>();
 }
 }
 
@@ -225,13 +237,12 @@ section! {
 pub(super) struct HeaderConverter at "" {
     /// How headers become bytes.
     "" class: Class = choice(HEADER_CONVERTERS).or("simple");
-    "" json: JsonKeys = nested::<JsonKeys>();
+    "" json: JsonOptions = nested::<JsonOptions>();
 }
 }
 
 section! {
-/// The options of a JSON converter, behind its key.
-pub(super) struct JsonKeys at "" {
+impl JsonOptions at "" {
     /// JSON: whether each has its schema with it.
     "schemas.enable" schemas: bool = loose_boolean().or("true");
     /// JSON: what decimals become.
@@ -241,21 +252,11 @@ pub(super) struct JsonKeys at "" {
 }
 }
 
-impl JsonKeys {
-    fn options(&self) -> JsonOptions {
-        JsonOptions {
-            schemas: self.schemas,
-            decimal_numbers: self.decimal_numbers,
-            replace_null_with_default: self.replace_null_with_default,
-        }
-    }
-}
-
 impl DataConverter {
     fn converter(&self) -> Converter {
-        let Delegate { class, json } = &self.delegate;
-        let delegate = class.map(|class| class.converter(json.options(), None));
-        self.class.converter(self.json.options(), delegate)
+        let Delegate { class, json } = self.delegate;
+        let delegate = class.map(|class| class.converter(json, None));
+        self.class.converter(self.json, delegate)
     }
 }
 
@@ -276,28 +277,17 @@ pub(super) fn debezium(reader: &mut Reader<'_>) -> Result<Debezium, Noted> {
         route_by: keys.route_by,
         additional: keys.additional.unwrap_or_default(),
         tombstone_on_empty: keys.tombstone_on_empty,
-        expand: keys.expand.then_some(Expand {
-            keep_nulls: keys.keep_nulls,
-            keep_empty_arrays: keys.keep_empty_arrays,
-            names: keys.names,
-        }),
+        expand: keys.expand.then_some(keys.expanded),
         trace_context: keys.trace_context,
         topic_prefix: keys.topic_prefix.unwrap_or_default(),
         context_headers: Vec::new(),
-        handling: Handling {
-            time: keys.time,
-            decimal: keys.decimal,
-            binary: keys.binary,
-            interval: keys.interval,
-            hstore: keys.hstore,
-            money_fraction_digits: keys.money_fraction_digits,
-        },
+        handling: keys.handling,
         key_converter: converters.key.converter(),
         value_converter: converters.value.converter(),
         header_converter: converters
             .header
             .class
-            .converter(converters.header.json.options(), None),
+            .converter(converters.header.json, None),
     };
     let context_headers = keys.context_headers;
     if options.topic_prefix.is_empty() && (options.has_envelope() || context_headers) {
@@ -315,7 +305,8 @@ fn regex(text: &str) -> Result<String, String> {
     any.map(|_| text.to_owned()).map_err(why)
 }
 
-/// The replacement names groups of the regular expression, so both are needed to read it.
+/// Parses the topic's template. It needs the regular expression as well, whose groups the
+/// replacement names.
 fn topic(reader: &mut Reader<'_>, keys: &Keys) -> Result<TopicTemplate, Noted> {
     let path = "router.debezium.route.topic.replacement";
     topic_template(&keys.regex, &keys.replacement).map_err(|why| {

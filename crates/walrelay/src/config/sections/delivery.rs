@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tracing::Level;
 use walrelay_relay::PoisonAction;
 
 use crate::config::declare::{
@@ -10,10 +11,10 @@ use crate::config::declare::{
 };
 use crate::config::reader::{Noted, Reader};
 
-/// What consumers may rely on.
+/// The guarantee to consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guarantee {
-    /// Every event at least once.
+    /// Every event is delivered at least once.
     AtLeastOnce,
 }
 
@@ -53,7 +54,7 @@ pub(super) fn delivery(reader: &mut Reader<'_>) -> Result<Delivery, Noted> {
     let delivery = Delivery::read(reader)?;
     let Backoff { initial, max } = delivery.backoff;
     if initial > max {
-        // One of them is not the default, for the defaults agree.
+        // At least one of them is set, because the defaults are consistent.
         let paths = ["delivery.backoff_max", "delivery.backoff_initial"];
         let path = paths
             .into_iter()
@@ -95,23 +96,20 @@ pub struct Poison at "poison" {
 impl Poison {
     /// Whether any class of events becomes dead letters.
     pub fn writes_dead_letters(&self) -> bool {
-        let Self {
-            unroutable,
-            oversize,
-            rejected,
-            undecodable,
-            ..
-        } = self;
-        [unroutable, oversize, rejected, undecodable].contains(&&PoisonAction::DeadLetter)
+        let actions = [
+            self.unroutable,
+            self.oversize,
+            self.rejected,
+            self.undecodable,
+        ];
+        actions.contains(&PoisonAction::DeadLetter)
     }
 }
 
 pub(super) fn poison(reader: &mut Reader<'_>) -> Result<Poison, Noted> {
     let poison = Poison::read(reader)?;
     if poison.park_key && !poison.writes_dead_letters() {
-        let path = "poison.park_key";
-        let what = format!("`{path}` has no effect while nothing becomes a dead letter");
-        return Err(reader.conflict(path, what));
+        return Err(reader.no_effect("poison.park_key", "while nothing becomes a dead letter"));
     }
     Ok(poison)
 }
@@ -120,38 +118,23 @@ fn topic_name(text: &str) -> Result<String, String> {
     walrelay_kafka_sink::topic_name_problem(text).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
-/// How much is logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// What stops the relay.
-    Error,
-    /// What somebody should look at.
-    Warn,
-    /// What happened.
-    Info,
-    /// What led to it.
-    Debug,
-    /// Everything.
-    Trace,
-}
-
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// [`Text`](Self::Text) on a terminal, [`Json`](Self::Json) elsewhere.
     Auto,
-    /// For people.
+    /// Readable text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-const LEVELS: &[(&str, LogLevel)] = &[
-    ("error", LogLevel::Error),
-    ("warn", LogLevel::Warn),
-    ("info", LogLevel::Info),
-    ("debug", LogLevel::Debug),
-    ("trace", LogLevel::Trace),
+const LEVELS: &[(&str, Level)] = &[
+    ("error", Level::ERROR),
+    ("warn", Level::WARN),
+    ("info", Level::INFO),
+    ("debug", Level::DEBUG),
+    ("trace", Level::TRACE),
 ];
 const FORMATS: &[(&str, LogFormat)] = &[
     ("auto", LogFormat::Auto),
@@ -164,7 +147,7 @@ section! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Log at "log" {
     /// How much is logged.
-    "level" level: LogLevel = choice(LEVELS).or("info");
+    "level" level: Level = choice(LEVELS).or("info");
     /// `auto` is `text` on a terminal and `json` elsewhere.
     "format" format: LogFormat = choice(FORMATS).or("auto");
 }

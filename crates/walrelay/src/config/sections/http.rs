@@ -1,4 +1,4 @@
-//! `[http]` and `[http.tls]`.
+//! `[http]` and `[http.tls]`: the endpoint of metrics, health and status.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::config::declare::{Section, boolean, path, secret_file, section, text};
 use crate::config::reader::{Noted, Reader};
 
-/// `[http]`: metrics, health, status.
+/// `[http]`: the endpoint of metrics, health and status.
 #[derive(Debug, Clone)]
 pub struct Http {
-    /// Where the endpoint listens. Port 0 takes a free one, which the log names.
+    /// Address of the endpoint. With port 0 a free port is used, which the log names.
     pub listen: SocketAddr,
-    /// What requests must present, but those of health.
+    /// Token that requests must present, except to the health paths.
     pub token: Option<SecretString>,
-    /// Certificate chain and key, PEM files.
+    /// PEM files of the certificate chain and the private key.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Keys at "http" {
 const LISTEN: &str = "http.listen";
 const TOKEN: &str = "http.token_file";
 
-/// `None` without an address.
+/// Reads the section; `None` without an address.
 pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, Noted> {
     let keys = Keys::read(reader)?;
     let Some(listen) = keys.listen else {
@@ -49,8 +49,7 @@ pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, Noted> {
         ];
         for (path, is_set) in others {
             if is_set {
-                let what = format!("`{path}` has no effect without `{LISTEN}`");
-                return Err(reader.conflict(path, what));
+                return Err(reader.no_effect(path, &format!("without `{LISTEN}`")));
             }
         }
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `[sink.kafka]`: each property compared with what librdkafka takes and what the relay promises.
+//! `[sink.kafka]`: properties of librdkafka, checked against librdkafka and the relay's guarantees.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,11 @@ use crate::config::document::Value;
 use crate::config::keys::{self, PASS_THROUGH};
 use crate::config::reader::Reader;
 
-/// The names of the property without which there is no broker to ask.
+/// The names of the property that lists the brokers.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
 
-/// Properties of librdkafka by their own names. `Debug` hides those that look secret.
+/// Properties of librdkafka by name. `Debug` hides values of properties whose names are those of
+/// secrets.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct KafkaProperties(pub BTreeMap<String, String>);
 
@@ -26,7 +27,7 @@ impl fmt::Debug for KafkaProperties {
     }
 }
 
-/// The section as strings, files of `*_file` read.
+/// Reads the section as strings. `<property>_file` names a file with the value.
 pub(super) fn properties(reader: &mut Reader<'_>) -> KafkaProperties {
     let mut properties = BTreeMap::new();
     for (name, entry) in reader.below(PASS_THROUGH) {
@@ -46,7 +47,7 @@ pub(super) fn properties(reader: &mut Reader<'_>) -> KafkaProperties {
     KafkaProperties(properties)
 }
 
-/// Notes what is wrong with single properties, where they stand.
+/// Notes the problems of properties, each at its place.
 pub(super) fn check(reader: &mut Reader<'_>, properties: &KafkaProperties) {
     let mut named = BROKERS.iter().any(|name| reader.has(&path_of(name)));
     for (property, error) in KafkaConfig::problems(&properties.0) {
@@ -56,7 +57,8 @@ pub(super) fn check(reader: &mut Reader<'_>, properties: &KafkaProperties) {
         else {
             continue;
         };
-        // librdkafka's words hold the value, which may come from a file or from the environment.
+        // librdkafka's message contains the value, which may come from a file or an environment
+        // variable.
         let shown = match &entry.value {
             Value::Text(text) => !in_file && reader.is_as_written(&entry.origin, text),
             _ => true,
@@ -75,7 +77,7 @@ pub(super) fn check(reader: &mut Reader<'_>, properties: &KafkaProperties) {
             named |= BROKERS.contains(&&**meant);
         }
         let help = Some(error.remedy());
-        reader.note(&entry.origin, None, "kafka-property", what, help);
+        reader.note(&entry.origin, "kafka-property", what, help);
     }
     if !named {
         reader.missing(&path_of(BROKERS[0]), "\"localhost:9092\"");

@@ -1,4 +1,4 @@
-//! The sections of the file: one declaration for each key, and the checks between keys.
+//! The sections of the file: the declaration of every key, and the checks of combinations of keys.
 
 mod cloud_events;
 mod debezium;
@@ -17,7 +17,7 @@ mod source;
 use std::sync::LazyLock;
 
 pub use debezium::Debezium;
-pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poison};
+pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, Poison};
 pub use http::Http;
 pub use kafka::KafkaProperties;
 pub use otel::Otel;
@@ -54,7 +54,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<Delivery>,
         rows::<Poison>,
         rows::<retention::Keys>,
-        rows::<prune::Keys>,
+        rows::<Prune>,
         rows::<http::Keys>,
         rows::<otel::Keys>,
         rows::<Log>,
@@ -64,7 +64,8 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys(keys)
 });
 
-/// Every section is read before the first problem counts, so that all problems are noted.
+/// Reads the whole configuration. Every section is read before the first error returns, so that all
+/// problems are noted.
 pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let source = source::source(reader);
     route::lookups(reader);

@@ -1,4 +1,4 @@
-//! `[otel]`.
+//! `[otel]`: the OpenTelemetry collector.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::config::reader::{Noted, Reader};
 /// `[otel]`: the OpenTelemetry collector.
 #[derive(Debug, Clone)]
 pub struct Otel {
-    /// Its URL, before `/v1/metrics` and `/v1/traces`.
+    /// URL of the collector, without `/v1/metrics` and `/v1/traces`.
     pub endpoint: String,
-    /// How often metrics and spans are sent.
+    /// Interval at which metrics and spans are sent.
     pub interval: Duration,
-    /// For the header `Authorization: Bearer …`.
+    /// Token of the header `Authorization: Bearer …`.
     pub token: Option<SecretString>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Keys at "otel" {
 }
 }
 
-/// `None` without an endpoint. `http` is what was read of the section, if it is valid.
+/// Reads the section; `None` without an endpoint. `http`: the section `[http]`, if it is valid.
 pub(super) fn otel(
     reader: &mut Reader<'_>,
     http: Option<&Option<Http>>,
@@ -49,10 +49,6 @@ pub(super) fn otel(
             token,
         })),
         (None, None) => Ok(None),
-        (None, Some(_)) => {
-            let path = "otel.token_file";
-            let what = format!("`{path}` has no effect without `otel.endpoint`");
-            Err(reader.conflict(path, what))
-        }
+        (None, Some(_)) => Err(reader.no_effect("otel.token_file", "without `otel.endpoint`")),
     }
 }

@@ -1,4 +1,4 @@
-//! `[prune]`.
+//! `[prune]`: the deletion of confirmed rows.
 
 use std::time::Duration;
 
@@ -7,29 +7,10 @@ use crate::config::declare::{
 };
 use crate::config::reader::{Noted, Reader};
 
-/// `[prune]`: deletes confirmed rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prune {
-    /// Rows younger than this stay. `None`: the relay deletes nothing, `walrelay prune` is told.
-    pub keep: Option<Duration>,
-    /// The column that has a row's age; `None`: the first of the usual ones.
-    pub column: Option<String>,
-    /// More slots that must have confirmed a row.
-    pub slots: Vec<String>,
-    /// Rows of one transaction.
-    pub batch: u32,
-    /// Between two transactions.
-    pub pause: Duration,
-    /// How long a table's lock is waited for.
-    pub lock_timeout: Duration,
-    /// The time of a partition that is created; `None`: none is.
-    pub partition: Option<Duration>,
-    /// How many partitions there are beyond the current one.
-    pub ahead: u32,
-}
-
 section! {
-pub(super) struct Keys at "prune" {
+/// `[prune]`: which confirmed rows are deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prune at "prune" {
     /// The running relay deletes confirmed rows that are older. Unset: none.
     "keep" keep: Option<Duration> = duration(SECOND..).optional();
     /// The column of a row's time, a date or timestamp. Unset: `occurred_at`, or else `created_at`.
@@ -51,28 +32,20 @@ pub(super) struct Keys at "prune" {
 }
 }
 
-/// `snapshots`: rows from before the slot are relayed, too.
+/// Reads the section; `None` if rows from before the slot forbid to delete any. `snapshots`: these
+/// rows are relayed.
 pub(super) fn prune(reader: &mut Reader<'_>, snapshots: bool) -> Result<Option<Prune>, Noted> {
-    let keys = Keys::read(reader)?;
-    if !keys.before_slot && !snapshots {
-        if keys.keep.is_some() {
-            let path = "prune.keep";
-            let what = format!(
-                "`{path}` deletes rows from before the slot as well, which this relay never sent: set \
-                 `prune.before_slot = true` if they may go, or `source.snapshot` to send them"
-            );
-            return Err(reader.conflict(path, what));
-        }
-        return Ok(None);
+    let prune = Prune::read(reader)?;
+    if prune.before_slot || snapshots {
+        return Ok(Some(prune));
     }
-    Ok(Some(Prune {
-        keep: keys.keep,
-        column: keys.column,
-        slots: keys.slots,
-        batch: keys.batch,
-        pause: keys.pause,
-        lock_timeout: keys.lock_timeout,
-        partition: keys.partition,
-        ahead: keys.ahead,
-    }))
+    if prune.keep.is_some() {
+        let path = "prune.keep";
+        let what = format!(
+            "`{path}` deletes rows from before the slot as well, which this relay never sent: set \
+             `prune.before_slot = true` if they may go, or `source.snapshot` to send them"
+        );
+        return Err(reader.conflict(path, what));
+    }
+    Ok(None)
 }

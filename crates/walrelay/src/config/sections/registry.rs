@@ -11,24 +11,24 @@ use walrelay_event_router::{Place, SubjectNames, Template, ValueFormat, ValueSch
 use crate::config::declare::{
     MINUTE, Section, boolean, choice, duration, full_template, path, secret, section, string, text,
 };
-use crate::config::document::{Entry, Value};
+use crate::config::document::Entry;
 use crate::config::keys::SCHEMAS;
 use crate::config::reader::{Noted, Reader};
 
 /// `[router.registry]`.
 #[derive(Debug, Clone)]
 pub struct Registry {
-    /// At least one; without user, password and a slash at the end.
+    /// URLs of the registry: at least one, without credentials and trailing slash.
     pub urls: Vec<String>,
     /// How the relay authenticates.
     pub login: Option<RegistryLogin>,
-    /// Certificates to trust; `None` for those of the operating system.
+    /// PEM file of certificates to trust; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
-    /// How long an answer may take.
+    /// Timeout of one request.
     pub timeout: Duration,
-    /// Whether schemas are registered.
+    /// Whether the relay registers the schemas.
     pub register: bool,
-    /// By subject.
+    /// Schemas by subject.
     pub schemas: BTreeMap<String, SchemaFile>,
     /// How values are encoded.
     pub wire: WireFormat,
@@ -53,11 +53,11 @@ pub enum RegistryLogin {
 pub struct SchemaFile {
     /// The file's path.
     pub path: PathBuf,
-    /// Its content: a schema of the configured format.
+    /// The file's content: a schema of the configured format.
     pub text: String,
 }
 
-/// Without the text: another file may have been named by mistake.
+/// Without the text, because the configuration may name a wrong file.
 impl fmt::Debug for SchemaFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SchemaFile").field(&self.path).finish()
@@ -96,7 +96,7 @@ pub(super) struct Keys at "router.registry" {
 }
 }
 
-/// `None` without the section.
+/// Reads the section; `None` if it is absent.
 pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, Noted> {
     if !reader.has_below(Keys::AT) {
         return Ok(None);
@@ -107,9 +107,8 @@ pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, Note
     let record = "router.registry.record";
     match (keys.subjects, &keys.record) {
         (SubjectNames::Topic, Some(_)) => {
-            let what =
-                format!("`{record}` has no effect while `router.registry.subject` is \"topic\"");
-            return Err(reader.conflict(record, what));
+            let why = "while `router.registry.subject` is \"topic\"";
+            return Err(reader.no_effect(record, why));
         }
         (SubjectNames::Record | SubjectNames::TopicRecord, None) => {
             return Err(reader.missing(record, "\"com.example.{type}\""));
@@ -160,8 +159,7 @@ fn login(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<Option<RegistryLogi
         for name in ["user", "password", "password_file"] {
             let path = format!("{}.{name}", Keys::AT);
             if reader.has(&path) {
-                let what = format!("`{path}` has no effect beside a token: keep one of them");
-                return Err(reader.conflict(&path, what));
+                return Err(reader.no_effect(&path, "beside a token: keep one of them"));
             }
         }
         return Ok(Some(RegistryLogin::Bearer(token)));
@@ -176,7 +174,7 @@ fn login(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<Option<RegistryLogi
     }
 }
 
-/// Files are read here, so that what is wrong with one is said before anything is sent.
+/// Reads the files of schemas, so that their problems are reported before anything is sent.
 fn schemas(reader: &mut Reader<'_>, format: Option<ValueFormat>) -> BTreeMap<String, SchemaFile> {
     let mut schemas = BTreeMap::new();
     for (subject, entry) in reader.below(SCHEMAS) {
@@ -194,17 +192,9 @@ fn schema(
     entry: &Entry,
     format: Option<ValueFormat>,
 ) -> Result<SchemaFile, Noted> {
-    let name = match &entry.value {
-        Value::Text(name) => name,
-        Value::Broken => return Err(Noted),
-        _ => return Err(reader.wrong_type(path, entry, None)),
-    };
     let id = "config-schema-file";
-    let file = reader.beside(name);
-    let text = reader.read_file(&file).map_err(|error| {
-        let help = "a relative name is looked up beside the configuration file";
-        reader.note_file(entry, id, (path, help), error)
-    })?;
+    let help = "a relative name is looked up beside the configuration file";
+    let (file, text) = reader.file(path, entry, id, help)?;
     let problem = match format {
         Some(ValueFormat::Avro) => {
             let schema = ValueSchema::avro(0, &text);
@@ -217,8 +207,8 @@ fn schema(
         None => None,
     };
     if let Some(problem) = problem {
-        let what = format!("the schema in the file that `{path}` names is of no use: {problem}");
-        return Err(reader.note(&entry.origin, None, id, what, None));
+        let what = format!("the schema in the file that `{path}` names cannot be used: {problem}");
+        return Err(reader.note(&entry.origin, id, what, None));
     }
     Ok(SchemaFile { path: file, text })
 }

@@ -1,16 +1,16 @@
-//! `[retention]`.
+//! `[retention]`: the rolling bookmark.
 
 use std::time::Duration;
 
 use crate::config::declare::{SECOND, Section, duration, section, size};
 use crate::config::reader::{Noted, Reader};
 
-/// `[retention]`: what the running relay keeps for replays.
+/// `[retention]`: the rolling bookmark that the running relay keeps for replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// So long back.
+    /// How far back events can be replayed.
     pub keep: Duration,
-    /// Bytes of WAL at most.
+    /// Bytes of WAL that the server keeps for the bookmark, at most.
     pub max_wal: u64,
 }
 
@@ -23,14 +23,13 @@ pub(super) struct Keys at "retention" {
 }
 }
 
-/// `None` without a time.
+/// Reads the section; `None` without `keep`.
 pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Option<Retention>, Noted> {
     let keys = Keys::read(reader)?;
     let Some(keep) = keys.keep else {
         let path = "retention.max_wal";
         if reader.has(path) {
-            let what = format!("`{path}` has no effect without `retention.keep`");
-            return Err(reader.conflict(path, what));
+            return Err(reader.no_effect(path, "without `retention.keep`"));
         }
         return Ok(None);
     };

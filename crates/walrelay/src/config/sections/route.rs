@@ -1,7 +1,7 @@
-//! `[router.route]` and `[router.lookup]`: presets of templates, and what changes them.
+//! `[router.route]` and `[router.lookup]`: templates that replace parts of a preset.
 
 use walrelay_event_router::{
-    Lookups, Member, Object, Place, Preset, Scalar, Template, Templates, ValueTemplate,
+    Lookups, Member, Object, Place, Preset, Template, Templates, ValueTemplate,
 };
 
 use crate::config::declare::{
@@ -31,7 +31,7 @@ pub(super) struct Keys at "router.route" {
 }
 }
 
-/// The templates of a preset, or of none, as the configuration changes them.
+/// The templates of a preset, or of none, with the changes of the configuration.
 pub(super) fn templates(
     reader: &mut Reader<'_>,
     preset: Option<Preset>,
@@ -40,7 +40,7 @@ pub(super) fn templates(
         refuse(reader, section, "unless `router.preset` is \"debezium\"");
     }
     let keys = Keys::read(reader);
-    // `--set` of the whole value, or of no headers, replaces what the file says of their members.
+    // `--set` of the whole value, or `headers=false`, replaces the sections of members and headers.
     let object = (!reader.has(MEMBERS)).then(|| object(reader)).flatten();
     let headers = (!reader.has(HEADERS)).then(|| headers(reader)).flatten();
     if preset.is_none() {
@@ -90,11 +90,11 @@ fn replace<T>(part: &mut T, by: Option<T>) {
     }
 }
 
-/// Refuses the keys of templates beside Debezium's preset.
+/// Refuses the keys of templates if the preset is Debezium's.
 pub(super) fn refuse_templates(reader: &mut Reader<'_>) {
     let when = "while `router.preset` is \"debezium\"";
     refuse(reader, "router.route", when);
-    // Other templates than the route's may name lookup tables.
+    // Templates of other sections may name lookup tables.
     if !["router.cloudevents.mode", "router.registry.record"]
         .iter()
         .any(|path| reader.has(path))
@@ -103,23 +103,22 @@ pub(super) fn refuse_templates(reader: &mut Reader<'_>) {
     }
 }
 
-/// A section that has no effect misleads.
+/// Refuses the keys of a section that has no effect.
 fn refuse(reader: &mut Reader<'_>, section: &str, when: &str) {
     for (name, _) in reader.below(section) {
         let path = format!("{section}.{name}");
-        let what = format!("`{path}` has no effect {when}");
-        reader.conflict(&path, what);
+        reader.no_effect(&path, when);
     }
 }
 
-/// `[router.lookup]`, for all templates.
+/// Reads `[router.lookup]` into the reader, for all templates.
 pub(super) fn lookups(reader: &mut Reader<'_>) {
     for (name, entry) in reader.below(LOOKUPS) {
         let path = format!("{LOOKUPS}.{name}");
         let Some((table, value)) = name.split_once('.') else {
             let what = format!("`{path}` is a table, not a value");
             let help = format!("write [{path}] on a line of its own, values below");
-            reader.note(&entry.origin, None, "config-wrong-type", what, Some(help));
+            reader.note(&entry.origin, "config-wrong-type", what, Some(help));
             continue;
         };
         if let Ok(text) = reader.scalar(&path, &entry) {
@@ -129,7 +128,7 @@ pub(super) fn lookups(reader: &mut Reader<'_>) {
     }
 }
 
-/// `[router.route.value]`; `None` without it.
+/// Reads `[router.route.value]`; `None` if it is absent.
 fn object(reader: &mut Reader<'_>) -> Option<Object> {
     let entries = reader.below(MEMBERS);
     if entries.is_empty() {
@@ -151,13 +150,13 @@ fn object(reader: &mut Reader<'_>) -> Option<Object> {
 
 fn member(reader: &mut Reader<'_>, path: &str, entry: &Entry) -> Result<Member, Noted> {
     Ok(match &entry.value {
-        Value::Bool(value) => Member::Literal(Scalar::Boolean(*value)),
-        Value::Integer(number) => Member::Literal(Scalar::Integer(*number)),
+        Value::Bool(value) => Member::Boolean(*value),
+        Value::Integer(number) => Member::Integer(*number),
         _ => Member::Template(reader.template(path, entry, Place::Member)?.ok_or(Noted)?),
     })
 }
 
-/// `[router.route.headers]`; `None` without it.
+/// Reads `[router.route.headers]`; `None` if it is absent.
 fn headers(reader: &mut Reader<'_>) -> Option<Vec<(String, Template)>> {
     let entries = reader.below(HEADERS);
     if entries.is_empty() {
@@ -168,41 +167,35 @@ fn headers(reader: &mut Reader<'_>) -> Option<Vec<(String, Template)>> {
         let path = format!("{HEADERS}.{name}");
         match reader.template(&path, &entry, Place::Header) {
             Ok(Some(template)) => headers.push((name, template)),
-            Ok(None) => _ = reader.wrong_type(&path, &entry, None),
+            Ok(None) => _ = reader.wrong_type(&path, &entry),
             Err(Noted) => {}
         }
     }
     Some(headers)
 }
 
-/// `a."b.c".d` in its parts.
+/// Splits `a."b.c".d` into its segments.
 fn segments(path: &str) -> Option<Vec<String>> {
     let mut segments = Vec::new();
     let mut rest = path;
     loop {
-        let (segment, tail) = match rest.strip_prefix('"') {
-            None => match rest.split_once('.') {
-                Some((segment, tail)) => (segment.to_owned(), Some(tail)),
-                None => (rest.to_owned(), None),
-            },
-            Some(inner) => {
-                let (segment, tail) = quoted(inner).ok()?;
-                match tail.strip_prefix('.') {
-                    Some(tail) => (segment, Some(tail)),
-                    None if tail.is_empty() => (segment, None),
-                    None => return None,
-                }
-            }
+        let (segment, tail) = if let Some(inner) = rest.strip_prefix('"') {
+            quoted(inner).ok()?
+        } else {
+            let (segment, tail) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+            (segment.to_owned(), tail)
         };
         segments.push(segment);
-        match tail {
+        match tail.strip_prefix('.') {
             Some(tail) => rest = tail,
-            None => return Some(segments),
+            None if tail.is_empty() => return Some(segments),
+            None => return None,
         }
     }
 }
 
-/// Puts a member at the end of the path; `false` where there is one already, or no object on the way.
+/// Inserts a member at a path, and creates the objects on the way. `false` if the path is taken, or
+/// leads through a member that is no object.
 fn insert(object: &mut Object, path: &[String], member: Member) -> bool {
     let Some((name, rest)) = path.split_first() else {
         return false;
@@ -229,6 +222,7 @@ fn insert(object: &mut Object, path: &[String], member: Member) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::cases;
     use crate::config::{Config, Router};
 
     const REST: &str =
@@ -251,15 +245,12 @@ mod tests {
         }
     }
 
-    fn header(templates: &Templates) -> Vec<(&str, String)> {
-        let headers = templates.headers.iter();
-        headers
-            .map(|(name, template)| (name.as_str(), template.to_string()))
-            .collect()
+    fn template(text: &str) -> Template {
+        text.parse().unwrap()
     }
 
     #[test]
-    fn a_preset_is_what_it_says_until_a_part_is_changed() {
+    fn each_part_of_a_preset_can_be_replaced() {
         let outbox = read("[router]\npreset = \"outbox\"", &[]).unwrap();
         assert_eq!(outbox, Preset::OUTBOX.routes().unwrap());
 
@@ -274,19 +265,15 @@ mod tests {
         .unwrap();
         assert_eq!(changed.id.as_deref(), Some("event_id"));
         assert_eq!(
-            changed.topic.to_string(),
-            "{aggregate_type | lookup('topics', keep)}"
+            changed.topic,
+            template("{aggregate_type | lookup('topics', keep)}")
         );
         assert_eq!(changed.key, None);
-        let ValueTemplate::Text(value) = &changed.value else {
-            panic!("{:?}", changed.value)
-        };
-        assert_eq!(value.to_string(), "{payload}");
+        assert_eq!(changed.value, ValueTemplate::Text(template("{payload}")));
         assert!(changed.partition.is_some() && changed.timestamp.is_some());
-        assert_eq!(
-            header(&changed),
-            [("b", "{id}".to_owned()), ("a.b", "x".to_owned())]
-        );
+        let headers = [("b", "{id}"), ("a.b", "x")];
+        let headers = headers.map(|(name, text)| (name.to_owned(), template(text)));
+        assert_eq!(changed.headers, headers);
         let topics = &changed.lookups["topics"];
         assert_eq!(topics["order.placed"], "orders");
         assert_eq!(topics["other.thing"], "5");
@@ -303,7 +290,7 @@ mod tests {
                     \"a.b\" = \"{a}\"\n[router.route.value.data]\ny = \"{b}\"\n\"q\\\"\" = false\n";
         let object = |set: &[&str]| match read(text, set).unwrap().value {
             ValueTemplate::Object(object) => object,
-            ValueTemplate::Text(text) => panic!("{text}"),
+            ValueTemplate::Text(text) => panic!("{text:?}"),
         };
         let names = |object: &Object| -> Vec<String> {
             let members = object.members.iter();
@@ -311,13 +298,13 @@ mod tests {
         };
         let read = object(&[]);
         assert_eq!(names(&read), ["z", "specversion", "v", "ok", "a.b", "data"]);
-        assert_eq!(read.members[2].1, Member::Literal(Scalar::Integer(3)));
-        assert_eq!(read.members[3].1, Member::Literal(Scalar::Boolean(true)));
+        assert_eq!(read.members[2].1, Member::Integer(3));
+        assert_eq!(read.members[3].1, Member::Boolean(true));
         let Member::Object(data) = &read.members[5].1 else {
             panic!("{read:?}")
         };
         assert_eq!(names(data), ["y", "q\""]);
-        assert_eq!(data.members[1].1, Member::Literal(Scalar::Boolean(false)));
+        assert_eq!(data.members[1].1, Member::Boolean(false));
 
         let more = object(&[
             "router.route.value.data.\"x.y\"={c}",
@@ -331,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_pointed_at() {
+    fn errors_show_their_place() {
         let wrong =
             |text: &str| read(&format!("[router]\npreset = \"outbox\"\n{text}"), &[]).unwrap_err();
         assert_eq!(
@@ -341,51 +328,25 @@ mod tests {
              before, after, replace, default, json, lookup, text, optional\n  \
              4 | topic = \"é{aggregate_type | lowr}\"\n    |                             ^"
         );
-        let lookup = wrong(
-            "[router.route]\nkey = '{a | lookup(''topic'')}'\n[router.lookup.topics]\na = \"b\"",
-        );
-        assert!(lookup.contains("config-syntax"), "{lookup}");
-        let lookup = wrong(
-            "[router.route]\nkey = \"{a | lookup('topic')}\"\n[router.lookup.topics]\na = \"b\"",
-        );
-        assert!(
-            lookup.contains("t.toml:4:13: ") && lookup.contains("did you mean \"topics\"?"),
-            "{lookup}"
-        );
-        let end = wrong("[router.route]\nkey = \"{a\"");
-        assert!(
-            end.contains("t.toml:4:8: ") && end.contains("is not closed by a }"),
-            "{end}"
-        );
-        let number = wrong("[router.route]\ntopic = 5");
-        assert!(
-            number.contains("wants a template, found an integer"),
-            "{number}"
-        );
-        let topic = wrong("[router.route]\ntopic = false");
-        assert!(
-            topic.contains("wants a template, found a boolean"),
-            "{topic}"
-        );
-        let header = wrong("[router.route.headers]\nx = 5");
-        assert!(
-            header.contains("`router.route.headers.x` wants a template"),
-            "{header}"
-        );
-        let table = wrong("[router.lookup]\ntopics = \"x\"");
-        assert!(
-            table.contains("`router.lookup.topics` is a table, not a value"),
-            "{table}"
-        );
-        let unknown = wrong("[router.route]\ntopik = \"x\"");
-        assert!(
-            unknown.contains("unknown key `router.route.topik`"),
-            "{unknown}"
-        );
+        for [text, place, words] in cases(
+            r#"
+            [router.route]; key = "{a | lookup('topic')}"; [router.lookup.topics]; a = "b"   => t.toml:4:13: => did you mean "topics"?
+            [router.route]; key = '{a | lookup(''topic'')}'; [router.lookup.topics]; a = "b" => t.toml:      => config-syntax
+            [router.route]; key = "{a"      => t.toml:4:8: => is not closed by a }
+            [router.route]; topic = 5       => t.toml:     => wants a template, found an integer
+            [router.route]; topic = false   => t.toml:     => wants a template, found a boolean
+            [router.route.headers]; x = 5   => t.toml:     => `router.route.headers.x` wants a template
+            [router.lookup]; topics = "x"   => t.toml:     => `router.lookup.topics` is a table, not a value
+            [router.route]; topik = "x"     => t.toml:     => unknown key `router.route.topik`
+            "#,
+        ) {
+            let error = wrong(&text.replace("; ", "\n"));
+            assert!(error.contains(place) && error.contains(words), "{error}");
+        }
     }
 
     #[test]
-    fn what_has_no_effect_is_refused() {
+    fn keys_without_effect_are_refused() {
         let error = read(
             "[router.route]\ntopic = \"x\"\n[router.lookup.a]\nb = \"c\"",
             &[],
@@ -415,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_environment_is_not_shown() {
+    fn values_of_variables_are_not_shown() {
         let text = "[router]\npreset = \"outbox\"\n[router.route]\nkey = \"{a | ${FILTER}}\"";
         let error = read(text, &[]).unwrap_err();
         assert!(!error.contains("value_of"), "{error}");

@@ -15,11 +15,11 @@ use crate::config::reader::{Noted, Reader};
 pub enum Router {
     /// Preset `debezium`.
     Debezium(Box<Debezium>),
-    /// The other presets, as changed by `[router.route]`.
+    /// Another preset, or none, with the changes of `[router.route]`.
     Templates(Box<Templates>),
 }
 
-/// Without templates: they may hold what stands in the environment.
+/// Without templates, which may contain values of environment variables.
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,7 +66,7 @@ pub(super) struct PositionHeader at "router" {
 
 fn header_name(name: &str) -> Result<String, String> {
     if name.starts_with(dlq_headers::PREFIX) {
-        // `walrelay dlq redrive` removes headers of such names.
+        // `walrelay dlq redrive` removes headers with such names.
         let prefix = dlq_headers::PREFIX;
         return Err(format!(
             "names that begin with `{prefix}` are those of dead letters"
@@ -90,7 +90,8 @@ fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, 
     route::templates(reader, preset).map(|templates| Router::Templates(Box::new(templates)))
 }
 
-/// The name of the header that carries positions; no other header of the records.
+/// The name of the header that carries each event's position. No other header of the records may
+/// have it.
 pub(super) fn position_header(
     reader: &mut Reader<'_>,
     router: Option<&Router>,
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_choices_of_the_key_are_the_presets_that_there_are() {
+    fn the_key_offers_every_preset() {
         let choices = PRESETS.iter().map(|(name, _)| *name);
         let names = Preset::ALL.iter().map(|preset| preset.name);
         assert!(choices.eq(["debezium"].into_iter().chain(names).chain(["custom"])));

@@ -13,11 +13,11 @@ use crate::config::reader::{Noted, Reader};
 /// `[sink]`.
 #[derive(Debug, Clone)]
 pub enum SinkConfig {
-    /// To Kafka.
+    /// Kafka.
     Kafka(KafkaSink),
-    /// To standard output, one JSON object a line.
+    /// Standard output, one JSON object per line.
     Stdout {
-        /// Whether the slot itself is read, and what is printed confirmed in it.
+        /// Whether the slot itself is read, and printed events are confirmed in it.
         confirm: bool,
     },
 }
@@ -25,11 +25,11 @@ pub enum SinkConfig {
 /// `[sink.kafka]` and `[sink.topics]`.
 #[derive(Debug, Clone)]
 pub struct KafkaSink {
-    /// For librdkafka.
+    /// Properties of librdkafka.
     pub properties: KafkaProperties,
     /// Whether and how topics are created.
     pub topics: TopicCreation,
-    /// Where tokens come from.
+    /// Where OAUTHBEARER tokens come from; `None`: no tokens.
     pub bearer: Option<Bearer>,
 }
 
@@ -38,9 +38,9 @@ pub struct KafkaSink {
 pub struct Bearer {
     /// Where a token comes from.
     pub origin: TokenOrigin,
-    /// How long a token is valid that does not say so itself.
+    /// Validity of a token that has no claim `exp`.
     pub lifetime: Option<Duration>,
-    /// How long a command may take.
+    /// Timeout of the command.
     pub timeout: Duration,
 }
 
@@ -49,11 +49,11 @@ pub struct Bearer {
 pub enum TokenOrigin {
     /// The content of this file.
     File(PathBuf),
-    /// The output of this program; first the program, then its arguments. Not empty.
+    /// The output of a command: the program and its arguments. Not empty.
     Command(Vec<String>),
 }
 
-/// Without a program's arguments: one may be a secret, whatever it is called.
+/// Without a program's arguments, which may be secrets.
 impl fmt::Debug for TokenOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -118,7 +118,8 @@ pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, Noted> {
     let topics = topics(reader);
     let keys = keys?;
     Ok(match keys.kind {
-        // Kafka's settings may stay in the file while one tries things out on standard output.
+        // Kafka's settings are not checked: they may stay in the file while the sink is standard
+        // output.
         SinkKind::Stdout => SinkConfig::Stdout {
             confirm: keys.confirm,
         },
@@ -137,14 +138,14 @@ fn topics(reader: &mut Reader<'_>) -> Result<TopicCreation, Noted> {
     let topics = TopicCreation::read(reader)?;
     if !topics.create {
         for path in ["sink.topics.partitions", "sink.topics.replication_factor"] {
-            let what = format!("`{path}` has no effect while `sink.topics.create` is false");
-            reader.conflict(path, what);
+            reader.no_effect(path, "while `sink.topics.create` is false");
         }
     }
     Ok(topics)
 }
 
-/// `None` without the section. The file is not opened and the program not run: their tokens expire.
+/// Reads the section; `None` if it is absent. The file is not opened and the program not run,
+/// because tokens expire.
 fn bearer(reader: &mut Reader<'_>) -> Result<Option<Bearer>, Noted> {
     let [file, command] = [
         "sink.oauthbearer.token_file",
@@ -158,8 +159,7 @@ fn bearer(reader: &mut Reader<'_>) -> Result<Option<Bearer>, Noted> {
     let origin = match (tokens.file, tokens.command) {
         (None, command) if command.is_empty() => {
             let path = "sink.oauthbearer.token_lifetime";
-            let what = format!("`{path}` has no effect without `token_file` or `token_command`");
-            reader.conflict(path, what);
+            reader.no_effect(path, "without `token_file` or `token_command`");
             return Ok(None);
         }
         (None, command) => TokenOrigin::Command(command),

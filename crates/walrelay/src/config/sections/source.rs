@@ -18,14 +18,14 @@ const LONGEST_TIMEOUT: Duration = Duration::from_millis(2_147_483_647);
 
 const MESSAGES: &str = "source.messages.prefix";
 
-/// Which rows that are there before the slot are relayed.
+/// The rows from before the slot that are relayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotMode {
-    /// None.
+    /// No rows.
     Never,
-    /// All.
+    /// All rows.
     Initial,
-    /// Those that no relay has sent.
+    /// The rows that no relay has sent.
     Unsent,
 }
 
@@ -78,7 +78,7 @@ pub struct Source at "source" {
 }
 
 impl Source {
-    /// Silence after which the connection counts as dead.
+    /// The time without data from the server after which the connection counts as dead.
     pub fn receive_timeout(&self) -> Duration {
         self.receive_timeout.unwrap_or(self.wal_sender_timeout)
     }
@@ -98,7 +98,7 @@ pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, Noted> {
     Ok(source)
 }
 
-/// What the keys of snapshots mean together.
+/// Checks the keys of snapshots.
 fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), Noted> {
     if source.mark_sent.is_some() && source.snapshot != SnapshotMode::Unsent {
         let what = "`source.mark_sent` needs `source.snapshot = \"unsent\"`: rows from before the slot would be \
@@ -107,8 +107,7 @@ fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), Noted> {
     }
     if source.snapshot == SnapshotMode::Never {
         if source.snapshot_where.is_some() {
-            let what = "`source.snapshot_where` has no effect without `source.snapshot`";
-            return Err(reader.conflict("source.snapshot_where", what.to_owned()));
+            return Err(reader.no_effect("source.snapshot_where", "without `source.snapshot`"));
         }
         return Ok(());
     }
@@ -136,7 +135,7 @@ fn postgres_url(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether the part of the URL before the hosts has a password, as RFC 3986 places it.
+/// Whether the userinfo of the URL (RFC 3986, section 3.2.1) has a password.
 fn has_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

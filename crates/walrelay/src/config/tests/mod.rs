@@ -1,4 +1,4 @@
-//! The helpers of these tests: texts, the environment, files and tables of cases.
+//! Helpers of the configuration's tests: texts, the environment, files and tables of cases.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 
-use walrelay_event_router::{Converter, JsonOptions, Options, TimePrecision};
+use walrelay_event_router::{Converter, JsonOptions, Options, TimePrecision, TopicTemplate};
 
 use super::*;
 
@@ -16,7 +16,7 @@ mod values;
 mod whole;
 mod wrong_keys;
 
-/// The least that is needed.
+/// A minimal configuration.
 const LEAST: &str = r#"
 [source]
 url = "postgres://relay:${PGPASSWORD}@db:5432/app"
@@ -52,7 +52,7 @@ fn parse_set(text: &str, overrides: &[&str]) -> Result<Config, ConfigError> {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
     let file = "/etc/walrelay/walrelay.toml";
     let result = parse_with(text, file, &overrides, &env, &files);
-    // Of no test's business in particular, so of all of them.
+    // Every test checks that no secret is shown.
     let shown = match &result {
         Ok(config) => format!("{config:?}"),
         Err(error) => format!("{error} {error:?}"),
@@ -69,7 +69,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     parse_set(text, &[])
 }
 
-/// The problems, each as id, place, words and help.
+/// The problems, each as id, place, text and help.
 fn problems(result: Result<Config, ConfigError>) -> Vec<(String, String, String, String)> {
     let problems = result.expect_err("accepted").into_problems();
     assert!(!problems.is_empty());
@@ -92,8 +92,8 @@ fn only(result: Result<Config, ConfigError>) -> (String, String, String, String)
     problems.remove(0)
 }
 
-/// The lines of a table of cases, each in columns that `=>` separates.
-fn cases<const N: usize>(table: &str) -> Vec<[&str; N]> {
+/// Splits a table of cases into lines, and each line into columns at `=>`.
+pub(super) fn cases<const N: usize>(table: &str) -> Vec<[&str; N]> {
     let lines = table.lines().filter(|line| !line.trim().is_empty());
     let columns = |line| str::split(line, "=>").map(str::trim).collect::<Vec<_>>();
     lines
@@ -101,7 +101,7 @@ fn cases<const N: usize>(table: &str) -> Vec<[&str; N]> {
         .collect()
 }
 
-/// Overrides of which each alone is refused, with the id, the place and words of the message.
+/// Checks that each override is refused, with the id, the place and a part of the message.
 fn refused_overrides(table: &str) {
     for [set, id, at, words] in cases(table) {
         let (found, place, what, _) = only(parse_set(LEAST, &[set]));
@@ -112,7 +112,7 @@ fn refused_overrides(table: &str) {
     }
 }
 
-/// Keys of `section`, on lines that `;` separates, which are refused with these words.
+/// Checks that keys of `section` (lines, separated by `;`) are refused with a part of the message.
 fn refused_lines(section: &str, table: &str) {
     for [lines, words] in cases(table) {
         let lines = lines.replace("; ", "\n");
@@ -130,7 +130,7 @@ fn with_section(section: &str, lines: &str) -> String {
     )
 }
 
-/// The options of Debezium's router, which the configuration has.
+/// The options of a configuration whose router is Debezium's.
 fn debezium(config: &Config) -> &Debezium {
     let Router::Debezium(debezium) = &config.router else {
         panic!("{:?}", config.router)
@@ -138,7 +138,7 @@ fn debezium(config: &Config) -> &Debezium {
     debezium
 }
 
-/// The sink, which is Kafka.
+/// The options of a sink that is Kafka.
 fn kafka(sink: SinkConfig) -> KafkaSink {
     match sink {
         SinkConfig::Kafka(kafka) => kafka,

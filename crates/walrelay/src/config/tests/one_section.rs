@@ -1,4 +1,4 @@
-//! What the single sections accept and refuse.
+//! Tests of single sections: accepted and refused values.
 
 use super::*;
 
@@ -31,7 +31,8 @@ fn options_and_converters_of_debezium_are_read() {
     assert!(options.tombstone_on_empty);
     assert_eq!(options.additional.len(), 2);
     assert_eq!(options.event_timestamp.as_deref(), Some("ts"));
-    assert_eq!(options.topic.to_string(), "$2.$1");
+    let topic = TopicTemplate::with_regex("(.*)-(.*)", "$2.$1");
+    assert_eq!(Ok(&options.topic), topic.as_ref());
     assert!(
         options
             .expand
@@ -53,7 +54,7 @@ fn options_and_converters_of_debezium_are_read() {
 
 #[test]
 fn an_envelope_needs_the_prefix_of_its_schemas() {
-    // Debezium cannot be without it, and nothing else names the schemas.
+    // Debezium requires the prefix, and the names of schemas are made of it.
     let set = "router.debezium.table.fields.additional.placement=type:envelope";
     let (id, _, what, _) = only(parse_set(LEAST, &[set]));
     assert_eq!(id, "config-missing-key");
@@ -61,7 +62,7 @@ fn an_envelope_needs_the_prefix_of_its_schemas() {
 }
 
 #[test]
-fn the_endpoint_is_for_this_machine_unless_somebody_says_otherwise() {
+fn an_endpoint_beyond_loopback_needs_a_token_or_consent() {
     refused_overrides(
         "
         http.listen=db:9187                  => config-invalid-value => same => it is an IP address and a port
@@ -140,7 +141,7 @@ fn messages_stand_in_for_tables() {
 }
 
 #[test]
-fn cloud_events_want_source_and_type() {
+fn cloud_events_need_source_and_type() {
     let text = |lines: &str| with_section("router.cloudevents", lines);
     let least = "mode = 'structured'\nsource = '/orders'\ntype = 'com.example.{type | lower}'";
     let events = parse(&text(least)).unwrap().cloud_events.unwrap();
@@ -166,7 +167,7 @@ fn cloud_events_want_source_and_type() {
 }
 
 #[test]
-fn a_position_header_is_none_that_records_have_already() {
+fn the_position_header_must_be_unused() {
     let named = "position_header = 'walrelay-position'\n";
     let of = |lines: &str| {
         parse(&with_section("router", lines))
@@ -196,7 +197,7 @@ fn a_position_header_is_none_that_records_have_already() {
 }
 
 #[test]
-fn properties_of_kafka_are_refused_where_they_stand() {
+fn errors_of_kafka_properties_show_their_place() {
     let with = |lines: &str| {
         let text =
             format!("[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink.kafka]\n{lines}\n");
@@ -224,7 +225,7 @@ fn properties_of_kafka_are_refused_where_they_stand() {
         assert!(said.contains(&format!("walrelay.toml:{line}:")), "{said}");
         assert!(problem.help.as_ref().unwrap().contains(help), "{problem:?}");
     }
-    // The brokers are named, if by a name that there is not.
+    // The brokers are set, under a misspelt name.
     let error = with("'bootstrap.server' = 'b:9092'");
     let [problem] = error.problems() else {
         panic!("{error}");
@@ -233,7 +234,7 @@ fn properties_of_kafka_are_refused_where_they_stand() {
         problem.help.as_deref(),
         Some("did you mean bootstrap.servers?")
     );
-    // What the environment and files hold is not shown.
+    // Values from the environment and from files are not shown.
     for lines in ["'linger.ms' = '${SECRET}'", "'linger.ms_file' = 'a'"] {
         let text = format!(
             "[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink.kafka]\n{servers}{lines}\n"
@@ -241,16 +242,16 @@ fn properties_of_kafka_are_refused_where_they_stand() {
         let env = |_: &str| Some("hunter2".to_owned());
         let files = |_: &Path| Ok("hunter2".to_owned());
         let error = parse_with(&text, "walrelay.toml", &[], &env, &files).unwrap_err();
-        let said = format!("{error} {error:?}");
-        assert!(said.contains("does not accept the value"), "{said}");
-        assert!(!said.contains("hunter2"), "{said}");
+        let shown = format!("{error} {error:?}");
+        assert!(shown.contains("does not accept the value"), "{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
     }
-    // Unread with another sink.
+    // With another sink the section is not checked.
     assert!(parse_set(&format!("{LEAST}\n'lingr.ms' = 5"), &["sink.kind=stdout"]).is_ok());
 }
 
 #[test]
-fn snapshots_are_of_rows() {
+fn snapshots_need_tables() {
     let config = parse_set(LEAST, &["source.snapshot=unsent"]).unwrap();
     assert_eq!(config.source.snapshot, SnapshotMode::Unsent);
     assert!(config.source.snapshot_order.is_empty());

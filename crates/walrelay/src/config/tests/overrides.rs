@@ -1,4 +1,4 @@
-//! `--set key=value`.
+//! Tests of `--set key=value`.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn overrides_win_and_the_last_one_counts() {
         "router.debezium.route.by.field=kind",
         "source.url=postgres://other/db?options=a=b",
     ];
-    // The file's URL asks for a variable that is not set; it is not read any more.
+    // The file's URL names a variable that is not set. The override replaces it, so it is not read.
     let text = LEAST.replace("PGPASSWORD", "NOT_SET");
     let config = parse_set(&text, &overrides).unwrap();
     assert_eq!(config.source.slot, "second");
@@ -33,7 +33,7 @@ fn overrides_win_and_the_last_one_counts() {
 
     let config = parse_set(LEAST, &["source.tables=['a.b', 'c.d']"]).unwrap();
     assert_eq!(config.source.tables.len(), 2);
-    // A file instead of the value, and the other way round.
+    // An override of `url_file` replaces `url`, and the other way round.
     let config = parse_set(LEAST, &["source.url_file=url"]).unwrap();
     assert_eq!(
         config.source.url.expose_secret(),
@@ -44,7 +44,7 @@ fn overrides_win_and_the_last_one_counts() {
 }
 
 #[test]
-fn wrong_overrides_are_told_as_such() {
+fn errors_of_overrides_name_the_argument() {
     refused_overrides(
         r#"
         source.slto=x           => config-unknown-key   => source.slto=… => unknown key `source.slto`

@@ -1,4 +1,4 @@
-//! Values that are refused, and values from the environment and from files.
+//! Tests of refused values, and of values from the environment and from files.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn invalid_values_say_why() {
 }
 
 #[test]
-fn what_comes_later_is_refused_by_name() {
+fn unsupported_values_are_refused_by_name() {
     refused_overrides(
         "
         delivery.guarantee=exactly-once => config-not-supported => same => not supported by this version of walrelay
@@ -60,10 +60,9 @@ fn what_comes_later_is_refused_by_name() {
 
 #[test]
 fn every_default_only_option_takes_its_default_and_nothing_else() {
-    let rows = sections::KEYS.0.iter();
-    for row in rows.filter(|row| row.support == keys::Support::DefaultOnly) {
-        let keys::Fallback::Is(default) = row.fallback else {
-            panic!("{row:?}");
+    for row in &sections::KEYS.0 {
+        let keys::Fallback::Only(default) = row.fallback else {
+            continue;
         };
         parse_set(LEAST, &[&format!("{}={default}", row.path)]).unwrap();
         let other = only(parse_set(LEAST, &[&format!("{}=other", row.path)]));
@@ -72,7 +71,7 @@ fn every_default_only_option_takes_its_default_and_nothing_else() {
 }
 
 #[test]
-fn things_that_do_not_go_together_are_refused() {
+fn conflicting_keys_are_refused() {
     for overrides in [
         &[
             "source.url=postgres://a:b@c/d",
@@ -108,7 +107,7 @@ fn an_unset_variable_is_an_error_with_its_place() {
 
 #[test]
 fn values_from_the_environment_are_not_shown() {
-    // parse_set looks for the value.
+    // `parse_set` checks that the value is not shown.
     let text = LEAST.replace("[source]", "[source]\nslot = \"${BAD}\"");
     let error = parse(&text).unwrap_err();
     assert!(error.to_string().contains("slot = \"${BAD}\""), "{error}");
@@ -117,12 +116,12 @@ fn values_from_the_environment_are_not_shown() {
 }
 
 #[test]
-fn secrets_come_from_files_too() {
+fn secrets_can_come_from_files() {
     let text = LEAST.replace("relay:${PGPASSWORD}@", "relay@");
     for (file, expected) in [
         ("/run/secrets/pw", "hunter2"),
         ("/run/secrets/crlf", "hunter2"),
-        // One newline is the editor's; a second one is part of the secret.
+        // One newline at the end is removed; a second one is part of the secret.
         ("/run/secrets/two", "hunter2\n"),
     ] {
         let config = parse_set(&text, &[&format!("source.password_file={file}")]).unwrap();

@@ -1,9 +1,9 @@
-//! Whole configurations: the defaults, every key set, files, any text.
+//! Tests of whole configurations: the defaults, every key set, files, any text.
 
 use super::*;
 
 #[test]
-fn the_least_gets_the_defaults() {
+fn a_minimal_configuration_gets_the_defaults() {
     let config = parse(LEAST).unwrap();
     assert_eq!(
         config.source.url.expose_secret(),
@@ -52,14 +52,14 @@ fn the_least_gets_the_defaults() {
     assert_eq!(
         config.log,
         Log {
-            level: LogLevel::Info,
+            level: tracing::Level::INFO,
             format: LogFormat::Auto
         }
     );
 }
 
 #[test]
-fn everything_can_be_set() {
+fn every_key_can_be_set() {
     let text = r#"
 [source]
 url_file = "url"
@@ -174,12 +174,12 @@ format = "json"
     assert_eq!(config.delivery.max_in_flight_records, 1_000);
     assert_eq!(config.delivery.max_in_flight_bytes, 1 << 20);
     assert_eq!(config.delivery.backoff.max, Duration::from_secs(60));
-    assert_eq!(config.log.level, LogLevel::Debug);
+    assert_eq!(config.log.level, tracing::Level::DEBUG);
     assert_eq!(config.log.format, LogFormat::Json);
 }
 
 #[test]
-fn no_text_makes_it_panic() {
+fn no_text_causes_a_panic() {
     let whole = LEAST.replace("outbox", "öutbox");
     for end in (0..whole.len()).filter(|end| whole.is_char_boundary(*end)) {
         let _ = parse(&whole[..end]);

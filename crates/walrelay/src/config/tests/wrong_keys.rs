@@ -1,4 +1,4 @@
-//! Unknown, missing and duplicate keys, wrong types and syntax errors.
+//! Tests of unknown, missing and duplicate keys, wrong types and syntax errors.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn an_unknown_key_is_shown_with_place_line_and_nearest() {
 
 #[test]
 fn the_value_of_an_unknown_key_is_not_shown() {
-    // It may be a misspelt secret. parse_set looks for the value.
+    // The key may be a misspelt secret. `parse_set` checks that the value is not shown.
     for line in [
         "pasword = \"hunter2\"",
         "x = { y = \"hunter2\" }",
@@ -42,7 +42,7 @@ fn the_value_of_an_unknown_key_is_not_shown() {
 }
 
 #[test]
-fn unknown_keys_find_the_one_that_was_meant() {
+fn unknown_keys_suggest_the_nearest() {
     for [section, line, meant] in cases(
         r#"
         sorce           => x = 1                               => `source`
@@ -67,7 +67,7 @@ fn unknown_keys_find_the_one_that_was_meant() {
 }
 
 #[test]
-fn wrong_types_say_what_is_wanted() {
+fn errors_of_types_name_the_wanted_type() {
     for [section, line, column, words] in cases(
         r#"
         source     => slot = 3                    => 8  => wants a string, found an integer
@@ -103,27 +103,16 @@ fn wrong_types_say_what_is_wanted() {
 #[test]
 fn missing_keys_are_all_named_with_examples() {
     let found = problems(parse(""));
-    let told: Vec<(&str, &str)> = found
-        .iter()
-        .map(|(_, _, what, help)| (what.as_str(), help.as_str()))
-        .collect();
-    assert_eq!(
-        told,
-        [
-            (
-                "missing key `source.url`",
-                "add to [source]: url = \"postgres://relay:${PGPASSWORD}@localhost:5432/app\""
-            ),
-            (
-                "missing key `source.tables`",
-                "add to [source]: tables = [\"public.outbox\"]"
-            ),
-            (
-                "missing key `sink.kafka.bootstrap.servers`",
-                "add to [sink.kafka]: \"bootstrap.servers\" = \"localhost:9092\""
-            ),
-        ]
+    let found = found.iter();
+    let found = found.map(|(_, _, what, help)| [what.as_str(), help.as_str()]);
+    let expected = cases(
+        r#"
+        missing key `source.url`    => add to [source]: url = "postgres://relay:${PGPASSWORD}@localhost:5432/app"
+        missing key `source.tables` => add to [source]: tables = ["public.outbox"]
+        missing key `sink.kafka.bootstrap.servers` => add to [sink.kafka]: "bootstrap.servers" = "localhost:9092"
+        "#,
     );
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -140,7 +129,7 @@ fn syntax_errors_stand_alone_and_hide_open_strings() {
         "[sink.kafka]\n\"sasl.password\" = hunter2\n",
         "[source]\nurl = \"postgres://relay:hunter2@db\" x\n",
     ] {
-        // parse_set looks for the secret.
+        // `parse_set` checks that the secret is not shown.
         assert_eq!(only(parse(text)).0, "config-syntax");
     }
     let twice = format!("{LEAST}\n\"bootstrap.servers\" = \"b\"\n");

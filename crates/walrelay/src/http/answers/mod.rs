@@ -1,9 +1,8 @@
-//! What each path of the endpoint is answered with.
+//! The response for each path of the HTTP endpoint.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,81 +13,70 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame};
 use hyper::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap,
-    HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
-use prometheus_client::registry::Registry;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::page::PAGE;
 use crate::telemetry::{METRICS_TYPE, Telemetry, metrics_text};
 
-/// Event streams at a time.
+/// Open event streams at most.
 const MOST_STREAMS: usize = 16;
-/// How often an event stream looks whether something urgent has changed.
-const LOOK: Duration = Duration::from_millis(200);
-/// The longest time between two events.
-const TICK: Duration = Duration::from_secs(1);
+/// Interval at which an event stream checks for an urgent change.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Longest time between two events of a stream.
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) type Answer = Response<Either<Full<Bytes>, Events>>;
 
-/// What the answers are made from.
+/// Answers requests from the telemetry of the relay.
 pub(super) struct Answers {
     telemetry: Arc<Telemetry>,
-    metrics: Registry,
     token: Option<SecretString>,
-    streams: Arc<AtomicUsize>,
+    /// One permit for each event stream.
+    streams: Arc<Semaphore>,
 }
 
 impl Answers {
-    pub(super) fn new(
-        telemetry: Arc<Telemetry>,
-        metrics: Registry,
-        token: Option<SecretString>,
-    ) -> Self {
+    pub(super) fn new(telemetry: Arc<Telemetry>, token: Option<SecretString>) -> Self {
         Self {
             telemetry,
-            metrics,
             token,
-            streams: Arc::default(),
+            streams: Arc::new(Semaphore::new(MOST_STREAMS)),
         }
     }
 
-    /// Never fails: what is wrong is a status.
+    /// Answers one request. Errors become responses with a status of 4xx or 5xx.
     pub(super) fn answer<B>(&self, request: &Request<B>) -> Answer {
         let path = request.uri().path();
         let is_health = matches!(path, "/healthz" | "/readyz");
-        let mut answer = if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
-            answer
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            answer
+        let answer = if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
+            with(refusal, ALLOW, "GET, HEAD")
         } else if is_health || self.is_allowed(request.headers()) {
             self.answer_path(path)
         } else {
-            let mut answer = text(
+            let refusal = text(
                 StatusCode::UNAUTHORIZED,
                 "a token is needed: http.token_file",
             );
-            let challenge = HeaderValue::from_static("Basic realm=\"walrelay\", charset=\"UTF-8\"");
-            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-            answer
+            let challenge = "Basic realm=\"walrelay\", charset=\"UTF-8\"";
+            with(refusal, WWW_AUTHENTICATE, challenge)
         };
-        let headers = answer.headers_mut();
-        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        answer
+        let answer = with(answer, X_CONTENT_TYPE_OPTIONS, "nosniff");
+        let answer = with(answer, REFERRER_POLICY, "no-referrer");
+        with(answer, CACHE_CONTROL, "no-store")
     }
 
     fn answer_path(&self, path: &str) -> Answer {
         match path {
             "/healthz" => text(StatusCode::OK, "ok"),
             "/readyz" => self.readiness(),
-            "/metrics" => match metrics_text(&self.metrics) {
+            "/metrics" => match metrics_text(&self.telemetry) {
                 Ok(body) => full(StatusCode::OK, METRICS_TYPE, body),
                 Err(_) => text(
                     StatusCode::INTERNAL_SERVER_ERROR,
@@ -103,15 +91,9 @@ impl Answers {
             "/api/history" => json(StatusCode::OK, &self.telemetry.history()),
             "/api/events" => self.events(),
             "/" => {
-                let mut answer = full(
-                    StatusCode::OK,
-                    "text/html; charset=utf-8",
-                    PAGE.html.as_str(),
-                );
-                if let Ok(policy) = HeaderValue::from_str(&PAGE.policy) {
-                    answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
-                }
-                answer
+                let html = "text/html; charset=utf-8";
+                let page = full(StatusCode::OK, html, PAGE.html.as_str());
+                with(page, CONTENT_SECURITY_POLICY, &PAGE.policy)
             }
             _ => text(
                 StatusCode::NOT_FOUND,
@@ -126,32 +108,23 @@ impl Answers {
             None => StatusCode::OK,
             Some(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
-        json(
-            status,
-            &Readiness {
-                ready: reason.is_none(),
-                reason,
-            },
-        )
+        let ready = reason.is_none();
+        json(status, &Readiness { ready, reason })
     }
 
     fn events(&self) -> Answer {
-        let taken = self.streams.fetch_add(1, SeqCst);
-        let place = Place(Arc::clone(&self.streams));
-        if taken >= MOST_STREAMS {
+        let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
             return text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many event streams are open",
             );
-        }
-        let events = Events::new(Arc::clone(&self.telemetry), place);
-        let mut answer = Response::new(Either::Right(events));
-        let kind = HeaderValue::from_static("text/event-stream");
-        answer.headers_mut().insert(CONTENT_TYPE, kind);
-        answer
+        };
+        let events = Events::new(Arc::clone(&self.telemetry), permit);
+        let answer = Response::new(Either::Right(events));
+        with(answer, CONTENT_TYPE, "text/event-stream")
     }
 
-    /// Whether the request has the token, where one is needed.
+    /// Whether no token is configured, or the request has it.
     fn is_allowed(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else {
             return true;
@@ -166,7 +139,8 @@ impl Answers {
     }
 }
 
-/// The token of a bearer, or the password of HTTP basic authentication (RFC 6750, RFC 7617).
+/// The token of the header `Authorization`: a bearer token (RFC 6750), or the password of basic
+/// authentication (RFC 7617).
 fn given_token(header: &[u8]) -> Option<Vec<u8>> {
     let at = header.iter().position(|byte| *byte == b' ')?;
     let (scheme, rest) = header.split_at(at);
@@ -191,9 +165,13 @@ struct Readiness {
 fn full(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Either::Left(Full::new(body.into())));
     *answer.status_mut() = status;
-    answer
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    with(answer, CONTENT_TYPE, kind)
+}
+
+/// Adds a header, whose value must be visible ASCII.
+fn with(mut answer: Answer, name: HeaderName, value: &'static str) -> Answer {
+    let value = HeaderValue::from_static(value);
+    answer.headers_mut().insert(name, value);
     answer
 }
 
@@ -211,32 +189,25 @@ fn json(status: StatusCode, body: &impl Serialize) -> Answer {
     }
 }
 
-/// A place among the event streams.
-struct Place(Arc<AtomicUsize>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
-/// Server-sent events (HTML standard, section 9.2): the status each second, and at once when its state changes.
+/// A stream of server-sent events (HTML standard, section 9.2): the status each second, and at once
+/// when the state of the pipeline or the reachability of the brokers changes.
 pub(super) struct Events {
     telemetry: Arc<Telemetry>,
-    looks: Interval,
+    polls: Interval,
+    /// When the last event was sent, and what it showed of [`Telemetry::urgent`].
     sent: Option<(Instant, (String, bool))>,
-    _place: Place,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Events {
-    fn new(telemetry: Arc<Telemetry>, place: Place) -> Self {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    fn new(telemetry: Arc<Telemetry>, permit: OwnedSemaphorePermit) -> Self {
+        let mut polls = interval(POLL_INTERVAL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             telemetry,
-            looks,
+            polls,
             sent: None,
-            _place: place,
+            _permit: permit,
         }
     }
 
@@ -257,12 +228,11 @@ impl Body for Events {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
-            let now = std::task::ready!(self.looks.poll_tick(context));
+            let now = std::task::ready!(self.polls.poll_tick(context));
             let urgent = self.telemetry.urgent();
-            let due = self
-                .sent
-                .as_ref()
-                .is_none_or(|(at, last)| now.duration_since(*at) >= TICK || *last != urgent);
+            let due = self.sent.as_ref().is_none_or(|(at, last)| {
+                now.duration_since(*at) >= EVENT_INTERVAL || *last != urgent
+            });
             if due {
                 self.sent = Some((now, urgent));
                 return Poll::Ready(self.event().map(|event| Ok(Frame::data(event))));

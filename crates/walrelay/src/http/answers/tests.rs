@@ -1,12 +1,11 @@
 use http_body_util::BodyExt as _;
 
 use super::*;
-use crate::telemetry::{RecentErrors, Setup, metrics_registry};
+use crate::telemetry::{RecentErrors, Setup};
 
 fn answers(token: Option<&str>) -> Answers {
     let telemetry = Arc::new(Telemetry::new(Setup::default(), RecentErrors::default()));
-    let metrics = metrics_registry(&telemetry);
-    Answers::new(telemetry, metrics, token.map(SecretString::from))
+    Answers::new(telemetry, token.map(SecretString::from))
 }
 
 fn ask(answers: &Answers, method: Method, path: &str, authorization: Option<&str>) -> Answer {
@@ -58,7 +57,7 @@ fn every_path_but_health_needs_the_token_where_there_is_one() {
 }
 
 #[test]
-fn readiness_says_why_not() {
+fn readiness_has_a_reason() {
     let answers = answers(None);
     let answer = ask(&answers, Method::GET, "/readyz", None);
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -94,7 +93,7 @@ async fn events_come_each_second_and_at_once_when_the_state_changes() {
 }
 
 #[test]
-fn streams_are_bounded_and_their_places_come_back() {
+fn streams_are_bounded_and_closed_ones_free_their_place() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

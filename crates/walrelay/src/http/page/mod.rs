@@ -1,4 +1,4 @@
-//! The status page: one document without outside requests.
+//! The status page: one document that loads nothing from elsewhere.
 
 use std::sync::LazyLock;
 
@@ -6,10 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
-/// A document and the policy that allows what is in it, and nothing else.
+/// The document, and the policy that allows its own style and script only.
 pub(super) struct Page {
     pub(super) html: String,
-    /// The header `Content-Security-Policy`.
+    /// Value of the header `Content-Security-Policy`.
     pub(super) policy: String,
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_holds_everything_and_asks_nobody_else() {
+    fn the_page_loads_nothing_from_elsewhere() {
         let Page { html, policy } = &*PAGE;
         assert!(!html.contains("/*style*/") && !html.contains("/*script*/"));
         assert!(html.contains("uPlot"));

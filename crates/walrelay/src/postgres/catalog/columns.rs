@@ -1,5 +1,5 @@
-//! Facts about columns that the stream does not carry: NOT NULL, defaults, and types that are not
-//! Postgres' own. The router needs them.
+//! Facts about columns that the router needs and the stream does not carry: NOT NULL, defaults, and
+//! types that are not built in.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::row::json;
 
-/// How deep domains and arrays may be nested in each other.
+/// The deepest nesting of domains and arrays that is described.
 const MAX_DEPTH: u8 = 16;
 
 #[derive(Deserialize)]
@@ -29,14 +29,14 @@ struct Type {
     /// `pg_type.typtype`.
     kind: String,
     is_array: bool,
-    /// The element of an array, the type under a domain, or 0.
+    /// OID of an array's element type or of a domain's base type; 0 for other types.
     of: u32,
     modifier: i32,
     labels: Option<Vec<String>>,
 }
 
-/// What the catalogs say now. A table that does not exist is left out, and so is one whose answer is not
-/// understood: the router does without.
+/// Describes the columns of the tables for the router. Tables that do not exist, or whose
+/// description cannot be parsed, are left out: the router works without it.
 pub(crate) async fn describe(
     session: &mut Session,
     tables: &[TableName],

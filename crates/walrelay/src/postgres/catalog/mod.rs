@@ -1,9 +1,8 @@
-//! The queries of the catalogs.
+//! Queries of the catalogs: what `setup`, `check`, `slots` and the router need to know.
 
 mod columns;
-pub(super) mod facts;
-mod privileges;
-mod row;
+mod facts;
+pub(super) mod row;
 mod slots;
 mod survey;
 
@@ -15,41 +14,43 @@ use super::retention::Retention;
 use super::snapshot::Selection;
 pub(crate) use columns::describe;
 pub(crate) use facts::{
-    Facts, PublicationFacts, PublishedTable, ServerFacts, SlotFacts, SlotReader, TableFacts,
+    ColumnFacts, Facts, PublicationFacts, PublishedTable, ServerFacts, SlotReader, TableFacts,
 };
-pub(crate) use privileges::lacking_to_publish;
 use row::{is_true, json, parsed, text};
 pub(crate) use slots::{SlotRow, slots};
+use slots::{first_slot, slot_sql};
 #[cfg(test)]
 pub(crate) use survey::Transaction;
-pub(crate) use survey::{PublishedOperations, Sample, Survey, TableSurvey, sample, survey};
+pub(crate) use survey::{
+    PublishedOperations, Sample, Survey, TableSurvey, lacking_to_publish, sample, survey,
+};
 
-/// What the configuration asks of the database.
+/// The setup of the database that the configuration requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) slot: String,
     pub(crate) publication: String,
     /// The outbox tables.
     pub(crate) tables: Vec<TableName>,
-    /// Columns that the router reads of each.
+    /// Columns that the router reads of each table.
     pub(crate) columns: Vec<String>,
-    /// Templates name the columns, not Debezium's options.
+    /// The columns are named by templates, not by Debezium's options.
     pub(crate) by_templates: bool,
-    /// The prefix of the messages that are events, too.
+    /// The prefix of logical messages that are events.
     pub(crate) messages: Option<String>,
-    /// What is missing may be created.
+    /// Missing objects may be created.
     pub(crate) create: bool,
-    /// Standbys are to keep a copy of the slot (17 and newer).
+    /// Standbys must keep a copy of the slot (Postgres 17 and newer).
     pub(crate) failover: bool,
-    /// The rows that are relayed before the slot is made.
+    /// The rows that are relayed before the slot is created.
     pub(crate) snapshot: Option<Selection>,
 }
 
 /// Reads the [`Facts`] over an ordinary session, in one round trip.
 pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
     let major = session.server_version().major;
-    // The slot before the publication: they are created the other way round, so that a slot that is seen
-    // was made after a publication that another relay is making at this moment.
+    // The slot is read before the publication. Relays create the publication first, so if another
+    // relay is setting up at this moment, a slot that is found here has its publication.
     let mut statements = vec![
         SERVER.to_owned(),
         slot_sql(major, &wanted.slot),
@@ -61,10 +62,10 @@ pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Fa
     ];
     statements.extend(wanted.tables.iter().map(table_sql));
     let mut answers = session.query_all(&statements).await?.into_iter();
-    // One for each statement.
+    // One answer for each statement.
     let mut next = || answers.next().unwrap_or_default();
     let server = server(major, &next());
-    let slot = slot_facts(&next());
+    let slot = first_slot(&next());
     let publication = publication(&next(), &next());
     let tables = wanted.tables.iter();
     let tables = tables.map(|name| (name.clone(), table(&next()))).collect();
@@ -76,31 +77,32 @@ pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Fa
     })
 }
 
-/// The slot as it is now.
-pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
+/// The slot's row in `pg_replication_slots`; `None` if there is none.
+pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotRow>, Error> {
     let sql = slot_sql(session.server_version().major, name);
-    Ok(slot_facts(&session.query(&sql).await?))
+    Ok(first_slot(&session.query(&sql).await?))
 }
 
-/// A slot, and the server's log about it.
+/// A slot and the WAL that the server keeps for it.
 #[derive(Debug, Clone)]
 pub(crate) struct SlotStanding {
-    /// `None`: there is no slot of the name.
-    pub(crate) slot: Option<SlotFacts>,
+    /// `None`: no slot has this name.
+    pub(crate) slot: Option<SlotRow>,
     pub(crate) retention: Retention,
-    /// How far the server's log is on disk.
+    /// The flushed end of the server's WAL.
     pub(crate) server_end: Option<Lsn>,
-    /// How long the slot has had no reader; `None` before 17, and while it has one.
+    /// Seconds since the slot lost its reader. `None` before Postgres 17, and while it has a
+    /// reader.
     pub(crate) inactive_seconds: Option<f64>,
 }
 
-/// How a slot stands, in one round trip.
+/// Queries the [`SlotStanding`] in one round trip.
 pub(crate) async fn slot_standing(
     session: &mut Session,
     name: &str,
 ) -> Result<SlotStanding, Error> {
     let major = session.server_version().major;
-    // As JSON: before 17 there is no such column.
+    // By `to_jsonb`: the column does not exist before Postgres 17.
     let inactive = format!(
         "SELECT extract(epoch FROM clock_timestamp() - (to_jsonb(s)->>'inactive_since')::timestamptz) AS seconds \
          FROM pg_catalog.pg_replication_slots s WHERE slot_name = {}",
@@ -110,7 +112,7 @@ pub(crate) async fn slot_standing(
     let mut answers = session.query_all(&statements).await?.into_iter();
     let mut next = || answers.next().unwrap_or_default();
     let server = server(major, &next());
-    let slot = slot_facts(&next());
+    let slot = first_slot(&next());
     let inactive = next();
     let retention = slot.as_ref().map(|slot| Retention::of(&server, slot));
     Ok(SlotStanding {
@@ -121,7 +123,7 @@ pub(crate) async fn slot_standing(
     })
 }
 
-/// The process that reads the slot, by `pg_stat_replication`.
+/// The process that reads the slot, with its `application_name` in `pg_stat_replication`.
 pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
     let sql = format!(
         "SELECT s.active_pid, r.application_name FROM pg_catalog.pg_replication_slots s \
@@ -155,9 +157,9 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
             ..ServerFacts::default()
         };
     };
-    // A segment's name begins with the timeline, in eight hexadecimal digits.
+    // The name of a WAL segment begins with the timeline, in eight hexadecimal digits.
     let timeline = row.get("segment").and_then(|name| name.get(..8));
-    // In MB; -1 is off.
+    // In MB. -1 means no limit, and does not parse.
     let megabytes: Option<u64> = parsed(&row, "keep_size");
     ServerFacts {
         major,
@@ -171,17 +173,27 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
     }
 }
 
-fn table_sql(name: &TableName) -> String {
+/// A query of the [`TableFacts`] as JSON, in the column `facts`.
+pub(super) fn table_sql(name: &TableName) -> String {
+    let index_columns = |which: &str| {
+        format!(
+            "a.attnum = ANY ((SELECT i.indkey::int2[] FROM pg_catalog.pg_index i \
+             WHERE i.indrelid = c.oid AND {which})::int2[])"
+        )
+    };
+    let identity = index_columns(
+        "CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END",
+    );
+    let primary = index_columns("i.indisprimary");
     format!(
-        "SELECT c.relkind::text AS kind, c.relpersistence = 'p' AS permanent, \
-         (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
-          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns, \
-         (SELECT json_agg(json_build_array(a.atttypid::int8, a.atttypmod) ORDER BY a.attnum) \
-          FROM pg_catalog.pg_attribute a \
-          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types, \
-         (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
-          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
-          AND a.attgenerated <> '') AS generated \
+        "SELECT json_build_object('oid', c.oid::int8, 'kind', c.relkind, \
+         'permanent', c.relpersistence = 'p', 'identity', c.relreplident, \
+         'columns', coalesce((SELECT json_agg(json_build_object('name', a.attname, \
+         'type_oid', a.atttypid::int8, 'modifier', a.atttypmod, 'is_key', coalesce({identity}, false), \
+         'generated', a.attgenerated <> '', 'integer', a.atttypid IN (20, 21, 23)) ORDER BY a.attnum) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'), \
+         'primary_key', coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND {primary}), '[]')) AS facts \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
         quote_literal(&name.schema),
@@ -189,18 +201,13 @@ fn table_sql(name: &TableName) -> String {
     )
 }
 
-fn table(rows: &Rows) -> Option<TableFacts> {
-    rows.first().map(|row| TableFacts {
-        columns: json(&row, "columns").unwrap_or_default(),
-        types: json(&row, "types").unwrap_or_default(),
-        generated: json(&row, "generated").unwrap_or_default(),
-        kind: text(&row, "kind"),
-        permanent: is_true(&row, "permanent"),
-    })
+/// The first row of the answer to [`table_sql`]; `None` if the table does not exist.
+pub(super) fn table(rows: &Rows) -> Option<TableFacts> {
+    json(&rows.first()?, "facts")
 }
 
 fn published_tables_sql(major: u32, publication: &str) -> String {
-    // Column lists and row filters came with 15.
+    // Column lists and row filters came with Postgres 15.
     let lists = if major >= 15 {
         "to_json(attnames) AS columns, rowfilter"
     } else {
@@ -231,48 +238,11 @@ fn published(tables: &Rows) -> Vec<PublishedTable> {
     tables.collect()
 }
 
-/// The tables that a publication carries.
+/// Queries the tables that a publication carries.
 pub(super) async fn published_tables(
     session: &mut Session,
     publication: &str,
 ) -> Result<Vec<PublishedTable>, Error> {
     let sql = published_tables_sql(session.server_version().major, publication);
     Ok(published(&session.query(&sql).await?))
-}
-
-fn slot_sql(major: u32, name: &str) -> String {
-    let news = match major {
-        ..16 => "NULL AS invalidated, NULL AS failover",
-        16 => {
-            "CASE WHEN conflicting THEN 'conflicting with recovery' END AS invalidated, \
-             NULL AS failover"
-        }
-        17.. => "invalidation_reason AS invalidated, failover",
-    };
-    format!(
-        "SELECT slot_type, plugin, database, active_pid, confirmed_flush_lsn, restart_lsn, \
-         wal_status, safe_wal_size, catalog_xmin, {news} \
-         FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
-        quote_literal(name)
-    )
-}
-
-fn slot_facts(rows: &Rows) -> Option<SlotFacts> {
-    rows.first().map(|row| {
-        let optional = |column| row.get(column).map(str::to_owned);
-        let safe: Option<i64> = parsed(&row, "safe_wal_size");
-        SlotFacts {
-            kind: text(&row, "slot_type"),
-            plugin: optional("plugin"),
-            database: optional("database"),
-            active_pid: parsed(&row, "active_pid"),
-            confirmed: parsed(&row, "confirmed_flush_lsn"),
-            restart: parsed(&row, "restart_lsn"),
-            wal_status: optional("wal_status"),
-            safe_wal_size: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
-            invalidated: optional("invalidated"),
-            catalog_xmin: parsed(&row, "catalog_xmin"),
-            failover: row.get("failover").map(|failover| failover == "t"),
-        }
-    })
 }

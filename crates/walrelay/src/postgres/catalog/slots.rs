@@ -1,55 +1,67 @@
-//! All replication slots of the server, for people.
+//! Replication slots of the server.
 
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_walsender::{Error, Row, Session};
+use walrelay_walsender::{Error, Row, Rows, Session, quote_literal};
 
 use super::row::{is_true, parsed, text};
 
-/// A row of `pg_replication_slots`, with what it costs. Any role may read it.
+/// A row of `pg_replication_slots`, with the WAL that the slot retains. Any role may read it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SlotRow {
     pub(crate) name: String,
-    /// `None` of a physical slot.
+    /// `slot_type`: `logical` or `physical`.
+    pub(crate) kind: String,
+    /// `None` for a physical slot.
     pub(crate) plugin: Option<String>,
-    /// `None` of a physical slot.
+    /// `None` for a physical slot.
     pub(crate) database: Option<String>,
-    /// It ends with the session that made it.
+    /// The slot ends with the session that created it.
     pub(crate) temporary: bool,
-    /// The process that reads it now.
+    /// The process that reads the slot.
     pub(crate) active_pid: Option<i64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub(crate) wal_status: Option<String>,
+    /// `restart_lsn`: the server keeps the WAL from here on for the slot.
     pub(crate) restart: Option<Lsn>,
-    /// `None` of a physical slot.
+    /// `confirmed_flush_lsn`; `None` for a physical slot.
     pub(crate) confirmed: Option<Lsn>,
-    /// Bytes of log from `restart` to the end.
+    /// Bytes of WAL from `restart` to the end.
     pub(crate) retained: Option<u64>,
-    /// Bytes that may still be written before the slot is in danger; `None` without
-    /// `max_slot_wal_keep_size`. Below zero counts as zero.
+    /// Bytes of WAL that can be written before the slot may lose WAL; `None` without
+    /// `max_slot_wal_keep_size`. Negative values are stored as 0.
     pub(crate) safe_wal_size: Option<u64>,
-    /// As the server prints it (17 and newer).
+    /// Time as the server prints it (Postgres 17 and newer).
     pub(crate) inactive_since: Option<String>,
-    /// The same as a time: since then, at least, nobody has read or moved the slot.
+    /// `inactive_since` as a timestamp: the slot was neither read nor moved since then.
     pub(crate) unmoved_since: Option<PgTimestamp>,
-    /// `invalidation_reason` (17 and newer), or that it conflicts with recovery (16).
+    /// Why the slot cannot be read any more: `invalidation_reason` (Postgres 17 and newer),
+    /// `conflicting` (16).
     pub(crate) invalidated: Option<String>,
-    /// Standbys keep a copy of it (17 and newer).
+    /// Rows of transactions that committed after `confirmed` have this `xmin` or a later one.
+    pub(crate) catalog_xmin: Option<u32>,
+    /// Standbys keep a copy of the slot (Postgres 17 and newer).
     pub(crate) failover: Option<bool>,
-    /// It is such a copy (17 and newer).
+    /// The slot is such a copy (Postgres 17 and newer).
     pub(crate) synced: Option<bool>,
 }
 
 impl SlotRow {
-    /// The server does not have its log any more.
+    /// The slot is invalidated, or the server has removed its WAL.
     pub(crate) fn is_lost(&self) -> bool {
-        self.wal_status.as_deref() == Some("lost") || self.invalidated.is_some()
+        self.lost().is_some()
+    }
+
+    /// Why the slot is lost; `None` if it can be read.
+    pub(crate) fn lost(&self) -> Option<String> {
+        let removed = self.wal_status.as_deref() == Some("lost");
+        let reason = self.invalidated.clone();
+        reason.or_else(|| removed.then(|| "wal_status = lost".to_owned()))
     }
 }
 
-/// Asks for all slots, by name.
-pub(super) fn slots_sql(major: u32) -> String {
-    let news = match major {
+fn select(major: u32) -> String {
+    let by_version = match major {
         ..16 => {
             "NULL AS inactive_since, NULL AS unmoved_since, NULL AS invalidated, NULL AS failover, \
              NULL AS synced"
@@ -65,12 +77,31 @@ pub(super) fn slots_sql(major: u32) -> String {
         }
     };
     format!(
-        "SELECT slot_name, plugin, database, temporary, active_pid, wal_status, restart_lsn, \
-         confirmed_flush_lsn, safe_wal_size, {news}, pg_catalog.pg_wal_lsn_diff(\
+        "SELECT slot_name, slot_type, plugin, database, temporary, active_pid, wal_status, restart_lsn, \
+         confirmed_flush_lsn, safe_wal_size, catalog_xmin, {by_version}, pg_catalog.pg_wal_lsn_diff(\
           CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
           ELSE pg_catalog.pg_current_wal_flush_lsn() END, restart_lsn)::int8 AS retained \
-         FROM pg_catalog.pg_replication_slots ORDER BY slot_name"
+         FROM pg_catalog.pg_replication_slots"
     )
+}
+
+/// A query of all slots, ordered by name.
+pub(super) fn slots_sql(major: u32) -> String {
+    format!("{} ORDER BY slot_name", select(major))
+}
+
+/// A query of one slot.
+pub(super) fn slot_sql(major: u32, name: &str) -> String {
+    format!(
+        "{} WHERE slot_name = {}",
+        select(major),
+        quote_literal(name)
+    )
+}
+
+/// The slot of the first row, if there is one.
+pub(super) fn first_slot(rows: &Rows) -> Option<SlotRow> {
+    rows.first().map(|row| slot_row(&row))
 }
 
 pub(super) fn slot_row(row: &Row<'_>) -> SlotRow {
@@ -79,6 +110,7 @@ pub(super) fn slot_row(row: &Row<'_>) -> SlotRow {
     let bytes = |column| parsed::<i64>(row, column).map(|bytes| u64::try_from(bytes).unwrap_or(0));
     SlotRow {
         name: text(row, "slot_name"),
+        kind: text(row, "slot_type"),
         plugin: optional("plugin"),
         database: optional("database"),
         temporary: is_true(row, "temporary"),
@@ -91,12 +123,13 @@ pub(super) fn slot_row(row: &Row<'_>) -> SlotRow {
         inactive_since: optional("inactive_since"),
         unmoved_since: parsed(row, "unmoved_since").map(PgTimestamp::new),
         invalidated: optional("invalidated"),
+        catalog_xmin: parsed(row, "catalog_xmin"),
         failover: boolean("failover"),
         synced: boolean("synced"),
     }
 }
 
-/// All slots of the server, by name.
+/// Queries all slots of the server, ordered by name.
 pub(crate) async fn slots(session: &mut Session) -> Result<Vec<SlotRow>, Error> {
     let sql = slots_sql(session.server_version().major);
     let rows = session.query(&sql).await?;

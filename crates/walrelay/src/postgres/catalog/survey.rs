@@ -1,17 +1,18 @@
-//! What `walrelay check` reads besides the [`Facts`](super::Facts): limits, rights, other slots, open
-//! transactions. All of it is visible to a role that may only replicate, but for what says otherwise.
+//! What `walrelay check` reads besides the [`Facts`](super::Facts): limits, privileges, other
+//! slots, open transactions. A role that may only replicate can read all of it, unless a field says
+//! otherwise.
 
 use std::collections::BTreeMap;
 
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
 use super::row::{is_true, parsed, text};
 use super::slots::{SlotRow, slot_row, slots_sql};
 use super::{TableFacts, Wanted};
 use crate::postgres::script;
 
-/// Settings that are read, where the server's version has them.
+/// Server settings to read. Those that the server's version lacks are left out.
 const SETTINGS: [&str; 8] = [
     "max_wal_senders",
     "max_replication_slots",
@@ -23,37 +24,39 @@ const SETTINGS: [&str; 8] = [
     "server_version",
 ];
 
-/// How many rows the size of payloads is measured of, about.
+/// About how many rows the largest row size is measured over.
 const SAMPLED_ROWS: u32 = 100_000;
-/// How many blocks at the table's end, and how many rows of these, name topics.
+/// The sample of rows: at most `LAST_ROWS` rows of the table's last `LAST_BLOCKS` blocks.
 const LAST_BLOCKS: u32 = 100;
 const LAST_ROWS: u32 = 1_000;
-/// Longer values name no topic.
+/// Bytes of the longest value in the sample of rows; longer values name no topic.
 const LONGEST_VALUE: u32 = 256;
-/// How long a query of an outbox table may take.
+/// Timeout of a query of an outbox table, in milliseconds.
 const STATEMENT_TIMEOUT_MS: u32 = 3_000;
 
+/// What `walrelay check` reads besides the facts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Survey {
+    /// Value and unit of each setting.
     settings: BTreeMap<String, (String, Option<String>)>,
     pub(crate) role: String,
-    /// The role sees the sessions of other roles: it is a member of `pg_read_all_stats`.
+    /// The role is a member of `pg_read_all_stats`, so it sees the sessions of other roles.
     pub(crate) sees_sessions: bool,
-    /// Walsenders that run, of any role.
+    /// Number of running walsenders, of any role.
     pub(crate) walsenders: u64,
     pub(crate) slots: Vec<SlotRow>,
-    /// Transactions that have written, and so hold back every logical slot.
+    /// Transactions that have written something, and so hold back every logical slot.
     pub(crate) transactions: Vec<Transaction>,
     pub(crate) prepared: Vec<Prepared>,
     pub(crate) publication: Option<PublishedOperations>,
-    /// Of each wanted table that exists.
+    /// The wanted tables that exist.
     pub(crate) tables: Vec<(TableName, TableSurvey)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Transaction {
     pub(crate) pid: i64,
-    /// `None`: the role may not see it.
+    /// Age in seconds; `None` if the role may not see it.
     pub(crate) seconds: Option<u64>,
 }
 
@@ -61,14 +64,15 @@ pub(crate) struct Transaction {
 pub(crate) struct Prepared {
     pub(crate) gid: String,
     pub(crate) database: String,
+    /// Age in seconds.
     pub(crate) seconds: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PublishedOperations {
-    /// Operations that it carries besides `insert`: of `update`, `delete` and `truncate`.
+    /// The published ones of `update`, `delete` and `truncate`.
     pub(crate) others: Vec<&'static str>,
-    /// Changes of partitions are announced as those of their root.
+    /// Changes of partitions are published under the name of their root.
     pub(crate) via_root: bool,
 }
 
@@ -82,7 +86,7 @@ pub(crate) struct TableSurvey {
 }
 
 impl Survey {
-    /// A setting as a number in its own unit.
+    /// A setting as a number, in the setting's own unit.
     pub(crate) fn number(&self, name: &str) -> Option<i64> {
         self.settings.get(name)?.0.parse().ok()
     }
@@ -91,7 +95,7 @@ impl Survey {
         Some(self.settings.get(name)?.0.as_str())
     }
 
-    /// A setting with its unit, as people read it; `None` where it is 0, or unknown to this version.
+    /// A setting with its unit, as text; `None` if it is 0, or unknown to the server's version.
     pub(crate) fn duration(&self, name: &str) -> Option<String> {
         let (value, unit) = self.settings.get(name)?;
         (value != "0").then(|| format!("{value} {}", unit.as_deref().unwrap_or_default()))
@@ -107,55 +111,9 @@ impl Survey {
 
 /// Reads the [`Survey`] in one round trip.
 pub(crate) async fn survey(session: &mut Session, wanted: &Wanted) -> Result<Survey, Error> {
-    let names: Vec<String> = SETTINGS.iter().map(|name| quote_literal(name)).collect();
-    let mut statements = vec![
-        format!(
-            "SELECT name, setting, unit FROM pg_catalog.pg_settings WHERE name IN ({})",
-            names.join(", ")
-        ),
-        "SELECT current_user AS role, \
-         pg_catalog.pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_sessions, \
-         (SELECT count(*) FROM pg_catalog.pg_stat_replication) AS walsenders"
-            .to_owned(),
-        slots_sql(session.server_version().major),
-        "SELECT pid, extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 AS seconds \
-         FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL \
-         AND pid <> pg_catalog.pg_backend_pid() ORDER BY backend_xid::text::int8"
-            .to_owned(),
-        "SELECT gid, database, \
-         extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 AS seconds \
-         FROM pg_catalog.pg_prepared_xacts ORDER BY prepared"
-            .to_owned(),
-        format!(
-            "SELECT pubupdate, pubdelete, pubtruncate, pubviaroot \
-             FROM pg_catalog.pg_publication WHERE pubname = {}",
-            quote_literal(&wanted.publication)
-        ),
-    ];
-    let columns: Vec<String> = wanted
-        .columns
-        .iter()
-        .map(|name| quote_literal(name))
-        .collect();
-    let columns = if columns.is_empty() {
-        "NULL".to_owned()
-    } else {
-        columns.join(", ")
-    };
-    for table in &wanted.tables {
-        statements.push(format!(
-            "SELECT c.relreplident AS identity, EXISTS (SELECT FROM pg_catalog.pg_index i \
-              WHERE i.indrelid = c.oid AND i.indisprimary) AS primary_key, \
-             pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') AND NOT EXISTS (\
-              SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid \
-              AND a.attnum > 0 AND NOT a.attisdropped AND a.attname IN ({columns}) \
-              AND NOT pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT')) AS readable \
-             FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({})",
-            quote_literal(&script::table(table))
-        ));
-    }
+    let statements = statements(session.server_version().major, wanted);
     let mut answers = session.query_all(&statements).await?.into_iter();
-    // One for each statement.
+    // One answer for each statement, in the same order.
     let mut next = || answers.next().unwrap_or_default();
     let mut found = Survey::default();
     for row in next().iter() {
@@ -203,16 +161,101 @@ pub(crate) async fn survey(session: &mut Session, wanted: &Wanted) -> Result<Sur
     Ok(found)
 }
 
-/// What a sample of an outbox table shows.
+/// The statements of [`survey`], in the order in which it reads their answers.
+fn statements(major: u32, wanted: &Wanted) -> Vec<String> {
+    let names = SETTINGS.map(quote_literal);
+    let mut statements = vec![
+        format!(
+            "SELECT name, setting, unit FROM pg_catalog.pg_settings WHERE name IN ({})",
+            names.join(", ")
+        ),
+        "SELECT current_user AS role, \
+         pg_catalog.pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_sessions, \
+         (SELECT count(*) FROM pg_catalog.pg_stat_replication) AS walsenders"
+            .to_owned(),
+        slots_sql(major),
+        "SELECT pid, extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 AS seconds \
+         FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL \
+         AND pid <> pg_catalog.pg_backend_pid() ORDER BY backend_xid::text::int8"
+            .to_owned(),
+        "SELECT gid, database, \
+         extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 AS seconds \
+         FROM pg_catalog.pg_prepared_xacts ORDER BY prepared"
+            .to_owned(),
+        format!(
+            "SELECT pubupdate, pubdelete, pubtruncate, pubviaroot \
+             FROM pg_catalog.pg_publication WHERE pubname = {}",
+            quote_literal(&wanted.publication)
+        ),
+    ];
+    let columns = wanted.columns.iter().map(|name| quote_literal(name));
+    // `IN ()` is a syntax error; `IN (NULL)` finds no column.
+    let columns: Vec<String> = columns.chain(["NULL".to_owned()]).collect();
+    let columns = columns.join(", ");
+    for table in &wanted.tables {
+        statements.push(format!(
+            "SELECT c.relreplident AS identity, EXISTS (SELECT FROM pg_catalog.pg_index i \
+              WHERE i.indrelid = c.oid AND i.indisprimary) AS primary_key, \
+             pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') AND NOT EXISTS (\
+              SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid \
+              AND a.attnum > 0 AND NOT a.attisdropped AND a.attname IN ({columns}) \
+              AND NOT pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT')) AS readable \
+             FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({})",
+            quote_literal(&script::table(table))
+        ));
+    }
+    statements
+}
+
+/// The privileges that the session's role lacks to create the publication, as texts for the user;
+/// empty if none is missing.
+///
+/// Source: the documentation of CREATE PUBLICATION, "Notes": CREATE on the database, and ownership
+/// of each table.
+pub(crate) async fn lacking_to_publish(
+    session: &mut Session,
+    wanted: &Wanted,
+) -> Result<Vec<String>, Error> {
+    let mut lacking = Vec::new();
+    let rows = session
+        .query(
+            "SELECT current_database() AS database, \
+             pg_catalog.has_database_privilege(current_database(), 'CREATE') AS creates",
+        )
+        .await?;
+    if let Some(row) = rows.first()
+        && !is_true(&row, "creates")
+    {
+        lacking.push(format!("CREATE on database {}", text(&row, "database")));
+    }
+    for table in &wanted.tables {
+        let sql = format!(
+            "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({}) \
+             AND NOT pg_catalog.pg_has_role(relowner, 'USAGE')",
+            quote_literal(&script::table(table))
+        );
+        if !session.query(&sql).await?.is_empty() {
+            lacking.push(format!("ownership of table {table}"));
+        }
+    }
+    Ok(lacking)
+}
+
+/// A sample of an outbox table.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Sample {
-    /// The most bytes that the router's columns of one row have together, as text.
+    /// Bytes of the largest row: the router's columns together, as text.
     pub(crate) largest: Option<u64>,
-    /// Some of the rows at the table's end, with its columns in order; long values are left out.
+    /// Rows at the table's end, with the values of its columns in order. `None` for NULL, for long
+    /// values, and for columns that the router does not read.
     pub(crate) rows: Vec<Vec<Option<String>>>,
 }
 
-/// Reads a sample of a table that the role may read, for some seconds at most.
+/// Reads a [`Sample`] of a table that the role may read. `columns`: all columns of the table;
+/// `read`: those that the router reads.
+///
+/// # Errors
+/// Also if a query takes longer than [`STATEMENT_TIMEOUT_MS`].
 pub(crate) async fn sample(
     session: &mut Session,
     name: &TableName,
@@ -220,70 +263,65 @@ pub(crate) async fn sample(
     columns: &[&str],
     read: &[String],
 ) -> Result<Sample, Error> {
-    let of = script::table(name);
+    let from = script::table(name);
     let text = |column: &str| format!("{}::text", quote_ident(column));
-    let sizes = read.iter().map(|column| {
+    let sizes = read
+        .iter()
+        .map(|column| format!("coalesce(octet_length({}), 0)", text(column)));
+    let sizes: Vec<String> = sizes.chain(["0".to_owned()]).collect();
+    let values = columns.iter().map(|column| {
         let text = text(column);
-        format!("coalesce(octet_length({text}), 0)")
-    });
-    let size: Vec<String> = sizes.chain(["0".to_owned()]).collect();
-    let short = columns.iter().map(|column| {
-        let (text, known) = (text(column), read.iter().any(|read| read == column));
-        if known {
+        if read.iter().any(|read| read == column) {
             format!("CASE WHEN octet_length({text}) <= {LONGEST_VALUE} THEN {text} END")
         } else {
             "NULL::text".to_owned()
         }
     });
-    let short: Vec<String> = short.collect();
+    let values: Vec<String> = values.collect();
     let timeout = format!("SET statement_timeout = {STATEMENT_TIMEOUT_MS}");
     session.query(&timeout).await?;
-    let rows = session
-        .query(&format!(
-            "SELECT least(100, {SAMPLED_ROWS} * 100.0 / greatest(reltuples, 1)) AS share, \
-             pg_catalog.pg_relation_size(oid) / current_setting('block_size')::int8 AS blocks \
-             FROM pg_catalog.pg_class WHERE oid = {}::regclass",
-            quote_literal(&of)
-        ))
-        .await?;
-    let row = rows.first();
-    let share: f64 = row
-        .as_ref()
-        .and_then(|row| parsed(row, "share"))
-        .unwrap_or(100.0);
-    let blocks: u32 = row
-        .as_ref()
-        .and_then(|row| parsed(row, "blocks"))
-        .unwrap_or(0);
-    let largest = session
-        .query(&format!(
-            "SELECT max({}) AS largest FROM {of} TABLESAMPLE SYSTEM ({share})",
-            size.join(" + ")
-        ))
-        .await?;
-    // The rows of a partitioned table lie elsewhere.
+    let (percent, blocks) = table_size(session, &from).await?;
+    let largest = format!(
+        "SELECT max({}) AS largest FROM {from} TABLESAMPLE SYSTEM ({percent})",
+        sizes.join(" + ")
+    );
+    let largest = session.query(&largest).await?;
+    // A partitioned table has no blocks of its own.
     let end = match blocks.checked_sub(LAST_BLOCKS) {
         Some(first) if table.kind == "r" && first > 0 => {
             format!("WHERE ctid >= '({first},0)'::tid ")
         }
         _ => String::new(),
     };
-    let rows = session
-        .query(&format!(
-            "SELECT {} FROM {of} {end}LIMIT {LAST_ROWS}",
-            short.join(", ")
-        ))
-        .await?;
+    let rows = format!(
+        "SELECT {} FROM {from} {end}LIMIT {LAST_ROWS}",
+        values.join(", ")
+    );
+    let rows = session.query(&rows).await?;
     session.query("RESET statement_timeout").await?;
+    let values = |row: Row<'_>| {
+        (0..columns.len())
+            .map(|at| row.get(at).map(str::to_owned))
+            .collect()
+    };
     Ok(Sample {
         largest: largest.first().and_then(|row| parsed(&row, "largest")),
-        rows: rows
-            .iter()
-            .map(|row| {
-                (0..columns.len())
-                    .map(|at| row.get(at).map(str::to_owned))
-                    .collect()
-            })
-            .collect(),
+        rows: rows.iter().map(values).collect(),
     })
+}
+
+/// The percentage of a table that holds about [`SAMPLED_ROWS`] rows, and the table's number of
+/// blocks.
+async fn table_size(session: &mut Session, table: &str) -> Result<(f64, u32), Error> {
+    let sql = format!(
+        "SELECT least(100, {SAMPLED_ROWS} * 100.0 / greatest(reltuples, 1)) AS percent, \
+         pg_catalog.pg_relation_size(oid) / current_setting('block_size')::int8 AS blocks \
+         FROM pg_catalog.pg_class WHERE oid = {}::regclass",
+        quote_literal(table)
+    );
+    let rows = session.query(&sql).await?;
+    let row = rows.first();
+    let percent = row.as_ref().and_then(|row| parsed(row, "percent"));
+    let blocks = row.as_ref().and_then(|row| parsed(row, "blocks"));
+    Ok((percent.unwrap_or(100.0), blocks.unwrap_or(0)))
 }

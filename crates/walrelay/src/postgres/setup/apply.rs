@@ -1,4 +1,4 @@
-//! Carrying out a [`Plan`]: publication and slot are created, or replaced.
+//! Carries out a [`Plan`]: creates or replaces publication and slot.
 
 use std::time::Duration;
 
@@ -12,38 +12,38 @@ use crate::postgres::deadline::{bounded, bounded_by};
 use crate::postgres::error::{Gap, PostgresError, SetupError};
 use crate::postgres::script;
 
-/// How long another relay may take to set up the same slot: before Postgres creates a slot, it waits for
-/// open transactions.
+/// How long another relay may take to set up the same slot. Postgres waits for open transactions
+/// before it creates a slot.
 const LOCK_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Locks the setup of this slot until [`unlock_setup`] or the end of the session. Of two relays that start
-/// at the same time, one would otherwise find a publication without a slot, which looks like a slot that
-/// was dropped.
+/// Locks the setup of this slot until [`unlock_setup`] or the end of the session. Without the lock,
+/// of two relays that start at the same time one could find the publication without the slot, and
+/// take the slot for dropped.
 pub(crate) async fn lock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
-    let sql = format!("SELECT pg_catalog.pg_advisory_lock({})", key(slot));
+    let sql = format!("SELECT pg_catalog.pg_advisory_lock({})", lock_key(slot));
     control.query(&sql).await.map(drop)
 }
 
 pub(crate) async fn unlock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
-    let sql = format!("SELECT pg_catalog.pg_advisory_unlock({})", key(slot));
+    let sql = format!("SELECT pg_catalog.pg_advisory_unlock({})", lock_key(slot));
     control.query(&sql).await.map(drop)
 }
 
-fn key(slot: &str) -> String {
+fn lock_key(slot: &str) -> String {
     let name = quote_literal(&format!("walrelay slot {slot}"));
     format!("pg_catalog.hashtextextended({name}, 0)")
 }
 
-/// What [`prepare`] came to.
+/// The result of [`prepare`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Prepared {
-    /// A gap that was accepted.
+    /// The gap that was accepted.
     pub(crate) gap: Option<Gap>,
-    /// There is no slot, and a snapshot is to be read before it is made. The setup is locked still.
+    /// A snapshot is to be read before the slot is created. The setup is still locked.
     pub(crate) snapshot: bool,
 }
 
-/// Plans and carries out the plan.
+/// Plans the setup, and carries out the plan under the setup lock.
 pub(crate) async fn prepare(
     wanted: &Wanted,
     moment: Moment,
@@ -56,7 +56,7 @@ pub(crate) async fn prepare(
             log_notes(&plan.notes);
             return Ok(Prepared::default());
         }
-        // Another relay may be about to create the slot.
+        // Another relay may be about to create the slot: plan again under the lock.
         Ok(_) | Err(SetupError::SlotMissing { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -70,7 +70,35 @@ pub(crate) async fn prepare(
         gap,
     } = plan(wanted, &facts, moment)?;
     log_notes(&notes);
-    let mut begins = None;
+    let snapshot = actions.contains(&Action::Snapshot);
+    let slot_start = carry_out(actions, wanted, control, replication).await?;
+    if snapshot {
+        // The lock is held until the slot exists.
+        return Ok(Prepared { gap, snapshot });
+    }
+    unlock_setup(control, slot).await?;
+    let gap = gap.map(|gap| Gap {
+        to: slot_start.or(gap.to),
+        ..gap
+    });
+    if let Some(gap) = gap {
+        warn!(
+            slot,
+            "accepted by --accept-gap: what was committed {gap} is not relayed"
+        );
+    }
+    Ok(Prepared { gap, snapshot })
+}
+
+/// Carries out the actions. Returns the start of the new slot, if one was created.
+async fn carry_out(
+    actions: Vec<Action>,
+    wanted: &Wanted,
+    control: &mut Session,
+    replication: &mut Session,
+) -> Result<Option<Lsn>, PostgresError> {
+    let slot = wanted.slot.as_str();
+    let mut slot_start = None;
     let mut published = false;
     for action in actions {
         match action {
@@ -86,17 +114,12 @@ pub(crate) async fn prepare(
             Action::RecreateSlot => {
                 control.query(&script::drop_slot(slot)).await?;
                 warn!(slot, "dropped the slot, which was lost");
-                begins = Some(create_slot(wanted, replication).await?);
+                slot_start = Some(create_slot(wanted, replication).await?);
             }
-            // The last action of its plan. The lock is held until the slot is there.
-            Action::Snapshot => {
-                return Ok(Prepared {
-                    gap,
-                    snapshot: true,
-                });
-            }
+            // The caller reads the snapshot.
+            Action::Snapshot => {}
             Action::CreateSlot => match create_slot(wanted, replication).await {
-                Ok(consistent_point) => begins = Some(consistent_point),
+                Ok(consistent_point) => slot_start = Some(consistent_point),
                 Err(error) => {
                     if published {
                         drop_publication(wanted, control).await;
@@ -106,21 +129,7 @@ pub(crate) async fn prepare(
             },
         }
     }
-    unlock_setup(control, slot).await?;
-    let gap = gap.map(|gap| Gap {
-        to: begins.or(gap.to),
-        ..gap
-    });
-    if let Some(gap) = gap {
-        warn!(
-            slot,
-            "accepted by --accept-gap: what was committed {gap} is not relayed"
-        );
-    }
-    Ok(Prepared {
-        gap,
-        snapshot: false,
-    })
+    Ok(slot_start)
 }
 
 fn log_notes(notes: &[String]) {
@@ -131,7 +140,7 @@ fn log_notes(notes: &[String]) {
 
 async fn create_slot(wanted: &Wanted, replication: &mut Session) -> Result<Lsn, Error> {
     let slot = wanted.slot.as_str();
-    // This takes as long as the oldest transaction that is open now, so it has no deadline.
+    // Postgres waits for all transactions that are open now, so there is no deadline.
     info!(
         slot,
         "creating the slot: Postgres waits for open transactions first"
@@ -149,7 +158,8 @@ async fn create_slot(wanted: &Wanted, replication: &mut Session) -> Result<Lsn, 
     Ok(created.consistent_point)
 }
 
-/// A publication without its slot would look as if somebody had dropped the slot.
+/// Drops the publication again. A publication without its slot would look as if the slot had been
+/// dropped.
 async fn drop_publication(wanted: &Wanted, control: &mut Session) {
     let sql = format!("DROP PUBLICATION {}", quote_ident(&wanted.publication));
     if let Err(error) = control.query(&sql).await

@@ -1,4 +1,4 @@
-//! Publication and slot: what has to be created before a stream, and creating it.
+//! Setup of publication and slot: plans what has to be created before a stream, and creates it.
 
 mod apply;
 mod plan;

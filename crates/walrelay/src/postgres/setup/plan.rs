@@ -4,23 +4,23 @@ use walrelay_relay::TableName;
 use crate::postgres::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
 use crate::postgres::error::{Gap, SetupError};
 
-/// When the database is inspected. The moment decides what a slot that is missing or lost means.
+/// When the database is inspected. It decides what a missing or lost slot means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// `walrelay init`: what is missing is to be created.
+    /// `walrelay init`: missing objects are to be created.
     Init,
     /// A process prints the events of a copy of the slot. Only a temporary slot may be created.
     Print,
-    /// A process starts.
+    /// A relay starts.
     Start {
-        /// The last position known to be relayed before.
+        /// The last position known to be relayed by an earlier process.
         known: Option<Lsn>,
-        /// A gap is to be accepted.
+        /// A gap is accepted (`--accept-gap`).
         accept_gap: bool,
     },
-    /// A process has streamed from the slot already.
+    /// This process has already streamed from the slot.
     Relayed {
-        /// The position that it has relayed.
+        /// The position up to which it has relayed.
         upto: Lsn,
     },
 }
@@ -36,35 +36,35 @@ impl Moment {
     }
 }
 
-/// Something to create, in the order of a [`Plan`].
+/// An object to create. A [`Plan`] lists actions in the order of their execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The publication, insert-only, for the wanted tables. Before the slot: what the slot decodes
-    /// must be published from its first position on.
+    /// Create the publication, insert-only, for the wanted tables. Comes before the slot, because
+    /// the publication must exist at the slot's first position.
     CreatePublication,
-    /// The slot.
+    /// Create the slot.
     CreateSlot,
-    /// The rows that are there are read, and the slot is made when all of them are acknowledged.
+    /// Read the existing rows, and create the slot when all of them are acknowledged.
     Snapshot,
-    /// The slot is lost: drops it and creates it anew.
+    /// Drop the lost slot and create it again.
     RecreateSlot,
 }
 
-/// What to do before streaming.
+/// The actions before streaming, with findings and the accepted gap.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
-    /// To create.
     pub(crate) actions: Vec<Action>,
-    /// Findings that stop nothing.
+    /// Findings to log as warnings.
     pub(crate) notes: Vec<String>,
-    /// The accepted range that is not relayed.
+    /// The accepted gap.
     pub(crate) gap: Option<Gap>,
 }
 
-/// Compares what is wanted with what is there.
+/// Compares the wanted setup with the facts.
 ///
-/// The publication marks a database in which a relay was set up. A slot that is missing there was dropped or
-/// never created. The catalogs do not tell which, so the slot is not created silently.
+/// The publication marks a database in which a relay was set up. If it exists without the slot, the
+/// slot was dropped or never created. The catalogs do not show which, so the slot is not created
+/// silently.
 pub(crate) fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     wal_level(facts)?;
     failover_known(wanted, facts)?;
@@ -72,7 +72,7 @@ pub(crate) fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Pla
         self::table(wanted, name, table.as_ref())?;
     }
     let mut plan = Plan::default();
-    // The publication first, see `Action`.
+    // The publication comes first, see `Action`.
     publication(wanted, facts, moment, &mut plan)?;
     slot(wanted, facts, moment, &mut plan)?;
     Ok(plan)
@@ -86,7 +86,7 @@ pub(crate) fn wal_level(facts: &Facts) -> Result<(), SetupError> {
     }
 }
 
-/// Failover slots need a server that knows them.
+/// Checks that the server supports failover slots, if one is wanted.
 pub(crate) fn failover_known(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
     if wanted.failover && facts.server.major < 17 {
         return Err(SetupError::FailoverTooOld(facts.server.major));
@@ -94,7 +94,7 @@ pub(crate) fn failover_known(wanted: &Wanted, facts: &Facts) -> Result<(), Setup
     Ok(())
 }
 
-/// One wanted table: it exists, can be published, and has the columns that the router reads.
+/// Checks that a wanted table exists, can be published, and has the columns that the router reads.
 pub(crate) fn table(
     wanted: &Wanted,
     name: &TableName,
@@ -106,33 +106,36 @@ pub(crate) fn table(
     if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
         return Err(SetupError::TableKind(name.clone()));
     }
-    let missing = columns_missing(wanted, &table.columns);
+    let columns = table.columns.iter();
+    let present: Vec<String> = columns.map(|column| column.name.clone()).collect();
+    let missing = columns_missing(wanted, &present);
     if missing.is_empty() {
         return Ok(());
     }
     Err(SetupError::ColumnsMissing {
         table: name.clone(),
         missing,
-        present: table.columns.clone(),
+        present,
         by_templates: wanted.by_templates,
     })
 }
 
-/// The columns that the router reads and `present` lacks.
+/// The columns that the router reads and that are not in `present`.
 fn columns_missing(wanted: &Wanted, present: &[String]) -> Vec<String> {
     let columns = wanted.columns.iter();
     let missing = columns.filter(|column| !present.contains(column));
     missing.cloned().collect()
 }
 
-fn no_slot(
+/// Plans for a missing slot.
+fn missing_slot(
     wanted: &Wanted,
     facts: &Facts,
     moment: Moment,
     plan: &mut Plan,
 ) -> Result<(), SetupError> {
     let slot = wanted.slot.clone();
-    // The slot is on the primary, which is not found yet.
+    // The slot is on the primary. This is a standby.
     if facts.server.in_recovery {
         return Err(SetupError::Standby(slot));
     }
@@ -141,8 +144,9 @@ fn no_slot(
         to: facts.server.wal_end,
     };
     let set_up = facts.publication.is_some();
-    // A slot that is missing beside its publication may have been dropped. A snapshot that was interrupted looks
-    // the same. To read all rows again is right for both, if some that were relayed and deleted are left out.
+    // A publication without its slot means that the slot was dropped, or that a snapshot was
+    // interrupted. Reading all rows again is right for both: it repeats rows, and leaves out only
+    // rows that were deleted.
     let snapshot = wanted.snapshot.is_some() && moment.known().is_none();
     match moment {
         Moment::Start { .. } if snapshot => {
@@ -188,7 +192,7 @@ fn no_slot(
     Ok(())
 }
 
-/// Compares the slot with what is wanted; adds to the plan what has to be created, and notes.
+/// Checks the slot. Adds actions and notes to the plan.
 pub(crate) fn slot(
     wanted: &Wanted,
     facts: &Facts,
@@ -197,7 +201,7 @@ pub(crate) fn slot(
 ) -> Result<(), SetupError> {
     let name = &wanted.slot;
     let Some(slot) = &facts.slot else {
-        return no_slot(wanted, facts, moment, plan);
+        return missing_slot(wanted, facts, moment, plan);
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none");
     if slot.kind != "logical" || plugin != "pgoutput" {
@@ -217,7 +221,7 @@ pub(crate) fn slot(
     }
     if let Some(reason) = slot.lost() {
         let gap = Gap {
-            // The relayed position may be ahead of the slot's.
+            // The relayed position may be ahead of the slot's confirmed one.
             from: moment.known().max(slot.confirmed),
             to: facts.server.wal_end,
         };
@@ -239,7 +243,7 @@ pub(crate) fn slot(
              copy of it"
         ));
     }
-    // To a relay that starts, the server reports a busy slot itself.
+    // A starting relay learns of a busy slot from START_REPLICATION.
     if moment == Moment::Init
         && let Some(pid) = slot.active_pid
     {
@@ -249,6 +253,7 @@ pub(crate) fn slot(
     Ok(())
 }
 
+/// Checks the publication. Adds actions and notes to the plan.
 fn publication(
     wanted: &Wanted,
     facts: &Facts,
@@ -270,7 +275,7 @@ fn publication(
     Ok(())
 }
 
-/// What a missing publication means.
+/// Plans for a missing publication.
 pub(crate) fn no_publication(
     wanted: &Wanted,
     facts: &Facts,
@@ -278,8 +283,8 @@ pub(crate) fn no_publication(
     plan: &mut Plan,
 ) -> Result<(), SetupError> {
     let name = &wanted.publication;
-    // Postgres decodes with the catalogs of the time of each change: rows committed while there
-    // was no publication are not carried, whatever is created now.
+    // Postgres decodes each change with the catalogs of its time. Rows committed while there was no
+    // publication are not carried, even if it is created now.
     if facts.slot.is_some() {
         return Err(SetupError::PublicationGone {
             publication: name.clone(),
@@ -293,7 +298,7 @@ pub(crate) fn no_publication(
     Ok(())
 }
 
-/// The publication carries inserts.
+/// Checks that the publication carries inserts.
 pub(crate) fn carries_inserts(
     wanted: &Wanted,
     publication: &PublicationFacts,
@@ -305,7 +310,7 @@ pub(crate) fn carries_inserts(
     Err(SetupError::PublicationWithoutInsert(name))
 }
 
-/// The publication carries the wanted tables and no others.
+/// Checks that the publication carries the wanted tables and no others.
 pub(crate) fn carries_tables(
     wanted: &Wanted,
     publication: &PublicationFacts,
@@ -339,7 +344,7 @@ pub(crate) fn carries_tables(
     Ok(())
 }
 
-/// The column lists of the publication have the columns that the router reads.
+/// Checks that the publication's column lists have the columns that the router reads.
 pub(crate) fn carries_columns(
     wanted: &Wanted,
     publication: &PublicationFacts,

@@ -3,7 +3,7 @@ use walrelay_relay::TableName;
 
 use super::*;
 use crate::postgres::catalog::{
-    Facts, PublicationFacts, PublishedTable, ServerFacts, SlotFacts, TableFacts, Wanted,
+    ColumnFacts, Facts, PublicationFacts, PublishedTable, ServerFacts, SlotRow, TableFacts, Wanted,
 };
 use crate::postgres::error::{Gap, SetupError};
 use crate::postgres::snapshot::Selection;
@@ -35,7 +35,16 @@ fn wanted() -> Wanted {
     }
 }
 
-/// Everything as it should be.
+fn text_column(name: String) -> ColumnFacts {
+    ColumnFacts {
+        name,
+        type_oid: 25,
+        modifier: -1,
+        ..ColumnFacts::default()
+    }
+}
+
+/// Facts of a complete setup.
 fn facts() -> Facts {
     Facts {
         server: ServerFacts {
@@ -51,11 +60,10 @@ fn facts() -> Facts {
         tables: vec![(
             outbox(),
             Some(TableFacts {
-                columns: columns(),
-                types: vec![(25, -1); columns().len()],
-                generated: Vec::new(),
                 kind: "r".into(),
                 permanent: true,
+                columns: columns().into_iter().map(text_column).collect(),
+                ..TableFacts::default()
             }),
         )],
         publication: Some(PublicationFacts {
@@ -66,32 +74,52 @@ fn facts() -> Facts {
                 row_filter: None,
             }],
         }),
-        slot: Some(SlotFacts {
+        slot: Some(SlotRow {
             kind: "logical".into(),
             plugin: Some("pgoutput".into()),
             database: Some("app".into()),
-            active_pid: None,
             confirmed: "0/10".parse().ok(),
             restart: "0/8".parse().ok(),
             wal_status: Some("reserved".into()),
-            safe_wal_size: None,
-            invalidated: None,
             catalog_xmin: Some(751),
             failover: Some(false),
+            ..SlotRow::default()
         }),
     }
 }
 
-const FIRST: Moment = Moment::Start {
-    known: None,
-    accept_gap: false,
-};
+fn slot(facts: &mut Facts) -> &mut SlotRow {
+    facts.slot.as_mut().expect("a slot")
+}
+
+fn publication(facts: &mut Facts) -> &mut PublicationFacts {
+    facts.publication.as_mut().expect("a publication")
+}
+
+fn table(facts: &mut Facts) -> &mut TableFacts {
+    facts.tables[0].1.as_mut().expect("a table")
+}
+
+const FIRST: Moment = start(None, false);
+
+const fn start(known: Option<Lsn>, accept_gap: bool) -> Moment {
+    Moment::Start { known, accept_gap }
+}
+
+/// Facts before the first setup.
+fn bare() -> Facts {
+    Facts {
+        publication: None,
+        slot: None,
+        ..facts()
+    }
+}
 
 fn at(lsn: &str) -> Option<Lsn> {
     lsn.parse().ok()
 }
 
-fn later() -> Moment {
+fn relayed() -> Moment {
     Moment::Relayed {
         upto: "0/20".parse().expect("a position"),
     }
@@ -106,19 +134,14 @@ fn refused(change: impl Fn(&mut Wanted, &mut Facts)) -> &'static str {
 }
 
 #[test]
-fn nothing_to_do_where_all_is_there() {
+fn a_complete_setup_needs_no_action() {
     assert_eq!(plan(&wanted(), &facts(), FIRST), Ok(Plan::default()));
-    assert_eq!(plan(&wanted(), &facts(), later()), Ok(Plan::default()));
+    assert_eq!(plan(&wanted(), &facts(), relayed()), Ok(Plan::default()));
 }
 
 #[test]
 fn the_publication_is_created_before_the_slot() {
-    let bare = Facts {
-        publication: None,
-        slot: None,
-        ..facts()
-    };
-    let plan = plan(&wanted(), &bare, FIRST).expect("may be created");
+    let plan = plan(&wanted(), &bare(), FIRST).expect("may be created");
     assert_eq!(
         plan.actions,
         [Action::CreatePublication, Action::CreateSlot]
@@ -132,8 +155,7 @@ fn without_slot() -> Facts {
     }
 }
 
-/// The publication says that a relay was set up here: then nobody but `init` makes a slot without
-/// being told to.
+/// The publication shows that a relay was set up here. Then only `init` creates the slot silently.
 #[test]
 fn a_slot_that_is_missing_beside_its_publication_is_not_created_silently() {
     let error = plan(&wanted(), &without_slot(), FIRST).expect_err("it may have been dropped");
@@ -157,21 +179,14 @@ fn a_slot_that_is_missing_beside_its_publication_is_not_created_silently() {
 
 #[test]
 fn a_known_position_forbids_to_create_the_slot_even_without_a_publication() {
-    let bare = Facts {
-        publication: None,
-        ..without_slot()
-    };
-    let moment = |accept_gap| Moment::Start {
-        known: at("0/30"),
-        accept_gap,
-    };
+    let moment = |accept_gap| start(at("0/30"), accept_gap);
     let gap = Gap {
         from: at("0/30"),
         to: at("0/90"),
     };
-    let error = plan(&wanted(), &bare, moment(false)).expect_err("it is gone");
+    let error = plan(&wanted(), &bare(), moment(false)).expect_err("it is gone");
     assert!(error.to_string().contains("from 0/30 to 0/90"), "{error}");
-    let plan = plan(&wanted(), &bare, moment(true)).expect("accepted");
+    let plan = plan(&wanted(), &bare(), moment(true)).expect("accepted");
     assert_eq!(
         plan.actions,
         [Action::CreatePublication, Action::CreateSlot]
@@ -180,48 +195,34 @@ fn a_known_position_forbids_to_create_the_slot_even_without_a_publication() {
 }
 
 #[test]
-fn an_accepted_gap_makes_the_slot_whatever_may_be_created_otherwise() {
-    let moment = Moment::Start {
-        known: None,
-        accept_gap: true,
-    };
+fn an_accepted_gap_creates_the_slot_even_without_create() {
     let strict = Wanted {
         create: false,
         ..wanted()
     };
-    let plan = plan(&strict, &without_slot(), moment).expect("accepted");
+    let plan = plan(&strict, &without_slot(), start(None, true)).expect("accepted");
     assert_eq!(plan.actions, [Action::CreateSlot]);
     assert!(plan.gap.is_some());
 }
 
 #[test]
-fn accepting_gaps_changes_nothing_where_there_is_none() {
-    let moment = |known| Moment::Start {
-        known,
-        accept_gap: true,
-    };
-    assert_eq!(
-        plan(&wanted(), &facts(), moment(at("0/30"))),
-        Ok(Plan::default())
-    );
-    let bare = Facts {
-        publication: None,
-        ..without_slot()
-    };
-    let plan = plan(&wanted(), &bare, moment(None)).expect("the first day");
+fn accepting_gaps_changes_nothing_without_a_gap() {
+    let known = start(at("0/30"), true);
+    assert_eq!(plan(&wanted(), &facts(), known), Ok(Plan::default()));
+    let plan = plan(&wanted(), &bare(), start(None, true)).expect("the first day");
     assert_eq!(plan.gap, None);
 }
 
 #[test]
-fn a_slot_that_was_relayed_is_never_created_anew() {
-    let error = plan(&wanted(), &without_slot(), later()).expect_err("it is gone");
+fn a_slot_that_was_relayed_is_never_recreated() {
+    let error = plan(&wanted(), &without_slot(), relayed()).expect_err("it is gone");
     assert_eq!(error.id(), "slot-gone");
     assert!(error.to_string().contains("from 0/20 to 0/90"), "{error}");
 }
 
-/// Each version has its own way to say that a slot is lost.
+/// Each major version reports a lost slot in its own way.
 #[test]
-fn a_lost_slot_is_replaced_only_when_somebody_accepts_the_gap() {
+fn a_lost_slot_is_replaced_only_if_the_gap_is_accepted() {
     for (wal_status, invalidated) in [
         (Some("lost"), None),
         (Some("lost"), Some("wal_removed")),
@@ -229,16 +230,14 @@ fn a_lost_slot_is_replaced_only_when_somebody_accepts_the_gap() {
         (None, Some("conflicting with recovery")),
     ] {
         let mut facts = facts();
-        let slot = facts.slot.as_mut().expect("a slot");
-        slot.wal_status = wal_status.map(str::to_owned);
-        slot.invalidated = invalidated.map(str::to_owned);
-        let start = |known, accept_gap| Moment::Start { known, accept_gap };
-        // From the later of what is known and what the slot says.
+        slot(&mut facts).wal_status = wal_status.map(str::to_owned);
+        slot(&mut facts).invalidated = invalidated.map(str::to_owned);
+        // The gap begins at the later of the relayed and the slot's position.
         for (moment, from) in [
             (FIRST, "from 0/10 to 0/90"),
             (start(at("0/30"), false), "from 0/30 to 0/90"),
             (start(at("0/5"), false), "from 0/10 to 0/90"),
-            (later(), "from 0/20 to 0/90"),
+            (relayed(), "from 0/20 to 0/90"),
             (Moment::Init, "from 0/10 to 0/90"),
         ] {
             let error = plan(&wanted(), &facts, moment).expect_err("it is lost");
@@ -261,23 +260,19 @@ fn a_lost_slot_is_replaced_only_when_somebody_accepts_the_gap() {
     }
 }
 
-/// What is dropped is a slot of this relay, and nobody else's.
+/// Only a slot of this relay is dropped.
 #[test]
-fn a_lost_slot_of_somebody_else_is_not_replaced() {
-    let accept = Moment::Start {
-        known: None,
-        accept_gap: true,
-    };
+fn a_lost_slot_of_another_consumer_is_not_replaced() {
     for (plugin, database, id) in [
         ("wal2json", "app", "slot-plugin"),
         ("pgoutput", "other", "slot-database"),
     ] {
         let mut facts = facts();
-        let slot = facts.slot.as_mut().expect("a slot");
+        let slot = slot(&mut facts);
         slot.wal_status = Some("lost".into());
         slot.plugin = Some(plugin.into());
         slot.database = Some(database.into());
-        let error = plan(&wanted(), &facts, accept).expect_err("not ours");
+        let error = plan(&wanted(), &facts, start(None, true)).expect_err("not ours");
         assert_eq!(error.id(), id);
     }
 }
@@ -291,7 +286,7 @@ fn failover_slots_need_17() {
     let mut facts = facts();
     let notes = plan(&wanted, &facts, FIRST).expect("fine").notes;
     assert!(notes[0].contains("no failover slot"), "{notes:?}");
-    facts.slot.as_mut().expect("a slot").failover = Some(true);
+    slot(&mut facts).failover = Some(true);
     assert_eq!(plan(&wanted, &facts, FIRST), Ok(Plan::default()));
     facts.server.major = 16;
     let error = plan(&wanted, &facts, FIRST).expect_err("too old");
@@ -299,45 +294,9 @@ fn failover_slots_need_17() {
 }
 
 #[test]
-fn a_publication_is_not_created_behind_an_existing_slot() {
-    assert_eq!(
-        refused(|_, facts| facts.publication = None),
-        "publication-gone"
-    );
-}
-
-#[test]
-fn nothing_is_created_when_that_is_switched_off() {
-    assert_eq!(
-        refused(|wanted, facts| {
-            wanted.create = false;
-            facts.slot = None;
-        }),
-        "slot-missing"
-    );
-    assert_eq!(
-        refused(|wanted, facts| {
-            wanted.create = false;
-            facts.slot = None;
-            facts.publication = None;
-        }),
-        "publication-missing"
-    );
-}
-
-#[test]
-fn each_thing_that_is_wrong_has_its_own_word() {
+fn each_error_has_its_own_id() {
     type Change = fn(&mut Wanted, &mut Facts);
-    fn slot(facts: &mut Facts) -> &mut SlotFacts {
-        facts.slot.as_mut().expect("a slot")
-    }
-    fn publication(facts: &mut Facts) -> &mut PublicationFacts {
-        facts.publication.as_mut().expect("a publication")
-    }
-    fn table(facts: &mut Facts) -> &mut TableFacts {
-        facts.tables[0].1.as_mut().expect("a table")
-    }
-    let cases: [(Change, &str); 14] = [
+    let cases: [(Change, &str); 16] = [
         (
             |_, facts| facts.server.wal_level = "replica".into(),
             "wal-level",
@@ -392,6 +351,15 @@ fn each_thing_that_is_wrong_has_its_own_word() {
             },
             "slot-missing",
         ),
+        (
+            |wanted, facts| {
+                wanted.create = false;
+                *facts = bare();
+            },
+            "publication-missing",
+        ),
+        // A publication is not created behind an existing slot.
+        (|_, facts| facts.publication = None, "publication-gone"),
     ];
     for (change, id) in cases {
         assert_eq!(refused(change), id);
@@ -400,10 +368,10 @@ fn each_thing_that_is_wrong_has_its_own_word() {
 
 #[test]
 fn a_slot_is_neither_created_nor_missed_on_a_standby() {
-    for moment in [FIRST, later(), Moment::Init] {
+    for moment in [FIRST, relayed(), Moment::Init] {
         let mut facts = facts();
         facts.server.in_recovery = true;
-        // A slot that is there may be read: since 16 a standby decodes.
+        // A slot on the standby can be read: since Postgres 16 a standby decodes.
         assert_eq!(plan(&wanted(), &facts, moment), Ok(Plan::default()));
         facts.slot = None;
         let error = plan(&wanted(), &facts, moment).expect_err("it is on the primary");
@@ -412,19 +380,18 @@ fn a_slot_is_neither_created_nor_missed_on_a_standby() {
 }
 
 #[test]
-fn servers_without_column_lists_are_taken_at_their_word() {
+fn without_column_lists_all_columns_count_as_published() {
     let mut facts = facts();
-    facts.publication.as_mut().expect("a publication").tables[0].columns = None;
+    publication(&mut facts).tables[0].columns = None;
     assert_eq!(plan(&wanted(), &facts, FIRST), Ok(Plan::default()));
 }
 
 #[test]
 fn a_row_filter_and_a_reader_are_noted() {
     let mut facts = facts();
-    facts.publication.as_mut().expect("a publication").tables[0].row_filter =
-        Some("(id > 1)".into());
-    facts.slot.as_mut().expect("a slot").active_pid = Some(42);
-    // A relay that starts says by itself that it stands by.
+    publication(&mut facts).tables[0].row_filter = Some("(id > 1)".into());
+    slot(&mut facts).active_pid = Some(42);
+    // A starting relay reports itself that it stands by.
     let of_run = plan(&wanted(), &facts, FIRST).expect("fine").notes;
     assert_eq!(of_run.len(), 1, "{of_run:?}");
     let notes = plan(&wanted(), &facts, Moment::Init).expect("fine").notes;
@@ -436,7 +403,7 @@ fn a_row_filter_and_a_reader_are_noted() {
 }
 
 #[test]
-fn what_is_sent_is_what_the_publication_carries() {
+fn sent_columns_are_those_that_the_publication_carries() {
     let mut facts = facts();
     let sent = |facts: &Facts| -> Vec<String> {
         let table = facts.tables[0].1.as_ref().expect("a table");
@@ -449,19 +416,16 @@ fn what_is_sent_is_what_the_publication_carries() {
     };
     assert_eq!(sent(&facts), columns());
     let some = columns().split_off(1);
-    if let Some(publication) = &mut facts.publication {
-        publication.tables[0].columns = Some(some.clone());
-    }
+    publication(&mut facts).tables[0].columns = Some(some.clone());
     assert_eq!(sent(&facts), some);
-    // Before 15, or before there is one: all but what is generated.
+    // Before Postgres 15, or without a publication: all columns except generated ones.
     facts.publication = None;
-    if let Some(table) = &mut facts.tables[0].1 {
-        table.generated = columns()[..1].to_vec();
-    }
+    table(&mut facts).columns[0].generated = true;
     assert_eq!(sent(&facts), some);
 }
 
-/// A snapshot comes where nothing is known to be relayed. Beside a publication it may be one that was interrupted.
+/// A snapshot is planned if no relayed position is known. If the publication exists, an earlier
+/// snapshot may have been interrupted.
 #[test]
 fn a_snapshot_comes_before_the_slot() {
     let wanted = Wanted {
@@ -469,10 +433,10 @@ fn a_snapshot_comes_before_the_slot() {
         ..wanted()
     };
     let mut facts = facts();
-    // With a slot it is complete.
+    // If the slot exists, the snapshot is complete.
     assert_eq!(plan(&wanted, &facts, FIRST), Ok(Plan::default()));
     facts.slot = None;
-    let begun = plan(&wanted, &facts, FIRST).expect("anew");
+    let begun = plan(&wanted, &facts, FIRST).expect("a snapshot");
     assert_eq!(begun.actions, [Action::Snapshot]);
     assert!(begun.notes[0].contains("was dropped"), "{:?}", begun.notes);
     let uncreated = Wanted {
@@ -480,21 +444,18 @@ fn a_snapshot_comes_before_the_slot() {
         ..wanted.clone()
     };
     assert_eq!(
-        plan(&uncreated, &facts, FIRST).expect("anew").actions,
+        plan(&uncreated, &facts, FIRST).expect("a snapshot").actions,
         [Action::Snapshot]
     );
-    // A position that was relayed, by a state file or by this process: the slot was dropped.
-    let known = |accept_gap| Moment::Start {
-        known: at("0/20"),
-        accept_gap,
-    };
+    // A relayed position is known, from a state file or this process: the slot was dropped.
+    let known = |accept_gap| start(at("0/20"), accept_gap);
     let error = plan(&wanted, &facts, known(false)).expect_err("dropped");
     assert_eq!(error.id(), "slot-missing");
     let accepted = plan(&wanted, &facts, known(true)).expect("accepted");
     assert_eq!(accepted.actions, [Action::CreateSlot]);
-    let error = plan(&wanted, &facts, later()).expect_err("dropped");
+    let error = plan(&wanted, &facts, relayed()).expect_err("dropped");
     assert_eq!(error.id(), "slot-gone");
-    // `init` leaves it to the relay; what only prints reads no rows.
+    // `init` leaves the snapshot to the relay, and printing reads no rows.
     let init = plan(&wanted, &facts, Moment::Init).expect("later");
     assert!(init.actions.is_empty() && init.notes[0].contains("walrelay run"));
     let print = plan(&wanted, &facts, Moment::Print).expect("from now on");

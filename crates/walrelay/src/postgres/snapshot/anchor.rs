@@ -1,7 +1,7 @@
-//! The session that exports a snapshot.
+//! [`Anchor`]: the session that exports a snapshot.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Deserialize;
 use tracing::info;
@@ -13,41 +13,42 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, SlotOptions, quo
 
 use super::query::{self, Group};
 use super::{RowStream, Selection, SnapshotProgress};
+use crate::postgres::catalog::row::{parsed, text};
 use crate::postgres::catalog::{PublishedTable, describe, published_tables};
+use crate::postgres::confirmed::count_rows;
 use crate::postgres::error::PostgresError;
 
-/// What a snapshot is made of.
+/// The database, tables and rows of a snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) info: ConnInfo,
     pub(crate) publication: String,
-    /// The wanted tables, for what the router is to know of them.
+    /// The tables to describe for the router. The publication decides which tables are read.
     pub(crate) tables: Vec<TableName>,
     pub(crate) selection: Selection,
     pub(crate) progress: Arc<SnapshotProgress>,
 }
 
-/// A session whose transaction exports a snapshot, and the position that the snapshot ends at. It is given no other
-/// command: the transaction would end with it.
+/// A session whose transaction exports a snapshot, and the position at which the snapshot ends. The
+/// session gets no other command, because that would end the transaction.
 #[derive(Debug)]
 pub(crate) struct Anchor {
-    plan: Plan,
-    exporter: Session,
+    pub(crate) plan: Plan,
+    /// Any command on this session ends the export. A temporary slot ends with it.
+    pub(crate) exporter: Session,
+    /// Name of the exported snapshot.
     name: String,
-    point: Lsn,
+    /// The position at which the snapshot ends.
+    pub(crate) point: Lsn,
+    /// When the snapshot was taken, by the server's clock.
     time: PgTimestamp,
-    begun: Instant,
+    /// When the snapshot was exported.
+    pub(crate) begun: Instant,
 }
 
-/// Rows that can be read.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) stream: RowStream,
-    pub(crate) tables: Vec<TableFacts>,
-}
-
-/// Time limits that a server or a role may set, and that would end a snapshot.
-pub(crate) fn settings(major: u32) -> Vec<(&'static str, &'static str)> {
+/// Settings that disable the timeouts that would end a snapshot, which a server or role may have
+/// set.
+pub(crate) fn timeouts_off(major: u32) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![
         ("statement_timeout", "0"),
         ("lock_timeout", "0"),
@@ -61,19 +62,20 @@ pub(crate) fn settings(major: u32) -> Vec<(&'static str, &'static str)> {
 }
 
 impl Anchor {
-    /// Of the moment at which a temporary slot begins. `replication`: a replication session with [`settings`].
+    /// Creates a temporary slot and exports the snapshot at its start. `replication`: a replication
+    /// session with the settings [`timeouts_off`].
     pub(crate) async fn with_slot(
         plan: Plan,
         mut replication: Session,
         slot: &str,
     ) -> Result<Self, PostgresError> {
-        let time = clock(&mut replication).await?;
+        let time = server_time(&mut replication).await?;
         let options = SlotOptions {
             temporary: true,
             export_snapshot: true,
             ..SlotOptions::default()
         };
-        // As long as the oldest transaction that is open now, so without a deadline.
+        // Postgres waits for all transactions that are open now, so there is no deadline.
         let created = replication.create_logical_slot(slot, options).await?;
         Ok(Self {
             plan,
@@ -85,17 +87,17 @@ impl Anchor {
         })
     }
 
-    /// Of this moment, without a slot.
-    pub(crate) async fn of_now(plan: Plan) -> Result<Self, PostgresError> {
+    /// Exports a snapshot of the current moment, without a slot.
+    pub(crate) async fn without_slot(plan: Plan) -> Result<Self, PostgresError> {
         let mut session = Session::connect(&plan.info, SessionKind::Sql, &[]).await?;
-        let settings = settings(session.server_version().major);
+        let settings = timeouts_off(session.server_version().major);
         let set = settings
             .iter()
             .map(|(name, value)| format!("SET {name} = {value}"));
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned();
         let statements: Vec<String> = set.chain([begin]).collect();
         session.query_all(&statements).await?;
-        let time = clock(&mut session).await?;
+        let time = server_time(&mut session).await?;
         let rows = session
             .query(
                 "SELECT pg_catalog.pg_export_snapshot() AS name, \
@@ -104,11 +106,10 @@ impl Anchor {
             )
             .await?;
         let row = rows.first();
-        let name = row.and_then(|row| row.get("name")).unwrap_or_default();
-        let point = row.and_then(|row| row.get("point")?.parse().ok());
+        let point = row.as_ref().and_then(|row| parsed(row, "point"));
         Ok(Self {
             plan,
-            name: name.to_owned(),
+            name: row.map_or_else(String::new, |row| text(&row, "name")),
             exporter: session,
             point: point.unwrap_or(Lsn::ZERO),
             time,
@@ -116,114 +117,83 @@ impl Anchor {
         })
     }
 
-    /// Where the snapshot ends.
-    pub(crate) fn point(&self) -> Lsn {
-        self.point
-    }
-
-    /// How long ago the snapshot was made.
-    pub(crate) fn age(&self) -> Duration {
-        self.begun.elapsed()
-    }
-
-    pub(crate) fn progress(&self) -> &SnapshotProgress {
-        &self.plan.progress
-    }
-
-    /// The session, for a command after which the snapshot is not exported any more.
-    pub(crate) fn exporter(&mut self) -> &mut Session {
-        &mut self.exporter
-    }
-
-    /// Ends the export. A temporary slot goes with the session.
-    pub(crate) fn into_session(self) -> Session {
-        self.exporter
-    }
-
-    /// The rows, from the first.
-    pub(crate) async fn read(&self) -> Result<Opened, PostgresError> {
-        let (mut session, groups) = self.groups().await?;
+    /// Opens the stream of the rows, from the first row. Returns it with facts about the tables,
+    /// for the router.
+    pub(crate) async fn open_rows(&self) -> Result<(RowStream, Vec<TableFacts>), PostgresError> {
+        let (mut session, groups) = self.open_groups().await?;
         let tables = describe(&mut session, &self.plan.tables).await?;
-        let mut expected = 0_u64;
-        for group in &groups {
-            expected = expected.saturating_add(estimate(&mut session, group).await?);
-        }
+        let expected = estimate(&mut session, &groups).await?;
         self.plan.progress.begin(expected);
         let names = groups.iter().flat_map(|group| &group.tables);
-        let names: Vec<String> = names.map(|table| table.name().to_string()).collect();
+        let names: Vec<String> = names.map(|table| table.name.to_string()).collect();
         info!(
             tables = names.join(", "),
             expected,
             point = %self.point,
-            "reading the rows that are there: the snapshot begins"
+            "the snapshot begins: reading the existing rows"
         );
         let progress = Arc::clone(&self.plan.progress);
         let at = (self.point, self.time);
-        let stream = RowStream::new(session, groups, at, progress);
-        Ok(Opened { stream, tables })
+        Ok((RowStream::new(session, groups, at, progress), tables))
     }
 
-    /// A session with the snapshot, and what to read with it.
-    async fn groups(&self) -> Result<(Session, Vec<Group>), PostgresError> {
+    /// Opens a session in the snapshot. Returns it with the groups of tables to read over it.
+    async fn open_groups(&self) -> Result<(Session, Vec<Group>), PostgresError> {
         let major = self.exporter.server_version().major;
         let info = &self.plan.info;
-        let mut session = Session::connect(info, SessionKind::Sql, &settings(major)).await?;
+        let mut session = Session::connect(info, SessionKind::Sql, &timeouts_off(major)).await?;
         let begin = [
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
             format!("SET TRANSACTION SNAPSHOT {}", quote_literal(&self.name)),
-            // The log has all rows. A policy that hides some from this role is an error.
+            // The WAL carries all rows, so a row-level security policy that hides rows must be an
+            // error.
             "SET LOCAL row_security = off".to_owned(),
         ];
         session.query_all(&begin).await?;
         let published = published_tables(&mut session, &self.plan.publication).await?;
-        let tables = query::tables(&mut session, &published).await?;
+        let tables = query::find_tables(&mut session, &published).await?;
         let groups = query::groups(tables, &self.plan.selection)?;
         Ok((session, groups))
     }
 
-    /// How many rows these are.
+    /// Counts the rows of the snapshot.
     pub(crate) async fn count(&self) -> Result<u64, PostgresError> {
-        let (mut session, groups) = self.groups().await?;
+        let (mut session, groups) = self.open_groups().await?;
         let mut counted = 0_u64;
         for group in &groups {
             let sql = format!("SELECT count(*) AS rows FROM ({}) AS counted", group.sql);
-            let rows = session.query(&sql).await.map_err(PostgresError::of_rows)?;
-            let count = rows.first().and_then(|row| row.get("rows")?.parse().ok());
-            counted = counted.saturating_add(count.unwrap_or(0));
+            let count = count_rows(&mut session, &sql).await;
+            counted = counted.saturating_add(count.map_err(PostgresError::of_rows)?);
         }
         session.close().await;
         Ok(counted)
     }
 }
 
-/// How many rows the server expects in a snapshot of these tables, by its statistics. That these rows can be read is
-/// checked as well: conditions, columns and rights.
+/// The number of rows that the planner expects in a snapshot of these tables. Fails if the rows
+/// cannot be read because of an invalid condition or column or a missing privilege.
 pub(crate) async fn expected_rows(
     session: &mut Session,
     published: &[PublishedTable],
     selection: &Selection,
 ) -> Result<u64, PostgresError> {
-    let tables = query::tables(session, published).await?;
-    let mut expected = 0_u64;
-    for group in query::groups(tables, selection)? {
-        expected = expected.saturating_add(estimate(session, &group).await?);
-    }
-    Ok(expected)
+    let tables = query::find_tables(session, published).await?;
+    estimate(session, &query::groups(tables, selection)?).await
 }
 
-/// The server's clock.
-async fn clock(session: &mut Session) -> Result<PgTimestamp, Error> {
+/// The current time by the server's clock.
+async fn server_time(session: &mut Session) -> Result<PgTimestamp, Error> {
     let rows = session
         .query("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 AS micros")
         .await?;
-    let micros = rows.first().and_then(|row| row.get("micros")?.parse().ok());
+    let micros = rows.first().and_then(|row| parsed(&row, "micros"));
     Ok(micros
         .and_then(PgTimestamp::from_unix_micros)
         .unwrap_or(PgTimestamp::new(0)))
 }
 
-/// How many rows the planner expects.
-async fn estimate(session: &mut Session, group: &Group) -> Result<u64, PostgresError> {
+/// The number of rows that the planner expects.
+async fn estimate(session: &mut Session, groups: &[Group]) -> Result<u64, PostgresError> {
     #[derive(Deserialize)]
     struct Explained {
         #[serde(rename = "Plan")]
@@ -234,11 +204,15 @@ async fn estimate(session: &mut Session, group: &Group) -> Result<u64, PostgresE
         #[serde(rename = "Plan Rows")]
         rows: f64,
     }
-    let sql = format!("EXPLAIN (FORMAT JSON) {}", group.sql);
-    let rows = session.query(&sql).await.map_err(PostgresError::of_rows)?;
-    let json = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
-    let explained: Vec<Explained> = serde_json::from_str(json).unwrap_or_default();
-    Ok(explained
-        .first()
-        .map_or(0, |explained| explained.plan.rows as u64))
+    let mut expected = 0_u64;
+    for group in groups {
+        let sql = format!("EXPLAIN (FORMAT JSON) {}", group.sql);
+        let rows = session.query(&sql).await.map_err(PostgresError::of_rows)?;
+        let json = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
+        let explained: Vec<Explained> = serde_json::from_str(json).unwrap_or_default();
+        if let Some(explained) = explained.first() {
+            expected = expected.saturating_add(explained.plan.rows as u64);
+        }
+    }
+    Ok(expected)
 }

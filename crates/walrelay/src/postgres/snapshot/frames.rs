@@ -1,20 +1,20 @@
-//! Rows of `COPY … TO STDOUT` as messages of pgoutput. Pure.
+//! Encodes rows of `COPY … TO STDOUT` as pgoutput messages. Pure.
 
 use walrelay_lsn::RelationId;
 use walrelay_pgoutput::MessageKind;
 
-/// `N`: the new row of an Insert; `t` and `n`: a value as text, and NULL.
+// Tags of pgoutput: the new row of an Insert, a value as text, and NULL.
 const NEW: u8 = b'N';
 const TEXT: u8 = b't';
 const NULL: u8 = b'n';
 
-/// Why a line is no row of the text format, or not one that was asked for.
+/// A line that is no row of COPY's text format, or belongs to no requested table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Postgres sent a row of a snapshot that cannot be read: {0}")]
 pub(crate) struct RowError(&'static str);
 
-/// Makes the Insert message of a row in `body`, replacing what was there. The row's first value is the number of
-/// its relation in `relations`, and no column of it.
+/// Replaces `body` by the Insert message of a row. The row's first value is no column, but the
+/// index of the row's relation in `relations`.
 pub(super) fn insert(
     line: &[u8],
     relations: &[RelationId],
@@ -51,8 +51,8 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// A value with its length before it, escapes undone. `CopyAttributeOutText` escapes control characters by letters,
-/// and the backslash; every other byte is itself.
+/// Appends a value with its tag and length, unescaped. Postgres' `CopyAttributeOutText` escapes
+/// only these six control characters and the backslash.
 fn push_text(mut value: &[u8], body: &mut Vec<u8>) -> Result<(), RowError> {
     body.push(TEXT);
     let length_at = body.len();
@@ -90,7 +90,7 @@ mod tests {
     type Values = Vec<Option<Vec<u8>>>;
 
     fn read(line: &[u8]) -> Result<(RelationId, Values), RowError> {
-        let mut body = b"what was there".to_vec();
+        let mut body = b"an earlier message".to_vec();
         insert(line, &RELATIONS, &mut body)?;
         let Ok(Message::Insert(insert)) = decode(&body) else {
             panic!("no Insert");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn values_arrive_as_they_are() {
+    fn values_are_unescaped() {
         let (relation, values) =
             read(b"1\t7\t\\N\t\t\\\\x00ff\ta\\tb\\nc\\\\N\\r\\b\\f\\v\t\xc3\xa9\n").unwrap();
         assert_eq!(relation, RELATIONS[1]);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
+    fn an_invalid_line_is_refused() {
         for line in [
             &b"0\ta"[..],
             b"2\ta\n",

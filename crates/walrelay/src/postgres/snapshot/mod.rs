@@ -1,8 +1,8 @@
-//! The rows of a consistent moment as a stream, as if one transaction had inserted them at this moment.
+//! The rows of a snapshot as a stream, as if one transaction had inserted them at this moment.
 //!
-//! An [`Anchor`] is a session whose transaction exports the snapshot. As long as it lives, rows can be read from
-//! the same moment again. [`RowStream`] reads them over a second session; `query` says which rows and in which
-//! order, `frames` makes messages of pgoutput of them.
+//! An [`Anchor`] is a session whose transaction exports the snapshot. As long as the session lives,
+//! the rows of this moment can be read again. [`RowStream`] reads them over a second session.
+//! `query` selects and orders the rows, `frames` encodes them as pgoutput messages.
 //!
 //! Progress is not stored: docs/adr/0028-a-slot-after-the-snapshot.md.
 
@@ -15,33 +15,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
-pub(crate) use anchor::{Anchor, Plan, expected_rows, settings};
+pub(crate) use anchor::{Anchor, Plan, expected_rows, timeouts_off};
 pub(crate) use frames::RowError;
 pub(crate) use query::unsent_condition;
 pub(crate) use stream::RowStream;
 
-/// Which rows, and in which order.
+/// The rows to read, and their order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Selection {
-    /// Only those that no relay has sent, by a column of the table; `filter` instead of that where it is given.
+    /// Only rows that no relay has sent, by a column of the table. A `filter` takes its place.
     pub(crate) unsent: bool,
-    /// A condition in SQL.
+    /// An SQL condition.
     pub(crate) filter: Option<String>,
-    /// Columns; empty: the time of the event, or the primary key.
+    /// Columns to order by; empty: the column of the event's time, or else the primary key.
     pub(crate) order: Vec<String>,
-    /// The column of the event's time, where the route names one.
+    /// The column of the event's time, if the route names one.
     pub(crate) time: Option<String>,
 }
 
-/// How far a snapshot has come. Shared between the stream and whoever shows it.
+/// Progress of a snapshot, shared by the stream, the source and the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotProgress {
     running: AtomicBool,
-    /// Of all attempts.
+    /// Rows read in all attempts.
     rows: AtomicU64,
-    /// Of this attempt.
+    /// Rows read in this attempt.
     of_attempt: AtomicU64,
-    /// What the server expects; 0 where nothing was expected yet.
+    /// Rows that the planner expects; 0 before the first attempt.
     expected: AtomicU64,
     acknowledged: AtomicBool,
     notify: Notify,
@@ -60,20 +60,20 @@ impl SnapshotProgress {
         self.of_attempt.fetch_add(1, Relaxed);
     }
 
-    /// Everything is acknowledged by the sink.
+    /// Every row is acknowledged by the sink.
     fn acknowledge(&self) {
         self.acknowledged.store(true, Relaxed);
         self.notify.notify_one();
     }
 
-    /// Waits until everything is acknowledged. For one task.
+    /// Waits until every row is acknowledged. Only one task may wait.
     pub(crate) async fn acknowledged(&self) {
         while !self.is_acknowledged() {
             self.notify.notified().await;
         }
     }
 
-    /// The stream goes on from the slot.
+    /// The snapshot is complete: the stream continues from the slot.
     pub(crate) fn end(&self) {
         self.running.store(false, Relaxed);
     }
@@ -96,7 +96,7 @@ impl SnapshotProgress {
         self.of_attempt.load(Relaxed)
     }
 
-    /// How many rows the server expects, by its statistics; `None` before the first attempt.
+    /// Rows that the planner expects; `None` before the first attempt.
     pub(crate) fn expected(&self) -> Option<u64> {
         let expected = self.expected.load(Relaxed);
         (self.rows() > 0 || expected > 0).then_some(expected)

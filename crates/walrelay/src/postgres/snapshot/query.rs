@@ -1,64 +1,41 @@
-//! Which rows a snapshot has: what the publication carries of the tables, as statements in the order to read.
+//! The SQL that reads a snapshot: the rows and columns that the publication carries, in the order
+//! to read them.
 
-use serde::Deserialize;
 use walrelay_lsn::{RelationId, TypeOid};
 use walrelay_pgoutput::{Column, ReplicaIdentity, encode};
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Session, quote_ident};
 
 use super::Selection;
 use crate::postgres::TIMES;
-use crate::postgres::catalog::PublishedTable;
+use crate::postgres::catalog::{ColumnFacts, PublishedTable, TableFacts, table, table_sql};
 use crate::postgres::error::{PostgresError, SetupError};
+use crate::postgres::script;
 
-/// Columns that hold when a relay has sent the event, NULL before.
-const SENT: [&str; 2] = ["dispatched_at", "sent_at"];
+/// Columns that hold the time when a polling relay sent the event; NULL before.
+const SENT_COLUMNS: [&str; 2] = ["dispatched_at", "sent_at"];
 
-/// A table as the catalogs have it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Relation {
-    oid: u32,
-    /// It has partitions, whose rows are read under its name.
-    partitioned: bool,
-    /// `pg_class.relreplident`.
-    identity: String,
-    columns: Vec<RelationColumn>,
-    /// Names of the primary key's columns.
-    primary_key: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct RelationColumn {
-    name: String,
-    type_oid: u32,
-    modifier: i32,
-    /// Of the replica identity.
-    is_key: bool,
-    generated: bool,
-    integer: bool,
-}
-
-/// A published table and what is known of it.
+/// A published table with its columns and row filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Table {
-    name: TableName,
-    relation: Relation,
-    /// The columns that are sent, in order.
-    sent: Vec<usize>,
+    pub(super) name: TableName,
+    facts: TableFacts,
+    /// Indexes of the published columns, in order.
+    published: Vec<usize>,
     row_filter: Option<String>,
 }
 
 impl Table {
-    /// Its Relation message.
-    pub(super) fn announce(&self) -> Vec<u8> {
+    /// The table's Relation message.
+    pub(super) fn relation_message(&self) -> Vec<u8> {
         let columns = self.columns().map(|column| Column {
             name: &column.name,
-            is_key: column.is_key || self.relation.identity == "f",
+            is_key: column.is_key || self.facts.identity == "f",
             type_oid: TypeOid::new(column.type_oid),
             type_modifier: column.modifier,
         });
         let columns: Vec<_> = columns.collect();
-        let identity = match self.relation.identity.as_str() {
+        let identity = match self.facts.identity.as_str() {
             "n" => ReplicaIdentity::Nothing,
             "f" => ReplicaIdentity::Full,
             "i" => ReplicaIdentity::Index,
@@ -73,62 +50,57 @@ impl Table {
         )
     }
 
-    pub(super) fn name(&self) -> &TableName {
-        &self.name
-    }
-
     pub(super) fn id(&self) -> RelationId {
-        RelationId::new(self.relation.oid)
+        RelationId::new(self.facts.oid)
     }
 
-    fn columns(&self) -> impl Iterator<Item = &RelationColumn> {
-        let sent = self.sent.iter();
-        sent.filter_map(|index| self.relation.columns.get(*index))
+    fn columns(&self) -> impl Iterator<Item = &ColumnFacts> {
+        let published = self.published.iter();
+        published.filter_map(|index| self.facts.columns.get(*index))
     }
 
     fn has(&self, column: &str) -> bool {
-        self.relation
-            .columns
-            .iter()
-            .any(|known| known.name == column)
+        self.facts.columns.iter().any(|known| known.name == column)
     }
 
-    /// The columns to order its rows by.
+    /// The columns that order the table's rows.
     fn order<'t>(&'t self, selection: &'t Selection) -> Vec<&'t str> {
         if !selection.order.is_empty() {
             return selection.order.iter().map(String::as_str).collect();
         }
         let time = selection.time.as_deref().into_iter().chain(TIMES);
         let Some(time) = time.into_iter().find(|column| self.has(column)) else {
-            let key = self.relation.primary_key.iter();
+            let key = self.facts.primary_key.iter();
             return key.map(String::as_str).collect();
         };
-        // Rows of one time belong to one transaction as a rule: a serial key has their order, a random one none.
+        // Rows with the same time usually belong to one transaction. A serial key orders them, a
+        // random key does not.
         let integer = |name: &str| {
-            let mut columns = self.relation.columns.iter();
+            let mut columns = self.facts.columns.iter();
             columns.any(|column| column.name == name && column.integer)
         };
-        let key = self.relation.primary_key.iter().map(String::as_str);
+        let key = self.facts.primary_key.iter().map(String::as_str);
         let key: Vec<_> = key.filter(|name| *name != time).collect();
         let serial = key.iter().all(|name| integer(name));
         let key = key.into_iter().filter(|_| serial);
         [time].into_iter().chain(key).collect()
     }
 
-    /// The condition on its rows.
+    /// The conditions on the table's rows.
     fn filters(&self, selection: &Selection) -> Result<Vec<String>, SetupError> {
         let mut filters: Vec<String> = self.row_filter.iter().cloned().collect();
         if let Some(filter) = &selection.filter {
             filters.push(filter.clone());
         } else if selection.unsent {
-            let sent = SENT.into_iter().find(|column| self.has(column));
+            let sent = SENT_COLUMNS.into_iter().find(|column| self.has(column));
             let sent = sent.ok_or_else(|| SetupError::SnapshotRule(self.name.clone()))?;
             filters.push(format!("{} IS NULL", quote_ident(sent)));
         }
         Ok(filters)
     }
 
-    /// Its rows, with what orders them. `number`: its place among the tables that are read together.
+    /// A SELECT of the table's rows and of the columns that order them. `number`: the table's index
+    /// in its group.
     fn select(&self, number: usize, selection: &Selection) -> Result<String, SetupError> {
         let order = self.order(selection);
         let order = order.iter().enumerate();
@@ -143,13 +115,9 @@ impl Table {
             "ctid AS \"walrelay row\"".to_owned(),
         ];
         let listed: Vec<String> = listed.into_iter().chain(order).chain(columns).collect();
-        // Children of an inherited table are published by themselves.
-        let only = if self.relation.partitioned {
-            ""
-        } else {
-            "ONLY "
-        };
-        // On lines of their own: a condition may end in a comment.
+        // Child tables (inheritance) are published under their own names.
+        let only = if self.facts.kind == "p" { "" } else { "ONLY " };
+        // Each condition is on lines of its own, because it may end in a comment.
         let filters = self.filters(selection)?;
         let filters: Vec<String> = filters.iter().map(|sql| format!("(\n{sql}\n)")).collect();
         let filters = if filters.is_empty() {
@@ -158,34 +126,32 @@ impl Table {
             format!(" WHERE {}", filters.join(" AND "))
         };
         Ok(format!(
-            "SELECT {} FROM {only}{}.{}{filters}",
+            "SELECT {} FROM {only}{}{filters}",
             listed.join(", "),
-            quote_ident(&self.name.schema),
-            quote_ident(&self.name.name),
+            script::table(&self.name),
         ))
     }
 }
 
-/// Tables with the same columns, whose rows are read in one order.
+/// Tables with the same columns and order, whose rows one statement reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) tables: Vec<Table>,
-    /// A SELECT: the number of the table in the group, then the columns.
+    /// A SELECT of the table's index in `tables`, then of the published columns.
     pub(super) sql: String,
 }
 
 impl Group {
     fn new(tables: Vec<Table>, selection: &Selection) -> Result<Self, SetupError> {
-        let places = tables.first().map_or(0, |table| table.sent.len());
-        let orders = tables
-            .first()
-            .map_or(0, |table| table.order(selection).len());
+        let first = tables.first();
+        let columns = first.map_or(0, |table| table.published.len());
+        let orders = first.map_or(0, |table| table.order(selection).len());
         let selects = tables.iter().enumerate();
         let selects = selects.map(|(number, table)| table.select(number, selection));
         let selects = selects.collect::<Result<Vec<_>, _>>()?;
-        let columns = (0..places).map(|place| format!(", \"column {place}\""));
+        let columns = (0..columns).map(|place| format!(", \"column {place}\""));
         let order = (0..orders).map(|place| format!("\"walrelay {place}\", "));
-        // Where the row is comes last, so that one snapshot has one order.
+        // The row's location comes last and makes the order of a snapshot deterministic.
         let sql = format!(
             "SELECT \"walrelay table\"{} FROM ({}) AS \"rows\" ORDER BY {}\"walrelay oid\", \"walrelay row\"",
             columns.collect::<String>(),
@@ -196,16 +162,15 @@ impl Group {
     }
 }
 
-/// What is to be read, in order.
+/// Groups the tables that one statement can read.
 pub(super) fn groups(tables: Vec<Table>, selection: &Selection) -> Result<Vec<Group>, SetupError> {
     let mut groups: Vec<Vec<Table>> = Vec::new();
     for table in tables {
-        let alike = groups.iter_mut().find(|group| {
-            group
-                .first()
-                .is_some_and(|first| alike(first, &table, selection))
+        let group = groups.iter_mut().find(|group| {
+            let first = group.first();
+            first.is_some_and(|first| can_share_group(first, &table, selection))
         });
-        match alike {
+        match group {
             Some(group) => group.push(table),
             None => groups.push(vec![table]),
         }
@@ -214,8 +179,8 @@ pub(super) fn groups(tables: Vec<Table>, selection: &Selection) -> Result<Vec<Gr
     groups.map(|tables| Group::new(tables, selection)).collect()
 }
 
-/// Whether the rows of both can be read by one statement, in one order.
-fn alike(one: &Table, other: &Table, selection: &Selection) -> bool {
+/// Whether one statement can read the rows of both tables: their columns and order are the same.
+fn can_share_group(one: &Table, other: &Table, selection: &Selection) -> bool {
     let shape = |table: &Table| -> Vec<(String, u32, i32)> {
         let columns = table.columns();
         columns
@@ -225,41 +190,35 @@ fn alike(one: &Table, other: &Table, selection: &Selection) -> bool {
     shape(one) == shape(other) && one.order(selection) == other.order(selection)
 }
 
-/// Looks the published tables up. One that is gone is left out.
-pub(super) async fn tables(
+/// Queries the published tables. Those that do not exist any more are left out.
+pub(super) async fn find_tables(
     session: &mut Session,
     published: &[PublishedTable],
 ) -> Result<Vec<Table>, Error> {
     let major = session.server_version().major;
-    let statements: Vec<String> = published.iter().map(|of| relation_sql(&of.table)).collect();
+    let statements: Vec<String> = published.iter().map(|of| table_sql(&of.table)).collect();
     let answers = session.query_all(&statements).await?;
-    let found = published
-        .iter()
-        .zip(answers)
-        .filter_map(|(published, rows)| {
-            let json = rows.first()?.get("relation")?.to_owned();
-            let relation: Relation = serde_json::from_str(&json).ok()?;
-            let columns = relation.columns.iter().enumerate();
-            let sent = columns.filter(|(_, column)| {
-                // From 18 on the list of the publication says which generated columns are carried.
-                (major >= 18 || !column.generated)
-                    && published
-                        .columns
-                        .as_ref()
-                        .is_none_or(|listed| listed.contains(&column.name))
-            });
-            let sent = sent.map(|(index, _)| index).collect();
-            Some(Table {
-                name: published.table.clone(),
-                sent,
-                relation,
-                row_filter: published.row_filter.clone(),
-            })
+    let found = published.iter().zip(answers);
+    let found = found.filter_map(|(published, rows)| {
+        let facts = table(&rows).filter(|facts| matches!(facts.kind.as_str(), "r" | "p"))?;
+        let columns = facts.columns.iter().enumerate();
+        let kept = columns.filter(|(_, column)| {
+            let listed = published.columns.as_ref();
+            // Since Postgres 18, `columns` lists the generated columns that are published.
+            (major >= 18 || !column.generated)
+                && listed.is_none_or(|listed| listed.contains(&column.name))
         });
+        Some(Table {
+            name: published.table.clone(),
+            published: kept.map(|(index, _)| index).collect(),
+            facts,
+            row_filter: published.row_filter.clone(),
+        })
+    });
     Ok(found.collect())
 }
 
-/// The condition in SQL on the rows of a table that no relay has sent.
+/// The SQL condition for the rows of a table that no relay has sent.
 pub(crate) async fn unsent_condition(
     session: &mut Session,
     table: &TableName,
@@ -273,37 +232,11 @@ pub(crate) async fn unsent_condition(
         columns: None,
         row_filter: None,
     };
-    let found = tables(session, &[published]).await?;
+    let found = find_tables(session, &[published]).await?;
     let filters = found.first().map(|found| found.filters(selection));
     let filters = filters.transpose()?.unwrap_or_default();
-    let rule = filters.into_iter().next();
-    rule.ok_or_else(|| SetupError::SnapshotRule(table.clone()).into())
-}
-
-fn relation_sql(name: &TableName) -> String {
-    let index_columns = |which: &str| {
-        format!(
-            "a.attnum = ANY ((SELECT i.indkey::int2[] FROM pg_catalog.pg_index i \
-             WHERE i.indrelid = c.oid AND {which})::int2[])"
-        )
-    };
-    let identity = index_columns(
-        "CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END",
-    );
-    let primary = index_columns("i.indisprimary");
-    format!(
-        "SELECT json_build_object('oid', c.oid::int8, 'partitioned', c.relkind = 'p', \
-         'identity', c.relreplident, 'columns', (SELECT json_agg(json_build_object('name', a.attname, \
-         'type_oid', a.atttypid::int8, 'modifier', a.atttypmod, 'is_key', coalesce({identity}, false), \
-         'generated', a.attgenerated <> '', 'integer', a.atttypid IN (20, 21, 23)) ORDER BY a.attnum) \
-         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), \
-         'primary_key', coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) \
-         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND {primary}), '[]')) AS relation \
-         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p')",
-        quote_literal(&name.schema),
-        quote_literal(&name.name),
-    )
+    let condition = filters.into_iter().next();
+    condition.ok_or_else(|| SetupError::SnapshotRule(table.clone()).into())
 }
 
 #[cfg(test)]
@@ -311,13 +244,13 @@ mod tests {
     use super::*;
 
     fn table(name: &str, columns: &[&str], integer_key: bool) -> Table {
-        let columns = columns.iter().map(|name| RelationColumn {
+        let columns = columns.iter().map(|name| ColumnFacts {
             name: (*name).to_owned(),
             type_oid: 25,
             modifier: -1,
             is_key: *name == "id",
-            generated: false,
             integer: *name == "id" && integer_key,
+            ..ColumnFacts::default()
         });
         let columns: Vec<_> = columns.collect();
         Table {
@@ -325,20 +258,18 @@ mod tests {
                 schema: "public".to_owned(),
                 name: name.to_owned(),
             },
-            sent: (0..columns.len()).collect(),
-            relation: Relation {
-                oid: 7,
-                partitioned: false,
-                identity: "d".to_owned(),
+            published: (0..columns.len()).collect(),
+            facts: TableFacts {
                 columns,
                 primary_key: vec!["id".to_owned()],
+                ..TableFacts::default()
             },
             row_filter: None,
         }
     }
 
     #[test]
-    fn rows_are_ordered_by_what_is_configured_or_by_their_time() {
+    fn rows_are_ordered_by_configured_columns_or_by_time() {
         let timed = table("t", &["id", "payload", "created_at"], false);
         let serial = table("t", &["id", "payload", "created_at"], true);
         let plain = table("t", &["id", "payload"], false);

@@ -1,4 +1,4 @@
-//! Rows as a stream of frames.
+//! [`RowStream`]: the rows of a snapshot as a stream of frames.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,54 +14,57 @@ use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::WalStream;
 use walrelay_walsender::{CopyItem, CopyOut, Error, Frame, Session, Socket, StatusUpdate};
 
-use super::query::Group;
+use super::query::{Group, Table};
 use super::{SnapshotProgress, frames};
 use crate::postgres::error::PostgresError;
 
-/// A server that sorts rows sends none for a while. The pipeline counts a stream that reads nothing as dead, so it
-/// is given an empty read so often. That the server is there, TCP's keepalives show.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// Between two lines of the log.
+/// Interval of empty reads while the server sends no rows, for example because it sorts them. The
+/// pipeline takes a stream without reads for dead; here, TCP keepalives detect a dead server.
+const EMPTY_READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of log lines about the progress.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The rows of a snapshot, as one transaction.
 ///
-/// The commit ends at the snapshot's position, so what is confirmed then is that position. It begins one byte before:
-/// no record of the log begins there, so the position of no event of the log is that of a row.
+/// The commit ends at the snapshot's position, so that this position is confirmed. The commit
+/// begins one byte before. No WAL record begins there, so no event of the WAL has the position of a
+/// row.
 pub(crate) struct RowStream {
+    /// The position at which the snapshot ends.
     point: Lsn,
-    /// When the snapshot was made, by the server's clock: the commit time of its rows.
+    /// When the snapshot was taken, by the server's clock: the commit time of the rows.
     time: PgTimestamp,
     since: Instant,
     rows: Rows,
-    /// To be read after these.
+    /// The groups to read after the current one.
     groups: VecDeque<Group>,
-    /// Messages that come before the next row.
+    /// Messages to return before the next row.
     messages: VecDeque<Vec<u8>>,
-    /// The tables of the rows, by the number that they bring.
+    /// The tables of the current group; rows refer to them by index.
     relations: Vec<RelationId>,
-    /// The Insert of the row that `rows` has peeked; empty: of none.
+    /// The Insert of the row at the front of `rows`; empty if no row was peeked.
     insert: Vec<u8>,
     progress: Arc<SnapshotProgress>,
-    /// Another stream follows this one.
+    /// The stream of a slot follows, so this one ends when all rows are acknowledged.
     followed: bool,
+    /// When the progress is logged next.
     log_at: Instant,
 }
 
 type Starting = Pin<Box<dyn Future<Output = Result<CopyOut, Error>> + Send>>;
 
 enum Rows {
-    /// A session for the next group.
+    /// The session is free for the next group.
     Session(Session),
-    /// The statement was sent.
+    /// COPY is being sent.
     Starting(Starting),
     Reading(CopyOut),
-    /// The commit was queued.
+    /// All rows were read, and the commit is queued.
     Read,
 }
 
 impl RowStream {
-    /// `session`: in a transaction with the snapshot.
+    /// `session` is in a transaction with the snapshot.
     pub(super) fn new(
         session: Session,
         groups: Vec<Group>,
@@ -75,7 +78,7 @@ impl RowStream {
             since: now,
             rows: Rows::Session(session),
             groups: groups.into(),
-            messages: [encode::begin(before(point), time, Xid::new(0))].into(),
+            messages: [encode::begin(position_before(point), time, Xid::new(0))].into(),
             relations: Vec::new(),
             insert: Vec::new(),
             progress,
@@ -84,7 +87,7 @@ impl RowStream {
         }
     }
 
-    /// No other stream follows: this one stays until it is asked to end.
+    /// No stream follows: this one stays open until the pipeline closes it.
     pub(crate) fn without_successor(self) -> Self {
         Self {
             followed: false,
@@ -95,38 +98,40 @@ impl RowStream {
     fn frame<'a>(&self, body: &'a [u8]) -> Frame<'a> {
         let elapsed = i64::try_from(self.since.elapsed().as_micros()).unwrap_or(i64::MAX);
         Frame::XLogData {
-            start: before(self.point),
-            end: before(self.point),
+            start: position_before(self.point),
+            end: position_before(self.point),
             sent_at: self.time.get().saturating_add(elapsed),
             body,
         }
     }
 
-    /// Reads a part of the rows, or starts reading those of the next tables.
+    /// Reads some rows, or starts COPY of the next group.
     async fn advance(&mut self) -> Result<usize, PostgresError> {
         if let Rows::Reading(copy) = &mut self.rows {
-            if !matches!(
-                copy.peek().map_err(PostgresError::of_rows)?,
-                Some(CopyItem::End)
-            ) {
+            let item = copy.peek().map_err(PostgresError::of_rows)?;
+            if item != Some(CopyItem::End) {
                 return Ok(copy.read().await?);
             }
-            let Rows::Reading(copy) = std::mem::replace(&mut self.rows, Rows::Read) else {
-                unreachable!("it was so above");
-            };
-            self.rows = Rows::Session(copy.into_session());
         }
-        if let Rows::Session(_) = &self.rows {
-            let Rows::Session(session) = std::mem::replace(&mut self.rows, Rows::Read) else {
-                unreachable!("it was so above");
-            };
+        let session = match std::mem::replace(&mut self.rows, Rows::Read) {
+            Rows::Reading(copy) => Some(copy.into_session()),
+            Rows::Session(session) => Some(session),
+            rows => {
+                self.rows = rows;
+                None
+            }
+        };
+        if let Some(session) = session {
             let Some(group) = self.groups.pop_front() else {
-                self.messages
-                    .push_back(encode::commit(before(self.point), self.point, self.time));
+                self.messages.push_back(encode::commit(
+                    position_before(self.point),
+                    self.point,
+                    self.time,
+                ));
                 return Ok(0);
             };
-            self.relations = group.tables.iter().map(super::query::Table::id).collect();
-            let announced = group.tables.iter().map(super::query::Table::announce);
+            self.relations = group.tables.iter().map(Table::id).collect();
+            let announced = group.tables.iter().map(Table::relation_message);
             self.messages.extend(announced);
             let sql = format!("COPY ({}) TO STDOUT", group.sql);
             let starting = async move { session.copy_out(&sql).await };
@@ -138,7 +143,7 @@ impl RowStream {
             self.rows = Rows::Reading(started.map_err(PostgresError::of_rows)?);
             return Ok(0);
         }
-        // Nothing is left but to wait for the acknowledgements.
+        // Every row was read: wait for the acknowledgements.
         std::future::pending().await
     }
 
@@ -155,8 +160,9 @@ impl RowStream {
     }
 }
 
-/// A position that belongs to no record of the log: records begin at multiples of eight.
-fn before(point: Lsn) -> Lsn {
+/// The position before `point`. No WAL record begins there, because records begin at multiples of
+/// eight.
+fn position_before(point: Lsn) -> Lsn {
     Lsn::new(point.get().saturating_sub(1))
 }
 
@@ -167,7 +173,8 @@ impl WalStream for RowStream {
         true
     }
 
-    /// Not that of the connection: rows come in large pieces, whose reads need no spacing.
+    /// Always `Unix`, whatever the connection is: rows arrive in large reads, which need no delay
+    /// between them.
     fn socket(&self) -> Socket {
         Socket::Unix
     }
@@ -209,12 +216,12 @@ impl WalStream for RowStream {
         tokio::select! {
             biased;
             read = self.advance() => read,
-            () = sleep(SIGN_OF_LIFE) => Ok(0),
+            () = sleep(EMPTY_READ_INTERVAL) => Ok(0),
         }
     }
 
     fn queue_status(&mut self, update: StatusUpdate) {
-        // The rows may all have been sent, and be acknowledged since, by an earlier reading.
+        // An earlier attempt may have sent all rows, which were acknowledged since.
         if update.flushed.lsn() >= self.point {
             self.progress.acknowledge();
         }

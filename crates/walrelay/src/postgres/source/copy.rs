@@ -1,4 +1,5 @@
-//! A slot that is read by temporary copies, so that nothing is confirmed in the slot itself.
+//! [`CopySource`]: reads a slot through temporary copies, so that nothing is confirmed in the slot
+//! itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -17,11 +18,11 @@ use crate::postgres::deadline::bounded;
 use crate::postgres::error::{PostgresError, SetupError};
 use crate::postgres::setup::{Action, Moment, plan};
 
-/// What a copy is made of, and read with.
+/// The slot to copy, and what is needed to read a copy.
 #[derive(Debug, Clone)]
 pub(crate) struct Original {
     pub(crate) info: ConnInfo,
-    /// The slot that is copied. It is never read itself, so it stays where it is.
+    /// The slot that is copied. It is never read itself, so its position does not change.
     pub(crate) slot: String,
     pub(crate) publication: String,
     pub(crate) tables: Vec<TableName>,
@@ -29,29 +30,31 @@ pub(crate) struct Original {
     pub(crate) wal_sender_timeout: Duration,
 }
 
-/// Each stream reads a temporary copy of its own, which goes with its connection. A lost connection
-/// so begins again from the original, and what was handed over already is passed over.
+/// Reads a slot through temporary copies. Each stream reads a new copy, which ends with its
+/// connection. After a lost connection the next copy starts at the original's position again, and
+/// events that were acknowledged are skipped.
 #[derive(Debug)]
 pub(crate) struct CopySource {
     original: Original,
-    /// What the database must be like; `None`: the caller has made it so.
+    /// The setup of the database to check; `None`: the caller has created it.
     wanted: Option<Wanted>,
-    /// Of the copies.
+    /// Prefix of the copies' names.
     name: String,
-    /// Where the stream begins, if the slot is before it.
+    /// The stream begins here, or at the slot's position if that is later.
     start: Lsn,
-    /// Without the slot there is nothing to read.
+    /// A missing slot is an error.
     must_exist: bool,
+    /// Number of copies made; part of their names.
     copies: u32,
-    /// The process that serves the stream.
+    /// PID of the stream's walsender; 0 before the first stream.
     walsender: Arc<AtomicI32>,
     control: Option<Session>,
-    /// A temporary slot goes with its session: no other process can read it.
+    /// No other process can read a temporary slot.
     looks: OwnLooks,
 }
 
 impl CopySource {
-    /// `name`: what the copies' names begin with.
+    /// `name`: the prefix of the copies' names.
     pub(crate) fn new(original: Original, name: &str) -> Self {
         Self {
             original,
@@ -66,9 +69,9 @@ impl CopySource {
         }
     }
 
-    /// For `walrelay run` with a sink that confirms nothing: the configured slot, after the checks that a
-    /// relay makes. Nothing that outlives the connection is created. Where there is no slot, a
-    /// temporary one begins at the end of the log.
+    /// A source for `walrelay run` with a sink that confirms nothing: the configured slot, after
+    /// the checks of a relay's setup. Creates nothing that outlives the connection. If the slot is
+    /// missing, a temporary slot at the end of the WAL takes its place.
     pub(crate) fn of_configured(
         info: ConnInfo,
         wanted: Wanted,
@@ -91,7 +94,8 @@ impl CopySource {
         }
     }
 
-    /// For `walrelay replay`: the slot that `wanted` names, from `start` on, after the checks that a relay makes.
+    /// A source for `walrelay replay`: the slot that `wanted` names, from `start` on, after the
+    /// checks of a relay's setup.
     pub(crate) fn of_kept(
         info: ConnInfo,
         wanted: Wanted,
@@ -106,11 +110,12 @@ impl CopySource {
         }
     }
 
-    /// The process that serves the stream, 0 before there is one.
+    /// PID of the stream's walsender; 0 before the first stream.
     pub(crate) fn walsender(&self) -> Arc<AtomicI32> {
         Arc::clone(&self.walsender)
     }
 
+    /// The control connection, or a new one.
     async fn control(&mut self) -> Result<Session, PostgresError> {
         Ok(match self.control.take() {
             Some(control) => control,
@@ -118,6 +123,7 @@ impl CopySource {
         })
     }
 
+    /// Name of the current copy.
     fn copy(&self) -> String {
         format!("{}_{}", self.name, self.copies)
     }
@@ -125,7 +131,7 @@ impl CopySource {
     /// Whether there is a slot to copy.
     ///
     /// # Errors
-    /// The database is not as a relay needs it.
+    /// Also if the database is not set up as a relay needs it.
     async fn has_slot(&self, control: &mut Session) -> Result<bool, PostgresError> {
         let Some(wanted) = &self.wanted else {
             return Ok(true);
@@ -142,8 +148,12 @@ impl CopySource {
         Ok(!plan.actions.contains(&Action::CreateSlot))
     }
 
-    /// Makes the temporary slot that the stream reads.
-    async fn make(&self, has_slot: bool, replication: &mut Session) -> Result<(), PostgresError> {
+    /// Creates the temporary slot that the stream reads.
+    async fn create_temporary(
+        &self,
+        has_slot: bool,
+        replication: &mut Session,
+    ) -> Result<(), PostgresError> {
         let (slot, copy) = (&self.original.slot, self.copy());
         if has_slot {
             replication.query(&copy_slot(slot, &copy, true)).await?;
@@ -155,7 +165,7 @@ impl CopySource {
             }
             return Ok(());
         }
-        // Takes as long as the oldest transaction that is open now, so without limit.
+        // Postgres waits for all transactions that are open now, so there is no deadline.
         info!(
             slot,
             "the slot does not exist: reading a temporary one, which begins now; Postgres waits for \
@@ -173,17 +183,19 @@ impl CopySource {
         let copy = slot(control, &self.copy()).await?;
         Ok(copy.and_then(|copy| copy.confirmed).unwrap_or(Lsn::ZERO))
     }
-}
 
-impl Source for CopySource {
-    type Stream = Stream;
-    type Error = PostgresError;
-
-    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        // The original has not moved by what this process read: what was acknowledged is passed over by the server.
+    /// Opens a new copy. `wrap` makes the source's stream of that of the copy.
+    pub(super) async fn open_as<S>(
+        &mut self,
+        resume: Option<&Resume>,
+        wrap: impl FnOnce(Stream) -> S,
+    ) -> Result<Opened<S>, PostgresError> {
+        // The original's position has not moved. The server skips what was acknowledged, because
+        // the stream starts behind it.
         let known = resume.map_or(Lsn::ZERO, |resume| resume.confirmed.lsn());
         let start = self.start.max(known);
-        // The server may not have noticed the end of the connection before: another name each time.
+        // The server may still have the previous copy, if it has not noticed that its connection
+        // ended.
         self.copies += 1;
         let copy = self.copy();
         let millis = self.original.wal_sender_timeout.as_millis().to_string();
@@ -193,15 +205,14 @@ impl Source for CopySource {
         let info = &self.original.info;
         let mut replication = Session::connect(info, SessionKind::Replication, &timeout).await?;
         let system = replication.identify_system().await?;
-        self.make(has_slot, &mut replication).await?;
+        self.create_temporary(has_slot, &mut replication).await?;
         let walsender = replication.backend_pid();
         let stream = replication
             .start_replication(&StartReplication {
                 slot: copy.clone(),
                 start,
-                publications: vec![self.original.publication.clone()],
+                publication: self.original.publication.clone(),
                 messages: self.original.messages,
-                proto_version: 1,
             })
             .await?;
         self.walsender.store(walsender, Ordering::Relaxed);
@@ -209,10 +220,10 @@ impl Source for CopySource {
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {
-            stream: Stream::of_slot(stream, &copy, Arc::default()),
+            stream: wrap(Stream::of_slot(stream, &copy, Arc::default())),
             system_id: system.system_id,
             timeline: system.timeline,
-            // Nobody promotes or reads a copy that is this session's own.
+            // No other process can read a temporary slot, and no promotion keeps one.
             server_start: String::new(),
             ancestors: Vec::new(),
             predecessor: None,
@@ -221,6 +232,15 @@ impl Source for CopySource {
             server_timeout: Some(self.original.wal_sender_timeout),
             tables,
         })
+    }
+}
+
+impl Source for CopySource {
+    type Stream = Stream;
+    type Error = PostgresError;
+
+    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+        self.open_as(resume, |stream| stream).await
     }
 
     fn look(&mut self) {

@@ -1,4 +1,4 @@
-//! The snapshot before the slot: what keeps it, and how the slot comes to be.
+//! [`InitialSnapshot`]: the snapshot before the slot, and the creation of the slot after it.
 
 use std::sync::Arc;
 
@@ -10,53 +10,55 @@ use walrelay_walsender::{Session, SystemIdentity};
 
 use super::PostgresSource;
 use super::inspections::OwnLooks;
+use super::opening::Connected;
 use super::stream::Stream;
 use crate::postgres::bookmarks::copy_slot;
-use crate::postgres::catalog::{Facts, ServerFacts, Wanted, slot};
+use crate::postgres::catalog::{Facts, Wanted, slot};
 use crate::postgres::deadline::bounded;
 use crate::postgres::error::PostgresError;
 use crate::postgres::setup::unlock_setup;
 use crate::postgres::snapshot::{Anchor, Plan};
 
-/// A snapshot that is being read. The permanent slot does not exist before all of it is acknowledged
+/// A snapshot that is being read. The permanent slot is created after all rows are acknowledged
 /// (docs/adr/0028-a-slot-after-the-snapshot.md).
 #[derive(Debug)]
 pub(super) struct InitialSnapshot {
     pub(super) anchor: Anchor,
-    /// The temporary slot, which keeps the log from the snapshot's position on.
+    /// Name of the temporary slot, which keeps the WAL from the snapshot's position on.
     pub(super) temporary: String,
-    /// Holds the lock of the setup: of two relays, one reads the snapshot.
+    /// Holds the setup lock, so that only one of several relays reads the snapshot.
     pub(super) control: Session,
     pub(super) system: SystemIdentity,
     pub(super) server_start: String,
 }
 
 impl InitialSnapshot {
-    /// The rows, from the first.
+    /// Opens the stream of the rows, from the first row.
     pub(super) async fn open(&mut self) -> Result<Opened<Stream>, PostgresError> {
-        // The server may have lost the sessions that this process still holds.
+        // The server may have ended the session of the snapshot, which this process does not
+        // notice.
         let temporary = slot(&mut self.control, &self.temporary);
         if bounded("reading the slot", temporary).await?.is_none() {
             return Err(PostgresError::SnapshotLost);
         }
-        let opened = self.anchor.read().await?;
+        let (stream, tables) = self.anchor.open_rows().await?;
         Ok(Opened {
-            stream: Stream::Rows(Box::new(opened.stream)),
+            stream: Stream::Rows(Box::new(stream)),
             system_id: self.system.system_id.clone(),
             timeline: self.system.timeline,
             server_start: self.server_start.clone(),
             ancestors: Vec::new(),
-            flushed: self.system.flushed.max(self.anchor.point()),
-            // Nothing of the log is relayed yet, whatever was sent of the snapshot.
+            flushed: self.system.flushed.max(self.anchor.point),
+            // No WAL is relayed yet.
             confirmed: CommitEnd::from_slot(Lsn::ZERO),
-            // Nothing else can read a temporary slot.
+            // No lease is needed: no other process can read a temporary slot.
             server_timeout: None,
-            tables: opened.tables,
+            tables,
             predecessor: None,
         })
     }
 
-    /// Makes the slot, which begins where the snapshot ends. May be called again if it was dropped in between.
+    /// Creates the slot at the position where the snapshot ends, unless it exists.
     pub(super) async fn make_slot(&mut self, wanted: &Wanted) -> Result<(), PostgresError> {
         let name = &wanted.slot;
         let found = bounded("reading the slot", slot(&mut self.control, name)).await?;
@@ -64,26 +66,26 @@ impl InitialSnapshot {
             let copy = copy_slot(&self.temporary, name, false);
             self.control.query(&copy).await?;
         }
-        // A copy is no failover slot.
+        // `pg_copy_logical_replication_slot` does not copy the failover property.
         if wanted.failover {
-            self.anchor.exporter().set_failover(name).await?;
+            self.anchor.exporter.set_failover(name).await?;
         }
         Ok(())
     }
 
-    /// Ends what the snapshot needed.
+    /// Closes the sessions of the snapshot and unlocks the setup.
     pub(super) async fn end(mut self, wanted: &Wanted) -> Result<(), PostgresError> {
-        let progress = self.anchor.progress();
+        let progress = &self.anchor.plan.progress;
         progress.end();
-        let seconds = self.anchor.age().as_secs_f64();
+        let seconds = self.anchor.begun.elapsed().as_secs_f64();
         info!(
             slot = wanted.slot,
-            consistent_point = %self.anchor.point(),
+            consistent_point = %self.anchor.point,
             rows = progress.of_attempt(),
             seconds,
             "the snapshot is complete: created the slot, which goes on from there"
         );
-        self.anchor.into_session().close().await;
+        self.anchor.exporter.close().await;
         unlock_setup(&mut self.control, &wanted.slot).await?;
         self.control.close().await;
         Ok(())
@@ -91,18 +93,15 @@ impl InitialSnapshot {
 }
 
 impl PostgresSource {
-    /// Makes the snapshot, and opens its rows.
+    /// Exports the snapshot and opens its rows.
     pub(super) async fn begin_snapshot(
         &mut self,
-        control: Session,
-        replication: Session,
-        server: ServerFacts,
-        system: SystemIdentity,
+        connected: Connected,
     ) -> Result<Opened<Stream>, PostgresError> {
         let temporary = format!("walrelay_snapshot_{:08x}", fastrand::u32(..));
         info!(
             slot = self.wanted.slot,
-            "there is no slot: reading the rows that are there first. Postgres waits for open transactions before"
+            "there is no slot: reading the existing rows first; Postgres waits for open transactions before that"
         );
         let plan = Plan {
             info: self.info.clone(),
@@ -111,18 +110,19 @@ impl PostgresSource {
             selection: self.wanted.snapshot.clone().unwrap_or_default(),
             progress: Arc::clone(&self.snapshot_progress),
         };
-        let anchor = Anchor::with_slot(plan, replication, &temporary).await?;
+        let anchor = Anchor::with_slot(plan, connected.replication, &temporary).await?;
         let snapshot = self.snapshot.insert(InitialSnapshot {
             anchor,
             temporary,
-            control,
-            system,
-            server_start: server.start,
+            control: connected.control,
+            system: connected.system,
+            server_start: connected.server.start,
         });
         snapshot.open().await
     }
 
-    /// What a snapshot leaves to do. `None`: there is none, or its rows are read, or it is lost.
+    /// Opens the rows of an unfinished snapshot again, or creates the slot after a finished one.
+    /// `None`: the slot is to be opened, or a new snapshot to be exported.
     pub(super) async fn continue_snapshot(
         &mut self,
     ) -> Result<Option<Opened<Stream>>, PostgresError> {
@@ -130,7 +130,7 @@ impl PostgresSource {
             return Ok(None);
         };
         if !self.snapshot_progress.is_acknowledged() {
-            // The rows can be read again, from the same moment, as long as the server keeps it.
+            // The same snapshot can be read again as long as the server keeps it.
             match snapshot.open().await {
                 Ok(opened) => return Ok(Some(opened)),
                 Err(error) => {
@@ -150,15 +150,15 @@ impl PostgresSource {
     }
 }
 
-/// A look at the temporary slot of the snapshot.
-pub(super) fn looked_at_snapshot(
+/// The answer to a look at the snapshot's temporary slot.
+pub(super) fn snapshot_looked(
     asked_at: Instant,
     facts: Result<Facts, PostgresError>,
 ) -> Result<Looked, PostgresError> {
     match facts {
         Ok(Facts {
             slot: Some(slot), ..
-        }) if slot.lost().is_none() => Ok(OwnLooks::answered(asked_at)),
+        }) if slot.lost().is_none() => Ok(OwnLooks::ours(asked_at)),
         Ok(_) => Err(PostgresError::SnapshotLost),
         Err(error) => Ok(Looked::Failed {
             reason: Chain(&error).to_string(),

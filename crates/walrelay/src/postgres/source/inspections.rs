@@ -1,5 +1,5 @@
-//! Inspections of the catalogs beside a stream: in a task of their own and over a connection of their own,
-//! so that no query delays the stream, however far away the server is.
+//! Inspections of the catalogs beside a stream. They run in a task and over a connection of their
+//! own, so that no query delays the stream, however slow the server's answers are.
 
 use std::future::pending;
 use std::time::Duration;
@@ -13,27 +13,29 @@ use crate::postgres::catalog::{Facts, Wanted, inspect};
 use crate::postgres::deadline::bounded_by;
 use crate::postgres::error::PostgresError;
 
-/// For an inspection, a new connection included.
+/// Timeout of one inspection, including a new connection.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// For the answer over the connection of the last inspection. The rest is for a new connection: something
-/// in between may have dropped the old one silently.
+/// Timeout of the answer over the last inspection's connection. The rest of [`DEADLINE`] is for a
+/// new connection: a device in between may have dropped the old one silently.
 const KEPT_DEADLINE: Duration = Duration::from_secs(2);
-/// A backend that waits for a lock does not notice that its client is gone.
+/// `statement_timeout`, because a backend that waits for a lock does not notice that its client is
+/// gone.
 const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s")];
 
 /// The result of an inspection.
 #[derive(Debug)]
 pub(super) struct Inspection {
-    /// When it was started.
+    /// When the inspection was started.
     pub(super) asked_at: Instant,
-    /// What the catalogs say, or why that is not known.
+    /// The catalogs' answer, or why there is none.
     pub(super) facts: Result<Facts, PostgresError>,
 }
 
-/// Looks at what no other process can read: they are answered at once.
+/// Looks at a slot or snapshot that no other process can read. Each is answered at once, without a
+/// query.
 #[derive(Debug, Default)]
 pub(super) struct OwnLooks {
-    /// When the look was started that nobody has asked about yet.
+    /// When the look was requested that is not answered yet.
     asked_at: Option<Instant>,
 }
 
@@ -42,15 +44,16 @@ impl OwnLooks {
         self.asked_at.get_or_insert_with(Instant::now);
     }
 
-    /// Resolves after a look was asked for.
+    /// Answers the requested look; pending if none was requested.
     pub(super) async fn answer(&mut self) -> Looked {
         match self.asked_at.take() {
-            Some(asked_at) => Self::answered(asked_at),
+            Some(asked_at) => Self::ours(asked_at),
             None => pending().await,
         }
     }
 
-    pub(super) fn answered(asked_at: Instant) -> Looked {
+    /// The answer: this process has the slot.
+    pub(super) fn ours(asked_at: Instant) -> Looked {
         Looked::Answered {
             asked_at,
             owner: SlotOwner::Ours,
@@ -59,23 +62,24 @@ impl OwnLooks {
     }
 }
 
-/// At most one inspection at a time, and the connection for the next.
+/// The running inspection (at most one), or the connection for the next.
 #[derive(Debug, Default)]
 pub(super) struct Inspections {
-    session: Option<Session>,
+    /// The connection for the next inspection, or a query before it. `None` while one runs.
+    pub(super) session: Option<Session>,
     running: JoinSet<(Option<Session>, Inspection)>,
 }
 
 impl Inspections {
-    /// Inspections beside a new stream, over this connection.
-    pub(super) fn over(session: Option<Session>) -> Self {
+    /// No inspection runs; the next one uses this connection.
+    pub(super) fn over(session: Session) -> Self {
         Self {
-            session,
-            running: JoinSet::new(),
+            session: Some(session),
+            ..Self::default()
         }
     }
 
-    /// Starts an inspection unless one is running.
+    /// Starts an inspection, unless one is running.
     pub(super) fn start(&mut self, info: &ConnInfo, wanted: &Wanted) {
         if self.running.is_empty() {
             let run = run(info.clone(), wanted.clone(), self.session.take());
@@ -83,27 +87,17 @@ impl Inspections {
         }
     }
 
-    /// The result of the running inspection; pending for ever if none runs. Cancel-safe.
+    /// Waits for the running inspection and returns its result; pending if none runs. Cancel-safe.
     pub(super) async fn ended(&mut self) -> Inspection {
         match self.running.join_next().await {
             Some(Ok((session, inspection))) => {
                 self.session = session;
                 inspection
             }
-            // The task panicked, which ends the process where panics abort.
+            // The task panicked. (With `panic = "abort"` the process has ended.)
             Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
             None => pending().await,
         }
-    }
-
-    /// The connection, for a query between inspections. `None` while one runs.
-    pub(super) fn take_session(&mut self) -> Option<Session> {
-        self.session.take()
-    }
-
-    /// Keeps a connection for the next inspection.
-    pub(super) fn keep_session(&mut self, session: Session) {
-        self.session = Some(session);
     }
 }
 
@@ -115,8 +109,7 @@ async fn run(
     let asked_at = Instant::now();
     let inspection = async {
         if let Some(mut session) = kept {
-            // The connection may have been idle, and ended by something in between: a new one
-            // answers as well.
+            // If the idle connection was closed meanwhile, a new one is made below.
             let found = timeout(KEPT_DEADLINE, inspect(&mut session, &wanted)).await;
             if let Ok(Ok(facts)) = found {
                 return Ok((session, facts));

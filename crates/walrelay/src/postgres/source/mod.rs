@@ -1,4 +1,4 @@
-//! The replication connection of one slot, with an ordinary control connection beside it.
+//! [`PostgresSource`]: the replication connection of one slot, with a control connection beside it.
 
 mod copy;
 mod initial;
@@ -18,7 +18,7 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Looked, Opened, Resume, SlotOwner, Source};
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
-use super::catalog::{ServerFacts, SlotFacts, Wanted, slot};
+use super::catalog::{ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
 use super::retention::{Retention, RetentionWatch};
@@ -26,59 +26,56 @@ use super::setup::{Moment, plan};
 use super::snapshot::SnapshotProgress;
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
-use initial::{InitialSnapshot, looked_at_snapshot};
+use initial::{InitialSnapshot, snapshot_looked};
 use inspections::{Inspection, Inspections};
 pub(crate) use range::{Range, RangeSource, Reading, first_commit};
 use readers::Readers;
 pub(crate) use resend::ResendSource;
 use stream::Stream;
 
-/// How a source behaves.
+/// Options of a [`PostgresSource`].
 #[derive(Debug, Clone)]
 pub(crate) struct SourceOptions {
-    /// `wal_sender_timeout` of the replication session. The server's own may be long, or off: a relay
-    /// whose machine has vanished would keep the slot for as long, and a connection that is dead would
+    /// `wal_sender_timeout` of the replication session. The server's own may be long, or off: then
+    /// a relay whose machine has failed would keep the slot that long, and a dead connection would
     /// go unnoticed while the server decodes.
     pub(crate) wal_sender_timeout: Duration,
-    /// A file that holds how far the relay has come, written before a position is confirmed.
+    /// The file of the acknowledged position, written before the position is confirmed to the slot.
     pub(crate) state_file: Option<PathBuf>,
-    /// Whether the first connection may go on over a gap in the log.
+    /// Whether the first connection may continue after a gap in the WAL.
     pub(crate) accept_gap: bool,
-    /// Warn if more bytes of WAL than this are kept for the slot; 0 for never.
+    /// Warn if more bytes of WAL than this are kept for the slot; 0 disables the warning.
     pub(crate) retained_wal_warning: u64,
 }
 
-/// Opens the replication connection of one slot, with an ordinary control connection beside it.
+/// Opens the replication connection of one slot, with a control connection beside it.
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and all combinations can be"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub(crate) struct PostgresSource {
     info: ConnInfo,
     wanted: Wanted,
     wal_sender_timeout: Duration,
-    /// Of the stream, with the control connection; begun anew with each stream.
+    /// The inspections beside the current stream. They own the control connection.
     inspections: Inspections,
     state_file: Option<StateWriter>,
-    /// Until the first stream is open.
+    /// Whether a gap may be accepted; reset when the first stream is open.
     accept_gap: bool,
-    /// Whether there was a gap to accept.
+    /// A gap was accepted.
     accepted: bool,
-    /// Whether a stream was open.
+    /// A stream was open.
     started: bool,
-    /// When the server of the last stream was started, in its own words.
+    /// The start time of the last stream's server, as the server prints it.
     server_start: Option<String>,
-    /// Up to where everything is acknowledged, as far as the source was told; shared with the
-    /// stream, whose errors name it.
+    /// The LSN up to which everything is acknowledged, by the last `note`. Shared with the stream,
+    /// whose errors name it.
     relayed: Arc<AtomicU64>,
-    /// Another process read the slot when it was tried last.
+    /// The last attempt failed because another process read the slot.
     found_busy: bool,
     readers: Readers,
-    /// The process that serves the stream, 0 before there is one.
+    /// PID of the stream's walsender; 0 before the first stream.
     walsender: Arc<AtomicI32>,
     watch: RetentionWatch,
-    /// A snapshot that is being read.
+    /// The snapshot that is being read.
     snapshot: Option<InitialSnapshot>,
     snapshot_progress: Arc<SnapshotProgress>,
 }
@@ -106,7 +103,7 @@ impl PostgresSource {
         }
     }
 
-    /// Shows there how far a snapshot has come.
+    /// Reports the progress of a snapshot there.
     pub(crate) fn with_progress(self, snapshot_progress: Arc<SnapshotProgress>) -> Self {
         Self {
             snapshot_progress,
@@ -114,12 +111,12 @@ impl PostgresSource {
         }
     }
 
-    /// The process that serves the stream, 0 before there is one.
+    /// PID of the stream's walsender; 0 before the first stream.
     pub(crate) fn walsender(&self) -> Arc<AtomicI32> {
         Arc::clone(&self.walsender)
     }
 
-    /// What the state file says, if one is kept.
+    /// The position in the state file, if there is one.
     fn kept(&self) -> Option<&Position> {
         self.state_file.as_ref().and_then(StateWriter::kept)
     }
@@ -128,7 +125,7 @@ impl PostgresSource {
         Lsn::new(self.relayed.load(Ordering::Relaxed))
     }
 
-    fn watch_retention(&mut self, server: &ServerFacts, slot: &SlotFacts) {
+    fn watch_retention(&mut self, server: &ServerFacts, slot: &SlotRow) {
         self.watch.log(&Retention::of(server, slot));
     }
 
@@ -136,7 +133,7 @@ impl PostgresSource {
         let found = bounded("reading the slot", slot(control, &self.wanted.slot)).await?;
         found
             .and_then(|slot| slot.confirmed)
-            .ok_or_else(|| self.gone().into())
+            .ok_or_else(|| self.slot_gone().into())
     }
 }
 
@@ -150,8 +147,8 @@ impl Source for PostgresSource {
             return Ok(opened);
         }
         let result = match self.attempt(resume).await {
-            // The slot may have been lost between the look at it and the start: then the catalogs
-            // say so now.
+            // The slot may have been lost between the inspection and START_REPLICATION. A second
+            // attempt then finds that in the catalogs.
             Err(PostgresError::WalGone { .. }) => self.attempt(resume).await,
             result => result,
         };
@@ -160,7 +157,7 @@ impl Source for PostgresSource {
     }
 
     fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
-        // Nothing is confirmed in a slot before the snapshot is complete.
+        // No slot exists before the snapshot is complete, so there is nothing to confirm in.
         if self.snapshot.is_some() {
             return Ok(position);
         }
@@ -187,11 +184,12 @@ impl Source for PostgresSource {
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
         let Inspection { asked_at, facts } = self.inspections.ended().await;
         if self.snapshot.is_some() {
-            return looked_at_snapshot(asked_at, facts);
+            return snapshot_looked(asked_at, facts);
         }
         let facts = match facts {
             Ok(facts) => facts,
-            // A server that shuts down waits for its walsenders, and this walsender waits for us to read.
+            // A server that shuts down waits for its walsenders, and this walsender waits until its
+            // client reads.
             Err(PostgresError::Wal(error))
                 if blocked && error.class() == ErrorClass::ServerUnavailable =>
             {
@@ -222,7 +220,7 @@ impl Source for PostgresSource {
         if owner == SlotOwner::Ours
             && let (Some(timeline), Some(state_file)) = (timeline, &mut self.state_file)
         {
-            state_file.on_timeline(timeline);
+            state_file.set_timeline(timeline);
         }
         Ok(Looked::Answered {
             asked_at,
@@ -238,17 +236,17 @@ impl Source for PostgresSource {
             }
             self.continue_snapshot().await?;
         }
-        // The control connection may have been idle for days, and closed by the server or by something in
-        // between: then use a new one.
-        if let Some(mut control) = self.inspections.take_session()
+        // The server, or a device in between, may have closed the idle control connection. Then use
+        // a new one.
+        if let Some(mut control) = self.inspections.session.take()
             && let Ok(confirmed) = self.confirmed(&mut control).await
         {
-            self.inspections.keep_session(control);
+            self.inspections.session = Some(control);
             return Ok(confirmed);
         }
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
         let confirmed = self.confirmed(&mut control).await?;
-        self.inspections.keep_session(control);
+        self.inspections.session = Some(control);
         Ok(confirmed)
     }
 }

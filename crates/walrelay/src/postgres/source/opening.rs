@@ -1,5 +1,5 @@
-//! How the stream of a slot is opened: both connections, what the catalogs say, the check against what was relayed, and
-//! START_REPLICATION.
+//! Opening the stream of a slot: both connections, the catalogs, START_REPLICATION, and the check
+//! that the stream continues what was relayed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,38 +20,38 @@ use crate::postgres::catalog::{ServerFacts, SlotReader, describe, inspect, reade
 use crate::postgres::deadline::bounded;
 use crate::postgres::error::{Gap, PostgresError, SetupError};
 use crate::postgres::setup::{Moment, Prepared, prepare};
-use crate::postgres::snapshot::settings as snapshot_settings;
+use crate::postgres::snapshot::timeouts_off;
 use crate::postgres::state_file::Position;
 
-/// How often a relay that waits for a busy slot queries its reader, and for how long before it tries to start
-/// replication again.
+/// Interval of the queries for the reader of a busy slot.
 const BUSY_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a busy slot's reader is queried before START_REPLICATION is tried again.
 const BUSY_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Both connections, and the answers over them.
-struct Connected {
-    control: Session,
-    replication: Session,
-    server: ServerFacts,
-    system: SystemIdentity,
+/// Both connections with the server's answers.
+pub(super) struct Connected {
+    pub(super) control: Session,
+    pub(super) replication: Session,
+    pub(super) server: ServerFacts,
+    pub(super) system: SystemIdentity,
     ancestors: Vec<Ancestor>,
     moment: Moment,
-    /// There is no slot: a snapshot comes first.
+    /// There is no slot, and a snapshot is to be read first.
     snapshot: bool,
 }
 
 impl PostgresSource {
     async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
-        self.until_free(&mut control).await?;
+        self.wait_until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         if let Some(state_file) = &self.state_file {
-            state_file.belongs_to(&self.wanted.slot, &facts.server.database)?;
+            state_file.check_owner(&self.wanted.slot, &facts.server.database)?;
         }
         let millis = self.wal_sender_timeout.as_millis().to_string();
         let mut settings = vec![("wal_sender_timeout", millis.as_str())];
         if self.wanted.snapshot.is_some() && facts.slot.is_none() {
-            settings.extend(snapshot_settings(facts.server.major));
+            settings.extend(timeouts_off(facts.server.major));
         }
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
@@ -64,7 +64,7 @@ impl PostgresSource {
         let Prepared { gap, snapshot } = prepared.await?;
         if gap.is_some() {
             self.accepted = true;
-            // Its position is behind the new slot.
+            // The file's position is before the new slot's.
             if let Some(state_file) = &mut self.state_file {
                 state_file.forget();
             }
@@ -80,14 +80,15 @@ impl PostgresSource {
         })
     }
 
-    /// The moment, with positions that a server with these ancestors has.
+    /// The moment of the inspection, with the relayed position limited to the history that a server
+    /// with these ancestors shares.
     fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
         let in_common = |known: &Resume| known.in_common(ancestors).lsn();
         match resume {
             Some(resume) if self.started => Moment::Relayed {
                 upto: in_common(resume),
             },
-            // Of a snapshot that was not completed nothing counts.
+            // An unfinished snapshot counts as nothing relayed.
             _ => Moment::Start {
                 known: self.kept().map(|kept| in_common(&kept.resume(None))),
                 accept_gap: self.accept_gap,
@@ -95,29 +96,30 @@ impl PostgresSource {
         }
     }
 
-    /// Queries the reader of the slot. If the slot was busy in the last attempt, waits until it is free, over
-    /// this one connection: two new ones for each query would cost the primary more than the relay that
-    /// reads. Stops waiting after a while, so that the server reports the reader itself, and at once if the
-    /// reader is a new one, so that the pipeline learns of it.
-    async fn until_free(&mut self, control: &mut Session) -> Result<(), PostgresError> {
+    /// Queries the reader of the slot. If the slot was busy in the last attempt, waits until it is
+    /// free. All queries use this one connection, because two new connections each time would cost
+    /// the primary more than the reading relay does. Stops waiting after [`BUSY_DEADLINE`], so that
+    /// the server reports the reader itself, and at once if the reader changes, so that the
+    /// pipeline learns of it.
+    async fn wait_until_free(&mut self, control: &mut Session) -> Result<(), PostgresError> {
         let until = Instant::now() + BUSY_DEADLINE;
         loop {
             let found = bounded("reading the slot", reader(control, &self.wanted.slot)).await?;
             let Some(reader) = found else {
                 return Ok(());
             };
-            let new = self.readers.saw(&reader);
+            let new = self.readers.record(&reader);
             if !self.found_busy || Instant::now() >= until {
                 return Ok(());
             }
             if new {
-                return Err(self.busy(Some(reader), None));
+                return Err(self.slot_busy(Some(reader), None));
             }
             sleep(BUSY_INTERVAL).await;
         }
     }
 
-    fn busy(&self, reader: Option<SlotReader>, source: Option<Error>) -> PostgresError {
+    fn slot_busy(&self, reader: Option<SlotReader>, source: Option<Error>) -> PostgresError {
         PostgresError::SlotBusy {
             slot: self.wanted.slot.clone(),
             own: reader
@@ -128,7 +130,8 @@ impl PostgresSource {
         }
     }
 
-    /// The ancestors of the server's timeline, if it is not the timeline of the last stream or state file.
+    /// The ancestors of the server's timeline; empty if it is the timeline of the last stream and
+    /// state file.
     async fn ancestors(
         &self,
         replication: &mut Session,
@@ -145,16 +148,11 @@ impl PostgresSource {
             return Ok(Vec::new());
         }
         let history = replication.timeline_history(timeline);
-        let history = bounded("TIMELINE_HISTORY", history).await?;
-        let ancestors = history.into_iter().map(|ancestor| Ancestor {
-            timeline: ancestor.timeline,
-            ended: ancestor.ended,
-        });
-        Ok(ancestors.collect())
+        bounded("TIMELINE_HISTORY", history).await
     }
 
-    /// Checks that the stream continues the state file, and writes the file: if that fails, nothing has
-    /// been streamed.
+    /// Checks that the stream continues the position in the state file, and writes the file before
+    /// anything is streamed.
     async fn continue_file(
         &mut self,
         opened: &Opened<Stream>,
@@ -177,7 +175,7 @@ impl PostgresSource {
                     timeline: opened.timeline,
                     ..kept.clone()
                 },
-                // If the process has streamed before, the pipeline logs this.
+                // If this process has streamed before, the pipeline logs it.
                 Ok(Continuity::HandedOver { from, to, by }) => {
                     if !self.started {
                         info!(%from, %to, %by, "another relay has read the slot since the state file was written");
@@ -185,7 +183,7 @@ impl PostgresSource {
                     here
                 }
                 Ok(Continuity::Promoted { parted }) => {
-                    // If the process has streamed before, the pipeline logs this.
+                    // If this process has streamed before, the pipeline logs it.
                     if !self.started && parted < kept.confirmed {
                         warn!(
                             from = %parted,
@@ -211,50 +209,58 @@ impl PostgresSource {
         &mut self,
         resume: Option<&Resume>,
     ) -> Result<Opened<Stream>, PostgresError> {
-        // Another relay with the same file may have written it.
-        let mut by_file = self.load_file().await?;
+        // Another relay that shares the file may have written it.
+        let by_file = self.load_file().await?;
+        let connected = self.connect(resume).await?;
+        if connected.snapshot {
+            return self.begin_snapshot(connected).await;
+        }
+        self.open_slot(connected, by_file).await
+    }
+
+    /// Starts the stream of the slot. `by_file`: another relay has written the state file.
+    async fn open_slot(
+        &mut self,
+        connected: Connected,
+        mut by_file: bool,
+    ) -> Result<Opened<Stream>, PostgresError> {
         let Connected {
             mut control,
             replication,
             server,
             system,
-            ancestors,
-            moment,
-            snapshot,
-        } = self.connect(resume).await?;
-        if snapshot {
-            let snapshot = self.begin_snapshot(control, replication, server, system);
-            return snapshot.await;
-        }
+            ..
+        } = connected;
         let walsender = replication.backend_pid();
         let gap = Gap {
-            from: moment.known(),
+            from: connected.moment.known(),
             to: server.wal_end,
         };
         let stream = self.start(replication, &mut control, gap).await?;
-        // Again, now that no other process can move it: the stream begins here.
+        // Read the slot again: no other process can move it now, and the stream begins at its
+        // position.
         let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
             .await?
-            .ok_or_else(|| self.gone())?;
-        // Several hosts, or an address that moves: both connections must see the same slot, or the
-        // position of one server would be confirmed to another.
+            .ok_or_else(|| self.slot_gone())?;
+        // With several hosts, or an address that moves, the two connections may reach different
+        // servers. Then a position of one server would be confirmed to the other.
         if slot.active_pid != Some(i64::from(walsender)) {
             return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
         }
-        // The last reader of the slot may have written it since.
+        // The slot's last reader may have written the file since.
         by_file |= self.load_file().await?;
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         self.watch_retention(&server, &slot);
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
-        self.inspections = Inspections::over(Some(control));
+        self.inspections = Inspections::over(control);
         let mut opened = Opened {
             stream: Stream::of_slot(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
             system_id: system.system_id,
             timeline: system.timeline,
             server_start: server.start,
-            ancestors,
+            ancestors: connected.ancestors,
             flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.wal_sender_timeout),
@@ -263,23 +269,29 @@ impl PostgresSource {
         };
         self.continue_file(&opened, server.database).await?;
         if by_file && self.started {
-            // The file reaches the slot's position, or it would not have been continued.
+            // The file's position covers the slot's, or `continue_file` would have failed.
             opened.predecessor.get_or_insert(Predecessor::StateFile);
         }
+        self.set_streaming(&opened, walsender);
+        Ok(opened)
+    }
+
+    /// Records that this process streams, by this walsender.
+    fn set_streaming(&mut self, opened: &Opened<Stream>, walsender: i32) {
         self.readers.streaming(walsender);
         self.walsender.store(walsender, Ordering::Relaxed);
         self.server_start = Some(opened.server_start.clone());
-        self.relayed.fetch_max(confirmed.get(), Ordering::Relaxed);
+        let confirmed = opened.confirmed.lsn().get();
+        self.relayed.fetch_max(confirmed, Ordering::Relaxed);
         if std::mem::take(&mut self.accept_gap) && !self.accepted {
             info!("there is no gap in the log: --accept-gap changes nothing");
         }
         self.started = true;
-        Ok(opened)
     }
 
-    /// Starts the stream from the slot's position. The replication session goes with it.
+    /// Starts the stream from the slot's position, over the replication session.
     ///
-    /// `gap`: what is not relayed if the server has no log for the slot.
+    /// `gap`: the range that is not relayed if the server has removed the slot's WAL.
     async fn start(
         &mut self,
         replication: Session,
@@ -288,23 +300,22 @@ impl PostgresSource {
     ) -> Result<ReplicationStream, PostgresError> {
         let command = StartReplication {
             slot: self.wanted.slot.clone(),
-            // A position ahead of the slot's would be honoured, and what lies between would be skipped
-            // for good.
+            // Zero: the server starts at the slot's position. It would skip events up to a higher
+            // position.
             start: Lsn::ZERO,
-            publications: vec![self.wanted.publication.clone()],
+            publication: self.wanted.publication.clone(),
             messages: self.wanted.messages.is_some(),
-            proto_version: 1,
         };
         let started = replication.start_replication(&command);
         match bounded("START_REPLICATION", started).await {
             Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
-                // The reader is an addition to the error.
+                // The query for the reader may fail: the reader only completes the error's text.
                 let found = reader(control, &self.wanted.slot);
                 let reader = bounded("reading the slot", found).await.ok().flatten();
                 if let Some(reader) = &reader {
-                    self.readers.saw(reader);
+                    self.readers.record(reader);
                 }
-                Err(self.busy(reader, Some(error)))
+                Err(self.slot_busy(reader, Some(error)))
             }
             Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
                 let slot = self.wanted.slot.clone();
@@ -314,7 +325,8 @@ impl PostgresSource {
         }
     }
 
-    /// Reads the state file, if one is kept. Returns whether it goes further than what was known here.
+    /// Reads the state file, if one is configured. Returns whether its position is ahead of the
+    /// known one.
     async fn load_file(&mut self) -> Result<bool, PostgresError> {
         match &mut self.state_file {
             Some(state_file) if !self.accepted => Ok(state_file.load().await?),
@@ -322,7 +334,7 @@ impl PostgresSource {
         }
     }
 
-    pub(super) fn gone(&self) -> SetupError {
+    pub(super) fn slot_gone(&self) -> SetupError {
         SetupError::SlotGone {
             slot: self.wanted.slot.clone(),
             gap: Gap {

@@ -1,8 +1,9 @@
-//! A part of a slot's stream: from a position or a time, to a position or a time, at a rate.
+//! [`RangeSource`]: a range of a slot's stream, from a position or time to a position or time, at a
+//! rate.
 //!
 //! # Invariants
 //! - A transaction is inside the range as a whole, or not at all.
-//! - Nothing is read beyond the range: the stream gives no frame more, and says that it has ended.
+//! - After the range the stream returns no more frames, and [`Reading`] reports the end.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -20,13 +21,14 @@ use super::copy::{CopySource, Original};
 use super::stream::Stream;
 use crate::postgres::error::PostgresError;
 
-/// Clocks of commits may go back a little from one commit to the next: so long after `before` nothing older is
-/// expected any more.
-const DISORDER: i64 = 60_000_000;
-/// What a rate may catch up with after a pause.
+/// Commit times may decrease a little from one commit to the next. The range has ended when a
+/// commit time is this many microseconds after `before`.
+const CLOCK_TOLERANCE: i64 = 60_000_000;
+/// How much time a throttle may catch up with after a pause.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Which transactions: those whose commit record starts before `end`, and that were committed in this time.
+/// The transactions to read: those whose commit record starts before `end` and whose commit time is
+/// in `after..before`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) end: Lsn,
@@ -35,18 +37,21 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// Whether a transaction whose commit record is at `start` shows that the range has ended.
     fn is_over(&self, start: Lsn, committed: PgTimestamp) -> bool {
-        let late = |before: PgTimestamp| committed.get() >= before.get().saturating_add(DISORDER);
+        let late =
+            |before: PgTimestamp| committed.get() >= before.get().saturating_add(CLOCK_TOLERANCE);
         start >= self.end || self.before.is_some_and(late)
     }
 
-    fn has(&self, committed: PgTimestamp) -> bool {
+    /// Whether a transaction with this commit time belongs to the range.
+    fn contains(&self, committed: PgTimestamp) -> bool {
         self.after.is_none_or(|after| committed >= after)
             && self.before.is_none_or(|before| committed < before)
     }
 }
 
-/// How far the stream is, for whoever waits for its end.
+/// Progress of a [`RangeStream`], shared with the command that waits for its end.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     position: AtomicU64,
@@ -60,12 +65,12 @@ impl Reading {
         Lsn::new(self.position.load(Ordering::Relaxed))
     }
 
-    /// Whether all of the range was read.
+    /// Whether the whole range was read.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Waits until all of the range was read.
+    /// Waits until the whole range was read.
     pub(crate) async fn ended(&self) {
         while !self.has_ended() {
             self.end.notified().await;
@@ -82,12 +87,12 @@ impl Reading {
     }
 }
 
-/// Copies of a slot, of whose streams the range is read.
+/// Reads a range of a slot through temporary copies.
 #[derive(Debug)]
 pub(crate) struct RangeSource {
     copies: CopySource,
     range: Range,
-    /// Events a second.
+    /// Events per second, at most; `None` without a limit.
     rate: Option<u32>,
     reading: Arc<Reading>,
 }
@@ -115,27 +120,15 @@ impl Source for RangeSource {
         &mut self,
         resume: Option<&Resume>,
     ) -> Result<Opened<RangeStream>, PostgresError> {
-        let opened = self.copies.open(resume).await?;
-        let stream = RangeStream {
-            stream: opened.stream,
+        let wrap = |stream| RangeStream {
+            stream,
             range: self.range,
             reading: Arc::clone(&self.reading),
-            inside: Inside::Nothing,
+            transaction: Transaction::None,
             throttle: self.rate.map(Throttle::new),
-            front: None,
+            decision: None,
         };
-        Ok(Opened {
-            stream,
-            system_id: opened.system_id,
-            timeline: opened.timeline,
-            server_start: opened.server_start,
-            ancestors: opened.ancestors,
-            flushed: opened.flushed,
-            confirmed: opened.confirmed,
-            server_timeout: opened.server_timeout,
-            tables: opened.tables,
-            predecessor: opened.predecessor,
-        })
+        self.copies.open_as(resume, wrap).await
     }
 
     fn look(&mut self) {
@@ -151,42 +144,41 @@ impl Source for RangeSource {
     }
 }
 
+/// The transaction that the stream is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inside {
-    Nothing,
-    /// A transaction of the range.
-    Range,
-    /// Another one.
-    Other,
+enum Transaction {
+    None,
+    InRange,
+    OutOfRange,
 }
 
-/// What becomes of the frame in the front.
+/// What to do with the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Front {
-    /// It is given. `event`: it counts for the rate.
-    Given {
+enum Decision {
+    /// Return it. `event`: it counts for the rate.
+    Pass {
         event: bool,
     },
-    Dropped,
+    Drop,
 }
 
-/// The stream of a copy, as far as the range goes.
+/// The stream of a copy, limited to the range.
 #[derive(Debug)]
 pub(crate) struct RangeStream {
     stream: Stream,
     range: Range,
     reading: Arc<Reading>,
-    inside: Inside,
+    transaction: Transaction,
     throttle: Option<Throttle>,
-    /// Of the frame that was peeked last, until it is consumed.
-    front: Option<Front>,
+    /// The decision about the peeked frame, until the frame is consumed.
+    decision: Option<Decision>,
 }
 
-/// Spaces events evenly.
+/// Spaces events evenly over time.
 #[derive(Debug)]
 struct Throttle {
     interval: Duration,
-    /// When the next event may be given.
+    /// When the next event may pass.
     next: Instant,
 }
 
@@ -198,21 +190,21 @@ impl Throttle {
         }
     }
 
-    fn holds(&self, now: Instant) -> bool {
+    fn is_blocked(&self, now: Instant) -> bool {
         self.next > now
     }
 
-    fn given(&mut self, now: Instant) {
+    fn passed(&mut self, now: Instant) {
         let earliest = now.checked_sub(BURST).unwrap_or(now);
         self.next = self.next.max(earliest) + self.interval;
     }
 }
 
 impl RangeStream {
-    /// Decides about the next frame; `None`: there is none for now.
-    fn decide(&mut self) -> Result<Option<Front>, PostgresError> {
-        if let Some(front) = self.front {
-            return Ok(Some(front));
+    /// The decision about the next frame; `None` if no frame is buffered, or the range has ended.
+    fn decide(&mut self) -> Result<Option<Decision>, PostgresError> {
+        if let Some(decision) = self.decision {
+            return Ok(Some(decision));
         }
         if self.reading.has_ended() {
             return Ok(None);
@@ -220,61 +212,62 @@ impl RangeStream {
         let Some(frame) = self.stream.peek()? else {
             return Ok(None);
         };
-        let front = match frame {
+        let decision = match frame {
             Frame::Keepalive { wal_end, .. } => {
-                if self.inside == Inside::Nothing && wal_end >= self.range.end {
+                if self.transaction == Transaction::None && wal_end >= self.range.end {
                     self.reading.set_ended();
                     return Ok(None);
                 }
                 self.reading.reached(wal_end);
-                Front::Given { event: false }
+                Decision::Pass { event: false }
             }
             Frame::XLogData { start, body, .. } => {
                 self.reading.reached(start);
                 match body.first() {
                     Some(b'B') => {
-                        // What cannot be decoded is the core's to report.
+                        // The core reports a message that cannot be decoded.
                         if let Ok(Message::Begin(begin)) = decode(body) {
                             if self.range.is_over(begin.final_lsn, begin.commit_time) {
                                 self.reading.set_ended();
                                 return Ok(None);
                             }
-                            self.inside = if self.range.has(begin.commit_time) {
-                                Inside::Range
+                            self.transaction = if self.range.contains(begin.commit_time) {
+                                Transaction::InRange
                             } else {
-                                Inside::Other
+                                Transaction::OutOfRange
                             };
                         }
                         self.of_transaction(false)
                     }
                     Some(b'C') => {
-                        let front = self.of_transaction(false);
-                        self.inside = Inside::Nothing;
-                        front
+                        let decision = self.of_transaction(false);
+                        self.transaction = Transaction::None;
+                        decision
                     }
                     Some(b'I' | b'M') => self.of_transaction(true),
-                    // A table is announced once on a connection, for later transactions too.
-                    Some(b'R' | b'Y') => Front::Given { event: false },
+                    // A Relation or Type message is sent once per connection and applies to later
+                    // transactions.
+                    Some(b'R' | b'Y') => Decision::Pass { event: false },
                     _ => self.of_transaction(false),
                 }
             }
         };
-        self.front = Some(front);
-        Ok(self.front)
+        self.decision = Some(decision);
+        Ok(self.decision)
     }
 
-    fn of_transaction(&self, event: bool) -> Front {
-        match self.inside {
-            Inside::Other => Front::Dropped,
-            Inside::Nothing | Inside::Range => Front::Given { event },
+    fn of_transaction(&self, event: bool) -> Decision {
+        match self.transaction {
+            Transaction::OutOfRange => Decision::Drop,
+            Transaction::None | Transaction::InRange => Decision::Pass { event },
         }
     }
 
-    /// When the event in the front may be given, if it may not yet.
-    fn held_until(&self) -> Option<Instant> {
+    /// When the peeked event may pass; `None` if it may pass now.
+    fn blocked_until(&self) -> Option<Instant> {
         let throttle = self.throttle.as_ref()?;
-        let event = self.front == Some(Front::Given { event: true });
-        (event && throttle.holds(Instant::now())).then_some(throttle.next)
+        let event = self.decision == Some(Decision::Pass { event: true });
+        (event && throttle.is_blocked(Instant::now())).then_some(throttle.next)
     }
 }
 
@@ -286,12 +279,12 @@ impl WalStream for RangeStream {
     }
 
     fn peek(&mut self) -> Result<Option<Frame<'_>>, PostgresError> {
-        while let Some(front) = self.decide()? {
-            match front {
-                Front::Given { .. } if self.held_until().is_some() => return Ok(None),
-                Front::Given { .. } => return self.stream.peek(),
-                Front::Dropped => {
-                    self.front = None;
+        while let Some(decision) = self.decide()? {
+            match decision {
+                Decision::Pass { .. } if self.blocked_until().is_some() => return Ok(None),
+                Decision::Pass { .. } => return self.stream.peek(),
+                Decision::Drop => {
+                    self.decision = None;
                     self.stream.consume();
                 }
             }
@@ -300,10 +293,10 @@ impl WalStream for RangeStream {
     }
 
     fn consume(&mut self) {
-        if let (Some(Front::Given { event: true }), Some(throttle)) =
-            (self.front.take(), &mut self.throttle)
+        if let (Some(Decision::Pass { event: true }), Some(throttle)) =
+            (self.decision.take(), &mut self.throttle)
         {
-            throttle.given(Instant::now());
+            throttle.passed(Instant::now());
         }
         self.stream.consume();
     }
@@ -312,8 +305,8 @@ impl WalStream for RangeStream {
         if self.reading.has_ended() {
             return pending().await;
         }
-        // Nothing is read while an event is held back: the server waits.
-        if let Some(until) = self.held_until() {
+        // While the throttle blocks an event nothing is read, so that the server waits as well.
+        if let Some(until) = self.blocked_until() {
             sleep_until(until).await;
             return Ok(0);
         }
@@ -333,8 +326,8 @@ impl WalStream for RangeStream {
     }
 }
 
-/// When the first transaction of a slot was committed, read from a copy of it; `None` if nothing was committed
-/// before `end`. Takes as long as the server needs to decode so far.
+/// The commit time of a slot's first transaction, read from a copy of the slot; `None` if nothing
+/// was committed before `end`. Waits until the server has decoded up to there.
 pub(crate) async fn first_commit(
     original: Original,
     name: &str,
@@ -371,12 +364,16 @@ mod tests {
             after: Some(PgTimestamp::new(T)),
             before: Some(PgTimestamp::new(T + 10)),
         };
-        for (committed, has) in [(T - 1, false), (T, true), (T + 9, true), (T + 10, false)] {
-            assert_eq!(range.has(PgTimestamp::new(committed)), has, "{committed}");
+        for (committed, contained) in [(T - 1, false), (T, true), (T + 9, true), (T + 10, false)] {
+            assert_eq!(
+                range.contains(PgTimestamp::new(committed)),
+                contained,
+                "{committed}"
+            );
         }
         let over = |start, committed| range.is_over(Lsn::new(start), PgTimestamp::new(committed));
         assert!(!over(99, T + 10), "an earlier one may follow");
-        assert!(over(100, T) && over(99, T + 10 + DISORDER));
+        assert!(over(100, T) && over(99, T + 10 + CLOCK_TOLERANCE));
     }
 
     #[tokio::test(start_paused = true)]
@@ -386,10 +383,10 @@ mod tests {
         let mut given = 0;
         while begun.elapsed() < Duration::from_secs(2) {
             let now = Instant::now();
-            if throttle.holds(now) {
+            if throttle.is_blocked(now) {
                 sleep_until(throttle.next).await;
             } else {
-                throttle.given(now);
+                throttle.passed(now);
                 given += 1;
             }
         }
@@ -397,8 +394,8 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let now = Instant::now();
         let mut at_once = 0;
-        while !throttle.holds(now) {
-            throttle.given(now);
+        while !throttle.is_blocked(now) {
+            throttle.passed(now);
             at_once += 1;
         }
         assert!((9..=12).contains(&at_once), "{at_once}");

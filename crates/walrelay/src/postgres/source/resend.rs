@@ -1,4 +1,4 @@
-//! Chosen rows of this moment, without a slot.
+//! [`ResendSource`]: selected rows of the current moment, without a slot.
 
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Looked, Opened, Resume, Source};
@@ -7,7 +7,8 @@ use super::inspections::OwnLooks;
 use crate::postgres::error::PostgresError;
 use crate::postgres::snapshot::{Anchor, Plan, RowStream};
 
-/// The rows of one moment; after a lost connection those of a later one, unless the first is kept still.
+/// The rows of one snapshot. After a lost connection the snapshot is read again if the server still
+/// keeps it; otherwise a new snapshot is exported.
 #[derive(Debug)]
 pub(crate) struct ResendSource {
     plan: Plan,
@@ -26,12 +27,12 @@ impl ResendSource {
 
     async fn anchor(&mut self) -> Result<&Anchor, PostgresError> {
         if self.anchor.is_none() {
-            self.anchor = Some(Anchor::of_now(self.plan.clone()).await?);
+            self.anchor = Some(Anchor::without_slot(self.plan.clone()).await?);
         }
         self.anchor.as_ref().ok_or(PostgresError::SnapshotLost)
     }
 
-    /// How many rows these are.
+    /// Counts the rows of the snapshot.
     pub(crate) async fn count(&mut self) -> Result<u64, PostgresError> {
         self.anchor().await?.count().await
     }
@@ -43,17 +44,12 @@ impl Source for ResendSource {
 
     async fn open(&mut self, _: Option<&Resume>) -> Result<Opened<RowStream>, PostgresError> {
         let anchor = self.anchor().await?;
-        let point = anchor.point();
-        let opened = match anchor.read().await {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.anchor = None;
-                return Err(error);
-            }
-        };
+        let point = anchor.point;
+        let opened = anchor.open_rows().await;
+        let (stream, tables) = opened.inspect_err(|_| self.anchor = None)?;
         Ok(Opened {
-            stream: opened.stream.without_successor(),
-            // Nothing of the log is read or confirmed.
+            stream: stream.without_successor(),
+            // No WAL is read or confirmed.
             system_id: String::new(),
             timeline: 0,
             server_start: String::new(),
@@ -61,7 +57,7 @@ impl Source for ResendSource {
             flushed: point,
             confirmed: CommitEnd::from_slot(Lsn::ZERO),
             server_timeout: None,
-            tables: opened.tables,
+            tables,
             predecessor: None,
         })
     }
@@ -76,7 +72,10 @@ impl Source for ResendSource {
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
         let acknowledged = self.plan.progress.is_acknowledged();
-        let point = self.anchor.as_ref().map_or(Lsn::ZERO, Anchor::point);
+        let point = self
+            .anchor
+            .as_ref()
+            .map_or(Lsn::ZERO, |anchor| anchor.point);
         Ok(if acknowledged { point } else { Lsn::ZERO })
     }
 }

@@ -1,4 +1,4 @@
-//! The state file: how far a relay has come, beside the slot.
+//! The state file: the acknowledged position of a relay, stored beside the slot.
 //!
 //! ```text
 //! # walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.
@@ -11,8 +11,7 @@
 //! sha256 = "…"
 //! ```
 //!
-//! The last line is the SHA-256 of all before it: a file that was cut off or changed is not taken
-//! for a position.
+//! The last line is the SHA-256 of all lines before it, so a truncated or changed file is detected.
 
 mod writer;
 
@@ -21,7 +20,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::Resume;
@@ -32,26 +32,37 @@ pub(super) use writer::StateWriter;
 const VERSION: i64 = 1;
 const HEAD: &str =
     "# walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.\n";
-const SEAL: &str = "sha256 = \"";
+/// Begins the line of the checksum.
+const CHECKSUM: &str = "sha256 = \"";
 
-/// The content of the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The content of the state file.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Position {
     /// `system_identifier` of the server.
+    #[serde(rename = "system_identifier")]
     pub(crate) system_id: String,
-    /// Its timeline.
+    /// The server's timeline.
     pub(crate) timeline: u32,
     /// The database that the slot decodes.
     pub(crate) database: String,
-    /// The slot.
+    /// The slot that the relay reads.
     pub(crate) slot: String,
-    /// Everything up to here is acknowledged. The slot's `confirmed_flush_lsn` is not beyond it,
-    /// unless somebody else moved it.
+    /// The LSN up to which everything is acknowledged. The slot's `confirmed_flush_lsn` is not
+    /// beyond it, unless another process moved the slot.
+    #[serde(deserialize_with = "lsn")]
     pub(crate) confirmed: Lsn,
 }
 
+fn lsn<'de, D: Deserializer<'de>>(value: D) -> Result<Lsn, D::Error> {
+    String::deserialize(value)?
+        .parse()
+        .map_err(D::Error::custom)
+}
+
 impl Position {
-    /// The position for a check of continuity; `server_start` as in [`Resume`], where this process knows it.
+    /// The position as a [`Resume`], for the check of continuity. `server_start`: `None` if this
+    /// process does not know it.
     pub(crate) fn resume(&self, server_start: Option<String>) -> Resume {
         let confirmed = CommitEnd::from_slot(self.confirmed);
         Resume {
@@ -64,52 +75,36 @@ impl Position {
     }
 
     fn text(&self) -> String {
-        // Nothing in it needs to be escaped: digits, a slot's name, and a string that TOML writes.
+        // Only the database's name may need escapes: the others are numbers and the name of a slot.
         let database = toml::Value::String(self.database.clone());
         let text = format!(
             "{HEAD}version = {VERSION}\nsystem_identifier = \"{}\"\ntimeline = {}\n\
              database = {database}\nslot = \"{}\"\nconfirmed = \"{}\"\n",
             self.system_id, self.timeline, self.slot, self.confirmed
         );
-        let seal = seal(&text);
-        format!("{text}{SEAL}{seal}\"\n")
+        let sum = checksum(&text);
+        format!("{text}{CHECKSUM}{sum}\"\n")
     }
 
     fn parse(text: &str) -> Result<Self, Unreadable> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Fields {
-            #[serde(rename = "version")]
-            _version: i64,
-            system_identifier: String,
-            timeline: u32,
-            database: String,
-            slot: String,
-            confirmed: String,
-        }
-        let (sealed, rest) = text.rsplit_once(SEAL).ok_or(Unreadable::Broken)?;
+        let (content, rest) = text.rsplit_once(CHECKSUM).ok_or(Unreadable::Broken)?;
         let found = rest.strip_suffix("\"\n").ok_or(Unreadable::Broken)?;
-        if found != seal(sealed) {
+        if found != checksum(content) {
             return Err(Unreadable::Broken);
         }
-        // The seal fits, so an unknown field is of another version.
-        let table: toml::Table = sealed.parse().map_err(|_| Unreadable::Broken)?;
-        let version = table.get("version").and_then(toml::Value::as_integer);
+        // The checksum matches, so an unknown field is one of another version.
+        let mut table: toml::Table = content.parse().map_err(|_| Unreadable::Broken)?;
+        let version = table
+            .remove("version")
+            .and_then(|version| version.as_integer());
         if version != Some(VERSION) {
             return Err(Unreadable::Version(version));
         }
-        let fields: Fields = table.try_into().map_err(|_| Unreadable::Broken)?;
-        Ok(Self {
-            system_id: fields.system_identifier,
-            timeline: fields.timeline,
-            database: fields.database,
-            slot: fields.slot,
-            confirmed: fields.confirmed.parse().map_err(|_| Unreadable::Broken)?,
-        })
+        table.try_into().map_err(|_| Unreadable::Broken)
     }
 }
 
-fn seal(text: &str) -> String {
+fn checksum(text: &str) -> String {
     use std::fmt::Write as _;
     let mut hex = String::with_capacity(64);
     for byte in Sha256::digest(text.as_bytes()) {
@@ -125,14 +120,14 @@ enum Unreadable {
     Version(Option<i64>),
 }
 
-/// The state file cannot be used. Nothing was confirmed that it does not hold.
+/// The state file cannot be used. No position beyond the file's was confirmed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateFileError {
     #[error("the state file {} cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("the state file {} cannot be written", path.display())]
     Write { path: PathBuf, source: io::Error },
-    /// Its content is not what was written to it.
+    /// The file is truncated, or was changed.
     #[error("the state file {} is cut off, or was changed", path.display())]
     Broken { path: PathBuf },
     /// Another version of walrelay wrote it.
@@ -142,7 +137,7 @@ pub(crate) enum StateFileError {
         found.map_or_else(|| "?".to_owned(), |found| found.to_string())
     )]
     Version { path: PathBuf, found: Option<i64> },
-    /// It belongs to another relay.
+    /// The file belongs to another relay.
     #[error("the state file {} is of {what} {found}, not {wanted}", path.display())]
     Foreign {
         path: PathBuf,
@@ -157,7 +152,7 @@ impl StateFileError {
     pub(crate) fn disposition(&self) -> Disposition {
         use io::ErrorKind as Kind;
         match self {
-            // A full disk or a file system that is away may pass; a wrong path does not.
+            // A full disk or an unavailable file system may be temporary; a wrong path is not.
             StateFileError::Read { source, .. } | StateFileError::Write { source, .. } => {
                 match source.kind() {
                     Kind::NotFound
@@ -175,7 +170,7 @@ impl StateFileError {
         }
     }
 
-    /// What the operating system says, if it was that.
+    /// The operating system's error as text, if it caused this one.
     pub(crate) fn io(&self) -> Option<String> {
         match self {
             Self::Read { source, .. } | Self::Write { source, .. } => Some(source.to_string()),
@@ -183,7 +178,7 @@ impl StateFileError {
         }
     }
 
-    /// What to do about it.
+    /// What the user does about the error.
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Read { .. } | Self::Write { .. } => {
@@ -219,20 +214,20 @@ pub(crate) fn read(path: &Path) -> Result<Option<Position>, StateFileError> {
     }
 }
 
-/// Writes the position. When this returns, it is on disk; if it fails, or the machine does, the
-/// file holds either this position or the one before.
+/// Writes the position durably: it is on disk when this returns. After a failure, also of the
+/// machine, the file holds either this position or the previous one.
 ///
 /// # Errors
 /// [`StateFileError::Write`].
 pub(super) fn write(path: &Path, position: &Position) -> Result<(), StateFileError> {
-    replace(path, &position.text()).map_err(|source| StateFileError::Write {
+    replace_file(path, &position.text()).map_err(|source| StateFileError::Write {
         path: path.to_owned(),
         source,
     })
 }
 
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // In the same directory: a rename is atomic within a file system only.
+fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    // In the same directory, because a rename is atomic only within a file system.
     let mut beside = OsString::from(path);
     beside.push(".new");
     let mut file = File::create(&beside)?;
@@ -240,7 +235,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()?;
     drop(file);
     fs::rename(&beside, path)?;
-    // The rename itself is durable when the directory is.
+    // The rename is durable when the directory is synced.
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

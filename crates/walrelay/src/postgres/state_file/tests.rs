@@ -30,12 +30,12 @@ fn what_was_written_is_read() {
     };
     write(&path, &later).unwrap();
     assert_eq!(read(&path).unwrap(), Some(later));
-    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
-    assert_eq!(left.len(), 1, "only the file itself is left: {left:?}");
+    let files: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(files.len(), 1, "only the file itself remains: {files:?}");
 }
 
 #[test]
-fn people_can_read_it_and_check_its_seal() {
+fn the_text_is_readable_and_its_checksum_verifiable() {
     let text = position().text();
     for line in [
         "version = 1\n",
@@ -46,9 +46,9 @@ fn people_can_read_it_and_check_its_seal() {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    // head -n -1 | sha256sum
+    // As `head -n -1 state | sha256sum` prints it.
     assert_eq!(
-        seal("abc"),
+        checksum("abc"),
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     );
 }
@@ -76,20 +76,20 @@ fn a_torn_or_changed_file_is_no_position() {
 }
 
 #[test]
-fn other_versions_are_named() {
+fn the_error_names_another_version() {
     let (_dir, path) = dir();
-    let sealed = |text: String| format!("{text}{SEAL}{}\"\n", seal(&text));
-    fs::write(&path, sealed("version = 2\nnews = true\n".into())).unwrap();
+    let with_checksum = |text: String| format!("{text}{CHECKSUM}{}\"\n", checksum(&text));
+    fs::write(&path, with_checksum("version = 2\nnews = true\n".into())).unwrap();
     let error = read(&path).unwrap_err();
     assert!(
         matches!(error, StateFileError::Version { found: Some(2), .. }),
         "{error}"
     );
     assert!(error.to_string().contains("version 2"), "{error}");
-    // Whole, but with a key that this version does not know, or without one it needs.
+    // The checksum matches, but a key is unknown, missing or wrong.
     let (body, _) = position()
         .text()
-        .rsplit_once(SEAL)
+        .rsplit_once(CHECKSUM)
         .map(|(body, rest)| (body.to_owned(), rest.to_owned()))
         .unwrap();
     for strange in [
@@ -97,20 +97,20 @@ fn other_versions_are_named() {
         body.replace("timeline = 3\n", ""),
         body.replace("16/B374D848", "16"),
     ] {
-        fs::write(&path, sealed(strange)).unwrap();
+        fs::write(&path, with_checksum(strange)).unwrap();
         let error = read(&path).unwrap_err();
         assert!(matches!(error, StateFileError::Broken { .. }), "{error}");
     }
 }
 
 #[test]
-fn a_path_that_cannot_be_is_a_matter_of_configuration() {
+fn an_impossible_path_is_an_error_of_the_configuration() {
     let (dir, path) = dir();
     let nowhere = dir.path().join("nowhere").join("state");
     assert_eq!(read(&nowhere).unwrap(), None);
     let below_a_file = path.join("state");
     fs::write(&path, "").unwrap();
-    // A directory where the file should be.
+    // A directory at the file's path.
     let directory = dir.path().join("directory");
     fs::create_dir(&directory).unwrap();
     for wrong in [&nowhere, &below_a_file, &directory] {

@@ -1,4 +1,4 @@
-//! Writes the state file of a running relay, without delaying the stream.
+//! [`StateWriter`]: writes the state file of a running relay, without delaying the stream.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use super::{Position, StateFileError, read, write};
 
 type Written = Result<(), StateFileError>;
 
-/// Writes the state file. A position that it reports is on disk.
+/// Writes the state file in blocking threads. Returns only positions that are on disk.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
     path: PathBuf,
-    /// The position that is on disk for certain.
+    /// The position that is known to be on disk.
     kept: Option<Position>,
     /// The position that is being written.
     writing: Option<(Position, oneshot::Receiver<Written>)>,
@@ -30,18 +30,18 @@ impl StateWriter {
         }
     }
 
-    /// The position that is on disk.
+    /// The position that is known to be on disk.
     pub(crate) fn kept(&self) -> Option<&Position> {
         self.kept.as_ref()
     }
 
-    /// Forgets the position on disk: the next one replaces it, also if it is behind.
+    /// Forgets the position on disk, so that the next one replaces it even if it is lower.
     pub(crate) fn forget(&mut self) {
         self.kept = None;
     }
 
-    /// Reads the file, which another relay may have written, and returns whether it goes further than this
-    /// process knows. A file that goes less far, or is gone, changes nothing.
+    /// Reads the file, which another relay may have written. Returns whether its position is ahead
+    /// of the known one. A lower position, or a missing file, changes nothing.
     pub(crate) async fn load(&mut self) -> Result<bool, StateFileError> {
         if let Some((position, written)) = self.writing.take()
             // The last stream started this write. If it failed, the file is read below.
@@ -53,18 +53,18 @@ impl StateWriter {
         let Some(found) = blocking(&self.path, move || read(&path)).await? else {
             return Ok(false);
         };
-        let more = self.kept.as_ref().is_none_or(|kept| {
+        let ahead = self.kept.as_ref().is_none_or(|kept| {
             kept.system_id != found.system_id
                 || (found.timeline, found.confirmed) > (kept.timeline, kept.confirmed)
         });
-        if more {
+        if ahead {
             self.kept = Some(found);
         }
-        Ok(more)
+        Ok(ahead)
     }
 
-    /// An error if the file belongs to another slot or database.
-    pub(crate) fn belongs_to(&self, slot: &str, database: &str) -> Result<(), StateFileError> {
+    /// Checks that the file belongs to this slot and database.
+    pub(crate) fn check_owner(&self, slot: &str, database: &str) -> Result<(), StateFileError> {
         let Some(kept) = &self.kept else {
             return Ok(());
         };
@@ -84,10 +84,11 @@ impl StateWriter {
         Ok(())
     }
 
-    /// Writes a position and waits for it.
+    /// Writes a position and waits until it is on disk.
     pub(crate) async fn set(&mut self, position: Position) -> Result<(), StateFileError> {
         if let Some((_, written)) = self.writing.take() {
-            // The last stream started this write. Its result does not matter: this write follows it.
+            // The last stream started this write. Its result does not matter, because the file is
+            // written again.
             let _ = written.await;
         }
         let (path, to_write) = (self.path.clone(), position.clone());
@@ -96,20 +97,20 @@ impl StateWriter {
         Ok(())
     }
 
-    /// The timeline that the server of the stream writes; another one than in the file if the server was a
-    /// standby and was promoted. Positions from here on belong to it.
-    pub(crate) fn on_timeline(&mut self, timeline: u32) {
+    /// Sets the timeline of the positions to write next. It changes if a standby that served the
+    /// stream was promoted.
+    pub(crate) fn set_timeline(&mut self, timeline: u32) {
         if let Some(kept) = &mut self.kept {
             kept.timeline = timeline;
         }
     }
 
-    /// Starts to write `confirmed`, unless a write is running, and returns the position that is on disk, at
-    /// most `confirmed`.
+    /// Starts to write `confirmed`, unless a write is running. Returns the position that is on
+    /// disk, at most `confirmed`.
     pub(crate) fn note(&mut self, confirmed: CommitEnd) -> Result<CommitEnd, StateFileError> {
-        self.collect()?;
+        self.finish_write()?;
         let Some(kept) = &self.kept else {
-            // Nothing is on disk, so nothing may be confirmed. (`set` comes before any stream.)
+            // Nothing is on disk, so nothing may be confirmed. (Every stream starts with `set`.)
             return Ok(CommitEnd::from_slot(Lsn::ZERO));
         };
         let reached = CommitEnd::from_slot(kept.confirmed);
@@ -125,14 +126,15 @@ impl StateWriter {
             let (path, to_write) = (self.path.clone(), position.clone());
             spawn_blocking(move || {
                 // The receiver may be gone.
-                let _ = done.send(note(&path, &to_write));
+                let _ = done.send(write_if_ahead(&path, &to_write));
             });
             self.writing = Some((position, written));
         }
         Ok(reached)
     }
 
-    fn collect(&mut self) -> Result<(), StateFileError> {
+    /// Takes the result of the running write, if it has ended.
+    fn finish_write(&mut self) -> Result<(), StateFileError> {
         let Some((position, mut written)) = self.writing.take() else {
             return Ok(());
         };
@@ -146,17 +148,17 @@ impl StateWriter {
     }
 }
 
-/// Writes the position, unless the file goes further: then another relay has the slot, and this one has not
-/// noticed it yet.
-fn note(path: &Path, position: &Position) -> Written {
-    let further = |found: &Position| {
+/// Writes the position, unless the file's position is equal or higher. A higher one shows that
+/// another relay has the slot, which this relay has not noticed yet.
+fn write_if_ahead(path: &Path, position: &Position) -> Written {
+    let covers = |found: &Position| {
         found.system_id == position.system_id
             && found.timeline >= position.timeline
             && found.confirmed >= position.confirmed
     };
     match read(path) {
-        Ok(Some(found)) if further(&found) => Ok(()),
-        // A file that cannot be read is replaced, like one that does not exist.
+        Ok(Some(found)) if covers(&found) => Ok(()),
+        // A file that cannot be read is replaced, like a missing one.
         _ => write(path, position),
     }
 }
@@ -208,13 +210,17 @@ mod tests {
             .block_on(test(dir));
     }
 
-    async fn noted(writer: &mut StateWriter, path: &Path, upto: CommitEnd) {
-        let patience = Duration::from_secs(60);
-        tokio::time::timeout(patience, async {
+    /// Notes `upto` until the writer reports it as written.
+    async fn note_until_written(writer: &mut StateWriter, path: &Path, upto: CommitEnd) {
+        let deadline = Duration::from_secs(60);
+        tokio::time::timeout(deadline, async {
             loop {
                 let reached = writer.note(upto).unwrap();
                 let file = read(path).unwrap().unwrap();
-                assert!(reached.lsn() <= file.confirmed, "reported before noted");
+                assert!(
+                    reached.lsn() <= file.confirmed,
+                    "reported before it was written"
+                );
                 if reached == upto {
                     return;
                 }
@@ -222,7 +228,7 @@ mod tests {
             }
         })
         .await
-        .expect("it is noted in the end");
+        .expect("the position is written in time");
     }
 
     #[test]
@@ -236,7 +242,7 @@ mod tests {
             assert_eq!(writer.note(at(9)).unwrap(), at(9));
             assert_eq!(writer.note(at(11)).unwrap(), at(10), "not at once");
             for upto in [11, 12, 40] {
-                noted(&mut writer, &path, at(upto)).await;
+                note_until_written(&mut writer, &path, at(upto)).await;
             }
             let mut again = StateWriter::new(path);
             again.load().await.unwrap();
@@ -244,23 +250,26 @@ mod tests {
         });
     }
 
-    /// Two relays keep one file, as they stand by for each other.
+    /// Two relays that stand by for each other share one file.
     #[test]
     fn a_file_that_another_relay_has_written_is_read_again_and_not_set_back() {
         run(async |dir| {
             let path = dir.path().join("state");
             let mut writer = StateWriter::new(path.clone());
             writer.set(position(10)).await.unwrap();
-            assert!(!writer.load().await.unwrap(), "it says what is known");
+            assert!(
+                !writer.load().await.unwrap(),
+                "the file has the known position"
+            );
             writer.note(at(11)).unwrap();
-            assert!(!writer.load().await.unwrap(), "it is our own");
+            assert!(!writer.load().await.unwrap(), "this relay wrote the file");
             write(&path, &position(50)).unwrap();
-            // It has not noticed yet that it lost the slot.
-            noted(&mut writer, &path, at(20)).await;
+            // This relay has not noticed yet that it lost the slot.
+            note_until_written(&mut writer, &path, at(20)).await;
             assert_eq!(read(&path).unwrap(), Some(position(50)));
             assert!(writer.load().await.unwrap());
             assert_eq!(writer.kept(), Some(&position(50)));
-            // A file that is gone, or says less, is of no relay that came after.
+            // A missing file, or one with a lower position, was not written by a later relay.
             std::fs::remove_file(&path).unwrap();
             assert!(!writer.load().await.unwrap());
             write(&path, &position(5)).unwrap();
@@ -276,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_while_the_position_rests() {
+    fn an_unchanged_position_is_not_written() {
         run(async |dir| {
             let path = dir.path().join("state");
             let mut writer = StateWriter::new(path.clone());
@@ -290,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_not_reported() {
+    fn a_failed_write_is_not_reported_as_written() {
         run(async |dir| {
             let inside = dir.path().join("inside");
             std::fs::create_dir(&inside).unwrap();
@@ -317,11 +326,11 @@ mod tests {
     fn the_file_of_another_slot_or_database_is_refused() {
         run(async |dir| {
             let mut writer = StateWriter::new(dir.path().join("state"));
-            assert!(writer.belongs_to("s", "app").is_ok(), "there is none");
+            assert!(writer.check_owner("s", "app").is_ok(), "there is none");
             writer.set(position(10)).await.unwrap();
-            assert!(writer.belongs_to("s", "app").is_ok());
+            assert!(writer.check_owner("s", "app").is_ok());
             for (slot, database, word) in [("t", "app", "slot s"), ("s", "b", "database app")] {
-                let error = writer.belongs_to(slot, database).unwrap_err();
+                let error = writer.check_owner(slot, database).unwrap_err();
                 assert!(error.to_string().contains(word), "{error}");
             }
         });

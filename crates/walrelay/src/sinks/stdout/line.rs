@@ -1,10 +1,10 @@
-//! One record as one line of JSON.
+//! Formats a record as one line of JSON.
 
 use walrelay_sink::Record;
 
 use crate::json::{bytes, number, string};
 
-/// Appends the line of `record`, with its newline.
+/// Appends the line of `record`, with a newline.
 pub(crate) fn write(out: &mut Vec<u8>, record: &Record<'_>) {
     out.extend_from_slice(b"{\"topic\":");
     string(out, record.topic);
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_null_text_and_bytes_apart() {
+    fn a_line_distinguishes_null_text_and_bytes() {
         let headers = [
             Header {
                 name: "id",

@@ -3,8 +3,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::*;
 
-/// How long a test waits for what must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of an event that must happen.
+const DEADLINE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Outcome {
@@ -12,7 +12,7 @@ enum Outcome {
     Failed(DeliveryError),
 }
 
-/// Writes down every report and counts them.
+/// Records every report, and counts the calls of `capacity`.
 #[derive(Default)]
 struct Reports {
     seen: Mutex<(BTreeMap<u64, Vec<Outcome>>, usize)>,
@@ -30,13 +30,16 @@ impl Reports {
         let seen = self.seen.lock().unwrap();
         let (_seen, timeout) = self
             .changed
-            .wait_timeout_while(seen, PATIENCE, |seen| !until(&seen.0, seen.1))
+            .wait_timeout_while(seen, DEADLINE, |seen| !until(&seen.0, seen.1))
             .unwrap();
-        assert!(!timeout.timed_out(), "what was waited for did not happen");
+        assert!(
+            !timeout.timed_out(),
+            "the condition was not reached in time"
+        );
     }
 
-    /// Each record's only report.
-    fn once(&self) -> BTreeMap<u64, Outcome> {
+    /// The report of each record, of which there must be one.
+    fn single_reports(&self) -> BTreeMap<u64, Outcome> {
         let seen = self.seen.lock().unwrap();
         seen.0
             .iter()
@@ -63,17 +66,17 @@ impl Deliveries for Reports {
     }
 }
 
-/// What a scripted writer does with its next write.
+/// What a scripted writer does on its next write.
 enum Step {
     Take,
     Fail(io::ErrorKind),
 }
 
-/// A writer that does one step at a time; it waits for each, and takes everything once nobody
-/// holds the other end.
+/// A writer that waits for a step before each write. When the sender of steps is dropped, it takes
+/// everything.
 struct Scripted {
     steps: Receiver<Step>,
-    /// Told before each write waits.
+    /// Notified before each write waits for its step.
     started: SyncSender<()>,
     written: Arc<Mutex<Vec<u8>>>,
     unflushed: Vec<u8>,
@@ -107,11 +110,11 @@ struct Bench {
 
 fn bench(limits: Limits) -> Bench {
     let (steps, of_writer) = sync_channel(64);
-    let (told, started) = sync_channel(64);
+    let (write_started, started) = sync_channel(64);
     let written = Arc::new(Mutex::new(Vec::new()));
     let out = Scripted {
         steps: of_writer,
-        started: told,
+        started: write_started,
         written: Arc::clone(&written),
         unflushed: Vec::new(),
     };
@@ -123,6 +126,16 @@ fn bench(limits: Limits) -> Bench {
         steps,
         started,
         written,
+    }
+}
+
+impl Bench {
+    fn send(&mut self, value: &[u8], seq: u64) -> Result<(), SendError> {
+        self.sink.try_send(&record(value), seq)
+    }
+
+    fn step(&self, step: Step) {
+        self.steps.send(step).unwrap();
     }
 }
 
@@ -158,16 +171,16 @@ fn values(written: &Mutex<Vec<u8>>) -> Vec<String> {
 #[test]
 fn delivered_means_written_and_flushed() {
     let mut bench = bench(ROOMY);
-    bench.sink.try_send(&record(b"0"), 0).unwrap();
-    bench.started.recv_timeout(PATIENCE).unwrap();
-    // The writer holds the batch and has not written it.
-    assert!(bench.reports.once().is_empty());
-    bench.steps.send(Step::Take).unwrap();
+    bench.send(b"0", 0).unwrap();
+    bench.started.recv_timeout(DEADLINE).unwrap();
+    // The writer has taken the batch and has not written it.
+    assert!(bench.reports.single_reports().is_empty());
+    bench.step(Step::Take);
     bench.reports.wait(|seen, _| seen.len() == 1);
     assert_eq!(values(&bench.written), ["0"]);
-    assert_eq!(bench.reports.once()[&0], Outcome::Delivered);
+    assert_eq!(bench.reports.single_reports()[&0], Outcome::Delivered);
     drop(bench.sink);
-    assert_eq!(bench.reports.once().len(), 1);
+    assert_eq!(bench.reports.single_reports().len(), 1);
 }
 
 #[test]
@@ -179,20 +192,14 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
             ..ROOMY
         },
     ] {
-        let Bench {
-            mut sink,
-            reports,
-            steps,
-            started,
-            written,
-        } = bench(limits);
-        sink.try_send(&record(b"0"), 0).unwrap();
-        started.recv_timeout(PATIENCE).unwrap();
-        // The writer hangs on record 0; the queue fills behind it.
+        let mut bench = bench(limits);
+        bench.send(b"0", 0).unwrap();
+        bench.started.recv_timeout(DEADLINE).unwrap();
+        // The writer waits with record 0, so the queue fills.
         let mut next = 1_u64;
         let full = loop {
             let value = next.to_string();
-            match sink.try_send(&record(value.as_bytes()), next) {
+            match bench.send(value.as_bytes(), next) {
                 Ok(()) => next += 1,
                 Err(error) => break error,
             }
@@ -200,19 +207,19 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
         };
         assert_eq!(full, SendError::Full);
         assert_eq!(
-            reports.seen.lock().unwrap().1,
+            bench.reports.seen.lock().unwrap().1,
             0,
             "capacity was called without room"
         );
-        steps.send(Step::Take).unwrap();
-        reports.wait(|_, capacity| capacity >= 1);
+        bench.step(Step::Take);
+        bench.reports.wait(|_, capacity| capacity >= 1);
         let value = next.to_string();
-        sink.try_send(&record(value.as_bytes()), next).unwrap();
-        drop(steps);
-        sink.close(PATIENCE);
+        bench.send(value.as_bytes(), next).unwrap();
+        drop(bench.steps);
+        bench.sink.close(DEADLINE);
         let expected: Vec<String> = (0..=next).map(|seq| seq.to_string()).collect();
-        assert_eq!(values(&written), expected);
-        let outcomes = reports.once();
+        assert_eq!(values(&bench.written), expected);
+        let outcomes = bench.reports.single_reports();
         assert_eq!(outcomes.len() as u64, next + 1);
         assert!(
             outcomes
@@ -224,69 +231,54 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
 
 #[test]
 fn a_line_longer_than_the_queue_goes_through() {
-    let Bench {
-        mut sink,
-        reports,
-        steps,
-        written,
-        ..
-    } = bench(Limits { bytes: 10, ..ROOMY });
-    drop(steps);
-    sink.try_send(&record(&[b'x'; 5000]), 0).unwrap();
-    sink.close(PATIENCE);
-    assert_eq!(values(&written), ["x".repeat(5000)]);
-    assert_eq!(reports.once().len(), 1);
+    let mut bench = bench(Limits { bytes: 10, ..ROOMY });
+    drop(bench.steps);
+    bench.sink.try_send(&record(&[b'x'; 5000]), 0).unwrap();
+    bench.sink.close(DEADLINE);
+    assert_eq!(values(&bench.written), ["x".repeat(5000)]);
+    assert_eq!(bench.reports.single_reports().len(), 1);
 }
 
 #[test]
-fn a_reader_that_went_away_fails_all_that_was_accepted_and_refuses_the_rest() {
-    let Bench {
-        mut sink,
-        reports,
-        steps,
-        started,
-        written,
-    } = bench(Limits { lines: 2, ..ROOMY });
-    sink.try_send(&record(b"0"), 0).unwrap();
-    started.recv_timeout(PATIENCE).unwrap();
-    sink.try_send(&record(b"1"), 1).unwrap();
-    sink.try_send(&record(b"2"), 2).unwrap();
-    assert_eq!(sink.try_send(&record(b"3"), 3), Err(SendError::Full));
-    steps.send(Step::Fail(io::ErrorKind::BrokenPipe)).unwrap();
-    // Whoever waits for room is woken, to learn that there is none.
-    reports.wait(|seen, capacity| seen.len() == 3 && capacity == 1);
-    let Err(SendError::Refused(refused)) = sink.try_send(&record(b"3"), 3) else {
+fn after_a_broken_pipe_accepted_records_fail_and_later_ones_are_refused() {
+    let mut bench = bench(Limits { lines: 2, ..ROOMY });
+    bench.send(b"0", 0).unwrap();
+    bench.started.recv_timeout(DEADLINE).unwrap();
+    bench.send(b"1", 1).unwrap();
+    bench.send(b"2", 2).unwrap();
+    assert_eq!(bench.send(b"3", 3), Err(SendError::Full));
+    bench.step(Step::Fail(io::ErrorKind::BrokenPipe));
+    // `capacity` wakes the caller, whose next record is refused.
+    bench
+        .reports
+        .wait(|seen, capacity| seen.len() == 3 && capacity == 1);
+    let Err(SendError::Refused(refused)) = bench.send(b"3", 3) else {
         panic!("a broken sink accepted a record");
     };
     assert_eq!(refused.disposition, Disposition::Fatal);
     assert!(refused.reason.contains("gone away"), "{refused}");
     assert_eq!(&*refused.topic, "orders");
-    sink.close(PATIENCE);
-    let outcomes = reports.once();
+    bench.sink.close(DEADLINE);
+    let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes.len(), 3, "a refused record was reported");
     assert!(
         outcomes
             .values()
             .all(|outcome| *outcome == Outcome::Failed(refused.clone()))
     );
-    assert!(values(&written).is_empty());
+    assert!(values(&bench.written).is_empty());
 }
 
 #[test]
 fn an_error_after_a_success_keeps_the_success() {
-    let Bench {
-        mut sink,
-        reports,
-        steps,
-        ..
-    } = bench(ROOMY);
-    sink.try_send(&record(b"0"), 0).unwrap();
-    steps.send(Step::Take).unwrap();
-    reports.wait(|seen, _| seen.contains_key(&0));
-    sink.try_send(&record(b"1"), 1).unwrap();
-    steps.send(Step::Fail(io::ErrorKind::StorageFull)).unwrap();
-    sink.close(PATIENCE);
-    let outcomes = reports.once();
+    let mut bench = bench(ROOMY);
+    bench.send(b"0", 0).unwrap();
+    bench.step(Step::Take);
+    bench.reports.wait(|seen, _| seen.contains_key(&0));
+    bench.send(b"1", 1).unwrap();
+    bench.step(Step::Fail(io::ErrorKind::StorageFull));
+    bench.sink.close(DEADLINE);
+    let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes[&0], Outcome::Delivered);
     assert!(matches!(&outcomes[&1], Outcome::Failed(error)
         if error.disposition == Disposition::Fatal));
@@ -294,18 +286,12 @@ fn an_error_after_a_success_keeps_the_success() {
 
 #[test]
 fn close_gives_up_a_writer_that_hangs() {
-    let Bench {
-        mut sink,
-        reports,
-        steps,
-        started,
-        written,
-    } = bench(ROOMY);
-    sink.try_send(&record(b"0"), 0).unwrap();
-    started.recv_timeout(PATIENCE).unwrap();
-    sink.try_send(&record(b"1"), 1).unwrap();
-    sink.close(Duration::from_millis(10));
-    let outcomes = reports.once();
+    let mut bench = bench(ROOMY);
+    bench.send(b"0", 0).unwrap();
+    bench.started.recv_timeout(DEADLINE).unwrap();
+    bench.send(b"1", 1).unwrap();
+    bench.sink.close(Duration::from_millis(10));
+    let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes.len(), 2, "left unreported: {outcomes:?}");
     assert!(
         outcomes
@@ -313,32 +299,26 @@ fn close_gives_up_a_writer_that_hangs() {
             .all(|outcome| matches!(outcome, Outcome::Failed(error)
         if error.disposition == Disposition::Retryable))
     );
-    // The write returns after all. Its thread drops the writer as the last it does.
-    drop(steps);
-    while started.recv_timeout(PATIENCE).is_ok() {}
+    // The write returns later. The thread drops the writer last.
+    drop(bench.steps);
+    while bench.started.recv_timeout(DEADLINE).is_ok() {}
     assert_eq!(
-        values(&written),
+        values(&bench.written),
         ["0"],
         "given up, and written nevertheless"
     );
-    assert_eq!(reports.once(), outcomes, "reported twice");
+    assert_eq!(bench.reports.single_reports(), outcomes, "reported twice");
 }
 
 #[test]
 fn dropping_reports_what_was_accepted() {
-    let Bench {
-        mut sink,
-        reports,
-        steps: _steps,
-        started,
-        ..
-    } = bench(ROOMY);
+    let mut bench = bench(ROOMY);
     for seq in 0..10 {
-        sink.try_send(&record(b"x"), seq).unwrap();
+        bench.send(b"x", seq).unwrap();
     }
-    started.recv_timeout(PATIENCE).unwrap();
-    drop(sink);
-    assert_eq!(reports.once().len(), 10);
+    bench.started.recv_timeout(DEADLINE).unwrap();
+    drop(bench.sink);
+    assert_eq!(bench.reports.single_reports().len(), 10);
 }
 
 #[test]
@@ -346,8 +326,8 @@ fn closing_an_idle_sink_does_not_wait() {
     let Bench { sink, reports, .. } = bench(ROOMY);
     let before = Instant::now();
     sink.close(Duration::from_secs(3600));
-    assert!(before.elapsed() < PATIENCE);
-    assert!(reports.once().is_empty());
+    assert!(before.elapsed() < DEADLINE);
+    assert!(reports.single_reports().is_empty());
 }
 
 #[test]
@@ -361,7 +341,7 @@ fn the_queue_is_half_of_what_may_be_in_flight() {
         max_in_flight_records: 1,
         max_in_flight_bytes: 1 << 20,
         bulk_linger: Duration::ZERO,
-        drain_timeout: PATIENCE,
+        drain_timeout: DEADLINE,
         backoff,
     };
     let limits = StdoutSinkFactory::new(&delivery).limits;

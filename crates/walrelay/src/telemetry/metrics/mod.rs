@@ -1,62 +1,50 @@
-//! Metrics in the OpenMetrics text format, made of the status report at each scrape.
+//! Metrics in the OpenMetrics text format, made from the status report at each scrape.
 //!
-//! [`METRICS`] is the list: `docs/METRICS.md` is generated from it, and a test holds alerts and dashboards against it.
+//! [`METRICS`] lists them: `docs/METRICS.md` is generated from it, and a test checks that alerts
+//! and dashboards name existing metrics only.
 
 use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, NoLabelSet};
+use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::latencies::Latency;
 use super::observed::Telemetry;
-use super::report::{STATES, StatusReport};
+use super::report::{BrokerReport, STATES, StatusReport, TopicReport};
 
-/// The media type of the format.
+/// The media type of the OpenMetrics text format.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Labels and the value. No row: the value is not known.
+/// Labels and value of one sample. A metric without rows has no known value.
 type Row = (Vec<(&'static str, String)>, f64);
 
 /// A metric that is read from the report.
 pub(crate) struct Metric {
-    /// Without the prefix, the unit and `_total`.
+    /// The name without the prefix, the unit and `_total`.
     name: &'static str,
-    unit: Option<Unit>,
-    kind: Kind,
-    help: &'static str,
-    rows: fn(&StatusReport) -> Vec<Row>,
+    pub(super) unit: Option<Unit>,
+    /// A counter or a gauge.
+    pub(super) kind: MetricType,
+    pub(super) help: &'static str,
+    pub(super) rows: fn(&StatusReport) -> Vec<Row>,
 }
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Counter,
-    Gauge,
-}
-
-use Kind::{Counter, Gauge};
 
 fn one(value: impl Into<Option<f64>>) -> Vec<Row> {
-    value
-        .into()
-        .map(|value| (Vec::new(), value))
-        .into_iter()
-        .collect()
+    let row = value.into().map(|value| (Vec::new(), value));
+    row.into_iter().collect()
 }
 
-fn count(value: u64) -> Vec<Row> {
-    one(value as f64)
+fn count(value: impl Into<Option<u64>>) -> Vec<Row> {
+    one(value.into().map(|value| value as f64))
 }
 
-fn known(value: Option<u64>) -> Vec<Row> {
-    one(value.map(|value| value as f64))
-}
-
-/// One row for each entry.
+/// One row for each entry, labelled by its key.
 fn by<'a>(
     label: &'static str,
     entries: impl IntoIterator<Item = (&'a String, &'a u64)>,
@@ -67,7 +55,7 @@ fn by<'a>(
         .collect()
 }
 
-/// One row for each of these values, 1 where it holds.
+/// One row for each of these values: 1 for the value that holds, 0 for the others.
 fn one_of(label: &'static str, values: &[&str], held: Option<&str>) -> Vec<Row> {
     let values = values.iter();
     let row = |value: &&str| {
@@ -81,7 +69,7 @@ fn one_of(label: &'static str, values: &[&str], held: Option<&str>) -> Vec<Row> 
 
 fn by_topic(
     report: &StatusReport,
-    figures: fn(&super::report::TopicReport) -> [(&'static str, u64); 2],
+    figures: fn(&TopicReport) -> [(&'static str, u64); 2],
 ) -> Vec<Row> {
     let topics = report.delivery.topics.iter();
     topics
@@ -97,20 +85,14 @@ fn by_topic(
         .collect()
 }
 
-fn by_broker(
-    report: &StatusReport,
-    figure: fn(&super::report::BrokerReport) -> Option<f64>,
-) -> Vec<Row> {
+fn by_broker(report: &StatusReport, figure: fn(&BrokerReport) -> Option<f64>) -> Vec<Row> {
     let brokers = report.kafka.iter().flat_map(|kafka| &kafka.brokers);
-    let row = |broker| Some((vec![("broker", broker_name(broker))], figure(broker)?));
+    let row =
+        |broker: &BrokerReport| Some((vec![("broker", broker.name.clone())], figure(broker)?));
     brokers.filter_map(row).collect()
 }
 
-fn broker_name(broker: &super::report::BrokerReport) -> String {
-    broker.name.clone()
-}
-
-/// A position in the log as a number of bytes.
+/// A position in the WAL as a number of bytes.
 fn position(lsn: Option<&String>) -> Vec<Row> {
     let lsn = lsn.and_then(|lsn| lsn.parse::<walrelay_lsn::Lsn>().ok());
     one(lsn.map(|lsn| lsn.get() as f64))
@@ -118,7 +100,7 @@ fn position(lsn: Option<&String>) -> Vec<Row> {
 
 const WAL_STATUS: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
-/// All but the histograms, in the order of the reference.
+/// All metrics but the histograms, in the order of `docs/METRICS.md`.
 #[rustfmt::skip]
 pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "ready", unit: None, kind: Gauge, help: "1 while the relay streams and its pipeline reports",
@@ -128,7 +110,7 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "lag", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the oldest commit that is not acknowledged; grows as well while the relay has no connection or stands still; 0 when idle",
         rows: |r| one(r.source.lag_seconds) },
     Metric { name: "lag", unit: Some(Unit::Bytes), kind: Gauge, help: "WAL from the confirmed position to the end of the server's log",
-        rows: |r| known(r.source.lag_bytes) },
+        rows: |r| count(r.source.lag_bytes) },
     Metric { name: "received_lsn", unit: None, kind: Gauge, help: "Highest position received, as a number of bytes",
         rows: |r| position(r.source.received_lsn.as_ref()) },
     Metric { name: "confirmed_lsn", unit: None, kind: Gauge, help: "Position that may be confirmed in the slot, as a number of bytes",
@@ -174,23 +156,23 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "feedback_sent", unit: None, kind: Counter, help: "Standby status updates sent to the server",
         rows: |r| count(r.source.feedback_sent) },
     Metric { name: "snapshot_running", unit: None, kind: Gauge, help: "1 while the rows are read that were there before the slot; absent without source.snapshot",
-        rows: |r| known(r.snapshot.as_ref().map(|s| u64::from(s.running))) },
+        rows: |r| count(r.snapshot.as_ref().map(|s| u64::from(s.running))) },
     Metric { name: "snapshot_rows", unit: None, kind: Counter, help: "Rows read by snapshots, those of attempts that were not completed included",
-        rows: |r| known(r.snapshot.as_ref().map(|s| s.rows_total)) },
+        rows: |r| count(r.snapshot.as_ref().map(|s| s.rows_total)) },
     Metric { name: "snapshot_attempt_rows", unit: None, kind: Gauge, help: "Rows read by the last attempt at a snapshot",
-        rows: |r| known(r.snapshot.as_ref().map(|s| s.rows)) },
+        rows: |r| count(r.snapshot.as_ref().map(|s| s.rows)) },
     Metric { name: "snapshot_expected_rows", unit: None, kind: Gauge, help: "Rows that the server expects in it, by its statistics",
-        rows: |r| known(r.snapshot.as_ref().and_then(|s| s.expected_rows)) },
+        rows: |r| count(r.snapshot.as_ref().and_then(|s| s.expected_rows)) },
     Metric { name: "slot_retained_wal", unit: Some(Unit::Bytes), kind: Gauge, help: "WAL that the server keeps for the slot",
-        rows: |r| known(r.slot.as_ref().map(|s| s.retained_bytes)) },
+        rows: |r| count(r.slot.as_ref().map(|s| s.retained_bytes)) },
     Metric { name: "slot_safe_wal", unit: Some(Unit::Bytes), kind: Gauge, help: "safe_wal_size: WAL that may still be written before the slot is in danger; absent without max_slot_wal_keep_size",
-        rows: |r| known(r.slot.as_ref().and_then(|s| s.safe_wal_bytes)) },
+        rows: |r| count(r.slot.as_ref().and_then(|s| s.safe_wal_bytes)) },
     Metric { name: "slot_wal_limit", unit: Some(Unit::Bytes), kind: Gauge, help: "max_slot_wal_keep_size; absent where it is switched off",
-        rows: |r| known(r.slot.as_ref().and_then(|s| s.limit_bytes)) },
+        rows: |r| count(r.slot.as_ref().and_then(|s| s.limit_bytes)) },
     Metric { name: "slot_wal_status", unit: None, kind: Gauge, help: "1 for the slot's wal_status, 0 for the others",
         rows: |r| r.slot.as_ref().map_or_else(Vec::new, |s| one_of("status", &WAL_STATUS, s.wal_status.as_deref())) },
     Metric { name: "slot_active", unit: None, kind: Gauge, help: "1 while a process reads the slot",
-        rows: |r| known(r.slot.as_ref().map(|s| u64::from(s.active))) },
+        rows: |r| count(r.slot.as_ref().map(|s| u64::from(s.active))) },
     Metric { name: "slot_inactive", unit: Some(Unit::Seconds), kind: Gauge, help: "How long the slot has had no reader (Postgres 17 and newer)",
         rows: |r| one(r.slot.as_ref().and_then(|s| s.inactive_seconds)) },
     Metric { name: "slot_invalidated", unit: None, kind: Gauge, help: "1 where the server has invalidated the slot, with the reason",
@@ -198,9 +180,9 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "slot_seen", unit: None, kind: Gauge, help: "1 while the server answers questions about the slot",
         rows: |r| count(u64::from(r.slot_error.is_none() && r.slot.is_some())) },
     Metric { name: "bookmark_retained_wal", unit: Some(Unit::Bytes), kind: Gauge, help: "WAL that the server keeps for the rolling bookmark alone; absent where this relay keeps none",
-        rows: |r| known(r.bookmark.as_ref().map(|b| b.retained_bytes)) },
+        rows: |r| count(r.bookmark.as_ref().map(|b| b.retained_bytes)) },
     Metric { name: "bookmark_wal_limit", unit: Some(Unit::Bytes), kind: Gauge, help: "retention.max_wal",
-        rows: |r| known(r.bookmark.as_ref().map(|b| b.max_wal_bytes)) },
+        rows: |r| count(r.bookmark.as_ref().map(|b| b.max_wal_bytes)) },
     Metric { name: "bookmark_reachable", unit: Some(Unit::Seconds), kind: Gauge, help: "For how long back, at least, events can be replayed from the rolling bookmark",
         rows: |r| one(r.bookmark.as_ref().map(|b| b.reachable_seconds)) },
     Metric { name: "bookmark_keep", unit: Some(Unit::Seconds), kind: Gauge, help: "retention.keep",
@@ -218,7 +200,7 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "kafka_retries", unit: None, kind: Counter, help: "Requests that librdkafka sent again",
         rows: |r| by_broker(r, |b| Some(b.retries as f64)) },
     Metric { name: "kafka_all_brokers_down", unit: None, kind: Gauge, help: "1 while no broker can be reached",
-        rows: |r| known(r.kafka.as_ref().map(|k| u64::from(k.all_down))) },
+        rows: |r| count(r.kafka.as_ref().map(|k| u64::from(k.all_down))) },
     Metric { name: "registry_requests", unit: None, kind: Counter, help: "Requests to the schema registry, by outcome",
         rows: |r| r.registry.as_ref().map_or_else(Vec::new, |registry| by("outcome", &registry.requests)) },
     Metric { name: "start_time", unit: Some(Unit::Seconds), kind: Gauge, help: "When the relay was started, since 1970",
@@ -227,47 +209,49 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| vec![(vec![("version", r.version.clone())], 1.0)] },
 ];
 
-/// Those that have no prefix, by the names that all exporters give them.
+/// Metrics without the prefix, by the names that all Prometheus exporters use.
 #[rustfmt::skip]
 static PROCESS: &[Metric] = &[
     Metric { name: "process_cpu", unit: Some(Unit::Seconds), kind: Counter, help: "CPU that the process has used",
         rows: |r| one(r.process.cpu_seconds) },
     Metric { name: "process_resident_memory", unit: Some(Unit::Bytes), kind: Gauge, help: "Memory that is resident",
-        rows: |r| known(r.process.resident_bytes) },
+        rows: |r| count(r.process.resident_bytes) },
     Metric { name: "process_open_fds", unit: None, kind: Gauge, help: "Open files and sockets",
-        rows: |r| known(r.process.open_files) },
+        rows: |r| count(r.process.open_files) },
     Metric { name: "process_threads", unit: None, kind: Gauge, help: "Threads",
-        rows: |r| known(r.process.threads) },
+        rows: |r| count(r.process.threads) },
 ];
 
-const PREFIX: &str = "walrelay";
-const HISTOGRAMS: [(&str, &str); 2] = [
+pub(super) const PREFIX: &str = "walrelay";
+
+type Histogram = (&'static str, &'static str, fn(&Telemetry) -> &Latency);
+
+/// The histograms: name without the prefix and the unit (seconds), meaning and samples.
+pub(super) const HISTOGRAMS: [Histogram; 2] = [
     (
         "commit_to_ack",
         "From commit to acknowledgement, of a sample of transactions, by the clocks of the server and of this machine",
+        |telemetry| &telemetry.commit_to_ack,
     ),
     (
         "commit_to_read",
         "From commit to the moment when the whole transaction is received, of the same sample",
+        |telemetry| &telemetry.commit_to_read,
     ),
 ];
 
-/// The registry of a relay.
-pub(crate) fn registry(telemetry: &Arc<Telemetry>) -> Registry {
-    let mut registry = Registry::default();
-    let prefixed = registry.sub_registry_with_prefix(PREFIX);
-    let latencies = [&telemetry.commit_to_ack, &telemetry.commit_to_read];
-    for ((name, help), latency) in HISTOGRAMS.into_iter().zip(latencies) {
-        prefixed.register_with_unit(name, help, Unit::Seconds, latency.histogram.clone());
-    }
-    registry.register_collector(Box::new(FromReport(Arc::clone(telemetry))));
-    registry
+/// All metrics but the histograms, each with its name, which has no unit and no `_total`.
+pub(super) fn all() -> impl Iterator<Item = (String, &'static Metric)> {
+    let prefixed = METRICS.iter().map(|m| (format!("{PREFIX}_{}", m.name), m));
+    prefixed.chain(PROCESS.iter().map(|m| (m.name.to_owned(), m)))
 }
 
-/// The text of all metrics.
-pub(crate) fn text(registry: &Registry) -> Result<String, fmt::Error> {
+/// All metrics of a relay in the OpenMetrics text format.
+pub(crate) fn text(telemetry: &Arc<Telemetry>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(FromReport(Arc::clone(telemetry))));
     let mut text = String::new();
-    encode(&mut text, registry)?;
+    encode(&mut text, &registry)?;
     Ok(text)
 }
 
@@ -277,11 +261,17 @@ struct FromReport(Arc<Telemetry>);
 impl Collector for FromReport {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let report = self.0.report();
-        for metric in METRICS {
-            metric.encode(&format!("{PREFIX}_{}", metric.name), &report, &mut encoder)?;
+        for (name, metric) in all() {
+            metric.encode(&name, &report, &mut encoder)?;
         }
-        for metric in PROCESS {
-            metric.encode(metric.name, &report, &mut encoder)?;
+        let unit = Unit::Seconds;
+        for (name, help, latency) in HISTOGRAMS {
+            let (name, help) = (format!("{PREFIX}_{name}"), format!("{help}."));
+            let mut encoder =
+                encoder.encode_descriptor(&name, &help, Some(&unit), MetricType::Histogram)?;
+            let buckets = latency(&self.0).buckets();
+            let (sum, samples) = (buckets.sum, buckets.samples());
+            encoder.encode_histogram::<NoLabelSet>(sum, samples, &buckets.counts, None)?;
         }
         Ok(())
     }
@@ -298,16 +288,13 @@ impl Metric {
         if rows.is_empty() {
             return Ok(());
         }
-        let kind = match self.kind {
-            Counter => MetricType::Counter,
-            Gauge => MetricType::Gauge,
-        };
-        let mut encoder = encoder.encode_descriptor(name, self.help, self.unit.as_ref(), kind)?;
+        let unit = self.unit.as_ref();
+        let mut encoder = encoder.encode_descriptor(name, self.help, unit, self.kind)?;
         for (labels, value) in rows {
             let encoder = encoder.encode_family(&labels)?;
             match self.kind {
                 Counter => ConstCounter::new(value).encode(encoder)?,
-                Gauge => ConstGauge::new(value).encode(encoder)?,
+                _ => ConstGauge::new(value).encode(encoder)?,
             }
         }
         Ok(())

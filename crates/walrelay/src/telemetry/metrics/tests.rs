@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::RecentErrors;
 use super::super::observed::Setup;
-use super::super::report::{BrokerReport, History, SlotReport};
+use super::super::report::{History, SlotReport};
 use super::*;
 
 fn telemetry() -> Arc<Telemetry> {
@@ -20,17 +20,10 @@ fn telemetry() -> Arc<Telemetry> {
     telemetry
 }
 
-/// The full name of each metric, as it stands in the text.
+/// The full name of each metric, as in the text format.
 fn names() -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for (metric, prefix) in METRICS
-        .iter()
-        .map(|metric| (metric, "walrelay_"))
-        .chain(PROCESS.iter().map(|metric| (metric, "")))
-    {
-        names.insert(full_name(metric, prefix));
-    }
-    for (name, _) in HISTOGRAMS {
+    let mut names: BTreeSet<String> = full().map(|(name, _)| name).collect();
+    for (name, _, _) in HISTOGRAMS {
         for end in ["bucket", "sum", "count"] {
             names.insert(format!("walrelay_{name}_seconds_{end}"));
         }
@@ -38,13 +31,16 @@ fn names() -> BTreeSet<String> {
     names
 }
 
-fn full_name(metric: &Metric, prefix: &str) -> String {
-    let unit = metric
-        .unit
-        .as_ref()
-        .map_or_else(String::new, |unit| format!("_{}", unit.as_str()));
-    let total = if metric.kind == Counter { "_total" } else { "" };
-    format!("{prefix}{}{unit}{total}", metric.name)
+/// All metrics but the histograms, with their full names.
+fn full() -> impl Iterator<Item = (String, &'static Metric)> {
+    all().map(|(name, metric)| {
+        let unit = metric
+            .unit
+            .as_ref()
+            .map_or_else(String::new, |unit| format!("_{}", unit.as_str()));
+        let total = if metric.kind == Counter { "_total" } else { "" };
+        (format!("{name}{unit}{total}"), metric)
+    })
 }
 
 fn document(path: &str) -> (std::path::PathBuf, String) {
@@ -55,7 +51,7 @@ fn document(path: &str) -> (std::path::PathBuf, String) {
     (path, text)
 }
 
-/// Holds a generated document against what is generated now. `UPDATE_DOCS=1` writes it.
+/// Asserts that a generated document is up to date; with `UPDATE_DOCS=1`, writes it.
 fn is_up_to_date(path: &str, generated: &str) {
     let (file, text) = document(path);
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -91,7 +87,7 @@ fn the_text_has_every_metric_whose_value_is_known() {
         }),
         Some(walrelay_lsn::Lsn::new(7)),
     )));
-    let text = text(&registry(&telemetry)).unwrap();
+    let text = text(&telemetry).unwrap();
     for line in [
         "# TYPE walrelay_records counter",
         "walrelay_records_total{topic=\"t\\\"1\",outcome=\"delivered\"} 5.0",
@@ -126,22 +122,12 @@ fn the_reference_names_every_metric() {
          generated:\n`UPDATE_DOCS=1 cargo test -p walrelay telemetry`. Values that are not known have no line.\n\n\
          | metric | type | meaning |\n|---|---|---|\n",
     );
-    for (name, help) in HISTOGRAMS {
+    for (name, help, _) in HISTOGRAMS {
         let _ = writeln!(page, "| `walrelay_{name}_seconds` | histogram | {help} |");
     }
-    let all = METRICS.iter().map(|metric| (metric, "walrelay_"));
-    for (metric, prefix) in all.chain(PROCESS.iter().map(|metric| (metric, ""))) {
-        let kind = if metric.kind == Counter {
-            "counter"
-        } else {
-            "gauge"
-        };
-        let _ = writeln!(
-            page,
-            "| `{}` | {kind} | {} |",
-            full_name(metric, prefix),
-            metric.help
-        );
+    for (name, metric) in full() {
+        let (kind, help) = (metric.kind.as_str(), metric.help);
+        let _ = writeln!(page, "| `{name}` | {kind} | {help} |");
     }
     is_up_to_date("docs/METRICS.md", &page);
 }

@@ -1,8 +1,8 @@
 //! OpenTelemetry: metrics and spans, sent to a collector by OTLP over HTTP in its JSON encoding
 //! (<https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>).
 //!
-//! - `metrics`: the text that `/metrics` serves, as an OTLP request: so both have the same metrics.
-//! - `spans`: one span for each batch, which is what one confirmed position covers.
+//! - `metrics`: the metrics of `/metrics`.
+//! - `spans`: one span for each batch; a batch is what one confirmed position covers.
 
 mod metrics;
 mod spans;
@@ -12,22 +12,22 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use prometheus_client::registry::Registry;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tracing::warn;
 use ureq::Agent;
 
-use super::{Telemetry, metrics_registry, metrics_text};
+use super::Telemetry;
 use crate::config::Otel;
 use crate::http::{Roots, agent};
 
 pub(crate) use spans::Spans;
 
-/// How long a collector may take for one request.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of one request to the collector.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends until it is dropped, and once more then.
+/// The thread that sends metrics and spans to the collector at each interval. Dropping it sends
+/// once more and stops the thread.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     stop: Option<Sender<()>>,
@@ -35,8 +35,10 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
+    /// Starts the thread.
+    ///
     /// # Errors
-    /// The system gives no thread.
+    /// Fails if the system cannot start a thread.
     pub(crate) fn start(config: &Otel, telemetry: Arc<Telemetry>) -> std::io::Result<Self> {
         let roots = if config.endpoint.starts_with("https:") {
             Roots::System
@@ -44,9 +46,8 @@ impl Exporter {
             Roots::None
         };
         let collector = Collector {
-            agent: agent(PATIENCE, roots),
+            agent: agent(REQUEST_TIMEOUT, roots),
             config: config.clone(),
-            registry: metrics_registry(&telemetry),
             telemetry,
         };
         let (stop, stopped) = mpsc::channel::<()>();
@@ -54,18 +55,19 @@ impl Exporter {
         let thread = thread::Builder::new()
             .name("otel".to_owned())
             .spawn(move || {
-                let mut fails = false;
+                let mut failing = false;
                 loop {
                     let ends = stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
                     match collector.export() {
-                        Ok(()) => fails = false,
-                        // Once for each time that it begins: the figures of the next request include these.
-                        Err(reason) if !fails => {
+                        Ok(()) => failing = false,
+                        // Logged once until a request succeeds: the next one includes the same
+                        // counters.
+                        Err(reason) if !failing => {
                             warn!(
                                 reason,
                                 "the OpenTelemetry collector does not take the metrics"
                             );
-                            fails = true;
+                            failing = true;
                         }
                         Err(_) => {}
                     }
@@ -96,7 +98,6 @@ struct Collector {
     agent: Agent,
     config: Otel,
     telemetry: Arc<Telemetry>,
-    registry: Registry,
 }
 
 impl Collector {
@@ -108,8 +109,7 @@ impl Collector {
             ("walrelay.slot", &report.pipeline.slot),
         ])});
         let scope = json!({"name": "walrelay", "version": env!("CARGO_PKG_VERSION")});
-        let text = metrics_text(&self.registry).map_err(|error| error.to_string())?;
-        let metrics = metrics::of_text(&text, report.started_ms, report.now_ms);
+        let metrics = metrics::of(&self.telemetry, &report);
         let body = json!({"resourceMetrics": [
             {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": metrics}]}]});
         self.post("/v1/metrics", &body)?;
@@ -140,7 +140,7 @@ impl Collector {
     }
 }
 
-/// Attributes whose values are texts.
+/// OTLP attributes with string values.
 fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
     let pairs = pairs.into_iter();
     pairs
@@ -148,7 +148,7 @@ fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value 
         .collect()
 }
 
-/// 64-bit numbers are texts in the encoding.
+/// Nanoseconds as a string, as OTLP's JSON encoding has 64-bit numbers.
 fn nanos(millis: u64) -> String {
     (u128::from(millis) * 1_000_000).to_string()
 }

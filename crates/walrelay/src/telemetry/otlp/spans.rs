@@ -1,4 +1,4 @@
-//! A span for each batch: what one confirmed position covers.
+//! A span for each batch: the records that one confirmed position covers.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -11,19 +11,20 @@ use super::attributes;
 use crate::sync::lock;
 use crate::telemetry::wall_clock;
 
-/// Spans kept until the next request, the newest. A batch ends every 50 ms at most.
-const MOST: usize = 2_048;
+/// Spans kept until the next request; older ones are dropped. A batch ends every 50 ms at most.
+const MOST_SPANS: usize = 2_048;
 /// `SPAN_KIND_PRODUCER`.
 const PRODUCER: u8 = 4;
 
-/// The spans of the batches that ended since the last request.
+/// The batches that ended since the last request; `None` if no exporter takes them.
 #[derive(Debug, Default)]
 pub(crate) struct Spans(Option<Mutex<Batches>>);
 
 #[derive(Debug, Default)]
 struct Batches {
     ended: VecDeque<Batch>,
-    before: Option<(Progress, PgTimestamp)>,
+    /// The last progress and when it was reported.
+    last: Option<(Progress, PgTimestamp)>,
 }
 
 #[derive(Debug)]
@@ -36,7 +37,7 @@ struct Batch {
 }
 
 impl Spans {
-    /// Collects them only where an exporter takes them.
+    /// Collects batches if `collects`.
     pub(crate) fn new(collects: bool) -> Self {
         Self(collects.then(Mutex::default))
     }
@@ -48,21 +49,21 @@ impl Spans {
         };
         let now = wall_clock();
         let mut batches = lock(batches);
-        let before = batches.before.replace((*progress, now));
+        let before = batches.last.replace((*progress, now));
         let Some((before, at)) = before else {
             return;
         };
-        // With a new sink the figures begin again.
+        // The counts begin at zero with a new sink.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         let records = since(progress.counts.records, before.counts.records);
         if progress.confirmed == before.confirmed || records == 0 && before.in_flight == 0 {
             return;
         }
-        if batches.ended.len() == MOST {
+        if batches.ended.len() == MOST_SPANS {
             batches.ended.pop_front();
         }
         batches.ended.push_back(Batch {
-            // The clock of the server may be ahead.
+            // The server's clock may be ahead of this machine's.
             began: before.oldest.unwrap_or(at).min(now),
             ended: now,
             confirmed: progress.confirmed.to_string(),
@@ -71,7 +72,7 @@ impl Spans {
         });
     }
 
-    /// The spans of OTLP's `ScopeSpans`, each a trace of its own.
+    /// Takes the spans of OTLP's `ScopeSpans`; each is a trace of its own.
     pub(super) fn take(&self) -> Vec<Value> {
         let Some(batches) = &self.0 else {
             return Vec::new();
@@ -88,7 +89,7 @@ impl Batch {
             (i128::from(time.unix_micros().unwrap_or_default()) * 1000).to_string()
         };
         json!({
-            // Not zero, as the specification wants.
+            // The specification forbids ids of zero.
             "traceId": format!("{:032x}", fastrand::u128(1..)),
             "spanId": format!("{:016x}", fastrand::u64(1..)),
             "name": "walrelay batch",

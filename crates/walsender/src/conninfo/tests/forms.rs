@@ -1,4 +1,4 @@
-//! Both forms of connection strings, and what is refused in them.
+//! Tests of both forms of connection strings, and of the errors in them.
 
 use super::*;
 
@@ -192,7 +192,7 @@ fn unknown_parameters_are_named_with_the_nearest() {
             "user=u colour=red",
             "connection string, byte 7: unknown parameter colour",
         ),
-        // Perhaps the rest of a password with a space in it.
+        // May be the rest of a password with a space in it, so it is not shown.
         (
             "user=u password=a b$c=d",
             "connection string, byte 18: unknown parameter",
@@ -290,7 +290,7 @@ fn wrong_values_are_refused() {
 #[test]
 fn every_parameter_that_is_known_has_a_meaning_or_a_reason() {
     for name in parameters::names() {
-        // A value that none of the restricted ones has.
+        // A value that no restricted parameter accepts.
         let text = format!("user=u {name}=9z");
         match text.parse::<ConnInfo>() {
             Ok(_) | Err(ConnInfoError::Duplicate { name: "user", .. }) => {}
@@ -340,7 +340,7 @@ fn authentication_methods() {
 }
 
 #[test]
-fn nothing_printed_holds_the_password() {
+fn no_output_contains_the_password() {
     let info = parse("postgres://me:hunter2@a,b:1/app?sslmode=require&require_auth=md5");
     assert_eq!(
         info.redacted(),
@@ -350,7 +350,7 @@ fn nothing_printed_holds_the_password() {
         format!("{info:?}"),
         format!("ConnInfo({}; password given)", info.redacted())
     );
-    // Errors of passwords that should have been quoted or encoded.
+    // Errors about passwords that should have been quoted or encoded.
     for text in [
         "postgres://me:hunter2/x@db/app",
         "postgres://me:hunter2?x@db/app",

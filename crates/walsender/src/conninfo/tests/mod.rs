@@ -1,4 +1,4 @@
-//! Connection strings and password files.
+//! Tests of connection strings and password files.
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The password file.
+//! Tests of the password file.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn password_files_are_read_as_libpq_reads_them() {
         ("", me, None),
         ("\n\n:::::", me, None),
         ("db:5432:app:me:", me, None),
-        // Escapes, and what comes after an unescaped colon.
+        // Escapes, and the text after an unescaped colon.
         ("*:*:*:*:a\\:b\\\\c\\d", me, Some("a:b\\cd")),
         ("*:*:*:*:a:b", me, Some("a")),
         ("*:*:*:*:a\\", me, Some("a\\")),
@@ -29,7 +29,8 @@ fn password_files_are_read_as_libpq_reads_them() {
         ("\\:\\:1:*:*:*:x", "host=::1 user=me", Some("x")),
         ("::1:*:*:*:x", "host=::1 user=me", None),
         ("*:*:a\\\\b:*:x", "host=h user=me dbname=a\\\\b", Some("x")),
-        // The socket in the default directory is localhost's, others are named by theirs.
+        // `localhost` matches the socket in the default directory; other sockets match by
+        // directory.
         (
             "localhost:*:*:*:x",
             "host=/var/run/postgresql user=me",
@@ -38,7 +39,7 @@ fn password_files_are_read_as_libpq_reads_them() {
         ("localhost:*:*:*:x", "host=/elsewhere user=me", None),
         ("/elsewhere:*:*:*:x", "host=/elsewhere user=me", Some("x")),
         ("10.0.0.1:*:*:*:x", "hostaddr=10.0.0.1 user=me", Some("x")),
-        // The connection string comes first.
+        // A password in the connection string takes precedence.
         ("*:*:*:*:file", "host=db user=me password=own", Some("own")),
     ] {
         let found = look_up(file.as_bytes(), connection).expect("readable");

@@ -1,8 +1,8 @@
-//! Both forms, there and back, and any text.
+//! Property tests: both forms are formatted and parsed back, and no text makes the parser panic.
 
 use super::*;
 
-/// Everything that can be compared.
+/// All fields, in a form that can be compared.
 fn parts(info: &ConnInfo) -> impl PartialEq + fmt::Debug {
     (
         (
@@ -128,7 +128,7 @@ fn any_info() -> impl Strategy<Value = ConnInfo> {
     })
 }
 
-/// Every byte that is not plain percent-encoded.
+/// Percent-encodes every byte that is not a letter, a digit, a dot or a hyphen.
 fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -141,7 +141,7 @@ fn encode(text: &str) -> String {
     encoded
 }
 
-/// As a URL: what has a place of its own there stands there, the rest in the query.
+/// Formats a URL; parameters without a place of their own go into the query.
 fn to_url(info: &ConnInfo) -> String {
     let hosts: Vec<String> = info
         .hosts
@@ -161,7 +161,7 @@ fn to_url(info: &ConnInfo) -> String {
         hosts.join(","),
         encode(&info.dbname)
     );
-    // The values are those of the keyword form, which the other half of the test checks.
+    // The values of the query are taken from the keyword form, which another test checks.
     let settings = split::split(&info.redacted()).expect("its own form");
     let mut separator = '?';
     for name in parameters::names() {

@@ -1,4 +1,4 @@
-//! Which server is trusted in which mode, and what the errors say.
+//! Tests which server certificate is trusted in which mode, and the texts of errors.
 
 use super::*;
 
@@ -15,7 +15,8 @@ async fn each_mode_verifies_what_it_says() {
     let expired = Identity::issued(&valid(params(), 2001, 2002), &trusted);
     let early = Identity::issued(&valid(params(), 2900, 2901), &trusted);
     let strange = Identity::issued(&params(), &other);
-    // Host, certificate, and what comes of it when the chain is verified, and the name too.
+    // Host, certificate, the outcome if only the chain is verified, and if the name is verified,
+    // too.
     let cases = [
         ("db.test", &good, "ok", "ok"),
         ("127.0.0.1", &good, "ok", "ok"),
@@ -43,7 +44,7 @@ async fn each_mode_verifies_what_it_says() {
     }
 }
 
-/// A root file may hold several, in any order.
+/// A root file may contain several certificates in any order; this one is not the issuer.
 fn other_pem() -> String {
     pem("CERTIFICATE", authority("one more").der())
 }
@@ -76,7 +77,7 @@ async fn errors_say_what_is_wrong_and_where() {
         }
         other => panic!("{other:?}"),
     }
-    // Without any subjectAltName.
+    // A certificate without subjectAltName.
     let nameless = Identity::issued(&CertificateParams::default(), &trusted);
     let error = handshake(&full, "db.test", nameless.server())
         .await
@@ -159,7 +160,7 @@ async fn a_certificate_without_its_key_is_refused_in_every_mode() {
     ] {
         let context = context(&parameters).expect("files");
         for version in BOTH {
-            let server = Shows::server(shown.certificate.clone(), &thief.key_der(), &[version]);
+            let server = AnyKey::server(shown.certificate.clone(), &thief.key_der(), &[version]);
             match handshake(&context, "db.test", server).await {
                 Err(TlsError::Certificate { source, .. }) => assert_eq!(
                     source,
@@ -172,7 +173,7 @@ async fn a_certificate_without_its_key_is_refused_in_every_mode() {
 }
 
 #[tokio::test]
-async fn what_is_no_tls_host_or_no_tls_server() {
+async fn without_a_tls_host_or_a_tls_server_the_handshake_fails() {
     let disabled = TlsContext::new(&info("sslmode=disable")).expect("nothing to fail");
     assert!(disabled.is_none());
     let require = context("sslmode=require").expect("no files");
@@ -181,7 +182,7 @@ async fn what_is_no_tls_host_or_no_tls_server() {
     let refused = require.handshake(socket, near).await;
     assert!(matches!(refused, Err(TlsError::UnixSocket { .. })));
 
-    // The other side goes away.
+    // The server closes the connection.
     drop(far);
     let host = &info("host=db.test").hosts[0];
     let (near, far) = duplex(1024);
@@ -190,7 +191,7 @@ async fn what_is_no_tls_host_or_no_tls_server() {
         Err(error @ TlsError::Handshake { .. }) => assert!(error.is_transient()),
         other => panic!("{other:?}"),
     }
-    // The other side speaks something else.
+    // The server does not speak TLS.
     let (near, mut far) = duplex(1024);
     far.write_all(b"E\0\0\0\x20SFATAL\0VFATAL\0and so on\0")
         .await
@@ -200,7 +201,7 @@ async fn what_is_no_tls_host_or_no_tls_server() {
         other => panic!("{other:?}"),
     }
 
-    // A name that no certificate can hold matters only where the name matters.
+    // A name that no certificate can contain is an error only if the name is verified.
     let files = Files::new();
     let trusted = authority("trusted");
     let root = files.put_certificate("root.crt", trusted.der());

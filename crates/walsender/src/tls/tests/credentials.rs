@@ -1,4 +1,4 @@
-//! Files: client certificates, keys and roots.
+//! Tests of files: client certificates, keys and root certificates.
 
 use super::*;
 
@@ -26,7 +26,7 @@ async fn client_certificates_are_shown_in_every_form_of_key() {
         let certificate = params.signed_by(&key, &clients).expect("signed");
         let certificate = certificate.der();
         let pkcs8 = key.serialize_der();
-        // PKCS#8 is version, algorithm and the older form in an octet string.
+        // PKCS#8 contains version, algorithm, and the older form in an octet string.
         let (version, _) = open_der(&pkcs8);
         let (_, algorithm) = open_der(version);
         let (_, octets) = open_der(algorithm);
@@ -47,7 +47,7 @@ async fn client_certificates_are_shown_in_every_form_of_key() {
             assert_eq!(shown, std::slice::from_ref(certificate), "{label}");
         }
     }
-    // Without one, the server's alert is what the error says.
+    // Without a client certificate the error is the server's alert.
     let none = context("sslmode=require").expect("no files");
     let refused = handshake(&none, "db.test", accepting(&[&rustls::version::TLS12])).await;
     match refused {
@@ -60,7 +60,7 @@ async fn client_certificates_are_shown_in_every_form_of_key() {
 }
 
 #[test]
-fn files_that_will_not_do_are_named() {
+fn unusable_files_are_named() {
     let files = Files::new();
     let clients = authority("clients");
     let (me, you) = (
@@ -73,7 +73,7 @@ fn files_that_will_not_do_are_named() {
     let refused = |parameters: &str| match context(parameters) {
         Ok(_) => panic!("{parameters}"),
         Err(error) => {
-            // The file is in the message, the key is not.
+            // The message contains the file's path, but not the key.
             let shown = format!("{error} {error:?}");
             assert!(
                 shown.contains(&files.0.path().display().to_string()),
@@ -115,7 +115,7 @@ fn files_that_will_not_do_are_named() {
             other => panic!("{other:?}"),
         }
     }
-    // Root may let a group read a key, nobody else may.
+    // Only a key that root owns may be readable by the group.
     let shared = files.put("shared.key", &key_pem, 0o640);
     if fs::metadata(&shared).expect("a file").uid() == 0 {
         context(&format!("sslcert={cert} sslkey={shared}")).expect("root's");
@@ -155,7 +155,7 @@ fn files_that_will_not_do_are_named() {
 }
 
 #[tokio::test]
-async fn without_a_root_file_that_of_the_home_directory_counts() {
+async fn without_sslrootcert_the_file_in_the_home_directory_is_used() {
     let files = Files::new();
     let home = files.0.path();
     let trusted = authority("trusted");
@@ -164,7 +164,7 @@ async fn without_a_root_file_that_of_the_home_directory_counts() {
     let at_home = |parameters: &str| {
         TlsContext::with_home(&info(parameters), Some(home)).map(|context| context.expect("TLS"))
     };
-    // There is none yet.
+    // The home directory has no root file yet.
     assert!(matches!(
         at_home("sslmode=verify-ca"),
         Err(TlsError::NoRootCertificates)

@@ -1,4 +1,5 @@
-//! The hash of the server's certificate, for channel binding, and certificates of version 1.
+//! Tests of the hash of the server's certificate for channel binding, and of certificates of
+//! version 1.
 
 use super::*;
 
@@ -8,13 +9,13 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [&[tag, 0x82], &length[..], &content].concat()
 }
 
-/// The same certificate in version 1; its issuer's signature is no longer right.
+/// Converts a certificate to version 1; the issuer's signature is not valid any more.
 fn version_1(certificate: &[u8]) -> CertificateDer<'static> {
     let (mut body, signature) = open_der(open_der(certificate).0);
     let mut kept = Vec::new();
     while !body.is_empty() {
         let (_, rest) = open_der(body);
-        // Not the version nor the extensions, which have the context's tags 0 and 3.
+        // Leave out version and extensions, which have the context-specific tags 0 and 3.
         if !matches!(body[0], 0xA0 | 0xA3) {
             kept.push(&body[..body.len() - rest.len()]);
         }
@@ -24,12 +25,12 @@ fn version_1(certificate: &[u8]) -> CertificateDer<'static> {
 }
 
 #[tokio::test]
-async fn version_1_certificates_will_do_where_nothing_is_verified() {
+async fn version_1_certificates_are_accepted_if_nothing_is_verified() {
     let identity = Identity::self_signed(&params(), &PKCS_ECDSA_P256_SHA256);
     let old = version_1(&identity.certificate);
     let require = context("sslmode=require").expect("no files");
     let tls13 = [&rustls::version::TLS13];
-    let server = Shows::server(old.clone(), &identity.key_der(), &tls13);
+    let server = AnyKey::server(old.clone(), &identity.key_der(), &tls13);
     let (client, _) = handshake(&require, "db.test", server)
         .await
         .expect("accepted");
@@ -39,19 +40,19 @@ async fn version_1_certificates_will_do_where_nothing_is_verified() {
             .as_ref()
             .map(AsRef::as_ref)
     );
-    // Where the chain is verified it is refused, with a remedy.
+    // If the chain is verified, the certificate is refused, with a remedy.
     let files = Files::new();
     let root = files.put_certificate("root.crt", &identity.certificate);
     let verifying = with_root("verify-ca", &root);
-    let server = Shows::server(old.clone(), &identity.key_der(), &tls13);
+    let server = AnyKey::server(old.clone(), &identity.key_der(), &tls13);
     let refused = handshake(&verifying, "db.test", server).await;
     assert!(
         matches!(refused, Err(TlsError::Version1 { .. })),
         "{refused:?}"
     );
-    // Also there only with its key.
+    // Without verification of the chain, too, the server must have the key.
     let thief = Identity::self_signed(&params(), &PKCS_ECDSA_P256_SHA256);
-    let server = Shows::server(old, &thief.key_der(), &tls13);
+    let server = AnyKey::server(old, &thief.key_der(), &tls13);
     let refused = handshake(&require, "db.test", server).await;
     assert!(
         matches!(refused, Err(TlsError::Certificate { .. })),
@@ -87,7 +88,7 @@ async fn the_end_point_is_hashed_as_the_certificate_is_signed() {
             assert_eq!(tls_server_end_point(&client), expected, "{signature:?}");
         }
     }
-    // By the issuer's signature, not by the certificate's own key.
+    // The hash function is that of the issuer's signature, not of the certificate's own key.
     let mut params_of_issuer = CertificateParams::default();
     params_of_issuer.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).expect("a key");

@@ -1,4 +1,4 @@
-//! Against servers in this process, with certificates made for the test.
+//! Tests against servers in this process, with certificates that are generated for the test.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -39,7 +39,7 @@ fn authority(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed")
 }
 
-/// For `db.test` and `127.0.0.1`.
+/// Parameters of a certificate for `db.test` and `127.0.0.1`.
 fn params() -> CertificateParams {
     let mut params = CertificateParams::new(vec!["db.test".to_owned()]).expect("a name");
     params
@@ -48,7 +48,7 @@ fn params() -> CertificateParams {
     params
 }
 
-/// From the first day of one year to that of another.
+/// Sets the validity: from the first day of one year to the first day of another.
 fn valid(mut params: CertificateParams, from: i32, to: i32) -> CertificateParams {
     params.not_before = date_time_ymd(from, 1, 1);
     params.not_after = date_time_ymd(to, 1, 1);
@@ -103,25 +103,26 @@ fn server_builder(
         .expect("versions")
 }
 
-/// Shows a certificate with whatever key, which rustls would otherwise refuse.
+/// Presents a certificate with a key that need not belong to it; rustls would refuse that
+/// otherwise.
 #[derive(Debug)]
-struct Shows(Arc<CertifiedKey>);
+struct AnyKey(Arc<CertifiedKey>);
 
-impl Shows {
+impl AnyKey {
     fn server(
         certificate: CertificateDer<'static>,
         key: &PrivateKeyDer<'static>,
         versions: &[&'static SupportedProtocolVersion],
     ) -> ServerConfig {
         let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(key).expect("a key");
-        let shown = Shows(Arc::new(CertifiedKey::new(vec![certificate], key)));
+        let shown = AnyKey(Arc::new(CertifiedKey::new(vec![certificate], key)));
         server_builder(versions)
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(shown))
     }
 }
 
-impl ResolvesServerCert for Shows {
+impl ResolvesServerCert for AnyKey {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.0))
     }
@@ -179,7 +180,7 @@ fn context(parameters: &str) -> Result<TlsContext, TlsError> {
     TlsContext::with_home(&info(parameters), None).map(|context| context.expect("not disabled"))
 }
 
-/// The context that verifies in this mode, by these roots.
+/// A context with this mode and these root certificates.
 fn with_root(mode: &str, root: &str) -> TlsContext {
     context(&format!("sslmode={mode} sslrootcert={root}")).expect("files")
 }
@@ -219,7 +220,7 @@ async fn outcome(context: &TlsContext, host: &str, server: ServerConfig) -> &'st
     }
 }
 
-/// The content of the first element, and what comes after the element.
+/// The content of the first element, and the bytes after the element.
 fn open_der(bytes: &[u8]) -> (&[u8], &[u8]) {
     let (rest, element) = Any::from_der(bytes).expect("an element");
     (element.data, rest)

@@ -1,4 +1,4 @@
-//! From a schema to what encodes by it.
+//! Compiles an Avro schema into nodes.
 
 use std::collections::HashMap;
 
@@ -18,12 +18,12 @@ pub enum SchemaProblem {
     /// The schema names a type that it does not define.
     #[error("it does not define the type {0:?}")]
     UnknownName(String),
-    /// A field's default is no value of the field's type.
+    /// The default of a field does not fit the field's type.
     #[error("the default of field {field:?} does not fit: it {why}")]
     Default {
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// What is wrong with it.
+        /// What does not fit.
         why: String,
     },
     /// The schema is nested deeper than 100 types.
@@ -31,10 +31,10 @@ pub enum SchemaProblem {
     TooDeep,
 }
 
-/// Of types in each other, without references.
+/// Limit of nested types; a reference to a type does not count.
 const MAX_DEPTH: usize = 100;
 
-/// Compiles a schema's JSON.
+/// Compiles a schema from its JSON.
 pub(in crate::render::registry) fn plan(text: &str) -> Result<Plan, SchemaProblem> {
     let schema = Schema::parse_str(text);
     let schema = schema.map_err(|error| SchemaProblem::Unreadable(error.to_string()))?;
@@ -45,7 +45,7 @@ pub(in crate::render::registry) fn plan(text: &str) -> Result<Plan, SchemaProble
         root,
         name: schema.name().map(|name| name.fullname(None).into()),
     };
-    // A default may be of a type that was compiled after its field.
+    // Defaults are encoded last, as their types may be compiled after the field.
     for (record, index, json) in compiler.defaults {
         let Some(Node::Record(fields)) = plan.nodes.get(record) else {
             continue;
@@ -71,7 +71,7 @@ pub(in crate::render::registry) fn plan(text: &str) -> Result<Plan, SchemaProble
 struct Compiler {
     nodes: Vec<Node>,
     names: HashMap<String, usize>,
-    /// Record, field and default.
+    /// Index of the record, index of the field, and the default's JSON.
     defaults: Vec<(usize, usize, String)>,
 }
 
@@ -99,12 +99,10 @@ impl Compiler {
                 Node::Union(branches.collect::<Result<_, _>>()?)
             }
             Schema::Record(record) => return self.record(record, depth),
-            Schema::Enum(of) => Node::Enum(
-                of.symbols
-                    .iter()
-                    .map(|symbol| symbol.as_str().into())
-                    .collect(),
-            ),
+            Schema::Enum(of) => {
+                let symbols = of.symbols.iter().map(|symbol| symbol.as_str().into());
+                Node::Enum(symbols.collect())
+            }
             Schema::Fixed(fixed) | Schema::Duration(fixed) => Node::Fixed(fixed.size),
             Schema::Decimal(decimal) => Node::Decimal {
                 precision: decimal.precision,
@@ -140,7 +138,7 @@ impl Compiler {
         Ok(place)
     }
 
-    /// The record gets its place before its fields, which may refer to it.
+    /// Compiles a record. Its node is added before its fields, which may refer to it.
     fn record(&mut self, record: &RecordSchema, depth: usize) -> Result<usize, SchemaProblem> {
         let place = self.nodes.len();
         self.nodes.push(Node::Record(Box::default()));
@@ -156,7 +154,7 @@ impl Compiler {
         if let Some(node) = self.nodes.get_mut(place) {
             *node = Node::Record(fields);
         }
-        // Defaults of the records within come first: another default may need them.
+        // Defaults of nested records come first: an outer default may contain a nested record.
         for (index, field) in record.fields.iter().enumerate() {
             if let Some(default) = &field.default {
                 self.defaults.push((place, index, default.to_string()));
@@ -166,7 +164,7 @@ impl Compiler {
     }
 }
 
-/// The name of a branch in Avro's JSON encoding: its full name, or its type beneath logical types.
+/// The name of a branch in Avro's JSON encoding: its full name, or its underlying type.
 fn tag(schema: &Schema) -> String {
     if let Some(name) = schema.name() {
         return name.fullname(None);
@@ -185,7 +183,7 @@ fn tag(schema: &Schema) -> String {
         Schema::Array(_) => "array",
         Schema::Map(_) => "map",
         Schema::Union(_) => "union",
-        // Times and timestamps; what has a name was named above.
+        // Times and timestamps; named types have returned above.
         _ => "long",
     };
     kind.to_owned()

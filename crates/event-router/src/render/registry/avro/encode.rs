@@ -1,4 +1,4 @@
-//! Encodes a JSON value by a schema.
+//! Encodes a JSON value by a compiled Avro schema.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,23 +13,27 @@ use crate::value::hex_byte;
 use crate::value::json::MAX_DEPTH;
 use crate::value::json::tree::{self, Tree};
 
-/// The source of the JSON.
+/// The source of the JSON, which decides how it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// An event's: values as Postgres writes them.
+    /// An event: logical types as Postgres writes their values, unions optionally with the branch's
+    /// name.
     Event,
-    /// A schema's own: logical types are written as the types beneath, and unions without a branch's
+    /// A default in a schema: logical types as their underlying types, unions without the branch's
     /// name.
     Default,
 }
 
-/// Attempts of branches of unions, per byte of the value and in total: nested unions have exponentially
-/// many ways.
+/// Limits of attempts to encode a value by a branch of a union: per byte of the value, and in
+/// addition. The number of combinations of nested unions is exponential.
 const TRIES_PER_BYTE: usize = 4;
 const TRIES: usize = 1_000;
 
+/// What a timestamp accepts, in the error of a value that is not a string.
+const TIMESTAMP: &str = "a timestamp";
+
 impl Plan {
-    /// Appends the encoded form of a JSON text.
+    /// Encodes a JSON text and appends the result to `out`.
     pub(in crate::render::registry) fn encode(
         &self,
         json: &str,
@@ -39,7 +43,7 @@ impl Plan {
     }
 }
 
-/// Appends what the JSON is by one of the schema's nodes.
+/// Encodes a JSON text by one node of the schema and appends the result to `out`.
 pub(super) fn encode(
     plan: &Plan,
     node: usize,
@@ -48,116 +52,116 @@ pub(super) fn encode(
     out: &mut Vec<u8>,
 ) -> Result<(), SchemaMismatch> {
     let tree = tree::parse(json, MAX_DEPTH).map_err(|_| At::NotJson)?;
-    let mut walk = Walk {
+    let mut encoder = Encoder {
         plan,
         mode,
         tries: TRIES + TRIES_PER_BYTE * json.len(),
         out,
     };
-    walk.node(node, &tree)
+    encoder.value(node, &tree)
 }
 
-struct Walk<'a> {
+struct Encoder<'a> {
     plan: &'a Plan,
     mode: Mode,
-    /// Left.
+    /// Remaining attempts.
     tries: usize,
     out: &'a mut Vec<u8>,
 }
 
-type Done = Result<(), SchemaMismatch>;
+type Encoded = Result<(), SchemaMismatch>;
 type Members<'t> = [(Cow<'t, str>, Tree<'t>)];
 
-impl Walk<'_> {
-    fn node(&mut self, place: usize, value: &Tree<'_>) -> Done {
+impl Encoder<'_> {
+    fn value(&mut self, place: usize, value: &Tree<'_>) -> Encoded {
         let plan = self.plan;
         let Some(node) = plan.nodes.get(place) else {
             return Err(At::Wants("of a type that the schema has").into());
         };
-        match node.beneath() {
-            Some(beneath) if self.mode == Mode::Default => self.of(&beneath, value),
-            _ => self.of(node, value),
+        match node.underlying() {
+            Some(underlying) if self.mode == Mode::Default => self.typed(&underlying, value),
+            _ => self.typed(node, value),
         }
     }
 
-    fn of(&mut self, node: &Node, value: &Tree<'_>) -> Done {
+    fn typed(&mut self, node: &Node, value: &Tree<'_>) -> Encoded {
         match (node, value) {
-            (Node::Null, Tree::Null) => {}
-            (Node::Boolean, Tree::Boolean(value)) => self.out.push(u8::from(*value)),
-            (Node::Int | Node::Date | Node::Time(MILLIS), Tree::Number(text)) => {
-                let number = whole(text, node.wanted())?;
-                i32::try_from(number).map_err(|_| At::Range(node.wanted()))?;
+            (Node::Null, Tree::Null) => Ok(()),
+            (Node::Boolean, Tree::Boolean(value)) => {
+                self.out.push(u8::from(*value));
+                Ok(())
+            }
+            (Node::Array(node), Tree::Array(items)) => self.array(*node, items),
+            (Node::Map(node), Tree::Object(members)) => self.map(*node, members),
+            (Node::Record(fields), Tree::Object(members)) => self.record(fields, members),
+            (Node::Union(branches), _) => self.union(branches, value),
+            (node, Tree::Number(text)) => self.number(node, text),
+            (node, Tree::String(text)) => self.string(node, text),
+            _ => Err(node.mismatch()),
+        }
+    }
+
+    fn number(&mut self, node: &Node, text: &str) -> Encoded {
+        let out_of_range = || At::Range(node.expected());
+        match node {
+            Node::Int | Node::Date | Node::Time(MILLIS) => {
+                let number = integer(text, node.expected())?;
+                i32::try_from(number).map_err(|_| out_of_range())?;
                 self.long(number);
             }
-            (Node::Long | Node::Time(_), Tree::Number(text)) => {
-                self.long(whole(text, node.wanted())?);
-            }
-            (Node::Timestamp(..), Tree::Number(text)) => self.long(whole(text, "a timestamp")?),
-            (Node::Float, Tree::Number(text)) => match text.parse::<f32>() {
+            Node::Long | Node::Time(_) => self.long(integer(text, node.expected())?),
+            Node::Timestamp(..) => self.long(integer(text, TIMESTAMP)?),
+            Node::Float => match text.parse::<f32>() {
                 Ok(it) if it.is_finite() => self.out.extend_from_slice(&it.to_le_bytes()),
-                _ => return Err(At::Range(node.wanted()).into()),
+                _ => return Err(out_of_range().into()),
             },
-            (Node::Double, Tree::Number(text)) => match text.parse::<f64>() {
+            Node::Double => match text.parse::<f64>() {
                 Ok(it) if it.is_finite() => self.out.extend_from_slice(&it.to_le_bytes()),
-                _ => return Err(At::Range(node.wanted()).into()),
+                _ => return Err(out_of_range().into()),
             },
-            (Node::String, Tree::String(text)) => self.bytes(text.as_bytes()),
-            (Node::Bytes | Node::Fixed(_), Tree::String(text)) => {
-                let bytes = latin(text).ok_or(At::Wants(node.wanted()))?;
-                match node {
-                    Node::Fixed(size) if bytes.len() != *size => return Err(At::Size.into()),
-                    Node::Fixed(_) => self.out.extend_from_slice(&bytes),
-                    _ => self.bytes(&bytes),
+            Node::Decimal { .. } => return self.decimal(node, text),
+            _ => return Err(node.mismatch()),
+        }
+        Ok(())
+    }
+
+    fn string(&mut self, node: &Node, text: &str) -> Encoded {
+        let mismatch = || At::Wants(node.expected());
+        match node {
+            Node::String => self.bytes(text.as_bytes()),
+            Node::Bytes => self.bytes(&latin1_bytes(text).ok_or_else(mismatch)?),
+            Node::Fixed(size) => {
+                let bytes = latin1_bytes(text).ok_or_else(mismatch)?;
+                if bytes.len() != *size {
+                    return Err(At::Size.into());
                 }
+                self.out.extend_from_slice(&bytes);
             }
-            (Node::Enum(symbols), Tree::String(text)) => {
-                let place = symbols.iter().position(|symbol| **symbol == **text);
-                self.long(place.ok_or(At::Symbol)? as i64);
+            Node::Enum(symbols) => {
+                let index = symbols.iter().position(|symbol| **symbol == *text);
+                self.long(index.ok_or(At::Symbol)? as i64);
             }
-            (Node::Array(node), Tree::Array(items)) => return self.array(*node, items),
-            (Node::Map(node), Tree::Object(members)) => return self.map(*node, members),
-            (Node::Record(fields), Tree::Object(members)) => return self.record(fields, members),
-            (Node::Union(branches), _) => return self.union(branches, value),
-            (
-                Node::Decimal {
-                    precision,
-                    scale,
-                    size,
-                },
-                Tree::Number(_) | Tree::String(_),
-            ) => {
-                let text = match value {
-                    Tree::String(text) => text,
-                    Tree::Number(text) => *text,
-                    _ => "",
-                };
-                return self.decimal(text, *precision, *scale, *size);
-            }
-            (Node::Uuid(form), Tree::String(text)) => {
-                let bytes = uuid(text).ok_or(At::Wants("a uuid"))?;
+            Node::Decimal { .. } => return self.decimal(node, text),
+            Node::Uuid(form) => {
+                let bytes = uuid(text).ok_or_else(mismatch)?;
                 match form {
                     Uuid::Text => self.bytes(text.as_bytes()),
                     Uuid::Bytes => self.bytes(&bytes),
                     Uuid::Fixed => self.out.extend_from_slice(&bytes),
                 }
             }
-            (Node::Date, Tree::String(text)) => {
-                self.long(time::date(text).ok_or(At::Wants(node.wanted()))?);
-            }
-            (Node::Time(unit), Tree::String(text)) => {
-                self.long(time::time(text, *unit).ok_or(At::Wants(node.wanted()))?);
-            }
-            (Node::Timestamp(unit, local), Tree::String(text)) => {
+            Node::Date => self.long(time::date(text).ok_or_else(mismatch)?),
+            Node::Time(unit) => self.long(time::time(text, *unit).ok_or_else(mismatch)?),
+            Node::Timestamp(unit, local) => {
                 let count = time::timestamp(text, *unit, *local);
-                self.long(count.ok_or(At::Wants(node.wanted()))?);
+                self.long(count.ok_or_else(mismatch)?);
             }
-            (Node::Timestamp(..), _) => return Err(At::Wants("a timestamp").into()),
-            _ => return Err(At::Wants(node.wanted()).into()),
+            _ => return Err(node.mismatch()),
         }
         Ok(())
     }
 
-    /// Zigzag, then seven bits a byte, the lowest first.
+    /// Appends a variable-length integer: zigzag, then seven bits a byte, the lowest first.
     fn long(&mut self, number: i64) {
         let mut rest = ((number << 1) ^ (number >> 63)) as u64;
         while rest >= 0x80 {
@@ -172,12 +176,20 @@ impl Walk<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    fn decimal(&mut self, text: &str, precision: usize, scale: usize, size: Option<usize>) -> Done {
-        let number = decimal(text).ok_or(At::Wants("a decimal"))?;
-        let scale = i32::try_from(scale).map_err(|_| At::Digits)?;
+    fn decimal(&mut self, node: &Node, text: &str) -> Encoded {
+        let Node::Decimal {
+            precision,
+            scale,
+            size,
+        } = node
+        else {
+            return Err(node.mismatch());
+        };
+        let number = decimal(text).ok_or_else(|| node.mismatch())?;
+        let scale = i32::try_from(*scale).map_err(|_| At::Digits)?;
         let unscaled = number.exactly(scale).ok_or(At::Digits)?;
         let digits = unscaled.magnitude().to_string();
-        if unscaled != BigInt::ZERO && digits.len() > precision {
+        if unscaled != BigInt::ZERO && digits.len() > *precision {
             return Err(At::Digits.into());
         }
         let bytes = unscaled.to_signed_bytes_be();
@@ -192,11 +204,11 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn array(&mut self, node: usize, items: &[Tree<'_>]) -> Done {
+    fn array(&mut self, node: usize, items: &[Tree<'_>]) -> Encoded {
         if !items.is_empty() {
             self.long(items.len() as i64);
             for item in items {
-                self.node(node, item)
+                self.value(node, item)
                     .map_err(|it| it.within(SchemaMismatch::ITEM))?;
             }
         }
@@ -204,8 +216,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The last of several members by one name counts, as in Postgres' `jsonb`.
-    fn map(&mut self, node: usize, members: &Members<'_>) -> Done {
+    /// Encodes an object. The last of several members of a name counts, as in Postgres' `jsonb`.
+    fn map(&mut self, node: usize, members: &Members<'_>) -> Encoded {
         let numbered = || members.iter().enumerate();
         let last: HashMap<&str, usize> = numbered().map(|(at, (name, _))| (&**name, at)).collect();
         if !last.is_empty() {
@@ -213,7 +225,7 @@ impl Walk<'_> {
             for (at, (name, value)) in numbered() {
                 if last.get(&**name) == Some(&at) {
                     self.bytes(name.as_bytes());
-                    self.node(node, value)
+                    self.value(node, value)
                         .map_err(|it| it.within(SchemaMismatch::MEMBER))?;
                 }
             }
@@ -222,24 +234,24 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn record(&mut self, fields: &[Field], members: &Members<'_>) -> Done {
+    fn record(&mut self, fields: &[Field], members: &Members<'_>) -> Encoded {
         let mut found = 0;
         for field in fields {
             let member = members.iter().rev().find(|(name, _)| *name == *field.name);
             let done = match (member, &field.default) {
                 (Some((_, value)), _) => {
                     found += 1;
-                    self.node(field.node, value)
+                    self.value(field.node, value)
                 }
                 (None, Some(default)) => {
                     self.out.extend_from_slice(default);
                     Ok(())
                 }
-                (None, None) => self.absent(field.node),
+                (None, None) => self.missing_member(field.node),
             };
             done.map_err(|mismatch| mismatch.within(&field.name))?;
         }
-        // Fewer than there are: one by an unknown name, unless a name came twice.
+        // A member is left over: it is unknown, unless it repeats the name of a field.
         let known = |name: &str| fields.iter().any(|field| *field.name == *name);
         if found < members.len() && !members.iter().all(|(name, _)| known(name)) {
             return Err(At::UnknownMember.into());
@@ -247,28 +259,28 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn absent(&mut self, place: usize) -> Done {
+    fn missing_member(&mut self, place: usize) -> Encoded {
         let takes_null = match self.plan.nodes.get(place) {
             Some(Node::Null) => true,
-            Some(Node::Union(branches)) => self.null_of(branches).is_some(),
+            Some(Node::Union(branches)) => self.null_branch(branches).is_some(),
             _ => false,
         };
         if takes_null {
-            self.node(place, &Tree::Null)
+            self.value(place, &Tree::Null)
         } else {
             Err(At::Missing.into())
         }
     }
 
-    fn null_of(&self, branches: &[Branch]) -> Option<usize> {
+    fn null_branch(&self, branches: &[Branch]) -> Option<usize> {
         let is_null =
             |branch: &Branch| matches!(self.plan.nodes.get(branch.node), Some(Node::Null));
         branches.iter().position(is_null)
     }
 
-    fn union(&mut self, branches: &[Branch], value: &Tree<'_>) -> Done {
+    fn union(&mut self, branches: &[Branch], value: &Tree<'_>) -> Encoded {
         if *value == Tree::Null {
-            let place = self.null_of(branches);
+            let place = self.null_branch(branches);
             self.long(place.ok_or(At::NoBranch)? as i64);
             return Ok(());
         }
@@ -280,23 +292,30 @@ impl Walk<'_> {
         {
             return match self.attempt(place, branch, inner)? {
                 Ok(()) => Ok(()),
-                // The value may be a record, or a map, with a member that is called like a branch.
-                Err(mismatch) => self.plain(branches, value)?.or(Err(mismatch)),
+                // The value may be a record or a map whose only member is named like a branch.
+                Err(mismatch) => self
+                    .first_matching_branch(branches, value)?
+                    .or(Err(mismatch)),
             };
         }
-        self.plain(branches, value)?
+        self.first_matching_branch(branches, value)?
     }
 
-    /// The first branch that takes the value; bytes last, which nearly any string is.
-    fn plain(&mut self, branches: &[Branch], value: &Tree<'_>) -> Result<Done, SchemaMismatch> {
+    /// Encodes by the first branch that accepts the value; bytes last, as they accept almost any
+    /// string.
+    fn first_matching_branch(
+        &mut self,
+        branches: &[Branch],
+        value: &Tree<'_>,
+    ) -> Result<Encoded, SchemaMismatch> {
         let plan = self.plan;
-        let raw = |branch: &Branch| {
+        let is_bytes = |branch: &Branch| {
             let node = plan.nodes.get(branch.node);
             matches!(node, Some(Node::Bytes | Node::Fixed(_)))
         };
         let numbered = || branches.iter().enumerate();
-        let first = numbered().filter(|(_, branch)| !raw(branch));
-        let order = first.chain(numbered().filter(|(_, branch)| raw(branch)));
+        let first = numbered().filter(|(_, branch)| !is_bytes(branch));
+        let order = first.chain(numbered().filter(|(_, branch)| is_bytes(branch)));
         let mut only = None;
         let mut refused = 0;
         for (place, branch) in order {
@@ -309,22 +328,22 @@ impl Walk<'_> {
             refused += 1;
             only = Some(mismatch);
         }
-        // The error of the only branch beside null is that of the union.
+        // If only one branch was tried, its error says more than "no branch".
         let only = only.filter(|_| refused == 1);
         Ok(Err(only.unwrap_or(At::NoBranch.into())))
     }
 
-    /// Tries a branch. The outer error ends the search.
+    /// Tries a branch. The outer error ends the whole search; the inner one is this branch's.
     fn attempt(
         &mut self,
         place: usize,
         branch: &Branch,
         value: &Tree<'_>,
-    ) -> Result<Done, SchemaMismatch> {
+    ) -> Result<Encoded, SchemaMismatch> {
         self.tries = self.tries.checked_sub(1).ok_or(At::Ambiguous)?;
         let start = self.out.len();
         self.long(place as i64);
-        match self.node(branch.node, value) {
+        match self.value(branch.node, value) {
             Err(mismatch) if mismatch.what == At::Ambiguous => Err(mismatch),
             done => {
                 if done.is_err() {
@@ -337,8 +356,8 @@ impl Walk<'_> {
 }
 
 impl Node {
-    /// The value that fits, for errors.
-    const fn wanted(&self) -> &'static str {
+    /// The value that the node accepts, for errors.
+    const fn expected(&self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::Boolean => "a boolean",
@@ -362,8 +381,17 @@ impl Node {
         }
     }
 
-    /// The type beneath a logical one.
-    const fn beneath(&self) -> Option<Self> {
+    /// The error of a JSON value of a type that the node does not accept.
+    fn mismatch(&self) -> SchemaMismatch {
+        let expected = match self {
+            Self::Timestamp(..) => TIMESTAMP,
+            _ => self.expected(),
+        };
+        At::Wants(expected).into()
+    }
+
+    /// The underlying type of a logical type.
+    const fn underlying(&self) -> Option<Self> {
         Some(match self {
             Self::Date | Self::Time(MILLIS) => Self::Int,
             Self::Time(_) | Self::Timestamp(..) => Self::Long,
@@ -378,7 +406,7 @@ impl Node {
     }
 }
 
-fn whole(text: &str, what: &'static str) -> Result<i64, At> {
+fn integer(text: &str, what: &'static str) -> Result<i64, At> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
@@ -387,9 +415,9 @@ fn whole(text: &str, what: &'static str) -> Result<i64, At> {
     i64::try_from(number).map_err(|_| At::Range(what))
 }
 
-/// A JSON number; `None` if the text is not one, or has more digits than any type.
+/// Parses a JSON number; `None` if the text is not one, or exceeds `MAX_DIGITS`.
 fn decimal(text: &str) -> Option<Decimal> {
-    /// No number of a schema has more digits. The limit bounds memory.
+    /// Limit of digits and of the exponent, to bound memory. No number for a schema needs as many.
     const MAX_DIGITS: usize = 2_000;
 
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
@@ -413,8 +441,8 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-/// Avro's JSON form of bytes: a character for each.
-fn latin(text: &str) -> Option<Vec<u8>> {
+/// The bytes of a string by Avro's JSON encoding: each character is a byte.
+fn latin1_bytes(text: &str) -> Option<Vec<u8>> {
     let bytes = text.chars().map(|c| u8::try_from(u32::from(c)));
     bytes.collect::<Result<_, _>>().ok()
 }

@@ -1,11 +1,11 @@
-//! A schema, compiled.
+//! The nodes of a compiled Avro schema.
 
-/// A schema, compiled. Nodes refer to each other by their places: schemas may be recursive.
+/// A compiled Avro schema. Nodes refer to each other by index, as schemas may be recursive.
 pub(in crate::render::registry) struct Plan {
     pub(super) nodes: Vec<Node>,
     pub(super) root: usize,
-    /// The full name of a named schema.
-    pub(super) name: Option<Box<str>>,
+    /// Full name of the schema, if it is a named one.
+    pub(in crate::render::registry) name: Option<Box<str>>,
 }
 
 pub(super) enum Node {
@@ -23,17 +23,17 @@ pub(super) enum Node {
     Map(usize),
     Union(Box<[Branch]>),
     Record(Box<[Field]>),
-    /// The size is of a fixed one.
+    /// `size` is that of a decimal over fixed, in bytes.
     Decimal {
         precision: usize,
         scale: usize,
         size: Option<usize>,
     },
-    /// As a string, or as 16 bytes, with or without their count.
+    /// The underlying type of the UUID.
     Uuid(Uuid),
     Date,
     Time(Unit),
-    /// Whether it is local: without an offset.
+    /// The unit, and whether the timestamp is local, without an offset.
     Timestamp(Unit, bool),
 }
 
@@ -44,14 +44,14 @@ pub(super) enum Uuid {
     Fixed,
 }
 
-/// Units of time by their number in a second.
+/// A unit of time, as the number of units in a second.
 pub(super) type Unit = i64;
 pub(super) const MILLIS: Unit = 1_000;
 pub(super) const MICROS: Unit = 1_000_000;
 pub(super) const NANOS: Unit = 1_000_000_000;
 
 pub(super) struct Branch {
-    /// Its name in Avro's JSON encoding.
+    /// Name of the branch in Avro's JSON encoding.
     pub(super) tag: Box<str>,
     pub(super) node: usize,
 }
@@ -59,12 +59,6 @@ pub(super) struct Branch {
 pub(super) struct Field {
     pub(super) name: Box<str>,
     pub(super) node: usize,
-    /// Replaces a missing member; encoded.
+    /// The encoded default, which replaces a missing member.
     pub(super) default: Option<Box<[u8]>>,
-}
-
-impl Plan {
-    pub(in crate::render::registry) fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
 }

@@ -1,48 +1,48 @@
-//! Dates and times in JSON texts: RFC 3339, and what Postgres prints.
+//! Parses dates and times in JSON strings: RFC 3339, and the forms that Postgres prints.
 
 use super::node::Unit;
-use crate::value::time::{self, Clock, Printed};
+use crate::value::time::{self, DateTime, TimeOfDay};
 
-/// Days since 1970-01-01 of `2026-01-02`.
+/// Days since 1970-01-01 of a date such as `2026-01-02`.
 pub(super) fn date(text: &str) -> Option<i64> {
-    let printed = parse(text)?;
-    printed.clock.is_none().then(|| printed.date.days())
+    let date_time = parse(text)?;
+    date_time.time.is_none().then(|| date_time.date.days())
 }
 
-/// Since midnight, of `03:04:05` with or without a fraction.
+/// Units since midnight of a time such as `03:04:05`, optionally with a fraction.
 pub(super) fn time(text: &str, unit: Unit) -> Option<i64> {
-    let (clock, offset) = time::clock(text.as_bytes())?;
-    if offset.is_some() || clock.seconds >= 86_400 {
+    let (time, offset) = time::time(text.as_bytes())?;
+    if offset.is_some() || time.seconds >= 86_400 {
         return None;
     }
-    count(clock.seconds, clock, unit)
+    count(time.seconds, time, unit)
 }
 
-/// Since 1970, of a date and a time with an offset; of a local one without. What is finer than the unit
-/// is cut off, towards the past.
+/// Units since 1970 of a date and a time with an offset, or without one if `local`. Truncated to
+/// the unit, towards the past.
 pub(super) fn timestamp(text: &str, unit: Unit, local: bool) -> Option<i64> {
-    let printed = parse(text)?;
-    let clock = printed.clock.filter(is_real)?;
-    if printed.offset.is_none() != local {
+    let date_time = parse(text)?;
+    let time = date_time.time.filter(is_real)?;
+    if date_time.offset.is_none() != local {
         return None;
     }
-    count(printed.seconds(), clock, unit)
+    count(date_time.seconds(), time, unit)
 }
 
-/// Years of four digits, and days that there are.
-fn parse(text: &str) -> Option<Printed<'_>> {
-    let printed = time::parse(text.as_bytes())?;
+/// Parses a date of the calendar whose year has four digits, with or without a time.
+fn parse(text: &str) -> Option<DateTime<'_>> {
+    let date_time = time::parse(text.as_bytes())?;
     let is_plain = text.as_bytes().get(4) == Some(&b'-') && !text.ends_with("BC");
-    (is_plain && printed.date.is_real()).then_some(printed)
+    (is_plain && date_time.date.is_real()).then_some(date_time)
 }
 
-/// 24:00:00 is the only time of hour 24.
-fn is_real(clock: &Clock<'_>) -> bool {
-    clock.hour < 24 || clock.seconds == 86_400 && clock.nanos == 0
+/// Whether the time of day is valid: 24:00:00 is the only time with hour 24.
+fn is_real(time: &TimeOfDay<'_>) -> bool {
+    time.hour < 24 || time.seconds == 86_400 && time.nanos == 0
 }
 
-fn count(seconds: i64, clock: Clock<'_>, unit: Unit) -> Option<i64> {
+fn count(seconds: i64, time: TimeOfDay<'_>, unit: Unit) -> Option<i64> {
     let per_second = i128::from(unit);
-    let fraction = i128::from(clock.nanos) * per_second / 1_000_000_000;
+    let fraction = i128::from(time.nanos) * per_second / 1_000_000_000;
     i64::try_from(i128::from(seconds) * per_second + fraction).ok()
 }

@@ -1,4 +1,4 @@
-//! How a sink ends: closing, dropping, and errors after which the producer is over.
+//! The end of a sink: closing, dropping, and errors that break the producer.
 
 use super::*;
 
@@ -6,36 +6,24 @@ use super::*;
 fn close_without_grace_reports_all_as_failed_while_the_broker_is_down() {
     let cluster = cluster(&[("t", 3)]);
     let (mut sink, reports) = sink(&cluster);
-    // Connected first, so that records are queued for a partition and not only for a topic.
+    // Connect first, so that records are queued for a partition and not only for a topic.
     send_first(&mut sink, &reports);
     cluster.broker_down(1).unwrap();
     for seq in 1..1_000 {
         let topic = if seq % 2 == 0 { "t" } else { "never-seen" };
-        let key = seq.to_string();
-        send(
-            &mut sink,
-            &reports,
-            &record(topic, key.as_bytes(), b"v"),
-            seq,
-        );
+        send_seq(&mut sink, &reports, topic, seq.to_string().as_bytes(), seq);
     }
-    let start = Instant::now();
-    sink.close(Duration::ZERO);
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    close_soon(sink, Duration::ZERO);
     reports.assert_complete(1_000);
     let failures = reports.failures();
     assert_eq!(failures.len(), 999);
-    assert!(
-        failures
-            .iter()
-            .all(|error| error.disposition == Disposition::Retryable)
-    );
+    assert!(failures.iter().all(|error| error.disposition == Retryable));
 }
 
 #[test]
 fn close_gives_up_after_the_grace_and_a_drop_at_once() {
     let cluster = cluster(&[("t", 3)]);
-    // Answers come later than anybody waits.
+    // Responses come later than any wait of the test.
     answers_after(&cluster, Duration::from_secs(20));
     for closes in [true, false] {
         let (mut sink, reports) = sink(&cluster);
@@ -56,7 +44,7 @@ fn close_gives_up_after_the_grace_and_a_drop_at_once() {
 }
 
 #[test]
-fn requests_in_flight_are_given_up_too() {
+fn requests_in_flight_are_given_up() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = sink(&cluster);
     send_first(&mut sink, &reports);
@@ -67,18 +55,13 @@ fn requests_in_flight_are_given_up_too() {
     assert!(!ffi::flush(sink.client(), Duration::from_millis(200)));
     sink.close(Duration::ZERO);
     reports.assert_complete(50);
-    assert!(
-        reports
-            .failures()
-            .iter()
-            .any(|error| error.reason.contains("flight")),
-        "{:?}",
-        reports.failures()
-    );
+    let failures = reports.failures();
+    let in_flight = |error: &DeliveryError| error.reason.contains("flight");
+    assert!(failures.iter().any(in_flight), "{failures:?}");
 }
 
 #[test]
-fn a_fatal_error_fails_what_is_in_flight_and_refuses_the_rest() {
+fn a_fatal_error_fails_records_in_flight_and_refuses_further_ones() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = sink(&cluster);
     send_first(&mut sink, &reports);
@@ -89,11 +72,10 @@ fn a_fatal_error_fails_what_is_in_flight_and_refuses_the_rest() {
     }
     assert!(!ffi::flush(sink.client(), Duration::from_millis(200)));
     ffi::inject_fatal_error(sink.client());
-    // Without closing anything.
+    // All are reported before the sink is closed.
     reports.wait_for(50);
     assert_ended(&mut sink);
-    sink.close(LONG);
-    reports.assert_complete(50);
+    close_complete(sink, &reports, 50);
 }
 
 #[test]
@@ -109,14 +91,13 @@ fn a_broker_that_lost_the_producers_state_ends_it_with_all_reported() {
         match sink.try_send(&record("t", b"k", b"v"), seq) {
             Ok(()) => accepted += 1,
             Err(SendError::Refused(error)) => {
-                assert_eq!(error.disposition, Disposition::Retryable);
+                assert_eq!(error.disposition, Retryable);
                 break;
             }
             Err(SendError::Full) => panic!("the window is large"),
         }
     }
-    // Whether librdkafka finds a way on is its affair; that each is reported is ours.
+    // librdkafka may recover or not; each record must be reported in either case.
     reports.wait_for(accepted);
-    sink.close(LONG);
-    reports.assert_complete(accepted);
+    close_complete(sink, &reports, accepted);
 }

@@ -1,18 +1,20 @@
-//! Against librdkafka's mock cluster, whose brokers misbehave on cue.
+//! Tests against librdkafka's mock cluster, whose brokers fail on request.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Condvar, Mutex};
+use std::sync::Mutex;
 use std::thread;
 
 use rdkafka::mocking::MockCluster;
-use rdkafka::producer::{BaseProducer, DefaultProducerContext};
+use rdkafka::producer::BaseProducer;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use walrelay_sink::Disposition::{Fatal, Retryable};
 use walrelay_sink::Header;
 
 use super::*;
 use crate::consumer::{Tail, TailedRecord};
 use crate::ffi;
 use crate::producer::context::Context;
+use crate::testing::{Cluster, LONG, Reports, cluster, config_at, config_of};
 use crate::{KafkaOptions, TopicCreation, probe};
 
 mod brokers;
@@ -25,127 +27,10 @@ mod start;
 mod topics;
 mod window;
 
-type Cluster = MockCluster<'static, DefaultProducerContext>;
-
-const LONG: Duration = Duration::from_secs(30);
-/// Closing takes a fraction of a second; this is for machines that are busy otherwise.
+/// The limit for closing. It takes a fraction of a second, but longer on a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
-/// Remembers every report; a second one for the same number is an error at once.
-#[derive(Default)]
-struct Reports {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    outcomes: HashMap<u64, Result<(), DeliveryError>>,
-    repeated: Vec<u64>,
-    capacity: u64,
-}
-
-impl Reports {
-    fn report(&self, seq: u64, outcome: Result<(), DeliveryError>) {
-        let mut state = self.state.lock().unwrap();
-        if state.outcomes.insert(seq, outcome).is_some() {
-            state.repeated.push(seq);
-        }
-        self.changed.notify_all();
-    }
-
-    fn wait(&self, until: impl Fn(&State) -> bool) {
-        let state = self.state.lock().unwrap();
-        let (state, timeout) = self
-            .changed
-            .wait_timeout_while(state, LONG, |state| !until(state))
-            .unwrap();
-        assert!(
-            !timeout.timed_out(),
-            "{} reports, {} wake-ups",
-            state.outcomes.len(),
-            state.capacity
-        );
-    }
-
-    /// Polls the sink after each wake-up meanwhile, as the relay does.
-    fn wait_with(&self, sink: &mut impl Sink, until: impl Fn(&State) -> bool) {
-        loop {
-            let before = self.capacity_calls();
-            sink.poll();
-            self.wait(|state| until(state) || state.capacity > before);
-            if until(&self.state.lock().unwrap()) {
-                return;
-            }
-        }
-    }
-
-    fn wait_for(&self, count: u64) {
-        self.wait(|state| state.outcomes.len() as u64 == count);
-    }
-
-    fn wait_polling(&self, sink: &mut impl Sink, count: u64) {
-        self.wait_with(sink, |state| state.outcomes.len() as u64 == count);
-    }
-
-    fn capacity_calls(&self) -> u64 {
-        self.state.lock().unwrap().capacity
-    }
-
-    /// Exactly the numbers below `accepted`, each once.
-    fn assert_complete(&self, accepted: u64) {
-        let state = self.state.lock().unwrap();
-        assert_eq!(state.repeated, Vec::<u64>::new(), "reported twice");
-        let missing: Vec<u64> = (0..accepted)
-            .filter(|seq| !state.outcomes.contains_key(seq))
-            .collect();
-        assert_eq!(missing, Vec::<u64>::new(), "never reported");
-        assert_eq!(state.outcomes.len() as u64, accepted);
-    }
-
-    fn failures(&self) -> Vec<DeliveryError> {
-        let state = self.state.lock().unwrap();
-        state
-            .outcomes
-            .values()
-            .filter_map(|outcome| outcome.clone().err())
-            .collect()
-    }
-}
-
-impl Deliveries for Reports {
-    fn delivered(&self, seq: u64) {
-        self.report(seq, Ok(()));
-    }
-
-    fn failed(&self, seq: u64, error: DeliveryError) {
-        self.report(seq, Err(error));
-    }
-
-    fn capacity(&self) {
-        self.state.lock().unwrap().capacity += 1;
-        self.changed.notify_all();
-    }
-}
-
-fn cluster(topics: &[(&str, i32)]) -> Cluster {
-    let cluster = MockCluster::new(1).expect("a mock cluster");
-    for (topic, partitions) in topics {
-        cluster.create_topic(topic, *partitions, 1).expect(topic);
-    }
-    cluster
-}
-
-fn config(cluster: &Cluster, options: KafkaOptions, more: &[(&str, &str)]) -> KafkaConfig {
-    let properties = [("bootstrap.servers", cluster.bootstrap_servers())]
-        .into_iter()
-        .chain(more.iter().map(|(k, v)| (*k, (*v).to_owned())))
-        .map(|(k, v)| (k.to_owned(), v))
-        .collect();
-    KafkaConfig::new(properties, options).expect("valid")
-}
-
-/// The sink that `create` makes, and what it reports.
+/// The sink of `create`, and its reports.
 fn reporting(
     create: impl FnOnce(Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError>,
 ) -> (KafkaSink, Arc<Reports>) {
@@ -159,13 +44,17 @@ fn sink_with(
     options: KafkaOptions,
     more: &[(&str, &str)],
 ) -> (KafkaSink, Arc<Reports>) {
-    let factory = KafkaSinkFactory::new(config(cluster, options, more));
+    sink_from(config_at(&cluster.bootstrap_servers(), options, more))
+}
+
+fn sink_from(config: KafkaConfig) -> (KafkaSink, Arc<Reports>) {
+    let factory = KafkaSinkFactory::new(config);
     reporting(|reports| factory.of_one_producer().create(reports))
 }
 
 /// A sink with these properties of librdkafka.
 fn sink_of(cluster: &Cluster, properties: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
-    sink_with(cluster, KafkaOptions::default(), properties)
+    sink_from(config_of(cluster, properties))
 }
 
 fn sink(cluster: &Cluster) -> (KafkaSink, Arc<Reports>) {
@@ -214,18 +103,30 @@ fn send_first(sink: &mut impl Sink, reports: &Reports) {
     reports.wait_for(1);
 }
 
-/// Closes the sink, after which the numbers below `accepted` are delivered, each once.
-fn close_delivered(sink: impl Sink, reports: &Reports, accepted: u64) {
+/// Closes the sink and asserts that the numbers below `accepted` are reported, each once.
+fn close_complete(sink: impl Sink, reports: &Reports, accepted: u64) {
     sink.close(LONG);
     reports.assert_complete(accepted);
+}
+
+/// Closes the sink and asserts that the numbers below `accepted` are delivered, each once.
+fn close_delivered(sink: impl Sink, reports: &Reports, accepted: u64) {
+    close_complete(sink, reports, accepted);
     assert_eq!(reports.failures(), []);
+}
+
+/// Closes the sink and asserts that this takes no longer than [`SOON`].
+fn close_soon(sink: impl Sink, grace: Duration) {
+    let start = Instant::now();
+    sink.close(grace);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
 fn answers_after(cluster: &Cluster, time: Duration) {
     cluster.broker_round_trip_time(1, time).expect("a broker");
 }
 
-/// Everything in these topics: reads until `count` records have come.
+/// Reads `count` records from these topics.
 fn read(cluster: &Cluster, topics: &[&str], count: usize) -> Vec<TailedRecord> {
     let mut tail = Tail::open(&cluster.bootstrap_servers(), topics, LONG).expect("a tail");
     let start = Instant::now();
@@ -242,20 +143,17 @@ fn seq_in(record: &TailedRecord) -> u64 {
     std::str::from_utf8(value).unwrap().parse().unwrap()
 }
 
-/// The window is given back a moment after the report.
-fn assert_nothing_in_flight(sink: &KafkaSink) {
+/// Waits until this many records are in flight: the window is given back, and a gate opens, a
+/// moment after the report.
+fn wait_in_flight(sink: &KafkaSink, records: u64) {
     let start = Instant::now();
-    while sink.in_flight() > 0 {
+    while sink.in_flight() != records {
         assert!(start.elapsed() < LONG, "{} in flight", sink.in_flight());
         thread::yield_now();
     }
 }
 
-fn assert_refused(sink: &mut KafkaSink, record: &Record<'_>, about: &str) {
-    assert_refused_as(Disposition::Fatal, sink, record, about);
-}
-
-fn assert_refused_as(
+fn assert_refused(
     disposition: Disposition,
     sink: &mut impl Sink,
     record: &Record<'_>,
@@ -270,18 +168,13 @@ fn assert_refused_as(
     }
 }
 
-/// The producer has failed for good, and takes no further record.
+/// Asserts that the sink is broken and accepts no further record.
 fn assert_ended(sink: &mut impl Sink) {
     let record = record("t", b"k", b"v");
-    assert_refused_as(
-        Disposition::Retryable,
-        sink,
-        &record,
-        "a new one must be made",
-    );
+    assert_refused(Retryable, sink, &record, "a new one must be made");
 }
 
-/// Austin Appleby's MurmurHash2 as `org.apache.kafka.common.utils.Utils.murmur2` has it.
+/// Austin Appleby's MurmurHash2 as in `org.apache.kafka.common.utils.Utils.murmur2`.
 fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mut hash = 0x9747_b28c ^ data.len() as u32;
@@ -303,7 +196,7 @@ fn murmur2(data: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// Where Java's client puts a key.
+/// The partition that Java's client chooses for a key.
 fn partition_of(key: &[u8], partitions: u32) -> u32 {
     (murmur2(key) & 0x7fff_ffff) % partitions
 }

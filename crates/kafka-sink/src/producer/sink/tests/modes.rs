@@ -11,24 +11,28 @@ use super::*;
 use crate::producer::partition_gate::Requests;
 
 fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
-    let mut factory = KafkaSinkFactory::new(config(cluster, KafkaOptions::default(), more));
+    let mut factory = KafkaSinkFactory::new(config_of(cluster, more));
     reporting(|reports| factory.create(reports))
 }
 
-/// Would fail if a partition did not wait for what is in flight there: the other producer's connection has
-/// nothing before it in the queue.
+fn other(mode: BatchingMode) -> BatchingMode {
+    match mode {
+        BatchingMode::Latency => BatchingMode::Throughput,
+        BatchingMode::Throughput => BatchingMode::Latency,
+    }
+}
+
+/// Fails if a partition does not wait for its records in flight: the other producer's connection is
+/// idle, so its records would be written first.
 #[test]
 fn changing_mode_keeps_order_and_repeats_nothing() {
     let cluster = cluster(&[("t", 1)]);
     answers_after(&cluster, Duration::from_millis(5));
     let (mut sink, reports) = dual_mode(&cluster, &[]);
-    let mut seq = 0;
-    for (round, burst) in (0..24).zip([1, 40, 7, 300].into_iter().cycle()) {
-        sink.set_mode(if round % 2 == 0 {
-            BatchingMode::Latency
-        } else {
-            BatchingMode::Throughput
-        });
+    let (mut seq, mut mode) = (0, BatchingMode::Throughput);
+    for burst in [1, 40, 7, 300].into_iter().cycle().take(24) {
+        mode = other(mode);
+        sink.set_mode(mode);
         for _ in 0..burst {
             send_seq(&mut sink, &reports, "t", b"k", seq);
             seq += 1;
@@ -39,15 +43,14 @@ fn changing_mode_keeps_order_and_repeats_nothing() {
     assert_eq!(log(&cluster, "t"), (0..seq).collect::<Vec<_>>());
 }
 
-/// A partition goes over to the other producer when all that is in flight there was reported, and the sender is woken
-/// then.
+/// A partition changes its producer when all its records in flight are reported; then the sender is
+/// woken.
 #[test]
 fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = dual_mode(&cluster, &[]);
     send_first(&mut sink, &reports);
-    // The gate opens a moment after the report.
-    assert_nothing_in_flight(&sink);
+    wait_in_flight(&sink, 0);
     answers_after(&cluster, Duration::from_secs(1));
     for seq in 1..4 {
         send_seq(&mut sink, &reports, "t", b"k", seq);
@@ -65,13 +68,12 @@ fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     assert!(sink.hold_queues.is_empty());
     assert_eq!(in_second(&sink), 1);
     reports.wait_for(5);
-    // And back, before anything was offered: nothing to wait for.
+    // Back and forth without a record in between: nothing to wait for.
     sink.set_mode(BatchingMode::Latency);
     sink.set_mode(BatchingMode::Throughput);
     send_seq(&mut sink, &reports, "t", b"k", 5);
     assert_eq!(sink.producers.mode, BatchingMode::Throughput);
-    sink.close(LONG);
-    reports.assert_complete(6);
+    close_complete(sink, &reports, 6);
     assert_eq!(log(&cluster, "t"), [0, 1, 2, 3, 4, 5]);
 }
 
@@ -81,8 +83,8 @@ fn in_second(sink: &KafkaSink) -> i32 {
     second.map_or(0, |second| second.client.in_flight_count())
 }
 
-/// A change of producer, in either direction, with records in flight to a partition whose broker does not answer:
-/// what goes to the others does not wait for that.
+/// A change of producer, in either direction, while a partition's broker does not answer: records
+/// of the other partitions do not wait.
 #[test]
 fn a_partition_that_is_down_holds_up_no_change() {
     const PARTITIONS: u64 = 8;
@@ -110,22 +112,15 @@ fn a_partition_that_is_down_holds_up_no_change() {
             to(&mut sink, partition);
         }
         reports.wait_polling(&mut sink, PARTITIONS);
-        // A gate opens a moment after the report.
-        assert_nothing_in_flight(&sink);
+        wait_in_flight(&sink, 0);
         cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
         for _ in 0..10 {
             to(&mut sink, 0);
         }
-        let mut delivered = PARTITIONS;
+        let (mut delivered, mut mode) = (PARTITIONS, first);
         for round in 0..4 {
-            sink.set_mode(match (round % 2 == 0, first) {
-                (true, BatchingMode::Latency) | (false, BatchingMode::Throughput) => {
-                    BatchingMode::Throughput
-                }
-                (true, BatchingMode::Throughput) | (false, BatchingMode::Latency) => {
-                    BatchingMode::Latency
-                }
-            });
+            mode = other(mode);
+            sink.set_mode(mode);
             let start = Instant::now();
             for partition in 0..PARTITIONS {
                 to(&mut sink, partition);
@@ -141,12 +136,7 @@ fn a_partition_that_is_down_holds_up_no_change() {
                 start.elapsed()
             );
         }
-        // The window is given back a moment after the report.
-        let start = Instant::now();
-        while sink.in_flight() != 14 {
-            assert!(start.elapsed() < LONG, "{} in flight", sink.in_flight());
-            thread::yield_now();
-        }
+        wait_in_flight(&sink, 14);
         sink.close(Duration::ZERO);
         reports.assert_complete(seq);
         assert_eq!(reports.failures().len(), 14, "given up, and said so");
@@ -168,39 +158,34 @@ fn a_failure_in_either_mode_ends_both() {
         let (mut sink, reports) = dual_mode(&cluster, &[]);
         sink.set_mode(broken);
         send_first(&mut sink, &reports);
-        // The gate opens a moment after the report.
-        assert_nothing_in_flight(&sink);
+        wait_in_flight(&sink, 0);
         answers_after(&cluster, Duration::from_secs(60));
         for seq in 1..10 {
             send_seq(&mut sink, &reports, "t", b"k", seq);
         }
         let at = usize::from(broken == BatchingMode::Throughput);
         ffi::inject_fatal_error(&sink.producers.all[at].client);
-        sink.set_mode(match broken {
-            BatchingMode::Latency => BatchingMode::Throughput,
-            BatchingMode::Throughput => BatchingMode::Latency,
-        });
+        sink.set_mode(other(broken));
         reports.wait_for(10);
-        // Also where there is nothing in flight any more, that is no reason to go on elsewhere.
+        // The other producer does not continue, although nothing is in flight any more.
         assert_ended(&mut sink);
-        sink.close(LONG);
-        reports.assert_complete(10);
+        close_complete(sink, &reports, 10);
         assert_eq!(reports.failures().len(), 9);
     }
 }
 
 #[test]
-fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
+fn the_second_producer_is_closed_when_it_is_not_used_and_created_again() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = dual_mode(&cluster, &[]);
-    sink.producers.kept = Duration::ZERO;
+    sink.producers.keep_unused = Duration::ZERO;
     for seq in 0..6 {
         sink.set_mode(BatchingMode::Throughput);
         send_seq(&mut sink, &reports, "t", b"k", 2 * seq);
         sink.set_mode(BatchingMode::Latency);
         send_seq(&mut sink, &reports, "t", b"k", 2 * seq + 1);
         assert_eq!(sink.producers.all.len(), 2, "kept for a while");
-        // What it has in flight it keeps until that is reported.
+        // It is closed when its records in flight are reported.
         reports.wait_polling(&mut sink, 2 * seq + 2);
         let start = Instant::now();
         loop {
@@ -214,13 +199,12 @@ fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
             thread::yield_now();
         }
     }
-    sink.close(LONG);
-    reports.assert_complete(12);
+    close_complete(sink, &reports, 12);
     assert_eq!(log(&cluster, "t"), (0..12).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_linger_of_ones_own_is_the_only_mode() {
+fn with_a_configured_linger_there_is_one_mode() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = dual_mode(&cluster, &[("queue.buffering.max.ms", "3")]);
     send_seq(&mut sink, &reports, "t", b"k", 0);
@@ -228,11 +212,10 @@ fn a_linger_of_ones_own_is_the_only_mode() {
     send_seq(&mut sink, &reports, "t", b"k", 1);
     assert_eq!(sink.producers.all.len(), 1);
     assert_eq!(sink.producers.mode, BatchingMode::Latency);
-    sink.close(LONG);
-    reports.assert_complete(2);
+    close_complete(sink, &reports, 2);
 }
 
-/// Each producer opens partitions for itself, and what is queued before them goes in its turn.
+/// Each producer opens partitions for itself, and queued records are sent in their order.
 #[test]
 fn keys_keep_their_order_through_modes_and_hold_queues() {
     const RECORDS: u64 = 6_000;
@@ -244,27 +227,19 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut sink, reports) = dual_mode(&cluster, &[]);
-    sink.producers.kept = Duration::ZERO;
+    sink.producers.keep_unused = Duration::ZERO;
     let mut held = 0;
     for seq in 0..RECORDS {
         if random.u32(..500) == 0 {
-            sink.set_mode(
-                *random
-                    .choice(&[BatchingMode::Latency, BatchingMode::Throughput])
-                    .unwrap(),
-            );
+            let modes = [BatchingMode::Latency, BatchingMode::Throughput];
+            sink.set_mode(random.choice(modes).unwrap());
         }
         if random.u32(..50) == 0 {
             sink.poll();
         }
-        let topic = *random.choice(&TOPICS).unwrap();
-        send_seq(
-            &mut sink,
-            &reports,
-            topic,
-            random.u64(..100).to_string().as_bytes(),
-            seq,
-        );
+        let topic = random.choice(TOPICS).unwrap();
+        let key = random.u64(..100).to_string();
+        send_seq(&mut sink, &reports, topic, key.as_bytes(), seq);
         held += usize::from(!sink.hold_queues.is_empty());
     }
     close_delivered(sink, &reports, RECORDS);
@@ -279,29 +254,24 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
     }
 }
 
-/// Records whose timestamps open no gate would go one by one, each after a linger. The mock brokers give
-/// timestamps of their own, so it is said by hand here that one was too old.
+/// Records whose timestamps open no gate would be sent one by one, each after a linger. The mock
+/// brokers set their own timestamps, so this test calls `set_stale` itself.
 #[test]
-fn the_producer_for_throughput_goes_without_gates_that_do_not_open() {
+fn the_producer_for_throughput_is_replaced_if_gates_do_not_open() {
     const RECORDS: u64 = 3_000;
     for stale_at in [100, 500, 1_000] {
         let cluster = cluster(&[("t", 2)]);
         let (mut sink, reports) = dual_mode(&cluster, &[]);
         for seq in 0..RECORDS {
             if seq > 200 {
-                // As while there is a backlog.
+                // The relay sets the mode repeatedly during a backlog.
                 sink.set_mode(BatchingMode::Throughput);
             }
             if seq == stale_at {
                 sink.shared.set_stale();
             }
-            send_seq(
-                &mut sink,
-                &reports,
-                "t",
-                (seq % 10).to_string().as_bytes(),
-                seq,
-            );
+            let key = (seq % 10).to_string();
+            send_seq(&mut sink, &reports, "t", key.as_bytes(), seq);
         }
         let requests = |sink: &KafkaSink| {
             let numbers = sink.producers.all.iter().map(|producer| producer.number);
@@ -309,17 +279,14 @@ fn the_producer_for_throughput_goes_without_gates_that_do_not_open() {
         };
         assert_eq!(requests(&sink).last(), Some(&Requests::One), "{stale_at}");
         assert_eq!(sink.producers.mode, BatchingMode::Throughput, "{stale_at}");
-        // The producer that had several goes when all that it had was reported.
+        // The replaced producer is closed when its records are reported.
         let start = Instant::now();
         while requests(&sink) != [Requests::Several, Requests::One] {
             assert!(start.elapsed() < LONG, "{stale_at}: {:?}", requests(&sink));
             sink.poll();
             thread::yield_now();
         }
-        sink.close(LONG);
-        let seq = RECORDS;
-        reports.assert_complete(seq);
-        assert_eq!(reports.failures(), []);
+        close_delivered(sink, &reports, RECORDS);
         for seqs in logs::<2>(&cluster, "t") {
             assert!(seqs.is_sorted(), "{seqs:?}");
         }

@@ -1,20 +1,20 @@
-//! What is reported as delivered is in the log, and in its order, whatever brokers do.
+//! Records reported as delivered are in the partition's log, and in order, whatever brokers do.
 //!
-//! The mock brokers do not check sequence numbers. They are what a real broker is for a partition of
-//! which it has no state of the producer.
+//! The mock brokers do not check sequence numbers, as a real broker does not for a partition
+//! without state of the producer.
 
 use rdkafka::ClientConfig;
 use rdkafka::producer::Producer as _;
 
 use super::*;
 
-/// Everything in partition 0 of the topic, which has no other, in its order.
+/// The sequence numbers in the only partition of the topic, in order.
 pub(super) fn log(cluster: &Cluster, topic: &str) -> Vec<u64> {
     let [log] = logs(cluster, topic);
     log
 }
 
-/// Everything in each of the topic's partitions, in its order.
+/// The sequence numbers in each partition of the topic, in order.
 pub(super) fn logs<const PARTITIONS: usize>(
     cluster: &Cluster,
     topic: &str,
@@ -40,19 +40,15 @@ pub(super) fn logs<const PARTITIONS: usize>(
     logs
 }
 
-/// A sink whose requests hold one record each, so that many are made.
+/// A sink whose requests contain one record each, so that there are many.
 fn sink_of_single_records(cluster: &Cluster, max_in_flight: &str) -> (KafkaSink, Arc<Reports>) {
-    let config = config(
-        cluster,
-        KafkaOptions::default(),
-        &[("batch.num.messages", "1")],
-    );
+    let config = config_of(cluster, &[("batch.num.messages", "1")]);
     let mut client = config.client_config();
     client.set("max.in.flight", max_in_flight);
-    reporting(|reports| KafkaSink::with_client(&config, &client, reports, Arc::default()))
+    reporting(|reports| KafkaSink::new(&config, &client, None, None, reports, Arc::default()))
 }
 
-/// Refused, but it may pass, and the record is nowhere.
+/// Retriable errors after which the record is not in the log.
 const PASSING: [RDKafkaRespErr; 2] = [
     RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
     RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
@@ -65,10 +61,10 @@ fn slow_cluster(error: RDKafkaRespErr) -> Cluster {
     cluster
 }
 
-/// Tried by hand: with five requests in flight and without a look at the offset of a report this
-/// fails, because record 0 is reported as delivered, since record 1 was, and is not in the log. With
-/// five and the look at the offset it fails too: nothing is lost, but record 0 is reported as failed
-/// with records appended that came after it.
+/// Tried by hand: with five requests in flight and without `is_acknowledged` this fails, because
+/// librdkafka infers from record 1 that record 0 was delivered, and record 0 is not in the log.
+/// With five requests and `is_acknowledged` it fails, too: no record is lost, but record 0 is
+/// reported as failed after later records were appended.
 #[test]
 fn a_request_that_is_repeated_is_neither_lost_nor_overtaken() {
     const RECORDS: u64 = 40;
@@ -78,15 +74,14 @@ fn a_request_that_is_repeated_is_neither_lost_nor_overtaken() {
         for seq in 0..RECORDS {
             send_seq(&mut sink, &reports, "t", b"k", seq);
         }
-        sink.close(LONG);
-        reports.assert_complete(RECORDS);
-        assert_eq!(reports.failures(), [], "the error passes");
+        // The error passes.
+        close_delivered(sink, &reports, RECORDS);
         let all: Vec<u64> = (0..RECORDS).collect();
         assert_eq!(log(&cluster, "t"), all, "{error:?}");
     }
 }
 
-/// The second line of defence, with the first one, a single request in flight, taken away.
+/// Tests `is_acknowledged` without the first safeguard, a single request in flight.
 #[test]
 fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
     const RECORDS: u64 = 40;
@@ -103,18 +98,13 @@ fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
         }
         reports.wait_for(RECORDS);
         assert_ended(&mut sink);
-        sink.close(LONG);
-        reports.assert_complete(RECORDS);
+        close_complete(sink, &reports, RECORDS);
         let failures = reports.failures();
         assert!(
             failures.iter().any(|e| e.reason.contains("inference")),
             "nothing was inferred: {failures:?}"
         );
-        assert!(
-            failures
-                .iter()
-                .all(|e| e.disposition == Disposition::Retryable)
-        );
+        assert!(failures.iter().all(|e| e.disposition == Retryable));
         let log: HashSet<u64> = log(&cluster, "t").into_iter().collect();
         for seq in 0..RECORDS {
             let delivered = reports.state.lock().unwrap().outcomes[&seq].is_ok();
@@ -123,31 +113,22 @@ fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
     }
 }
 
-/// Tried by hand: without `enable.gapless.guarantee` this fails, because librdkafka takes a new epoch
-/// and sends record 100 and on, which the first refused request did not hold.
+/// Tried by hand: without `enable.gapless.guarantee` this fails, because librdkafka takes a new
+/// epoch and sends the records from 100 on, which were not in the refused request.
 ///
-/// The refused request holds a hundred records. Behind one of fewer than five librdkafka prepares
-/// the next, which is then sent; see the residual risk in docs/adr/0007.
+/// The refused request contains a hundred records. Behind a request of fewer than five, librdkafka
+/// prepares the next one, which is then sent; see the residual risk in docs/adr/0007.
 #[test]
 fn nothing_follows_a_record_that_was_refused_for_good() {
     use RDKafkaRespErr as E;
     const RECORDS: u64 = 5_000;
+    let size = E::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    let invalid = E::RD_KAFKA_RESP_ERR_INVALID_RECORD;
+    let denied = E::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     for (error, words, disposition) in [
-        (
-            E::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
-            "max.message.bytes",
-            Disposition::Fatal,
-        ),
-        (
-            E::RD_KAFKA_RESP_ERR_INVALID_RECORD,
-            "validates records",
-            Disposition::Fatal,
-        ),
-        (
-            E::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
-            "WRITE and DESCRIBE",
-            Disposition::Retryable,
-        ),
+        (size, "max.message.bytes", Fatal),
+        (invalid, "validates records", Fatal),
+        (denied, "WRITE and DESCRIBE", Retryable),
     ] {
         // Slow, so that many records are queued when the first request is made.
         let cluster = slow_cluster(error);
@@ -158,17 +139,16 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
             match sink.try_send(&record("t", b"k", value.as_bytes()), accepted) {
                 Ok(()) => accepted += 1,
                 Err(SendError::Refused(refusal)) => {
-                    assert_eq!(refusal.disposition, Disposition::Retryable, "{refusal}");
+                    assert_eq!(refusal.disposition, Retryable, "{refusal}");
                     break;
                 }
                 Err(SendError::Full) => panic!("the window is large"),
             }
         }
-        // Without closing anything.
+        // All are reported before the sink is closed.
         reports.wait_for(accepted);
         assert_ended(&mut sink);
-        sink.close(LONG);
-        reports.assert_complete(accepted);
+        close_complete(sink, &reports, accepted);
         assert_eq!(
             log(&cluster, "t"),
             Vec::<u64>::new(),
@@ -182,15 +162,15 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
         for seq in 0..accepted {
             let error = state.outcomes[&seq].as_ref().expect_err("none may follow");
             assert!(
-                error.disposition == Disposition::Retryable || error.reason == first.reason,
+                error.disposition == Retryable || error.reason == first.reason,
                 "{seq}: {error}"
             );
         }
     }
 }
 
-/// Each is reported once, none is lost, and the order of each key holds. What a mock broker appended
-/// and then did not acknowledge is there twice.
+/// Each record is reported once, none is lost, and the order of each key holds. A record that a
+/// mock broker appended and did not acknowledge is in the log twice.
 #[test]
 fn through_brokers_that_fail_at_random() {
     use RDKafkaRespErr as E;
@@ -217,7 +197,7 @@ fn through_brokers_that_fail_at_random() {
     for seq in 0..RECORDS {
         if random.u16(..1_000) == 0 {
             let errors: Vec<_> = (0..random.usize(1..4))
-                .map(|_| temporary[random.usize(..temporary.len())])
+                .map(|_| random.choice(temporary).unwrap())
                 .collect();
             cluster.request_errors(RDKafkaApiKey::Produce, &errors);
         }
@@ -225,18 +205,12 @@ fn through_brokers_that_fail_at_random() {
             cluster.broker_down(1).unwrap();
             cluster.broker_up(1).unwrap();
         }
-        send_seq(
-            &mut sink,
-            &reports,
-            "t",
-            random.u8(..40).to_string().as_bytes(),
-            seq,
-        );
+        let key = random.u8(..40).to_string();
+        send_seq(&mut sink, &reports, "t", key.as_bytes(), seq);
     }
     cluster.clear_request_errors(RDKafkaApiKey::Produce);
-    sink.close(LONG);
-    reports.assert_complete(RECORDS);
-    assert_eq!(reports.failures(), [], "all errors were temporary");
+    // All errors were temporary.
+    close_delivered(sink, &reports, RECORDS);
 
     let mut tail = Tail::open(&cluster.bootstrap_servers(), &["t"], LONG).expect("a tail");
     let mut last: HashMap<Vec<u8>, u64> = HashMap::new();
@@ -253,15 +227,15 @@ fn through_brokers_that_fail_at_random() {
     }
 }
 
-/// Panics when it is told of one of the records.
-struct Clumsy {
+/// Panics at the report of one of the records.
+struct Panicking {
     reports: Arc<Reports>,
-    drops: u64,
+    at: u64,
 }
 
-impl Deliveries for Clumsy {
+impl Deliveries for Panicking {
     fn delivered(&self, seq: u64) {
-        assert_ne!(seq, self.drops, "on purpose");
+        assert_ne!(seq, self.at, "on purpose");
         self.reports.delivered(seq);
     }
 
@@ -274,7 +248,7 @@ impl Deliveries for Clumsy {
     }
 }
 
-/// The process that the next test starts: its listener panics.
+/// The process that the next test starts: its `Deliveries` panics.
 #[test]
 fn process_whose_listener_panics() {
     if std::env::var_os("WALRELAY_KAFKA_SINK_PANICS").is_none() {
@@ -282,12 +256,11 @@ fn process_whose_listener_panics() {
     }
     let cluster = cluster(&[("t", 1)]);
     let reports = Arc::new(Reports::default());
-    let deliveries = Arc::new(Clumsy {
+    let deliveries = Arc::new(Panicking {
         reports: Arc::clone(&reports),
-        drops: 3,
+        at: 3,
     });
-    let config = config(&cluster, KafkaOptions::default(), &[]);
-    let mut sink = KafkaSinkFactory::new(config)
+    let mut sink = KafkaSinkFactory::new(config_of(&cluster, &[]))
         .of_one_producer()
         .create(deliveries)
         .unwrap();
@@ -297,8 +270,8 @@ fn process_whose_listener_panics() {
     reports.wait_for(40);
 }
 
-/// The poll thread is the only one that takes reports: without it a relay would wait for ever. A
-/// process that has ended is started again.
+/// Only the poll thread serves reports: without it a relay would wait for ever. A process that ends
+/// is restarted.
 #[test]
 fn a_panic_in_the_poll_thread_ends_the_process() {
     use std::os::unix::process::ExitStatusExt as _;
@@ -309,7 +282,7 @@ fn a_panic_in_the_poll_thread_ends_the_process() {
         .env("WALRELAY_KAFKA_SINK_PANICS", "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.signal(), Some(SIGABRT), "{said}");
-    assert!(said.contains("kafka-poll"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(SIGABRT), "{stderr}");
+    assert!(stderr.contains("kafka-poll"), "{stderr}");
 }

@@ -1,8 +1,8 @@
-//! What becomes of a record: refused, sent, and read back as it was given.
+//! Single records: refused, or sent and read back unchanged.
 
 use super::*;
 
-/// `timestamp-zero` of docs/MIGRATING-FROM-DEBEZIUM.md: to librdkafka 0 is "now".
+/// `timestamp-zero` of docs/MIGRATING-FROM-DEBEZIUM.md: for librdkafka 0 means "now".
 #[test]
 fn the_timestamp_zero_is_sent_as_one() {
     let at = |timestamp_ms| Record {
@@ -15,16 +15,13 @@ fn the_timestamp_zero_is_sent_as_one() {
 }
 
 #[test]
-fn the_brokers_refusals_are_sorted_by_what_can_be_done() {
+fn the_brokers_refusals_have_a_disposition() {
     use RDKafkaRespErr as E;
     for (error, disposition) in [
-        (E::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Disposition::Fatal),
-        (E::RD_KAFKA_RESP_ERR_POLICY_VIOLATION, Disposition::Fatal),
-        (E::RD_KAFKA_RESP_ERR_INVALID_RECORD, Disposition::Fatal),
-        (
-            E::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
-            Disposition::Retryable,
-        ),
+        (E::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Fatal),
+        (E::RD_KAFKA_RESP_ERR_POLICY_VIOLATION, Fatal),
+        (E::RD_KAFKA_RESP_ERR_INVALID_RECORD, Fatal),
+        (E::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, Retryable),
     ] {
         let cluster = cluster(&[("t", 1)]);
         let (mut sink, reports) = sink(&cluster);
@@ -39,66 +36,53 @@ fn the_brokers_refusals_are_sorted_by_what_can_be_done() {
 }
 
 #[test]
-fn what_can_never_be_sent_is_refused_at_once() {
+fn invalid_records_are_refused_at_once() {
     let cluster = cluster(&[("t", 2)]);
     let (mut sink, reports) = sink(&cluster);
-    for (topic, about) in [
-        ("", "empty"),
-        (".", "called"),
-        ("..", "called"),
-        ("a b", "' '"),
-        (&"x".repeat(250), "250 bytes"),
-    ] {
-        assert_refused(&mut sink, &record(topic, b"k", b"v"), about);
-    }
-    let large = vec![0; 1_000_001];
-    assert_refused(
-        &mut sink,
-        &record("t", b"k", &large),
-        "message.max.bytes is 1000000",
-    );
+    let base = record("t", b"k", b"v");
+    let topic = |topic| Record { topic, ..base };
+    let partition = |partition| Record { partition, ..base };
     let nul = [Header {
         name: "a\0b",
         value: None,
     }];
-    let base = record("t", b"k", b"v");
-    assert_refused(
-        &mut sink,
-        &Record {
-            headers: &nul,
-            ..base
-        },
-        "NUL",
-    );
-    let partition = |partition| Record { partition, ..base };
-    assert_refused(&mut sink, &partition(Some(-1)), "no partition -1");
-    let timestamp_ms = Some(-1);
-    assert_refused(
-        &mut sink,
-        &Record {
-            timestamp_ms,
-            ..base
-        },
-        "1970",
-    );
-    // Known once the topic's metadata is here.
+    let with_nul = Record {
+        headers: &nul,
+        ..base
+    };
+    let before_1970 = Record {
+        timestamp_ms: Some(-1),
+        ..base
+    };
+    for (record, about) in [
+        (topic(""), "empty"),
+        (topic("."), "called"),
+        (topic(".."), "called"),
+        (topic("a b"), "' '"),
+        (topic(&"x".repeat(250)), "250 bytes"),
+        (
+            record("t", b"k", &vec![0; 1_000_001]),
+            "message.max.bytes is 1000000",
+        ),
+        (with_nul, "NUL"),
+        (partition(Some(-1)), "no partition -1"),
+        (before_1970, "1970"),
+    ] {
+        assert_refused(Fatal, &mut sink, &record, about);
+    }
+    // The number of partitions is known once the topic's metadata have arrived.
     send(&mut sink, &reports, &partition(Some(1)), 0);
     reports.wait_for(1);
-    // The topic may be given more.
-    assert_refused_as(
-        Disposition::Retryable,
-        &mut sink,
-        &partition(Some(2)),
-        "no partition 2",
-    );
-    assert_nothing_in_flight(&sink);
-    sink.close(LONG);
-    reports.assert_complete(1);
+    // Partitions can be added to the topic.
+    let missing = partition(Some(2));
+    assert_refused(Retryable, &mut sink, &missing, "no partition 2");
+    wait_in_flight(&sink, 0);
+    close_complete(sink, &reports, 1);
     assert_eq!(read(&cluster, &["t"], 1)[0].partition, 1);
 }
 
 #[test]
-fn null_and_empty_are_told_apart_and_headers_keep_their_order() {
+fn null_and_empty_are_distinguished_and_headers_keep_their_order() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = sink(&cluster);
     let headers = [
@@ -123,8 +107,7 @@ fn null_and_empty_are_told_apart_and_headers_keep_their_order() {
         };
         send(&mut sink, &reports, &record, seq as u64);
     }
-    sink.close(LONG);
-    reports.assert_complete(2);
+    close_complete(sink, &reports, 2);
     let records = read(&cluster, &["t"], 2);
     assert_eq!((&records[0].key, &records[0].value), (&None, &None));
     assert_eq!(records[1].key.as_deref(), Some(&b""[..]));
@@ -179,15 +162,10 @@ fn keys_go_where_javas_client_puts_them() {
 }
 
 #[test]
-fn the_embedded_broker_takes_records_and_gives_them_back() {
+fn the_embedded_broker_stores_and_returns_records() {
     let broker = crate::embedded::EmbeddedBroker::start(&[("demo", 3)]).expect("a broker");
-    let properties = BTreeMap::from([(
-        "bootstrap.servers".to_owned(),
-        broker.bootstrap_servers().to_owned(),
-    )]);
-    let config = KafkaConfig::new(properties, KafkaOptions::default()).unwrap();
-    let factory = KafkaSinkFactory::new(config);
-    let (mut sink, reports) = reporting(|reports| factory.of_one_producer().create(reports));
+    let config = config_at(broker.bootstrap_servers(), KafkaOptions::default(), &[]);
+    let (mut sink, reports) = sink_from(config);
     let mut tail = Tail::open(broker.bootstrap_servers(), &["demo"], LONG).expect("a tail");
     for seq in 0..10_u64 {
         send_seq(&mut sink, &reports, "demo", b"k", seq);
@@ -196,6 +174,6 @@ fn the_embedded_broker_takes_records_and_gives_them_back() {
         assert_eq!(shown.offset as u64, seq);
     }
     sink.close(LONG);
-    // Topics that are not there are told at once.
+    // A broker that cannot be reached is an error.
     assert!(Tail::open("127.0.0.1:1", &["demo"], Duration::from_millis(200)).is_err());
 }

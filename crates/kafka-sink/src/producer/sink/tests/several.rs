@@ -1,8 +1,7 @@
-//! Several requests in flight, where gates let them.
+//! Several requests in flight, with gates.
 //!
-//! The mock brokers do not check sequence numbers: they are what a real broker is for a partition of which
-//! it has no state of the producer. What a broker with state sees to is tested with real ones
-//! (`tests/faults`).
+//! The mock brokers do not check sequence numbers, as a real broker does not for a partition
+//! without state of the producer. `tests/faults` tests with real brokers that have such state.
 
 use super::order::{log, logs};
 use super::*;
@@ -11,11 +10,12 @@ use crate::producer::partition_gate::{Keyless, Requests};
 const KEYS: u64 = 64;
 
 fn sink_of_several(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
-    let config = config(cluster, KafkaOptions::default(), more);
+    let config = config_of(cluster, more);
     reporting(|reports| KafkaSink::gated(&config, None, reports, Arc::default()))
 }
 
-/// Sends records with these keys, the value being the sequence number, until all are reported.
+/// Sends records over this number of keys, with the sequence number as value, and waits for the
+/// reports.
 fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>, keys: u64) {
     let end = seqs.end;
     for seq in seqs {
@@ -24,14 +24,14 @@ fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>,
     reports.wait_polling(sink, end);
 }
 
-/// Who is held back.
+/// The sequence numbers of held records, sorted.
 fn queued(sink: &KafkaSink) -> Vec<u64> {
     let mut queued = sink.hold_queues.seqs();
     queued.sort_unstable();
     queued
 }
 
-/// A key that comes to this partition.
+/// A key that hashes to this partition.
 pub(super) fn key_of(partition: u32, partitions: u32) -> String {
     let found = (0..10_000)
         .map(|n: u32| n.to_string())
@@ -39,8 +39,8 @@ pub(super) fn key_of(partition: u32, partitions: u32) -> String {
     found.expect("one in ten thousand")
 }
 
-/// One request after the other takes 64 round trips, five at a time 13. The brokers' own waiting is most of
-/// either, so a slow machine brings them nearer to each other, but not so near.
+/// One request after the other takes 64 round trips, five at a time take 13. The brokers' delay is
+/// most of either time, so even on a slow machine one is less than half of the other.
 #[test]
 fn requests_to_several_partitions_do_not_wait_for_each_other() {
     let took = [false, true].map(|several| {
@@ -50,7 +50,7 @@ fn requests_to_several_partitions_do_not_wait_for_each_other() {
         } else {
             sink(&cluster)
         };
-        // A record for each partition, after which all are open.
+        // The first round opens all partitions.
         let keys: Vec<String> = (0..64).map(|partition| key_of(partition, 64)).collect();
         let mut took = Duration::ZERO;
         for round in 0..2 {
@@ -76,7 +76,7 @@ fn requests_to_several_partitions_do_not_wait_for_each_other() {
 fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     let cluster = cluster(&[("t", 2), ("u", 1)]);
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
-    // So that the partitions of both topics are known.
+    // First make the partitions of both topics known.
     for (seq, topic) in ["t", "u"].into_iter().enumerate() {
         send(&mut sink, &reports, &record(topic, b"0", b"0"), seq as u64);
     }
@@ -86,12 +86,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     // A gate opens a moment after the report.
     for (seq, topic) in ["t", "u"].into_iter().enumerate() {
         for seq in [2 + seq as u64, 4 + seq as u64] {
-            send(
-                &mut sink,
-                &reports,
-                &record(topic, known.as_bytes(), b"0"),
-                seq,
-            );
+            send_seq(&mut sink, &reports, topic, known.as_bytes(), seq);
         }
     }
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 6);
@@ -112,7 +107,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     }
     assert_eq!(queued(&sink), [7, 8], "the others are open");
     reports.wait(|state| state.outcomes.contains_key(&6));
-    // It may be open by now, but nothing passes the records that are queued there.
+    // The partition may be open by now, but no record passes its queue.
     offer(&mut sink, "t", new(15), 15);
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 16);
     assert!(sink.hold_queues.is_empty());
@@ -125,7 +120,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     assert_eq!(logs[1 - open as usize], [6, 7, 8, 15, 16, 17, 18]);
 }
 
-/// What is queued behind a partition that does not answer is in nobody's way but its own.
+/// Records held back for a partition that does not answer hold up no other partition.
 #[test]
 fn a_partition_that_does_not_answer_holds_up_no_other() {
     let cluster = MockCluster::new(2).expect("a mock cluster");
@@ -145,7 +140,7 @@ fn a_partition_that_does_not_answer_holds_up_no_other() {
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 100);
     let odd: Vec<u64> = (3..200).step_by(2).collect();
     assert_eq!(queued(&sink), odd);
-    assert_eq!(sink.in_flight(), 100);
+    wait_in_flight(&sink, 100);
     sink.close(Duration::ZERO);
     reports.assert_complete(200);
     assert_eq!(reports.failures().len(), 100, "given up, and said so");
@@ -171,8 +166,8 @@ fn closing_sends_what_is_held_back() {
     }
 }
 
-/// Would fail without the gate: what comes behind the first request is appended, and that one is taken for
-/// delivered, or comes after it.
+/// Fails without the gate: later requests are appended, and the first one is inferred to be
+/// delivered or is appended after them.
 #[test]
 fn a_first_request_that_is_repeated_is_neither_lost_nor_overtaken() {
     use RDKafkaRespErr as E;
@@ -186,9 +181,8 @@ fn a_first_request_that_is_repeated_is_neither_lost_nor_overtaken() {
         cluster.request_errors(RDKafkaApiKey::Produce, &[error, error]);
         let (mut sink, reports) = sink_of_several(&cluster, &[("batch.num.messages", "1")]);
         send_all(&mut sink, &reports, 0..40, 1);
-        sink.close(LONG);
-        reports.assert_complete(40);
-        assert_eq!(reports.failures(), [], "the error passes");
+        // The error passes.
+        close_delivered(sink, &reports, 40);
         assert_eq!(log(&cluster, "t"), (0..40).collect::<Vec<_>>(), "{error:?}");
     }
 }
@@ -206,32 +200,23 @@ fn nothing_follows_a_first_record_that_is_refused() {
     assert_eq!(sink.try_send(&first, 0), Ok(()));
     for seq in 1..5 {
         let next = record("t", b"k", b"1");
-        assert_eq!(
-            sink.try_send(&next, seq),
-            Ok(()),
-            "it is queued behind that"
-        );
+        assert_eq!(sink.try_send(&next, seq), Ok(()), "queued behind that");
     }
-    // Those behind it, too, without the sink being closed: the relay waits for them.
+    // The held records are reported, too, before the sink is closed: the relay waits for them.
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 5);
-    assert_refused_as(
-        Disposition::Retryable,
-        &mut sink,
-        &record("t", b"k", b"1"),
-        "a new one must be made",
-    );
-    sink.close(LONG);
-    reports.assert_complete(5);
-    let fatal = |error: &DeliveryError| error.disposition == Disposition::Fatal;
+    assert_ended(&mut sink);
+    close_complete(sink, &reports, 5);
     let failures = reports.failures();
     assert_eq!(failures.len(), 5);
-    assert_eq!(failures.iter().filter(|error| fatal(error)).count(), 1);
+    let fatal = failures.iter().filter(|error| error.disposition == Fatal);
+    assert_eq!(fatal.count(), 1);
     assert_eq!(log(&cluster, "t"), Vec::<u64>::new());
 }
 
-/// Each wait ends: whatever a record is held back by is reported, and that wakes.
+/// Each wait ends: the record that a held one waits for is reported, and the report wakes the
+/// sender.
 #[test]
-fn whoever_is_held_back_is_woken() {
+fn the_sender_is_woken_for_held_records() {
     const RECORDS: u64 = 3_000;
     let cluster = cluster(&[("t", 24)]);
     answers_after(&cluster, Duration::from_millis(2));
@@ -255,7 +240,7 @@ fn whoever_is_held_back_is_woken() {
         let Some(key) = record.key.clone() else {
             continue;
         };
-        // Those that name a partition leave their key's own.
+        // Skip records that named another partition than their key's.
         if partition_of(&key, 24) != record.partition as u32 {
             continue;
         }
@@ -267,7 +252,7 @@ fn whoever_is_held_back_is_woken() {
 }
 
 #[test]
-fn keys_go_where_they_go_with_one_request() {
+fn keys_have_the_same_partition_as_with_one_request() {
     let cluster = cluster(&[("t", 7)]);
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     send_all(&mut sink, &reports, 0..300, 300);
@@ -278,7 +263,7 @@ fn keys_go_where_they_go_with_one_request() {
     }
 }
 
-/// By the property that says how long they stay with one: for ever, never, or hashed like all others.
+/// By property: one partition for a long time, a new one for each batch, or hashed like all others.
 #[test]
 fn records_without_a_key_are_spread_as_configured() {
     for (property, value, spread) in [
@@ -295,7 +280,7 @@ fn records_without_a_key_are_spread_as_configured() {
                 ..record("t", b"", value.as_bytes())
             };
             send(&mut sink, &reports, &record, seq);
-            // The first comes to its partition before there is a stickiness to speak of.
+            // The first record gets its partition before stickiness applies.
             if seq == 0 {
                 reports.wait_for(1);
             }
@@ -315,33 +300,27 @@ fn records_without_a_key_are_spread_as_configured() {
 }
 
 #[test]
-fn a_partition_that_does_not_exist_is_refused_and_holds_nobody_up() {
+fn a_missing_partition_is_refused_and_holds_up_no_record() {
     let cluster = cluster(&[("t", 2)]);
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     send_all(&mut sink, &reports, 0..1, 1);
-    // Its gate hears of it after the report, and until then would let what follows wait in a queue.
-    assert_nothing_in_flight(&sink);
+    // Until the gate has learnt of the report, it would hold back what follows.
+    wait_in_flight(&sink, 0);
     for partition in [2, i32::MAX] {
         let nowhere = Record {
             partition: Some(partition),
             ..record("t", b"k", b"v")
         };
-        assert_refused_as(
-            Disposition::Retryable,
-            &mut sink,
-            &nowhere,
-            "has no partition",
-        );
+        assert_refused(Retryable, &mut sink, &nowhere, "has no partition");
     }
     send_all(&mut sink, &reports, 1..10, 1);
-    sink.close(LONG);
-    reports.assert_complete(10);
+    close_complete(sink, &reports, 10);
 }
 
 #[test]
-fn the_client_is_configured_for_it() {
+fn the_client_is_configured_for_gates() {
     let cluster = cluster(&[]);
-    for (more, sticks) in [
+    for (more, keyless) in [
         (&[][..], Keyless::Sticky(Duration::from_millis(10))),
         (&[("partitioner", "murmur2")], Keyless::Hashed),
         (
@@ -349,9 +328,9 @@ fn the_client_is_configured_for_it() {
             Keyless::Sticky(Duration::from_millis(25)),
         ),
     ] {
-        let config = config(&cluster, KafkaOptions::default(), more);
-        let (client, read) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
-        assert_eq!(read, sticks);
+        let config = config_of(&cluster, more);
+        let (client, read) = KafkaConfig::for_gates(config.client_config(), Requests::Several);
+        assert_eq!(read, keyless);
         let native = client.create_native_config().expect("valid");
         for (property, value) in [
             ("max.in.flight", "5"),

@@ -1,16 +1,16 @@
-//! What a producer's start waits for.
+//! The start of a producer.
 
 use super::*;
 
-/// librdkafka looks for its producer id every half second, and when metadata come.
+/// librdkafka requests its producer id every half second, and when metadata arrive.
 const TIMER: Duration = Duration::from_millis(500);
-/// A busy machine may take longer for one start, but not for so many in a row.
+/// A busy machine may take longer for one start, but not for this many in a row.
 const STARTS: usize = 20;
 
-/// Would fail if the poll thread did not ask for metadata: each start then waits for the timer, and
-/// none is faster. That says nothing of how fast a start is, so a slow machine does not fail it.
+/// Fails if the poll thread does not request metadata: then every start waits for the timer. One
+/// faster start suffices, so a slow machine does not fail the test.
 #[test]
-fn a_start_does_not_wait_for_the_timer_that_looks_for_a_producer_id() {
+fn a_start_does_not_wait_for_the_timer_that_requests_a_producer_id() {
     let cluster = cluster(&[("t", 1)]);
     let mut starts = Vec::new();
     while starts.len() < STARTS {

@@ -1,4 +1,4 @@
-//! The checks of the cluster: brokers, topics, rights, settings.
+//! The checks of the Kafka cluster: brokers, topics, privileges, settings.
 
 mod settings;
 mod topics;
@@ -10,91 +10,76 @@ use walrelay_kafka_sink::{
     topic_name_problem,
 };
 
-use super::item::{Check, Item};
+use super::item::{Check, Checks, Item};
 use super::postgres::Largest;
 use crate::config::{Config, KafkaSink};
 use crate::failures;
 
-/// How long a broker may take to answer.
-const BROKER_DEADLINE: Duration = Duration::from_secs(10);
-/// How many topics are asked about.
-const TOPICS: usize = 50;
-/// How topics that do not exist yet are called.
+/// Timeout of one request to the cluster.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of topics that are checked at most.
+const MOST_TOPICS: usize = 50;
+/// The name in findings for topics that do not exist yet.
 const NEW: &str = "new topics";
 
-/// Asks the cluster and checks all of it. `topics`: those that are known beforehand.
-pub(super) fn look(
+/// Surveys the cluster and checks it. `topics` are those known before the first event.
+pub(super) fn check(
     config: &Config,
     sink: &KafkaSink,
     kafka: &KafkaConfig,
     mut topics: Vec<String>,
     largest: &Largest,
-) -> Vec<Check> {
-    let cluster = match probe(kafka, BROKER_DEADLINE) {
-        Ok(cluster) => cluster,
-        Err(error) => {
-            return vec![Check::failed(
-                Item::Brokers,
-                &failures::kafka_client(&error),
-            )];
-        }
+) -> Checks {
+    let failed = |error| {
+        let check = Check::failed(failures::kafka_client(&error));
+        vec![(Item::Brokers, check)]
     };
-    let dead_letters = config
-        .poison
-        .writes_dead_letters()
-        .then_some(&config.poison.topic);
+    let brokers = match probe(kafka, BROKER_TIMEOUT) {
+        Ok(cluster) => cluster.brokers.len(),
+        Err(error) => return failed(error),
+    };
+    let poison = &config.poison;
+    let dead_letters = poison.writes_dead_letters().then_some(&poison.topic);
     topics.retain(|topic| topic_name_problem(topic).is_none());
-    topics.truncate(TOPICS);
-    topics.extend(
-        dead_letters
-            .filter(|topic| !topics.contains(topic))
-            .cloned(),
-    );
-    let survey = match survey(kafka, &topics, BROKER_DEADLINE) {
+    topics.truncate(MOST_TOPICS);
+    let another = dead_letters.filter(|topic| !topics.contains(topic));
+    topics.extend(another.cloned());
+    let survey = match survey(kafka, &topics, BROKER_TIMEOUT) {
         Ok(survey) => survey,
-        Err(error) => {
-            return vec![Check::failed(
-                Item::Brokers,
-                &failures::kafka_client(&error),
-            )];
-        }
+        Err(error) => return failed(error),
     };
-    let count = cluster.brokers.len();
-    let mut checks = vec![Check::pass(
-        Item::Brokers,
-        format!("{count} broker(s) answer"),
-    )];
-    let of = Cluster {
+    let principal = sink.properties.0.get("sasl.username");
+    let cluster = Cluster {
         survey: &survey,
         bootstrap: kafka.bootstrap_servers(),
-        principal: sink
-            .properties
-            .0
-            .get("sasl.username")
-            .map_or("…", |name| name),
+        principal: principal.map_or("…", String::as_str),
         subjects: subjects(&survey, sink),
     };
-    checks.push(of.topics());
-    checks.push(of.access());
-    checks.push(of.settings());
-    checks.push(of.message_size(kafka.message_max_bytes().parse().ok(), largest));
-    checks.push(of.replication_factor());
-    checks.push(of.in_sync_replicas());
-    checks.push(of.unclean_election());
-    checks.push(of.dead_letters(dead_letters));
-    checks
+    let client = kafka.message_max_bytes().parse().ok();
+    let answer = Check::pass(format!("{brokers} broker(s) answer"));
+    vec![
+        (Item::Brokers, answer),
+        (Item::Topics, cluster.topics()),
+        (Item::TopicAccess, cluster.access()),
+        (Item::TopicSettings, cluster.settings()),
+        (Item::MessageSize, cluster.message_size(client, largest)),
+        (Item::ReplicationFactor, cluster.replication_factor()),
+        (Item::InSyncReplicas, cluster.in_sync_replicas()),
+        (Item::UncleanElection, cluster.unclean_election()),
+        (Item::DeadLetters, cluster.dead_letters(dead_letters)),
+    ]
 }
 
-/// What the checks look at.
+/// The input of the checks.
 struct Cluster<'a> {
     survey: &'a ClusterSurvey,
     bootstrap: &'a str,
-    /// Who the relay is, where the configuration says so.
+    /// The relay's user: `sasl.username`, or `…` if it is not configured.
     principal: &'a str,
     subjects: Vec<Subject<'a>>,
 }
 
-/// A topic whose settings are seen, or what new ones will be like.
+/// A topic whose settings could be read, or the defaults of new topics.
 #[derive(Debug)]
 struct Subject<'a> {
     name: &'a str,
@@ -113,7 +98,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The existing topics; and, where one is missing or none is known, what new ones will be like.
+/// The existing topics; and, if one is missing or none is known, the defaults of new topics.
 fn subjects<'a>(survey: &'a ClusterSurvey, sink: &KafkaSink) -> Vec<Subject<'a>> {
     let existing = survey.topics.iter().filter_map(|topic| {
         let settings = topic.settings.as_ref()?.as_ref().ok()?;

@@ -7,6 +7,7 @@ use walrelay_kafka_sink::Creation;
 
 use super::*;
 use crate::commands::check::item::Verdict;
+use crate::commands::test_config;
 
 fn settings(of: &[(&str, &str)]) -> KafkaSettings {
     let of = of.iter();
@@ -39,16 +40,13 @@ fn missing(creation: Creation) -> TopicSurvey {
 }
 
 fn sink() -> KafkaSink {
-    let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
-                [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
-    let config = Config::parse(text, "walrelay.toml", &[], &|_| None).unwrap();
-    match config.sink {
+    match test_config().sink {
         crate::config::SinkConfig::Kafka(sink) => sink,
         other @ crate::config::SinkConfig::Stdout { .. } => panic!("{other:?}"),
     }
 }
 
-/// What a check of this topic says, on a cluster whose brokers create topics or not.
+/// Runs a check of this topic, on a cluster with this `auto.create.topics.enable`.
 fn of(
     topic: TopicSurvey,
     auto_create: Option<&str>,
@@ -79,7 +77,7 @@ fn of(
 }
 
 #[test]
-fn a_missing_topic_is_created_by_somebody_or_not() {
+fn missing_topics_fail_unless_they_are_created() {
     let unled = in_state(TopicState::Exists {
         replicas: 3,
         leaderless: vec![2],
@@ -101,7 +99,7 @@ fn a_missing_topic_is_created_by_somebody_or_not() {
 }
 
 #[test]
-fn rights_that_are_missing_are_named() {
+fn missing_privileges_are_named() {
     let unwritable = in_state(TopicState::Exists {
         replicas: 3,
         leaderless: Vec::new(),
@@ -122,7 +120,7 @@ fn rights_that_are_missing_are_named() {
 }
 
 #[test]
-fn replicas_and_how_many_have_to_answer() {
+fn replicas_and_in_sync_replicas() {
     let least = |replicas, value| existing(replicas, &[("min.insync.replicas", value)]);
     let size = ("max.message.bytes", "1000");
     for (replicas, value, verdict) in [
@@ -142,7 +140,7 @@ fn replicas_and_how_many_have_to_answer() {
         let check = of(topic, Some("true"), |of| of.replication_factor());
         assert_eq!(check.verdict == Verdict::Pass, replicas >= 3, "{check:?}");
     }
-    // New topics get what the brokers have.
+    // New topics take the defaults of the brokers.
     let new = missing(Creation::NotConfigured);
     let check = of(new, Some("true"), |of| of.replication_factor());
     assert!(check.finding.contains("new topics: 1"), "{check:?}");
@@ -152,16 +150,11 @@ fn replicas_and_how_many_have_to_answer() {
 fn a_row_has_to_fit_both_limits() {
     let topic = || existing(3, &[("max.message.bytes", "1000")]);
     for (client, largest, verdict, words) in [
-        (1000, Largest::Of(None), "pass", ""),
-        (1000, Largest::Of(Some(1000)), "pass", ""),
-        (1000, Largest::Of(Some(1001)), "warn", "[sink.kafka]"),
-        (
-            2000,
-            Largest::Of(Some(1001)),
-            "warn",
-            "max.message.bytes=3000",
-        ),
-        (2000, Largest::Of(Some(1)), "warn", "max.message.bytes=3000"),
+        (1000, Ok(None), "pass", ""),
+        (1000, Ok(Some(1000)), "pass", ""),
+        (1000, Ok(Some(1001)), "warn", "[sink.kafka]"),
+        (2000, Ok(Some(1001)), "warn", "max.message.bytes=3000"),
+        (2000, Ok(Some(1)), "warn", "max.message.bytes=3000"),
     ] {
         let check = of(topic(), Some("true"), |cluster| {
             cluster.message_size(Some(client), &largest)
@@ -171,7 +164,7 @@ fn a_row_has_to_fit_both_limits() {
     }
     let new = missing(Creation::NotConfigured);
     let check = of(new, Some("true"), |cluster| {
-        cluster.message_size(Some(2000), &Largest::Of(None))
+        cluster.message_size(Some(2000), &Ok(None))
     });
     let remedy = check.remedy.unwrap();
     assert!(remedy.contains("brokers --entity-default --add-config message.max.bytes="));

@@ -1,7 +1,9 @@
-//! The checks of the database. All is read first, by few queries; each check is a function of it.
+//! The checks of the database. A few queries read its state first; each check is a function of that
+//! state.
 //!
-//! - [`look`]: reads, and runs all checks.
-//! - `server`: versions, limits, rights, clocks. `tables`, `publication`, `slot`, `failover`.
+//! - [`check`]: reads the state, and runs all checks.
+//! - `server`: versions, limits, privileges, clocks. `tables`, `publication`, `slot`, `failover`:
+//!   the rest.
 
 mod failover;
 mod publication;
@@ -15,162 +17,155 @@ mod tests;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use walrelay_event_router::Router;
+use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
-use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
 
-use super::item::Check;
-use crate::commands::units::bytes;
+use super::item::{Check, Checks, Item};
+use crate::commands::connect::wanted;
+use crate::commands::server::failure;
 use crate::config::{Config, SinkConfig};
 use crate::postgres::{
-    Action, Facts, Moment, Plan, PostgresError, Sample, Survey, Wanted, describe, inspect,
-    lacking_to_publish, no_publication, sample, survey,
+    Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
 };
 
-/// What all checks of the database look at.
-#[derive(Clone, Copy)]
-struct Seen<'a> {
-    wanted: &'a Wanted,
+/// The state that the checks of the database use.
+struct DatabaseState<'a> {
     config: &'a Config,
-    facts: &'a Facts,
-    survey: &'a Survey,
-    /// As `run` would find it.
+    wanted: Wanted,
+    facts: Facts,
+    survey: Survey,
+    /// The moment of the setup as for `run`.
     moment: Moment,
 }
 
-/// What the checks of the database found.
-#[derive(Default)]
-pub(super) struct Database {
-    pub(super) checks: Vec<Check>,
-    /// Topics of rows that are in the tables.
+/// The results of the checks of the database.
+pub(super) struct DatabaseChecks {
+    pub(super) checks: Checks,
+    /// Topics of sampled rows.
     pub(super) topics: Vec<String>,
-    /// The largest row of the outbox tables, in bytes, and what was not seen of them.
     pub(super) largest: Largest,
 }
 
-/// The largest row of the outbox tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Largest {
-    /// Bytes of the columns that the router reads, as text; `None` where there is no row.
-    Of(Option<u64>),
-    /// Why it is not known, and what would make it known.
-    Unseen { why: String, remedy: String },
-}
+/// Bytes of the largest row of the outbox tables: the columns that the router reads, as text;
+/// `None` if there is no row. Or a warning that rows could not be read.
+pub(super) type Largest = Result<Option<u64>, Check>;
 
-impl Default for Largest {
-    fn default() -> Self {
-        Self::Of(None)
-    }
-}
-
-/// Reads the database and checks all of it. `known`: the position in the state file.
-pub(super) async fn look(
+/// Reads the state of the database and checks it. `known` is the position in the state file.
+pub(super) async fn check(
     info: &ConnInfo,
-    wanted: &Wanted,
     config: &Config,
     router: Option<Router>,
-    known: Option<walrelay_lsn::Lsn>,
-) -> Database {
-    let mut found = Database::default();
-    match read(info, wanted, config, router, known, &mut found).await {
-        Ok(()) => {}
-        Err(error) => found.checks.push(server::unanswered(error)),
-    }
-    found
+    known: Option<Lsn>,
+) -> DatabaseChecks {
+    let checked = connect_and_check(info, config, router, known).await;
+    // Every role may make the queries that can fail here.
+    checked.unwrap_or_else(|error| DatabaseChecks {
+        checks: vec![(Item::Connection, failed(error))],
+        topics: Vec::new(),
+        largest: Ok(None),
+    })
 }
 
-async fn read(
+async fn connect_and_check(
     info: &ConnInfo,
-    wanted: &Wanted,
     config: &Config,
     router: Option<Router>,
-    known: Option<walrelay_lsn::Lsn>,
-    found: &mut Database,
-) -> Result<(), PostgresError> {
+    known: Option<Lsn>,
+) -> Result<DatabaseChecks, PostgresError> {
+    let wanted = wanted(config);
     let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-    let facts = inspect(&mut session, wanted).await?;
-    let survey = survey(&mut session, wanted).await?;
-    let clock = clock(&mut session).await?;
-    let moment = match config.sink {
-        SinkConfig::Stdout { confirm: false } => Moment::Print,
-        _ => Moment::Start {
-            known,
-            accept_gap: false,
+    let db = DatabaseState {
+        config,
+        facts: inspect(&mut session, &wanted).await?,
+        survey: survey(&mut session, &wanted).await?,
+        wanted,
+        moment: match config.sink {
+            SinkConfig::Stdout { confirm: false } => Moment::Print,
+            _ => Moment::Start {
+                known,
+                accept_gap: false,
+            },
         },
     };
-    let seen = Seen {
-        wanted,
-        config,
-        facts: &facts,
-        survey: &survey,
-        moment,
-    };
-    let opened = replicate(info).await;
-    let mut created = Plan::default();
-    let creates = facts.publication.is_none()
-        && no_publication(wanted, &facts, moment, &mut created).is_ok()
-        && created.actions.contains(&Action::CreatePublication);
-    let lacking = if creates {
-        lacking_to_publish(&mut session, wanted).await?
+    let clock = clock(&mut session).await?;
+    let replication = open_replication(info).await;
+    let publication = if let Some(publication) = &db.facts.publication {
+        publication::existing(&db, publication)
     } else {
-        Vec::new()
+        let check = publication::missing(&mut session, &db).await?;
+        vec![(Item::Publication, check)]
     };
-    let described = describe(&mut session, &wanted.tables).await?;
-    let standbys = if failover::asked_for(&seen) {
-        failover::standbys(info, session.host()).await
-    } else {
-        Vec::new()
-    };
-
-    let checks = &mut found.checks;
-    checks.push(server::connection(&seen, session.is_encrypted()));
-    checks.push(server::version(&seen));
-    checks.push(server::logical(&seen));
-    checks.push(server::replication(&seen, opened));
-    checks.push(server::walsenders(&seen));
-    checks.push(server::slot_limit(&seen));
-    checks.push(server::wal_sender_timeout(&seen));
-    if let Some((difference, within)) = clock {
-        checks.push(server::clock(difference, within));
-    }
-    checks.extend(tables::tables(&seen));
-    let samples = samples(&mut session, &seen, &mut found.largest).await;
-    if let Some(router) = router {
-        let topics = &mut found.topics;
-        checks.extend(tables::routes(&seen, router, described, &samples, topics));
-    }
-    for (name, table) in &survey.tables {
-        let facts = facts.tables.iter().find(|(of, _)| of == name);
-        if let Some((_, Some(facts))) = facts {
-            let carried = survey.publication.as_ref();
-            let publication = &wanted.publication;
-            checks.push(tables::identity(name, table, facts, publication, carried));
-        }
-    }
-    checks.extend(publication::publication(&seen, &lacking));
-    checks.push(slot::slot(&seen));
-    checks.extend(slot::snapshot(&mut session, &seen).await);
-    checks.extend(slot::retained(&seen));
-    checks.push(server::keep_size(&seen));
-    checks.push(server::idle_timeout(&seen));
-    checks.extend(slot::rolling(&seen));
-    checks.push(slot::others(&seen));
-    checks.push(slot::transactions(&seen));
-    checks.push(failover::slot(&seen));
-    checks.push(failover::standby_slots(&seen));
-    checks.extend(failover::copies(&seen, &standbys));
+    let described = describe(&mut session, &db.wanted.tables).await?;
+    let standbys = failover::standbys(&db, info, session.host()).await;
+    let (samples, largest) = samples(&mut session, &db).await;
+    let snapshot = slot::snapshot(&mut session, &db).await;
+    let connection = server::connection(&db, session.is_encrypted());
     session.close().await;
-    Ok(())
+
+    let mut checks = vec![
+        (Item::Connection, connection),
+        (Item::Version, server::version(&db)),
+        (Item::WalLevel, server::logical(&db)),
+        (Item::Replication, server::replication(&db, replication)),
+        (Item::WalSenders, server::walsenders(&db)),
+        (Item::SlotLimit, server::slot_limit(&db)),
+        (Item::WalSenderTimeout, server::wal_sender_timeout(&db)),
+    ];
+    let mut topics = Vec::new();
+    checks.extend(of(Item::Clock, clock.map(server::clock)));
+    checks.extend(of(Item::Table, tables::tables(&db)));
+    if let Some(router) = router {
+        let routes = tables::routes(&db, router, described, &samples, &mut topics);
+        checks.extend(of(Item::TableRoute, routes));
+    }
+    checks.extend(of(Item::ReplicaIdentity, tables::identities(&db)));
+    checks.extend(publication);
+    checks.push((Item::Slot, slot::slot(&db)));
+    checks.extend(of(Item::Snapshot, snapshot));
+    checks.extend(of(Item::RetainedWal, slot::retained(&db)));
+    checks.push((Item::KeepSize, server::keep_size(&db)));
+    checks.push((Item::IdleTimeout, server::idle_timeout(&db)));
+    checks.extend(of(Item::RollingBookmark, slot::rolling(&db)));
+    checks.push((Item::OtherSlots, slot::other_slots(&db)));
+    checks.push((Item::Transactions, slot::transactions(&db)));
+    checks.push((Item::FailoverSlot, failover::slot(&db)));
+    checks.push((Item::StandbySlots, failover::standby_slots(&db)));
+    checks.extend(of(Item::StandbyCopy, failover::copies(&db, &standbys)));
+    Ok(DatabaseChecks {
+        checks,
+        topics,
+        largest,
+    })
 }
 
-/// Opens and closes a replication connection. After the walsenders were counted: it is one.
-async fn replicate(info: &ConnInfo) -> Result<(), Error> {
+/// Checks that are all of one item.
+fn of(item: Item, checks: impl IntoIterator<Item = Check>) -> impl Iterator<Item = (Item, Check)> {
+    checks.into_iter().map(move |check| (item, check))
+}
+
+fn failed(error: impl Into<PostgresError>) -> Check {
+    Check::failed(failure(error))
+}
+
+/// A check that passes with this finding unless there is an error.
+fn of_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<String>) -> Check {
+    match found {
+        Ok(()) => Check::pass(finding),
+        Err(error) => failed(error),
+    }
+}
+
+/// Opens and closes a replication connection. It is called after the walsenders were counted, as it
+/// is one.
+async fn open_replication(info: &ConnInfo) -> Result<(), Error> {
     let mut replication = Session::connect(info, SessionKind::Replication, &[]).await?;
     replication.identify_system().await?;
     replication.close().await;
     Ok(())
 }
 
-/// The server's clock minus ours, in seconds, and how far off that may be.
+/// The server's clock minus this machine's, in seconds, and the uncertainty of the difference.
 async fn clock(session: &mut Session) -> Result<Option<(f64, f64)>, Error> {
     let asked = Instant::now();
     let begin = SystemTime::now();
@@ -186,70 +181,54 @@ async fn clock(session: &mut Session) -> Result<Option<(f64, f64)>, Error> {
         .map(|(theirs, ours)| (theirs - ours - half, half)))
 }
 
-/// Samples of the tables that the role may read.
+/// Samples rows of the tables that the role may read; and the largest row.
 async fn samples(
     session: &mut Session,
-    seen: &Seen<'_>,
-    largest: &mut Largest,
-) -> Vec<(TableName, Sample)> {
+    db: &DatabaseState<'_>,
+) -> (Vec<(TableName, Sample)>, Largest) {
     let mut samples = Vec::new();
-    let mut most = None;
-    for (name, table) in &seen.facts.tables {
+    let mut largest = Ok(None);
+    for (name, table) in &db.facts.tables {
         let Some(table) = table
             .as_ref()
             .filter(|table| matches!(table.kind.as_str(), "r" | "p"))
         else {
             continue;
         };
-        let sent = seen.facts.sent(name, table);
+        let sent = db.facts.sent(name, table);
         let columns: Vec<&str> = sent.iter().map(|(column, ..)| *column).collect();
-        let read = &seen.wanted.columns;
+        let read = &db.wanted.columns;
         if !read.iter().all(|column| columns.contains(&column.as_str())) {
-            // Reported by another check.
+            // The check of the table or of the publication reports the missing column.
             continue;
         }
-        let mut surveyed = seen.survey.tables.iter();
+        let mut surveyed = db.survey.tables.iter();
         let readable = surveyed.any(|(of, survey)| of == name && survey.readable);
         if !readable {
-            let role = &seen.survey.role;
-            *largest = Largest::Unseen {
-                why: format!(
+            let role = &db.survey.role;
+            largest = Err(Check::warn(
+                format!(
                     "role {role} may not read {name}, and needs not: the largest row is not seen"
                 ),
-                remedy: format!(
+                format!(
                     "run check as the owner of the table, or GRANT SELECT ON {} TO {};",
-                    crate::postgres::script::table(name),
-                    walrelay_walsender::quote_ident(role)
+                    script::table(name),
+                    quote_ident(role)
                 ),
-            };
+            ));
             continue;
         }
         match sample(session, name, table, &columns, read).await {
             Ok(sample) => {
-                most = most.max(sample.largest);
+                largest = largest.map(|most: Option<u64>| most.max(sample.largest));
                 samples.push((name.clone(), sample));
             }
             Err(error) => {
-                *largest = Largest::Unseen {
-                    why: format!("the rows of {name} are not seen: {error}"),
-                    remedy: "check again when the server is less busy".to_owned(),
-                };
+                let finding = format!("the rows of {name} are not seen: {error}");
+                let remedy = "check again when the server is less busy";
+                largest = Err(Check::warn(finding, remedy));
             }
         }
     }
-    if *largest == Largest::default() {
-        *largest = Largest::Of(most);
-    }
-    samples
-}
-
-impl Largest {
-    /// The part of a finding.
-    pub(super) fn text(&self) -> String {
-        match self {
-            Self::Of(Some(most)) => format!("the largest row has {}", bytes(*most)),
-            Self::Of(None) => "no row is in the tables".to_owned(),
-            Self::Unseen { why, .. } => why.clone(),
-        }
-    }
+    (samples, largest)
 }

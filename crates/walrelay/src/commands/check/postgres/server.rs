@@ -1,39 +1,31 @@
-//! The server and the role: versions, limits, rights, clocks.
+//! Checks the server and the role: versions, limits, privileges, clocks.
 
 use std::time::Duration;
 
 use walrelay_walsender::Error;
 
-use super::Seen;
+use super::{DatabaseState, failed, of_result};
 use crate::cli::Exit;
-use crate::commands::check::item::{Check, Item};
+use crate::commands::check::item::Check;
 use crate::commands::units::bytes;
-use crate::failures;
-use crate::postgres::{PostgresError, failover_known, wal_level};
+use crate::postgres::{failover_known, wal_level};
 
 /// The oldest version that the tests run with.
 const OLDEST: u32 = 14;
-/// At or above this difference, latencies and the ends of tokens are wrong.
+/// Difference of the clocks in seconds from which on latencies and the ends of tokens are wrong.
 const CLOCK_DIFFERENCE: f64 = 1.0;
 /// Postgres' default of `wal_sender_timeout`.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the server's version has, and whether the configuration asks for more.
-pub(super) fn version(seen: &Seen<'_>) -> Check {
-    let Seen {
-        wanted,
-        facts,
-        survey,
-        ..
-    } = seen;
-    if let Err(error) = failover_known(wanted, facts) {
-        return Check::failed(Item::Version, &failures::postgres(error.into()));
+/// Checks the server's version, and whether the configuration needs a newer one.
+pub(super) fn version(db: &DatabaseState<'_>) -> Check {
+    if let Err(error) = failover_known(&db.wanted, &db.facts) {
+        return failed(error);
     }
-    let major = facts.server.major;
-    let version = survey.setting("server_version").unwrap_or_default();
+    let major = db.facts.server.major;
+    let version = db.survey.setting("server_version").unwrap_or_default();
     if major < OLDEST {
         return Check::warn(
-            Item::Version,
             format!("Postgres {version} is older than {OLDEST}, the oldest that is tested"),
             "upgrade the server",
         );
@@ -43,105 +35,88 @@ pub(super) fn version(seen: &Seen<'_>) -> Check {
         15 | 16 => "; no failover slots (17)",
         17.. => "",
     };
-    Check::pass(Item::Version, format!("Postgres {version}{lacks}"))
+    Check::pass(format!("Postgres {version}{lacks}"))
 }
 
-pub(super) fn logical(seen: &Seen<'_>) -> Check {
-    match wal_level(seen.facts) {
-        Ok(()) => Check::pass(Item::WalLevel, "logical"),
-        Err(error) => Check::failed(Item::WalLevel, &failures::postgres(error.into())),
-    }
+pub(super) fn logical(db: &DatabaseState<'_>) -> Check {
+    of_result(wal_level(&db.facts), "logical")
 }
 
-/// Whether the role could open a replication connection.
-pub(super) fn replication(seen: &Seen<'_>, opened: Result<(), Error>) -> Check {
-    let item = Item::Replication;
-    match opened {
-        Ok(()) => Check::pass(
-            item,
-            format!(
-                "role {} may open a replication connection",
-                seen.survey.role
-            ),
-        ),
-        // The limit is named by its own check.
-        Err(error) if is_limit(&error) => Check::warn(
-            item,
+/// Checks that the role could open a replication connection.
+pub(super) fn replication(db: &DatabaseState<'_>, opened: Result<(), Error>) -> Check {
+    // `too_many_connections`: the limit of walsenders raises it, too, and has a check of its own.
+    if matches!(&opened, Err(error) if error.sqlstate() == Some("53300")) {
+        return Check::warn(
             "not seen: the server lets in no more replication connections",
             "end one of them, or raise the limit, and check again",
-        ),
-        Err(error) => Check::failed(item, &failures::postgres(error.into())),
-    }
-}
-
-/// `too_many_connections`, also of walsenders.
-fn is_limit(error: &Error) -> bool {
-    error.sqlstate() == Some("53300")
-}
-
-/// The relay takes one walsender, and for a moment a second one after a broken connection.
-pub(super) fn walsenders(seen: &Seen<'_>) -> Check {
-    let Some(limit) = seen.survey.number("max_wal_senders") else {
-        return Check::pass(Item::WalSenders, "the server does not say its limit");
-    };
-    let limit = u64::try_from(limit).unwrap_or(0);
-    let used = seen.survey.walsenders;
-    let free = limit.saturating_sub(used);
-    let finding = format!("{free} of max_wal_senders = {limit} are free");
-    let remedy = format!(
-        "ALTER SYSTEM SET max_wal_senders = {}; then restart the server",
-        (limit + 5).max(10)
-    );
-    let relay_runs = seen
-        .facts
-        .slot
-        .as_ref()
-        .is_some_and(|slot| slot.active_pid.is_some());
-    match (free, relay_runs) {
-        (0, false) => Check::fail(
-            Item::WalSenders,
-            ("server-limit", Exit::Config),
-            format!("{finding}: the relay cannot connect"),
-            remedy,
-        ),
-        (0, true) => Check::warn(
-            Item::WalSenders,
-            format!("{finding}: after a broken connection the relay has to wait for its own"),
-            remedy,
-        ),
-        _ => Check::pass(Item::WalSenders, finding),
-    }
-}
-
-/// A slot that does not exist yet needs room.
-pub(super) fn slot_limit(seen: &Seen<'_>) -> Check {
-    let Some(limit) = seen.survey.number("max_replication_slots") else {
-        return Check::pass(Item::SlotLimit, "the server does not say its limit");
-    };
-    let limit = usize::try_from(limit).unwrap_or(0);
-    let free = limit.saturating_sub(seen.survey.slots.len());
-    let finding = format!("{free} of max_replication_slots = {limit} are free");
-    if free == 0 && seen.facts.slot.is_none() {
-        return Check::fail(
-            Item::SlotLimit,
-            ("server-limit", Exit::Config),
-            format!("{finding}: the relay's slot cannot be created"),
-            format!(
-                "drop a slot that nobody reads (walrelay slots list), or ALTER SYSTEM SET \
-                 max_replication_slots = {}; then restart the server",
-                (limit + 5).max(10)
-            ),
         );
     }
-    Check::pass(Item::SlotLimit, finding)
+    let role = &db.survey.role;
+    of_result(
+        opened,
+        format!("role {role} may open a replication connection"),
+    )
 }
 
-/// How long a relay whose machine has vanished keeps the slot. The relay sets it for its own session.
-pub(super) fn wal_sender_timeout(seen: &Seen<'_>) -> Check {
-    let timeout = seen.config.source.wal_sender_timeout;
+/// How much of a limit is free, the same as a finding, and the SQL that raises the limit.
+fn free_of_limit(
+    db: &DatabaseState<'_>,
+    setting: &str,
+    used: u64,
+) -> Option<(u64, String, String)> {
+    let limit = u64::try_from(db.survey.number(setting)?).unwrap_or(0);
+    let free = limit.saturating_sub(used);
+    let finding = format!("{free} of {setting} = {limit} are free");
+    let more = (limit + 5).max(10);
+    let raise = format!("ALTER SYSTEM SET {setting} = {more}; then restart the server");
+    Some((free, finding, raise))
+}
+
+/// Checks that a walsender is free: the relay takes one, and for a moment a second one after a
+/// broken connection.
+pub(super) fn walsenders(db: &DatabaseState<'_>) -> Check {
+    let free = free_of_limit(db, "max_wal_senders", db.survey.walsenders);
+    let Some((free, finding, raise)) = free else {
+        return Check::pass("the server does not say its limit");
+    };
+    let slot = db.facts.slot.as_ref();
+    let relay_runs = slot.is_some_and(|slot| slot.active_pid.is_some());
+    match (free, relay_runs) {
+        (0, false) => Check::fail(
+            ("server-limit", Exit::Config),
+            format!("{finding}: the relay cannot connect"),
+            raise,
+        ),
+        (0, true) => Check::warn(
+            format!("{finding}: after a broken connection the relay has to wait for its own"),
+            raise,
+        ),
+        _ => Check::pass(finding),
+    }
+}
+
+/// Checks that a slot can be created, if it does not exist.
+pub(super) fn slot_limit(db: &DatabaseState<'_>) -> Check {
+    let free = free_of_limit(db, "max_replication_slots", db.survey.slots.len() as u64);
+    let Some((free, finding, raise)) = free else {
+        return Check::pass("the server does not say its limit");
+    };
+    if free == 0 && db.facts.slot.is_none() {
+        return Check::fail(
+            ("server-limit", Exit::Config),
+            format!("{finding}: the relay's slot cannot be created"),
+            format!("drop a slot that nobody reads (walrelay slots list), or {raise}"),
+        );
+    }
+    Check::pass(finding)
+}
+
+/// Checks the `wal_sender_timeout` that the relay sets for its session: for so long, the slot stays
+/// in use after the relay's machine has vanished.
+pub(super) fn wal_sender_timeout(db: &DatabaseState<'_>) -> Check {
+    let timeout = db.config.source.wal_sender_timeout;
     if timeout > LONG_TIMEOUT {
         return Check::warn(
-            Item::WalSenderTimeout,
             format!(
                 "{timeout:?} for the relay's session: for so long a relay whose machine has vanished \
                  keeps the slot"
@@ -149,111 +124,80 @@ pub(super) fn wal_sender_timeout(seen: &Seen<'_>) -> Check {
             "[source] wal_sender_timeout = \"5s\"",
         );
     }
-    let server = seen.survey.duration("wal_sender_timeout");
-    Check::pass(
-        Item::WalSenderTimeout,
-        format!(
-            "{timeout:?} for the relay's session, whatever the server has ({})",
-            server.as_deref().unwrap_or("off")
-        ),
-    )
+    let server = db.survey.duration("wal_sender_timeout");
+    Check::pass(format!(
+        "{timeout:?} for the relay's session, whatever the server has ({})",
+        server.as_deref().unwrap_or("off")
+    ))
 }
 
-/// `difference`: the server's clock minus ours, in seconds; `within`: how far off that may be.
-pub(super) fn clock(difference: f64, within: f64) -> Check {
-    let unseen = "a broker does not tell its own";
-    if difference.abs() - within >= CLOCK_DIFFERENCE {
+/// Checks the server's clock minus this machine's, in seconds, with its uncertainty.
+pub(super) fn clock((difference, uncertainty): (f64, f64)) -> Check {
+    let apart = difference.abs();
+    if apart - uncertainty >= CLOCK_DIFFERENCE {
         let way = if difference > 0.0 { "ahead" } else { "behind" };
         return Check::warn(
-            Item::Clock,
             format!(
-                "the server's clock is {:.1} s {way} of this machine's: latencies in the log are wrong \
-                 by that",
-                difference.abs()
+                "the server's clock is {apart:.1} s {way} of this machine's: latencies in the log are \
+                 wrong by that"
             ),
             "synchronise both clocks (NTP)",
         );
     }
-    Check::pass(
-        Item::Clock,
-        format!(
-            "the server's clock differs by {:.3} s, give or take {within:.3} s; {unseen}",
-            difference.abs()
-        ),
-    )
+    Check::pass(format!(
+        "the server's clock differs by {apart:.3} s, give or take {uncertainty:.3} s; a broker does \
+         not tell its own"
+    ))
 }
 
-pub(super) fn connection(seen: &Seen<'_>, encrypted: bool) -> Check {
-    let server = &seen.facts.server;
+pub(super) fn connection(db: &DatabaseState<'_>, encrypted: bool) -> Check {
+    let server = &db.facts.server;
+    let (database, role) = (&server.database, &db.survey.role);
+    let tls = if encrypted { ", with TLS" } else { "" };
     let standby = if server.in_recovery {
         ", a standby"
     } else {
         ""
     };
-    let tls = if encrypted { ", with TLS" } else { "" };
-    Check::pass(
-        Item::Connection,
-        format!(
-            "database {}, as role {}{tls}{standby}",
-            server.database, seen.survey.role
-        ),
-    )
+    Check::pass(format!("database {database}, as role {role}{tls}{standby}"))
 }
 
-/// What keeps the server from filling its disk, and what it does to the slot instead.
-pub(super) fn keep_size(seen: &Seen<'_>) -> Check {
-    let item = Item::KeepSize;
-    let reload = "SELECT pg_reload_conf();";
-    match seen.facts.server.max_slot_wal_keep_size {
-        None => Check::warn(
-            item,
+/// Checks `max_slot_wal_keep_size`: without it the slot may fill the disk, and with it the slot may
+/// be lost.
+pub(super) fn keep_size(db: &DatabaseState<'_>) -> Check {
+    let set = "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();";
+    let Some(limit) = db.facts.server.max_slot_wal_keep_size else {
+        return Check::warn(
             "-1: while nothing is confirmed, the slot keeps WAL until the disk of the server is full",
+            format!("{set} with what the disk has to spare"),
+        );
+    };
+    let megabytes = db.survey.number("max_wal_size").unwrap_or(0);
+    let checkpoint = u64::try_from(megabytes).unwrap_or(0) << 20;
+    if limit < checkpoint {
+        return Check::warn(
             format!(
-                "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; {reload} with what the disk has to \
-                 spare"
+                "{}, which is less than max_wal_size ({}): a short stop of the relay under load loses \
+                 the slot",
+                bytes(limit),
+                bytes(checkpoint)
             ),
-        ),
-        Some(limit) => {
-            let megabytes = seen.survey.number("max_wal_size").unwrap_or(0);
-            let checkpoint = u64::try_from(megabytes).unwrap_or(0) << 20;
-            if limit < checkpoint {
-                return Check::warn(
-                    item,
-                    format!(
-                        "{}, which is less than max_wal_size ({}): a short stop of the relay under load \
-                         loses the slot",
-                        bytes(limit),
-                        bytes(checkpoint)
-                    ),
-                    format!("ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; {reload}"),
-                );
-            }
-            Check::pass(
-                item,
-                format!("{}: a slot that needs more is lost", bytes(limit)),
-            )
-        }
+            set,
+        );
     }
+    Check::pass(format!("{}: a slot that needs more is lost", bytes(limit)))
 }
 
-/// Since 18 the server may invalidate a slot that nobody reads.
-pub(super) fn idle_timeout(seen: &Seen<'_>) -> Check {
-    match seen.survey.duration("idle_replication_slot_timeout") {
+/// Checks `idle_replication_slot_timeout`, by which a server from 18 on invalidates slots that
+/// nobody reads.
+pub(super) fn idle_timeout(db: &DatabaseState<'_>) -> Check {
+    match db.survey.duration("idle_replication_slot_timeout") {
         Some(timeout) => Check::warn(
-            Item::IdleTimeout,
             format!(
                 "idle_replication_slot_timeout = {timeout}: a relay that is down for longer loses its slot"
             ),
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
         ),
-        None => Check::pass(
-            Item::IdleTimeout,
-            "a slot that nobody reads is not invalidated for that",
-        ),
+        None => Check::pass("a slot that nobody reads is not invalidated for that"),
     }
-}
-
-/// An error of a query that every role may make.
-pub(super) fn unanswered(error: impl Into<PostgresError>) -> Check {
-    Check::failed(Item::Connection, &failures::postgres(error.into()))
 }

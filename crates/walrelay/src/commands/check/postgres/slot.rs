@@ -1,36 +1,31 @@
-//! The relay's slot, and what else keeps WAL or holds the slot back.
+//! Checks the relay's slot, other slots that keep WAL, and transactions that hold the slot back.
 
-use walrelay_relay::TableName;
-use walrelay_walsender::{Session, quote_literal};
+use walrelay_walsender::{Session, quote_ident, quote_literal};
 
-use super::Seen;
-use crate::commands::check::item::{Check, Item};
+use super::{DatabaseState, failed, of_result};
+use crate::commands::check::item::{Check, shortened};
 use crate::commands::units::bytes;
 use crate::config::SinkConfig;
-use crate::failures;
 use crate::postgres::{
-    Plan, PublicationFacts, PublishedTable, ROLLING, Retention, SlotRow, bookmark_slot,
-    expected_rows, script, slot_fits,
+    Plan, PublishedTable, ROLLING, Retention, SlotRow, Survey, bookmark_slot, expected_rows,
+    script, slot_fits,
 };
 
-/// A transaction that is open for so many seconds is long.
+/// Seconds after which an open transaction is reported.
 const LONG: u64 = 60;
-/// The same where it keeps a slot from being created, or much WAL from being removed.
-const LONG_WHERE_WAITED_FOR: u64 = 1;
-/// How many of a kind are named.
+/// The same if it delays the creation of the slot, or the removal of much WAL.
+const LONG_IF_WAITED_FOR: u64 = 1;
+/// Number of slots or transactions that a finding names at most.
 const NAMED: usize = 5;
 
-pub(super) fn slot(seen: &Seen<'_>) -> Check {
-    let name = &seen.wanted.slot;
-    let fits = slot_fits(seen.wanted, seen.facts, seen.moment, &mut Plan::default());
-    if let Err(error) = fits {
-        return Check::failed(Item::Slot, &failures::postgres(error.into()));
-    }
-    let finding = match (&seen.facts.slot, &seen.config.sink) {
+/// Checks that the slot fits, or can be created.
+pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
+    let name = &db.wanted.slot;
+    let finding = match (&db.facts.slot, &db.config.sink) {
         (None, SinkConfig::Stdout { confirm: false }) => {
             format!("{name} does not exist: run prints from then on")
         }
-        (None, _) if seen.wanted.snapshot.is_some() => {
+        (None, _) if db.wanted.snapshot.is_some() => {
             format!(
                 "{name} does not exist: run reads the rows that are there first, then creates it"
             )
@@ -41,130 +36,107 @@ pub(super) fn slot(seen: &Seen<'_>) -> Check {
             None => format!("{name} exists, and nobody reads it now"),
         },
     };
-    Check::pass(Item::Slot, finding)
+    let fits = slot_fits(&db.wanted, &db.facts, db.moment, &mut Plan::default());
+    of_result(fits, finding)
 }
 
-/// What a snapshot would read, where `run` would begin with one.
-pub(super) async fn snapshot(session: &mut Session, seen: &Seen<'_>) -> Option<Check> {
-    let selection = seen.wanted.snapshot.as_ref()?;
-    if seen.facts.slot.is_some() {
+/// Checks the snapshot, if `run` would begin with one: how many rows it would read.
+pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> Option<Check> {
+    let selection = db.wanted.snapshot.as_ref()?;
+    if db.facts.slot.is_some() {
         return None;
     }
-    let of_publication = |publication: &PublicationFacts| publication.tables.clone();
-    // As it is created: with all columns.
-    let created = || {
-        let tables = seen.wanted.tables.iter();
-        let whole = |table: &TableName| PublishedTable {
+    let published = if let Some(publication) = &db.facts.publication {
+        publication.tables.clone()
+    } else {
+        // `run` creates the publication with all columns.
+        let tables = db.wanted.tables.iter().map(|table| PublishedTable {
             table: table.clone(),
             columns: None,
             row_filter: None,
-        };
-        tables.map(whole).collect()
+        });
+        tables.collect()
     };
-    let published = seen.facts.publication.as_ref();
-    let published = published.map_or_else(created, of_publication);
     Some(match expected_rows(session, &published, selection).await {
-        Ok(rows) => Check::pass(
-            Item::Snapshot,
-            format!("about {rows} row(s) are read first, by the server's statistics"),
-        ),
-        Err(error) => Check::failed(Item::Snapshot, &failures::postgres(error)),
+        Ok(rows) => Check::pass(format!(
+            "about {rows} row(s) are read first, by the server's statistics"
+        )),
+        Err(error) => failed(error),
     })
 }
 
-/// What the server keeps for the slot.
-pub(super) fn retained(seen: &Seen<'_>) -> Option<Check> {
-    let slot = seen
-        .facts
-        .slot
-        .as_ref()
-        .filter(|slot| slot.lost().is_none())?;
-    let retention = Retention::of(&seen.facts.server, slot);
+/// Checks the WAL that the server keeps for the slot.
+pub(super) fn retained(db: &DatabaseState<'_>) -> Option<Check> {
+    let slot = db.facts.slot.as_ref().filter(|slot| !slot.is_lost())?;
+    let retention = Retention::of(&db.facts.server, slot);
     let kept = bytes(retention.retained);
-    let name = &seen.wanted.slot;
-    let warning = retention.warning(seen.config.source.retained_wal_warning);
-    Some(match warning {
-        None => Check::pass(Item::RetainedWal, format!("{kept} for slot {name}")),
-        Some(warning) => {
-            let remedy = if slot.active_pid.is_some() {
-                "see in the relay's log why nothing is confirmed; until then raise \
-                 max_slot_wal_keep_size if it is set"
-            } else {
-                "start the relay. If none is to read the slot any more, walrelay slots drop"
-            };
-            Check::warn(Item::RetainedWal, format!("{warning}: {kept}"), remedy)
-        }
-    })
+    let Some(warning) = retention.warning(db.config.source.retained_wal_warning) else {
+        return Some(Check::pass(format!("{kept} for slot {}", db.wanted.slot)));
+    };
+    let remedy = if slot.active_pid.is_some() {
+        "see in the relay's log why nothing is confirmed; until then raise max_slot_wal_keep_size if \
+         it is set"
+    } else {
+        "start the relay. If none is to read the slot any more, walrelay slots drop"
+    };
+    Some(Check::warn(format!("{warning}: {kept}"), remedy))
 }
 
-/// The bookmark that the running relay keeps, where it is to keep one.
-pub(super) fn rolling(seen: &Seen<'_>) -> Option<Check> {
-    let retention = seen.config.retention?;
-    let item = Item::RollingBookmark;
-    let relay = &seen.wanted.slot;
+/// Checks the rolling bookmark, if `[retention]` is configured.
+pub(super) fn rolling(db: &DatabaseState<'_>) -> Option<Check> {
+    let retention = db.config.retention?;
+    let relay = &db.wanted.slot;
     let name = match bookmark_slot(relay, ROLLING) {
         Ok(name) => name,
-        Err(why) => {
-            return Some(Check::warn(
-                item,
-                why,
-                "choose a shorter name for [source] slot",
-            ));
-        }
+        Err(why) => return Some(Check::warn(why, "choose a shorter name for [source] slot")),
     };
-    let row = |name: &str| seen.survey.slots.iter().find(|slot| slot.name == name);
+    let row = |name: &str| db.survey.slots.iter().find(|slot| slot.name == name);
     let Some(bookmark) = row(&name) else {
         let finding = format!("{name} does not exist: the running relay makes it");
-        return Some(Check::pass(item, finding));
+        return Some(Check::pass(finding));
     };
     if bookmark.is_lost() {
         let finding = format!("{name} is lost: nothing can be replayed from it");
         let remedy = "the running relay makes it anew; raise max_slot_wal_keep_size, or lower \
                       [retention] max_wal below it";
-        return Some(Check::warn(item, finding, remedy));
+        return Some(Check::warn(finding, remedy));
     }
-    let restart = |slot: Option<&SlotRow>| slot.and_then(|slot| slot.restart);
-    let alone = restart(row(relay)).zip(restart(Some(bookmark)));
-    let alone = alone.map_or(0, |(relay, bookmark)| relay.bytes_since(bookmark));
-    let finding = format!(
-        "{name} keeps {} of {}",
-        bytes(alone),
-        bytes(retention.max_wal)
-    );
-    Some(if alone > retention.max_wal {
+    // WAL that is kept for the bookmark alone.
+    let kept = row(relay)
+        .and_then(|relay| relay.restart)
+        .zip(bookmark.restart);
+    let kept = kept.map_or(0, |(relay, bookmark)| relay.bytes_since(bookmark));
+    let limit = bytes(retention.max_wal);
+    let finding = format!("{name} keeps {} of {limit}", bytes(kept));
+    Some(if kept > retention.max_wal {
         let remedy = "start the relay, which moves it; or walrelay bookmark advance rolling";
-        Check::warn(item, finding, remedy)
+        Check::warn(finding, remedy)
     } else {
-        Check::pass(item, finding)
+        Check::pass(finding)
     })
 }
 
-/// Slots of others that keep much WAL: the disk is shared.
-pub(super) fn others(seen: &Seen<'_>) -> Check {
-    let item = Item::OtherSlots;
-    let above = seen.config.source.retained_wal_warning;
-    let others: Vec<&SlotRow> = seen
-        .survey
-        .slots
-        .iter()
-        // The rolling bookmark has an item of its own.
-        .filter(|slot| {
-            let rolling =
-                bookmark_slot(&seen.wanted.slot, ROLLING).is_ok_and(|name| name == slot.name);
-            slot.name != seen.wanted.slot
-                && !slot.temporary
-                && !(rolling && seen.config.retention.is_some())
-        })
-        .collect();
-    let much: Vec<&&SlotRow> = others
-        .iter()
-        .filter(|slot| above > 0 && slot.retained.is_some_and(|bytes| bytes > above))
-        .collect();
-    let Some(first) = much.first() else {
-        let count = others.len();
-        return Check::pass(item, format!("{count} other slot(s), none keeps much WAL"));
+/// Checks for other slots that keep much WAL, as they fill the same disk.
+pub(super) fn other_slots(db: &DatabaseState<'_>) -> Check {
+    let relay = &db.wanted.slot;
+    // The rolling bookmark has an item of its own.
+    let retention = db.config.retention.as_ref();
+    let rolling = retention.and_then(|_| bookmark_slot(relay, ROLLING).ok());
+    let is_other = |slot: &&SlotRow| {
+        slot.name != *relay && !slot.temporary && Some(&slot.name) != rolling.as_ref()
     };
-    let named = much.iter().take(NAMED).map(|slot| {
+    let other_slots: Vec<&SlotRow> = db.survey.slots.iter().filter(is_other).collect();
+    let above = db.config.source.retained_wal_warning;
+    let much = other_slots.iter().filter(|slot| {
+        let kept = slot.retained;
+        above > 0 && kept.is_some_and(|kept| kept > above)
+    });
+    let much: Vec<_> = much.collect();
+    let Some(first) = much.first() else {
+        let count = other_slots.len();
+        return Check::pass(format!("{count} other slot(s), none keeps much WAL"));
+    };
+    let named = much.iter().map(|slot| {
         let kept = bytes(slot.retained.unwrap_or(0));
         let state = match (slot.active_pid, &slot.inactive_since) {
             (Some(_), _) => "in use".to_owned(),
@@ -174,93 +146,82 @@ pub(super) fn others(seen: &Seen<'_>) -> Check {
         format!("{} keeps {kept} ({state})", slot.name)
     });
     Check::warn(
-        item,
-        list(named, much.len()),
+        list(named),
         format!("once nobody needs it: {}", script::drop_slot(&first.name)),
     )
 }
 
-/// Transactions that have written hold back every logical slot, and the creation of one.
-pub(super) fn transactions(seen: &Seen<'_>) -> Check {
-    let item = Item::Transactions;
-    let above = seen.config.source.retained_wal_warning;
+/// Checks for long transactions: those that have written hold back every logical slot, and delay
+/// the creation of one.
+pub(super) fn transactions(db: &DatabaseState<'_>) -> Check {
+    let above = db.config.source.retained_wal_warning;
+    let slot = db.facts.slot.as_ref();
     let waited_for =
-        seen.facts.slot.as_ref().is_none_or(|slot| {
-            above > 0 && Retention::of(&seen.facts.server, slot).retained > above
-        });
-    let limit = if waited_for {
-        LONG_WHERE_WAITED_FOR
-    } else {
-        LONG
-    };
-    let what = if seen.facts.slot.is_none() {
+        slot.is_none_or(|slot| above > 0 && Retention::of(&db.facts.server, slot).retained > above);
+    let limit = if waited_for { LONG_IF_WAITED_FOR } else { LONG };
+    let consequence = if slot.is_none() {
         "the slot is not created before they end"
     } else {
         "the slot keeps WAL from their beginning on"
     };
-    let survey = seen.survey;
-    let prepared = survey.prepared.iter().filter(|of| of.seconds >= limit);
-    let prepared: Vec<_> = prepared.collect();
-    if let Some(first) = prepared.first() {
-        let named = prepared.iter().take(NAMED).map(|of| {
-            format!(
-                "prepared transaction {} of database {} for {} s",
-                of.gid, of.database, of.seconds
-            )
-        });
-        return Check::warn(
-            item,
-            format!("open: {}: {what}", list(named, prepared.len())),
-            format!(
-                "in database {}: ROLLBACK PREPARED {}; or COMMIT PREPARED, as its owner knows",
-                first.database,
-                quote_literal(&first.gid)
-            ),
-        );
-    }
-    let long = |seconds: Option<u64>| seconds.is_some_and(|seconds| seconds >= limit);
-    let open: Vec<_> = survey
-        .transactions
-        .iter()
-        .filter(|of| long(of.seconds))
-        .collect();
-    if let Some(first) = open.first() {
-        let named = open.iter().take(NAMED).map(|of| {
-            let seconds = of.seconds.unwrap_or(0);
-            format!("transaction of server process {} for {seconds} s", of.pid)
-        });
-        return Check::warn(
-            item,
-            format!("open: {}: {what}", list(named, open.len())),
-            format!(
-                "have it committed, or SELECT pg_terminate_backend({});",
-                first.pid
-            ),
-        );
-    }
-    let unseen = survey.transactions.iter().filter(|of| of.seconds.is_none());
-    let unseen = unseen.count();
-    if unseen > 0 && !survey.sees_sessions {
-        let role = &survey.role;
-        return Check::warn(
-            item,
-            format!(
-                "{unseen} transaction(s) of other roles are open, and role {role} may not see for how long"
-            ),
-            format!(
-                "GRANT pg_read_all_stats TO {};",
-                walrelay_walsender::quote_ident(role)
-            ),
-        );
-    }
-    Check::pass(item, format!("none is open for {limit} s"))
+    prepared_transactions(&db.survey, limit, consequence)
+        .or_else(|| open_transactions(&db.survey, limit, consequence))
+        .or_else(|| hidden_transactions(&db.survey))
+        .unwrap_or_else(|| Check::pass(format!("none is open for {limit} s")))
 }
 
-/// The first few, and how many there are more.
-fn list(named: impl Iterator<Item = String>, all: usize) -> String {
-    let mut named: Vec<String> = named.collect();
-    if all > named.len() {
-        named.push(format!("and {} more", all - named.len()));
-    }
-    named.join(", ")
+/// A warning about prepared transactions that are at least `limit` seconds old.
+fn prepared_transactions(survey: &Survey, limit: u64, consequence: &str) -> Option<Check> {
+    let prepared = survey.prepared.iter().filter(|of| of.seconds >= limit);
+    let prepared: Vec<_> = prepared.collect();
+    let first = prepared.first()?;
+    let named = prepared.iter().map(|of| {
+        format!(
+            "prepared transaction {} of database {} for {} s",
+            of.gid, of.database, of.seconds
+        )
+    });
+    Some(Check::warn(
+        format!("open: {}: {consequence}", list(named)),
+        format!(
+            "in database {}: ROLLBACK PREPARED {}; or COMMIT PREPARED, as its owner knows",
+            first.database,
+            quote_literal(&first.gid)
+        ),
+    ))
+}
+
+/// A warning about transactions that have been open for at least `limit` seconds.
+fn open_transactions(survey: &Survey, limit: u64, consequence: &str) -> Option<Check> {
+    let transactions = survey.transactions.iter();
+    let open = transactions.filter_map(|of| Some((of.pid, of.seconds?)));
+    let open: Vec<_> = open.filter(|(_, seconds)| *seconds >= limit).collect();
+    let (first, _) = open.first()?;
+    let named = open
+        .iter()
+        .map(|(pid, seconds)| format!("transaction of server process {pid} for {seconds} s"));
+    Some(Check::warn(
+        format!("open: {}: {consequence}", list(named)),
+        format!("have it committed, or SELECT pg_terminate_backend({first});"),
+    ))
+}
+
+/// A warning about transactions whose age the role may not see.
+fn hidden_transactions(survey: &Survey) -> Option<Check> {
+    let hidden = survey.transactions.iter().filter(|of| of.seconds.is_none());
+    let hidden = hidden.count();
+    let role = &survey.role;
+    (hidden > 0 && !survey.sees_sessions).then(|| {
+        Check::warn(
+            format!(
+                "{hidden} transaction(s) of other roles are open, and role {role} may not see for how long"
+            ),
+            format!("GRANT pg_read_all_stats TO {};", quote_ident(role)),
+        )
+    })
+}
+
+/// The first of these texts, and how many more there are.
+fn list(texts: impl Iterator<Item = String>) -> String {
+    shortened(texts.collect(), NAMED).join(", ")
 }

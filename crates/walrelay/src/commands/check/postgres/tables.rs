@@ -1,4 +1,4 @@
-//! The outbox tables: what they are, and whether their rows can be routed.
+//! Checks the outbox tables: their columns, their routes, their replica identity.
 
 use walrelay_event_router::{Event, Router, Row, TableFacts as ColumnFacts};
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
@@ -6,37 +6,30 @@ use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, de
 use walrelay_relay::TableName;
 use walrelay_walsender::quote_ident;
 
-use super::Seen;
-use crate::commands::check::item::{Check, Item};
+use super::{DatabaseState, of_result};
+use crate::commands::check::item::Check;
 use crate::failures;
 use crate::postgres::{
     PublishedOperations, Sample, TableFacts, TableSurvey, carries_columns, script, table_fits,
 };
 
-/// Whether each table exists, is published by kind, and has the columns that the router reads.
-pub(super) fn tables(seen: &Seen<'_>) -> Vec<Check> {
-    let tables = seen.facts.tables.iter();
-    tables
-        .map(
-            |(name, found)| match table_fits(seen.wanted, name, found.as_ref()) {
-                Ok(()) => {
-                    let kind = found.as_ref().is_some_and(|table| table.kind == "p");
-                    let kind = if kind { ", partitioned" } else { "" };
-                    Check::pass(
-                        Item::Table,
-                        format!("{name} has the columns that the router reads{kind}"),
-                    )
-                }
-                Err(error) => Check::failed(Item::Table, &failures::postgres(error.into())),
-            },
+/// Checks that each table exists, is of a kind that can be published, and has the columns that the
+/// router reads.
+pub(super) fn tables(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
+    db.facts.tables.iter().map(|(name, found)| {
+        let partitioned = found.as_ref().is_some_and(|table| table.kind == "p");
+        let kind = if partitioned { ", partitioned" } else { "" };
+        of_result(
+            table_fits(&db.wanted, name, found.as_ref()),
+            format!("{name} has the columns that the router reads{kind}"),
         )
-        .collect()
+    })
 }
 
-/// Compiles the routes for the tables as they are now: names and types of columns. Topics of sampled rows
-/// are added to `topics`.
+/// Compiles the routes for the present columns of the tables. Adds the topics of sampled rows to
+/// `topics`.
 pub(super) fn routes(
-    seen: &Seen<'_>,
+    db: &DatabaseState<'_>,
     mut router: Router,
     described: Vec<ColumnFacts>,
     samples: &[(TableName, Sample)],
@@ -44,17 +37,18 @@ pub(super) fn routes(
 ) -> Vec<Check> {
     router.describe(described);
     let mut checks = Vec::new();
-    for ((name, table), id) in seen.facts.tables.iter().zip(1..) {
-        // What is missing is reported where it is missing: of the table, or of the publication.
-        let Some(table) = table.as_ref().filter(|table| {
-            let published = seen.facts.publication.as_ref();
-            table_fits(seen.wanted, name, Some(table)).is_ok()
-                && published.is_none_or(|of| carries_columns(seen.wanted, of).is_ok())
-        }) else {
+    let published = db.facts.publication.as_ref();
+    let carried = published.is_none_or(|of| carries_columns(&db.wanted, of).is_ok());
+    for ((name, table), id) in db.facts.tables.iter().zip(1..) {
+        // Missing columns are reported by the check of the table or of the publication.
+        let Some(table) = table
+            .as_ref()
+            .filter(|table| carried && table_fits(&db.wanted, name, Some(table)).is_ok())
+        else {
             continue;
         };
         let id = RelationId::new(id);
-        let columns = seen.facts.sent(name, table);
+        let columns = db.facts.sent(name, table);
         let columns = columns.iter().map(|(column, oid, modifier)| Column {
             name: column,
             is_key: false,
@@ -63,33 +57,26 @@ pub(super) fn routes(
         });
         let identity = ReplicaIdentity::Default;
         let message = encode::relation(id, &name.schema, &name.name, identity, columns);
-        match decode(&message) {
-            Ok(Message::Relation(relation)) => match router.relation(&relation) {
-                Ok(()) => {
-                    let sample = samples.iter().find(|(of, _)| of == name);
-                    let rows = sample.map_or(&[][..], |(_, sample)| &sample.rows);
-                    add_topics(&mut router, id, rows, topics);
-                    checks.push(Check::pass(
-                        Item::TableRoute,
-                        format!("the rows of {name} can be routed"),
-                    ));
-                }
-                Err(error) => {
-                    let what = format!("rows of {name} cannot be routed");
-                    checks.push(Check::failed(
-                        Item::TableRoute,
-                        &failures::plan(&what, error),
-                    ));
-                }
-            },
-            other => unreachable!("a Relation message was made: {other:?}"),
-        }
+        let Ok(Message::Relation(relation)) = decode(&message) else {
+            unreachable!("a Relation message was made")
+        };
+        checks.push(match router.relation(&relation) {
+            Ok(()) => {
+                let sample = samples.iter().find(|(of, _)| of == name);
+                let rows = sample.map_or(&[][..], |(_, sample)| &sample.rows);
+                add_topics(&mut router, id, rows, topics);
+                Check::pass(format!("the rows of {name} can be routed"))
+            }
+            Err(error) => {
+                let what = format!("rows of {name} cannot be routed");
+                Check::failed(failures::plan(&what, error))
+            }
+        });
     }
     checks
 }
 
-/// The topics of these rows, as the router names them. Rows that it cannot route name none: their long
-/// values are missing.
+/// Adds the topics of these rows. Rows that cannot be routed are ignored: samples lack long values.
 fn add_topics(
     router: &mut Router,
     relation: RelationId,
@@ -127,21 +114,32 @@ fn add_topics(
     }
 }
 
-/// An identity is needed for nothing but UPDATE and DELETE of a publication that carries them.
-pub(super) fn identity(
+/// Checks the replica identity of each table that exists.
+pub(super) fn identities(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
+    let surveyed = db.survey.tables.iter();
+    surveyed.filter_map(|(name, table)| {
+        let facts = db.facts.tables.iter().find(|(of, _)| of == name);
+        let facts = facts?.1.as_ref()?;
+        let carried = db.survey.publication.as_ref();
+        let publication = &db.wanted.publication;
+        Some(identity(name, table, facts, publication, carried))
+    })
+}
+
+/// Checks the replica identity of a table. Only UPDATE and DELETE need one, if the publication
+/// carries them.
+fn identity(
     name: &TableName,
     table: &TableSurvey,
     facts: &TableFacts,
     publication: &str,
     carried: Option<&PublishedOperations>,
 ) -> Check {
-    let item = Item::ReplicaIdentity;
     let none = table.identity == "n" || (table.identity == "d" && !table.primary_key);
     let carries =
         carried.is_some_and(|of| of.others.iter().any(|operation| *operation != "truncate"));
     if none && carries {
         return Check::warn(
-            item,
             format!(
                 "{name} has no replica identity, and publication {publication} carries updates or \
                  deletions: the server refuses both on the table"
@@ -154,7 +152,6 @@ pub(super) fn identity(
     }
     if table.identity == "f" && facts.kind == "r" {
         return Check::warn(
-            item,
             format!(
                 "{name} has REPLICA IDENTITY FULL: each deletion writes the whole row to the WAL"
             ),
@@ -164,7 +161,7 @@ pub(super) fn identity(
             ),
         );
     }
-    Check::pass(item, format!("of {name}: none is needed for insertions"))
+    Check::pass(format!("of {name}: none is needed for insertions"))
 }
 
 #[cfg(test)]
@@ -173,17 +170,14 @@ mod tests {
     use crate::commands::check::item::Verdict;
 
     #[test]
-    fn an_identity_is_needed_for_what_is_not_an_insert() {
+    fn an_identity_is_needed_for_updates_and_deletes() {
         let name = TableName {
             schema: "public".into(),
             name: "outbox".into(),
         };
         let facts = |kind: &str| TableFacts {
-            columns: Vec::new(),
-            types: Vec::new(),
-            generated: Vec::new(),
             kind: kind.into(),
-            permanent: true,
+            ..TableFacts::default()
         };
         let table = |identity: &str, primary_key| TableSurvey {
             identity: identity.into(),

@@ -1,142 +1,114 @@
+use std::sync::LazyLock;
 use std::time::Duration;
-
-use walrelay_lsn::Lsn;
-use walrelay_relay::TableName;
 
 use super::*;
 use crate::commands::check::item::Verdict;
-use crate::postgres::{ServerFacts, SlotFacts, SlotRow, Transaction};
+use crate::commands::test_config;
+use crate::postgres::{ServerFacts, SlotRow, Transaction};
 
 const GIB: u64 = 1 << 30;
 
-/// What the checks look at, to be changed by a test.
-struct Fixture {
-    wanted: Wanted,
-    config: Config,
-    facts: Facts,
-    survey: Survey,
+static CONFIG: LazyLock<Config> = LazyLock::new(test_config);
+
+/// A server on which all checks pass.
+fn healthy() -> DatabaseState<'static> {
+    let slot = SlotRow {
+        kind: "logical".into(),
+        plugin: Some("pgoutput".into()),
+        database: Some("app".into()),
+        confirmed: Some(Lsn::new(GIB)),
+        restart: Some(Lsn::new(GIB)),
+        wal_status: Some("reserved".into()),
+        failover: Some(false),
+        ..SlotRow::default()
+    };
+    let facts = Facts {
+        server: ServerFacts {
+            major: 18,
+            wal_level: "logical".into(),
+            database: "app".into(),
+            wal_end: Some(Lsn::new(GIB)),
+            max_slot_wal_keep_size: Some(50 * GIB),
+            ..ServerFacts::default()
+        },
+        tables: vec![(
+            TableName {
+                schema: "public".into(),
+                name: "outbox".into(),
+            },
+            None,
+        )],
+        publication: None,
+        slot: Some(slot),
+    };
+    let survey = Survey::default()
+        .with("server_version", "18.1", "")
+        .with("max_wal_senders", "10", "")
+        .with("max_replication_slots", "10", "")
+        .with("max_wal_size", "1024", "MB")
+        .with("wal_sender_timeout", "60000", "ms")
+        .with("idle_replication_slot_timeout", "0", "s")
+        .with("synchronized_standby_slots", "", "");
+    DatabaseState {
+        config: &CONFIG,
+        wanted: wanted(&CONFIG),
+        facts,
+        survey,
+        moment: Moment::Start {
+            known: None,
+            accept_gap: false,
+        },
+    }
 }
 
-impl Fixture {
-    /// A server on which all is well.
-    fn new() -> Self {
-        let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
-                    [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
-        let config = Config::parse(text, "walrelay.toml", &[], &|_| None).unwrap();
-        let wanted = crate::commands::connect::wanted(&config);
-        let slot = SlotFacts {
-            kind: "logical".into(),
-            plugin: Some("pgoutput".into()),
-            database: Some("app".into()),
-            active_pid: None,
-            confirmed: Some(Lsn::new(GIB)),
-            restart: Some(Lsn::new(GIB)),
-            wal_status: Some("reserved".into()),
-            safe_wal_size: None,
-            invalidated: None,
-            catalog_xmin: None,
-            failover: Some(false),
-        };
-        let facts = Facts {
-            server: ServerFacts {
-                major: 18,
-                wal_level: "logical".into(),
-                database: "app".into(),
-                wal_end: Some(Lsn::new(GIB)),
-                max_slot_wal_keep_size: Some(50 * GIB),
-                ..ServerFacts::default()
-            },
-            tables: vec![(
-                TableName {
-                    schema: "public".into(),
-                    name: "outbox".into(),
-                },
-                None,
-            )],
-            publication: None,
-            slot: Some(slot),
-        };
-        let survey = Survey::default()
-            .with("server_version", "18.1", "")
-            .with("max_wal_senders", "10", "")
-            .with("max_replication_slots", "10", "")
-            .with("max_wal_size", "1024", "MB")
-            .with("wal_sender_timeout", "60000", "ms")
-            .with("idle_replication_slot_timeout", "0", "s")
-            .with("synchronized_standby_slots", "", "");
-        Self {
-            wanted,
-            config,
-            facts,
-            survey,
-        }
-    }
-
-    fn seen(&self) -> Seen<'_> {
-        Seen {
-            wanted: &self.wanted,
-            config: &self.config,
-            facts: &self.facts,
-            survey: &self.survey,
-            moment: Moment::Start {
-                known: None,
-                accept_gap: false,
-            },
-        }
-    }
-
-    fn slot(&mut self) -> &mut SlotFacts {
+impl DatabaseState<'_> {
+    fn slot(&mut self) -> &mut SlotRow {
         self.facts.slot.as_mut().unwrap()
     }
 }
 
-/// The verdict, and that what did not pass has a remedy.
+/// Asserts the verdict of a check, and that the check has a remedy unless it passed.
 #[track_caller]
-fn verdict(check: &Check) -> &'static str {
-    assert_eq!(
-        check.verdict == Verdict::Pass,
-        check.remedy.is_none(),
-        "{check:?}"
-    );
-    check.verdict.name()
+fn expect(check: &Check, verdict: &str) {
+    let passed = check.verdict == Verdict::Pass;
+    assert_eq!(passed, check.remedy.is_none(), "{check:?}");
+    assert_eq!(check.verdict.name(), verdict, "{check:?}");
 }
 
 #[test]
-fn a_server_on_which_all_is_well_passes() {
-    let fixture = Fixture::new();
-    let seen = fixture.seen();
+fn a_healthy_server_passes() {
+    let db = healthy();
     for check in [
-        server::version(&seen),
-        server::logical(&seen),
-        server::replication(&seen, Ok(())),
-        server::walsenders(&seen),
-        server::slot_limit(&seen),
-        server::wal_sender_timeout(&seen),
-        server::keep_size(&seen),
-        server::idle_timeout(&seen),
-        slot::slot(&seen),
-        slot::others(&seen),
-        slot::transactions(&seen),
-        failover::slot(&seen),
-        failover::standby_slots(&seen),
+        server::version(&db),
+        server::logical(&db),
+        server::replication(&db, Ok(())),
+        server::walsenders(&db),
+        server::slot_limit(&db),
+        server::wal_sender_timeout(&db),
+        server::keep_size(&db),
+        server::idle_timeout(&db),
+        slot::slot(&db),
+        slot::other_slots(&db),
+        slot::transactions(&db),
+        failover::slot(&db),
+        failover::standby_slots(&db),
     ] {
-        assert_eq!(verdict(&check), "pass", "{check:?}");
+        expect(&check, "pass");
     }
 }
 
 #[test]
 fn versions() {
-    let mut fixture = Fixture::new();
+    let mut db = healthy();
     for (major, failover, expected) in [
         (13, false, "warn"),
         (14, false, "pass"),
         (16, true, "fail"),
         (17, true, "pass"),
     ] {
-        fixture.facts.server.major = major;
-        fixture.wanted.failover = failover;
-        let check = server::version(&fixture.seen());
-        assert_eq!(verdict(&check), expected, "{check:?}");
+        db.facts.server.major = major;
+        db.wanted.failover = failover;
+        expect(&server::version(&db), expected);
     }
 }
 
@@ -149,87 +121,83 @@ fn clocks() {
         (1.5, 0.1, "warn"),
         (-3600.0, 0.1, "warn"),
     ] {
-        let check = server::clock(difference, within);
-        assert_eq!(verdict(&check), expected, "{check:?}");
+        expect(&server::clock((difference, within)), expected);
     }
-    assert!(server::clock(-2.0, 0.0).finding.contains("behind"));
+    assert!(server::clock((-2.0, 0.0)).finding.contains("behind"));
 }
 
 #[test]
-fn limits_matter_to_who_needs_room() {
-    let mut fixture = Fixture::new();
-    fixture.survey.walsenders = 10;
-    assert_eq!(verdict(&server::walsenders(&fixture.seen())), "fail");
-    fixture.slot().active_pid = Some(1);
-    assert_eq!(verdict(&server::walsenders(&fixture.seen())), "warn");
-    fixture.survey.slots = vec![SlotRow::default(); 10];
-    assert_eq!(verdict(&server::slot_limit(&fixture.seen())), "pass");
-    fixture.facts.slot = None;
-    assert_eq!(verdict(&server::slot_limit(&fixture.seen())), "fail");
+fn limits_fail_only_if_the_relay_needs_room() {
+    let mut db = healthy();
+    db.survey.walsenders = 10;
+    expect(&server::walsenders(&db), "fail");
+    db.slot().active_pid = Some(1);
+    expect(&server::walsenders(&db), "warn");
+    db.survey.slots = vec![SlotRow::default(); 10];
+    expect(&server::slot_limit(&db), "pass");
+    db.facts.slot = None;
+    expect(&server::slot_limit(&db), "fail");
 }
 
 #[test]
 fn limits_of_wal() {
-    let mut fixture = Fixture::new();
+    let mut db = healthy();
     for (limit, expected) in [(None, "warn"), (Some(GIB - 1), "warn"), (Some(GIB), "pass")] {
-        fixture.facts.server.max_slot_wal_keep_size = limit;
-        let check = server::keep_size(&fixture.seen());
-        assert_eq!(verdict(&check), expected, "{check:?}");
+        db.facts.server.max_slot_wal_keep_size = limit;
+        expect(&server::keep_size(&db), expected);
     }
-    fixture.config.source.wal_sender_timeout = Duration::from_secs(61);
-    assert_eq!(
-        verdict(&server::wal_sender_timeout(&fixture.seen())),
-        "warn"
-    );
+    let mut config = CONFIG.clone();
+    config.source.wal_sender_timeout = Duration::from_secs(61);
+    db.config = &config;
+    expect(&server::wal_sender_timeout(&db), "warn");
 }
 
 #[test]
-fn open_transactions_are_long_sooner_where_they_are_waited_for() {
-    let mut fixture = Fixture::new();
+fn open_transactions_are_reported_sooner_if_waited_for() {
+    let mut db = healthy();
     let of = |seconds| Transaction { pid: 7, seconds };
-    fixture.survey.transactions = vec![of(Some(10))];
-    assert_eq!(verdict(&slot::transactions(&fixture.seen())), "pass");
-    // The slot has to be created, which waits for them.
-    let slot = fixture.facts.slot.take();
-    assert_eq!(verdict(&slot::transactions(&fixture.seen())), "warn");
-    fixture.facts.slot = slot;
-    fixture.survey.transactions = vec![of(Some(60))];
-    let check = slot::transactions(&fixture.seen());
-    assert_eq!(verdict(&check), "warn");
+    db.survey.transactions = vec![of(Some(10))];
+    expect(&slot::transactions(&db), "pass");
+    // The creation of the slot waits for transactions.
+    let slot = db.facts.slot.take();
+    expect(&slot::transactions(&db), "warn");
+    db.facts.slot = slot;
+    db.survey.transactions = vec![of(Some(60))];
+    let check = slot::transactions(&db);
+    expect(&check, "warn");
     assert!(check.remedy.unwrap().contains("pg_terminate_backend(7)"));
-    fixture.survey.transactions = vec![of(None)];
-    let check = slot::transactions(&fixture.seen());
+    db.survey.transactions = vec![of(None)];
+    let check = slot::transactions(&db);
     assert!(check.remedy.unwrap().contains("GRANT pg_read_all_stats"));
 }
 
 #[test]
 fn a_failover_slot_needs_standbys_that_read() {
-    let mut fixture = Fixture::new();
+    let mut db = healthy();
     let standby = SlotRow {
         name: "standby".into(),
         ..SlotRow::default()
     };
-    fixture.survey.slots = vec![standby.clone()];
+    db.survey.slots = vec![standby.clone()];
     // A standby streams, and has no copy of the slot.
-    assert_eq!(verdict(&failover::slot(&fixture.seen())), "warn");
-    fixture.wanted.failover = true;
-    assert_eq!(verdict(&failover::slot(&fixture.seen())), "warn");
-    fixture.slot().failover = Some(true);
-    assert_eq!(verdict(&failover::slot(&fixture.seen())), "pass");
-    let check = failover::standby_slots(&fixture.seen());
-    assert_eq!(verdict(&check), "warn");
+    expect(&failover::slot(&db), "warn");
+    db.wanted.failover = true;
+    expect(&failover::slot(&db), "warn");
+    db.slot().failover = Some(true);
+    expect(&failover::slot(&db), "pass");
+    let check = failover::standby_slots(&db);
+    expect(&check, "warn");
     assert!(check.remedy.unwrap().contains("= 'standby'"));
     for (setting, active_pid, expected) in [
         ("standby", None, "fail"),
         ("standby", Some(7), "pass"),
         ("\"standby\", other", Some(7), "fail"),
     ] {
-        fixture.survey.slots[0].active_pid = active_pid;
-        let survey = std::mem::take(&mut fixture.survey);
-        fixture.survey = survey.with("synchronized_standby_slots", setting, "");
-        let check = failover::standby_slots(&fixture.seen());
-        assert_eq!(verdict(&check), expected, "{check:?}");
+        db.survey.slots[0].active_pid = active_pid;
+        let survey = std::mem::take(&mut db.survey);
+        db.survey = survey.with("synchronized_standby_slots", setting, "");
+        expect(&failover::standby_slots(&db), expected);
     }
     // No standby is named in the URL.
-    assert_eq!(verdict(&failover::copies(&fixture.seen(), &[])[0]), "warn");
+    expect(&failover::copies(&db, &[])[0], "warn");
 }

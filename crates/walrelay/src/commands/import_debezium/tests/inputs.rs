@@ -1,4 +1,4 @@
-//! Both kinds of input, settings that occur twice, and inputs that are broken.
+//! Both kinds of input, repeated settings, and broken inputs.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn a_connector_of_kafka_connect() {
         Line("publication = \"dbz_publication\""),
     ];
     connect(
-        &[("slot.name", GONE), ("publication.name", GONE)],
+        &[("slot.name", REMOVED), ("publication.name", REMOVED)],
         &defaults,
     );
 }
@@ -117,7 +117,7 @@ fn a_value_that_walrelay_refuses_is_not_supported() {
 }
 
 #[test]
-fn what_needs_no_equivalent_says_why() {
+fn settings_without_effect_are_explained() {
     let settings = [
         ("heartbeat.interval.ms", "10000"),
         ("heartbeat.action.query", "UPDATE hb SET at = now()"),
@@ -163,7 +163,7 @@ fn what_needs_no_equivalent_says_why() {
 }
 
 #[test]
-fn what_is_written_expands_to_what_was_meant() {
+fn written_values_expand_to_the_original() {
     for text in [
         "",
         "plain",
@@ -189,7 +189,7 @@ fn what_is_written_expands_to_what_was_meant() {
     }
 }
 
-/// Inputs that nobody meant: each that can be read keeps the invariants, and none panics.
+/// Random changes to inputs: none panics, and those that can be parsed keep the invariants.
 #[test]
 fn broken_inputs_are_imported_or_refused() {
     let mut random = fastrand::Rng::with_seed(6);
@@ -226,7 +226,7 @@ fn broken_inputs_are_imported_or_refused() {
                 }
             }
         }
-        // A password that is broken up may be anywhere, and is none any more.
+        // A change may split the password, and its parts may appear in the report: remove it.
         let text = String::from_utf8_lossy(&bytes).replace("hunter2", "other");
         if Input::parse(&text, None).is_ok() {
             import(&text, None, &[], false);

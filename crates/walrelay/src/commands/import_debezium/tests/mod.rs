@@ -1,4 +1,4 @@
-//! What is taken over, by inputs of both kinds. Every input is held against the same invariants.
+//! Tests of the import, with inputs of both kinds. The same invariants are checked for every input.
 
 use walrelay_debezium_import::{Outcome, Row};
 
@@ -51,7 +51,7 @@ debezium.sink.type=kafka
 debezium.sink.kafka.producer.bootstrap.servers=broker:9092
 ";
 
-/// Imports, and holds what came of it against what is always so.
+/// Imports the input, and checks the invariants of every import.
 fn import(text: &str, worker: Option<&str>, tables: &[&str], with_secrets: bool) -> Imported {
     let input = Input::parse(text, worker).unwrap();
     let keys: Vec<String> = input.keys().map(str::to_owned).collect();
@@ -91,13 +91,13 @@ fn import(text: &str, worker: Option<&str>, tables: &[&str], with_secrets: bool)
         };
         let read = Config::parse(toml, "walrelay.toml", &[], &env);
         assert!(read.is_ok(), "{}\n{toml}", read.unwrap_err());
-        claims(&imported);
+        check_destinations(&imported);
     }
     imported
 }
 
-/// What the report says was taken over stands there.
-fn claims(imported: &Imported) {
+/// Checks that the configuration has each key that the report names as a destination.
+fn check_destinations(imported: &Imported) {
     let table: toml::Table = imported.toml.parse().unwrap();
     for row in &imported.report.rows {
         let Outcome::TakenOver { to, .. } = &row.outcome else {
@@ -129,21 +129,23 @@ fn claims(imported: &Imported) {
     }
 }
 
-/// What a case expects. Texts are parts of what the report says.
+/// An expectation of a case. A setting comes with a part of the report's text about it.
 enum Expect {
-    /// A line of the configuration, without its comment.
+    /// The configuration has this line, regardless of its comment.
     Line(&'static str),
-    /// The setting went into this key.
+    /// The setting was taken over into this key.
     Taken(&'static str, &'static str),
+    /// The setting has no effect.
     NoEffect(&'static str, &'static str),
+    /// The setting is not supported, and the configuration is written without it.
     Unsupported(&'static str, &'static str),
-    /// Not supported, and so nothing is written without `--partial`.
+    /// The setting is not supported, and nothing is written without `--partial`.
     Breaks(&'static str, &'static str),
-    /// Nothing is written at all.
+    /// Nothing is written, also with `--partial`.
     Fatal(&'static str),
-    /// What the urgent notes are about.
+    /// The urgent notes are about these settings.
     Urgent(&'static [&'static str]),
-    /// Everything is supported, and the configuration is written.
+    /// Every setting is supported, and the configuration is written.
     Supported,
 }
 
@@ -207,8 +209,8 @@ fn expect(imported: &Imported, expected: &[Expect]) {
     }
 }
 
-/// The value of a setting that [`CONNECT`] has and a case has not.
-const GONE: &str = "\0";
+/// The value that removes a setting of [`CONNECT`] in a case.
+const REMOVED: &str = "\0";
 
 /// [`CONNECT`] with other settings.
 fn connector(changes: &[(&str, &str)]) -> String {
@@ -216,7 +218,7 @@ fn connector(changes: &[(&str, &str)]) -> String {
     let config = json["config"].as_object_mut().unwrap();
     for (key, value) in changes {
         match *value {
-            GONE => config.remove(*key),
+            REMOVED => config.remove(*key),
             value => config.insert((*key).to_owned(), value.into()),
         };
     }

@@ -67,18 +67,18 @@ fn encryption_of_postgres() {
 }
 
 #[test]
-fn what_the_input_lacks_comes_from_the_environment() {
-    let gone = [
-        ("database.hostname", GONE),
-        ("producer.override.bootstrap.servers", GONE),
+fn missing_settings_come_from_the_environment() {
+    let without = [
+        ("database.hostname", REMOVED),
+        ("producer.override.bootstrap.servers", REMOVED),
     ];
     let expected = [
         Line("url = \"postgres://cdc:${PGPASSWORD}@${DATABASE_HOSTNAME}:5433/app\""),
         Line("\"bootstrap.servers\" = \"${KAFKA_BOOTSTRAP_SERVERS}\""),
         Urgent(&["database.hostname", "bootstrap.servers"]),
     ];
-    connect(&gone, &expected);
-    // Debezium Server finds it under this name too.
+    connect(&without, &expected);
+    // Debezium Server reads the setting from this variable, too.
     let text = SERVER.replace("debezium.source.database.hostname=db\n", "");
     let toml = import(&text, None, &[], false).toml;
     assert!(
@@ -92,7 +92,7 @@ fn tables_are_named_or_asked_for() {
     let expected = Line("tables = [\"public.outbox\", \"app.\\\"Events\\\"\"]");
     let list = "public\\.outbox, app.Events";
     connect(&[("table.include.list", list)], &[expected]);
-    for list in ["public\\.outbox.*", "", GONE] {
+    for list in ["public\\.outbox.*", "", REMOVED] {
         let text = connector(&[("table.include.list", list)]);
         expect(&import(&text, None, &[], false), &[Fatal("--table")]);
         let with = import(&text, None, &["app.outbox"], false);
@@ -106,7 +106,7 @@ fn tables_are_named_or_asked_for() {
 #[test]
 fn slots_and_publications_that_cannot_be_taken_over_are_explained() {
     const MODE: &str = "publication.autocreate.mode";
-    let unset = [("plugin.name", GONE), (MODE, GONE)];
+    let unset = [("plugin.name", REMOVED), (MODE, REMOVED)];
     connect(&unset, &[Urgent(&["plugin.name", MODE])]);
     let settings = [
         ("plugin.name", "decoderbufs"),
@@ -138,7 +138,7 @@ fn snapshots_are_taken_over_where_they_mean_the_same() {
         ("recovery", Unsupported(MODE, "initial or unsent")),
     ] {
         let imported = connect(&[(MODE, mode)], &[expected]);
-        // Whatever Debezium did at its start: a slot that is gone stops the relay.
+        // Whatever the mode, the relay must stop if the slot is missing.
         expect(&imported, &[Line("create = false")]);
         assert!(!imported.toml.contains("snapshot = \"initial\""), "{mode}");
     }

@@ -6,7 +6,7 @@ use super::*;
 fn without_a_router_of_its_own_there_is_nothing_to_import() {
     let no_router = "no transform is the outbox event router";
     for (key, value, words) in [
-        ("transforms", GONE, no_router),
+        ("transforms", REMOVED, no_router),
         (
             "transforms.outbox.type",
             "io.debezium.transforms.ExtractNewRecordState",
@@ -17,7 +17,7 @@ fn without_a_router_of_its_own_there_is_nothing_to_import() {
             "io.debezium.connector.mysql.MySqlConnector",
             "connector.class",
         ),
-        ("connector.class", GONE, "connector.class is missing"),
+        ("connector.class", REMOVED, "connector.class is missing"),
     ] {
         connect(&[(key, value)], &[Fatal(words)]);
     }
@@ -66,7 +66,7 @@ fn a_router_behind_something_else_is_refused() {
 #[test]
 fn converters_of_the_worker_are_not_guessed_in_silence() {
     const STRING: &str = "org.apache.kafka.connect.storage.StringConverter";
-    let without = [("key.converter", GONE), ("value.converter", GONE)];
+    let without = [("key.converter", REMOVED), ("value.converter", REMOVED)];
     connect(&without, &[Urgent(&["key.converter", "value.converter"])]);
     let worker = format!(
         "bootstrap.servers=w:9092\nkey.converter={STRING}\nkey.converter.schemas.enable=false\n\
@@ -74,9 +74,9 @@ fn converters_of_the_worker_are_not_guessed_in_silence() {
          producer.override.x=1\n"
     );
     let text = connector(&[
-        ("key.converter", GONE),
+        ("key.converter", REMOVED),
         ("key.converter.schemas.enable", "true"),
-        ("producer.override.bootstrap.servers", GONE),
+        ("producer.override.bootstrap.servers", REMOVED),
     ]);
     let imported = import(&text, Some(&worker), &[], false);
     let expected = [
@@ -108,9 +108,9 @@ fn foreign_converters_are_refused_by_name() {
     server("debezium.format.value=avro\n", &[Breaks(format, "avro")]);
 }
 
-/// Options of the router, of what shapes values, and of converters go through by their own names.
+/// Options of the router, of transforms of values and of converters keep their names.
 #[test]
-fn all_that_shapes_records_goes_through() {
+fn settings_that_shape_records_are_taken_over() {
     let json = "org.apache.kafka.connect.json.JsonConverter";
     let settings = [
         ("transforms.outbox.table.expand.json.payload", "true"),
@@ -121,7 +121,7 @@ fn all_that_shapes_records_goes_through() {
             "transforms.outbox.table.fields.additional.placement",
             "type:header:eventType,p:partition",
         ),
-        ("extended.headers.enabled", GONE),
+        ("extended.headers.enabled", REMOVED),
         ("decimal.handling.mode", "string"),
         ("binary.handling.mode", "bytes"),
         ("money.fraction.digits", "3"),

@@ -1,10 +1,10 @@
-//! The servers, the outbox, and the relay as a process.
+//! The harness of the benchmark: the servers, the outbox, and the relay as a process.
 
 use std::cell::Cell;
 use std::env;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use futures_executor::block_on;
 use rdkafka::ClientConfig;
@@ -13,60 +13,62 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde::Serialize;
 use tempfile::TempDir;
 use tokio_postgres::{Error, Row, Statement};
-use walrelay_lab::servers::{ChildGuard, Postgres};
+use walrelay_lab::servers::Postgres;
 use walrelay_lab::{load, proc};
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Authority, Db, Kafka, eventually, eventually_some, servers};
+use walrelay_testkit::{
+    Authority, Db, Kafka, PATIENCE, Program, eventually, eventually_some, servers,
+};
 
-use crate::running::{self, PATIENCE, Running};
+use crate::programs;
 
-/// The table of the ordinary load. Its publication has the same name.
+/// Table of the ordinary load. Its publication has the same name.
 pub(crate) const OUTBOX: &str = "outbox";
 pub(crate) const PARTITIONS: i32 = 8;
-/// The first records of each partition have no id, and values of this size: more than the broker's
+/// Warm-up records of each partition. They have no id, and values larger than the broker's
 /// `index.interval.bytes`.
-pub(crate) const BREAK_IN_RECORDS: i64 = 2;
-const BREAK_IN_BYTES: usize = 5_000;
-/// The name by which the server's certificates go.
+pub(crate) const WARM_UP_RECORDS: i64 = 2;
+const WARM_UP_BYTES: usize = 5_000;
+/// Host name in the server certificates.
 const HOST: &str = "localhost";
 
-/// Orders that are made before, so that writing them on a schedule costs the server little.
+/// Orders that are prepared in a table, so that writing them on a schedule costs the server little.
 const POOL: i64 = 10_000;
-/// Rows of a transaction of them.
-const MOST: i64 = 1_000;
+/// Most rows of a transaction that writes such orders.
+const MAX_ROWS: i64 = 1_000;
 const COLUMNS: &str = "(aggregatetype, aggregateid, type, payload)";
-/// A common value: an order, some 270 bytes of jsonb.
+/// A common value: an order of some 270 bytes of jsonb.
 const ORDER: &str = "jsonb_build_object(\
       'orderId', n, 'customer', 'customer-' || n % 10000, 'currency', 'EUR', \
       'total', (n * 37 % 100000) / 100.0, 'reference', md5(n::text), 'address', \
       jsonb_build_object('street', 'Long Lane ' || n % 300, 'city', 'Springfield', 'zip', '04711'), \
       'note', 'at the door ' || left(md5((n + 1)::text), 22))";
 
-pub(crate) struct Rig {
+pub(crate) struct Harness {
     pub(crate) postgres: Postgres,
     pub(crate) kafka: Kafka,
     pub(crate) db: Db,
     pub(crate) binary: PathBuf,
-    /// An earlier walrelay, to be measured beside it.
+    /// An earlier walrelay, measured beside `binary`.
     pub(crate) baseline: Option<PathBuf>,
     /// Whether Debezium Server takes part.
     pub(crate) peers: bool,
     pub(crate) recvlogical: PathBuf,
-    /// This program.
-    pub(crate) own: PathBuf,
-    /// Held, so that the end offsets do not cost a connection each.
+    /// Path of this program.
+    pub(crate) bench_program: PathBuf,
+    /// Kept open, so that reading end offsets opens no connection each time.
     offsets: BaseConsumer,
     dir: TempDir,
-    files: Cell<u32>,
+    logs: Cell<u32>,
 }
 
-/// What is written.
+/// What is written to the outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Load {
     pub(crate) rows: u64,
     pub(crate) topics: u32,
     pub(crate) partitions: i32,
-    /// Of the payload; `None` is an order of some 270.
+    /// Bytes of the payload; `None` is an order of some 270 bytes.
     pub(crate) bytes: Option<u32>,
 }
 
@@ -80,7 +82,7 @@ impl Load {
         }
     }
 
-    /// A row over its number `n`.
+    /// The SELECT of a row, over its number `n`.
     fn row(&self) -> String {
         let kind = if self.topics == 1 {
             "'order'".to_owned()
@@ -97,7 +99,7 @@ impl Load {
         format!("SELECT {kind}, 'customer-' || n % 10000, 'OrderPlaced', {payload}")
     }
 
-    /// The topics that its records go to.
+    /// Topics that the records of this load go to.
     pub(crate) fn topics(&self, prefix: &str) -> Vec<String> {
         if self.topics == 1 {
             return vec![format!("{prefix}order")];
@@ -107,24 +109,24 @@ impl Load {
     }
 }
 
-/// What the contenders drain.
+/// A backlog that the contenders drain.
 pub(crate) struct Backlog {
     pub(crate) load: Load,
-    /// And publication.
+    /// Name of the table and of its publication.
     pub(crate) table: String,
-    /// The slot that stands before it: never read itself, copied for each run.
+    /// Slot before the backlog. It is never read itself but copied for each run.
     pub(crate) kept: String,
-    /// Where the first half of the rows ends.
+    /// Position at which the first half of the rows ends.
     pub(crate) half: Lsn,
     pub(crate) end: Lsn,
     pub(crate) wal_bytes: i64,
-    /// Of the payload's text, on average.
+    /// Average bytes of the payload's text.
     pub(crate) payload_bytes: f64,
-    /// The first row's number, and the last one's.
+    /// `seq` of the first row and of the last.
     pub(crate) numbers: (i64, i64),
 }
 
-/// A table for rows, with a publication of the same name.
+/// Creates an outbox table and a publication of the same name.
 fn create_outbox(db: &Db, name: &str) {
     db.batch(&format!(
         "CREATE TABLE {name} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
@@ -135,29 +137,29 @@ fn create_outbox(db: &Db, name: &str) {
     ));
 }
 
-/// How a relay is started.
+/// What a relay's configuration contains.
 pub(crate) struct RelayConfig<'a> {
     pub(crate) url: &'a str,
-    /// And publication.
+    /// Name of the table and of its publication.
     pub(crate) table: &'a str,
     pub(crate) slot: &'a str,
-    /// Of the topics.
+    /// Prefix of the topics.
     pub(crate) prefix: &'a str,
-    /// Encrypted to the broker.
+    /// Whether the connection to the broker uses TLS.
     pub(crate) tls: bool,
 }
 
-impl Rig {
+impl Harness {
     pub(crate) fn start(peers: bool) -> Self {
-        let binary = running::binary();
-        let baseline = running::baseline();
+        let binary = programs::binary();
+        let baseline = programs::baseline();
         let programs = servers::binaries(15);
-        let recvlogical = running::recvlogical(&programs);
+        let recvlogical = programs::recvlogical(&programs);
         let authority = Authority::new("benchmark");
         let issued = authority.server(HOST);
         let postgres = Postgres::builder()
             .binaries(programs)
-            // What happens by time would fall into one run and not into another.
+            // Turn off what happens by time: it would fall into one run and not into another.
             .setting("autovacuum", "off")
             .setting("checkpoint_timeout", "1h")
             .setting("max_wal_size", "16GB")
@@ -187,7 +189,7 @@ impl Rig {
         db.batch(&format!(
             "CREATE TABLE pool (n bigint PRIMARY KEY, key text NOT NULL, payload jsonb NOT NULL); \
              INSERT INTO pool SELECT n, 'customer-' || n % {POOL}, {ORDER} \
-             FROM generate_series(0, {POOL} + {MOST} - 1) n; ANALYZE pool"
+             FROM generate_series(0, {POOL} + {MAX_ROWS} - 1) n; ANALYZE pool"
         ));
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", kafka.bootstrap_servers());
@@ -201,46 +203,44 @@ impl Rig {
             baseline,
             peers,
             recvlogical,
-            own: env::current_exe().expect("this program has a path"),
+            bench_program: env::current_exe().expect("this program has a path"),
             offsets: client.create().expect("a consumer can be made"),
             dir,
-            files: Cell::new(0),
+            logs: Cell::new(0),
         }
     }
 
-    /// A URL by TCP, in the clear.
+    /// URL for TCP without TLS.
     pub(crate) fn tcp(&self) -> String {
-        let url = self.postgres.url_tcp().expect("the server listens at TCP");
-        format!("{url}?sslmode=disable")
+        format!("{}?sslmode=disable", self.postgres.url_tcp())
     }
 
-    /// A URL by TCP, encrypted and verified.
+    /// URL for TCP with TLS and verification of the certificate.
     pub(crate) fn tls(&self) -> String {
-        let url = self.postgres.url_tcp().expect("the server listens at TCP");
-        let url = url.replace("127.0.0.1", HOST);
-        let ca = self.dir.path().join("ca.pem");
+        let url = self.postgres.url_tcp().replace("127.0.0.1", HOST);
+        let ca = self.file("ca.pem");
         format!(
             "{url}?hostaddr=127.0.0.1&sslmode=verify-full&sslrootcert={}",
             ca.display()
         )
     }
 
-    /// A file of this run.
+    /// Path of a file in the directory of this benchmark.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Writes a backlog into a table, which is made if it is not [`OUTBOX`], behind a slot of its own, and
-    /// brings all of it to disk.
+    /// Writes a backlog into a table behind a slot of its own, and flushes all of it to disk.
+    /// Creates the table unless it is [`OUTBOX`].
     pub(crate) fn backlog(&self, table: &str, load: Load) -> Backlog {
         if table != OUTBOX {
             create_outbox(&self.db, table);
         }
         let kept = format!("{table}_kept");
         self.slot_at_end(&kept);
-        let begin = self.wal_end();
-        let first = self.rows_numbered(table) + 1;
-        // The load itself is not measured, so its commits need not wait for the disk one by one.
+        let begin = self.db.insert_lsn();
+        let first = self.last_seq(table) + 1;
+        // Writing the load is not measured, so its commits need not wait for the disk.
         self.db.batch("SET synchronous_commit = off");
         let insert = format!("INSERT INTO {table} {COLUMNS} {}", load.row());
         let half = load.rows / 2;
@@ -248,7 +248,7 @@ impl Rig {
             for (_, sql) in load::backlog(&insert, numbers) {
                 self.db.batch(&sql);
             }
-            self.wal_end()
+            self.db.insert_lsn()
         };
         let half_at = fill(0..half);
         let end = fill(half..load.rows);
@@ -275,10 +275,16 @@ impl Rig {
         }
     }
 
-    /// What [`put`](Self::put) executes: rows like those of the backlog, with their number as type. If they
-    /// are to be `told`, it gives id, key and payload of each.
-    pub(crate) fn prepare_put(db: &Db, table: &str, kind: &str, told: bool) -> Statement {
-        let returning = if told {
+    /// Prepares the statement for [`insert_rows`](Self::insert_rows): rows like those of the
+    /// backlog, with their number as type. With `returning` it returns id, key and payload of each
+    /// row.
+    pub(crate) fn prepare_insert(
+        db: &Db,
+        table: &str,
+        kind: &str,
+        returning_rows: bool,
+    ) -> Statement {
+        let returning = if returning_rows {
             "RETURNING id::text, aggregateid::text, payload::text"
         } else {
             ""
@@ -291,13 +297,19 @@ impl Rig {
         block_on(db.client().prepare(&sql)).expect("a row can be written")
     }
 
-    /// Commits so many rows in one transaction, [`MOST`] at the most.
-    pub(crate) fn put(db: &Db, put: &Statement, first: i64, rows: i64) -> Result<Vec<Row>, Error> {
-        assert!(rows <= MOST, "{rows} rows");
-        block_on(db.client().query(put, &[&first, &rows]))
+    /// Commits `rows` rows in one transaction, at most [`MAX_ROWS`].
+    pub(crate) fn insert_rows(
+        db: &Db,
+        statement: &Statement,
+        first: i64,
+        rows: i64,
+    ) -> Result<Vec<Row>, Error> {
+        assert!(rows <= MAX_ROWS, "{rows} rows");
+        block_on(db.client().query(statement, &[&first, &rows]))
     }
 
-    /// A fresh copy of the backlog for a relay that polls, as an outbox is that was vacuumed.
+    /// Copies the backlog into the table of a polling relay, which is then in the state of an
+    /// outbox after VACUUM.
     pub(crate) fn fill_polled(&self, backlog: &Backlog) {
         self.empty_polled();
         let (first, last) = backlog.numbers;
@@ -311,19 +323,19 @@ impl Rig {
         self.db.batch("CHECKPOINT");
     }
 
-    /// The table of a relay that polls, as new.
+    /// Empties the table of a polling relay.
     pub(crate) fn empty_polled(&self) {
         self.db.batch("TRUNCATE polled");
     }
 
-    /// The greatest number of a row so far.
-    pub(crate) fn rows_numbered(&self, table: &str) -> i64 {
+    /// The greatest `seq` so far.
+    pub(crate) fn last_seq(&self, table: &str) -> i64 {
         let sql = format!("SELECT coalesce(max(seq), 0) FROM {table}");
-        self.db.query(&sql, &[])[0].get(0)
+        self.db.value(&sql)
     }
 
-    /// Ids, numbers by [`put`](Self::put), and times of commit in microseconds since 1970, of the rows
-    /// after `first`.
+    /// Ids, numbers by [`insert_rows`](Self::insert_rows), and commit times in microseconds since
+    /// 1970 of the rows after `first`.
     pub(crate) fn commit_times(&self, table: &str, first: i64) -> Vec<(String, i64, i64)> {
         let sql = format!(
             "SELECT id::text, type::int8, \
@@ -336,13 +348,7 @@ impl Rig {
             .collect()
     }
 
-    /// Where the WAL ends that was written so far.
-    pub(crate) fn wal_end(&self) -> Lsn {
-        let text = self.db.text("SELECT pg_current_wal_insert_lsn()::text");
-        text.expect("a primary has WAL").parse().expect("an LSN")
-    }
-
-    /// A new slot that stands before the backlog.
+    /// Creates a slot that begins before the backlog.
     pub(crate) fn slot_before(&self, backlog: &Backlog, name: &str) {
         self.db.query(
             "SELECT 1 FROM pg_copy_logical_replication_slot($1, $2)",
@@ -350,7 +356,7 @@ impl Rig {
         );
     }
 
-    /// A new slot that stands behind everything.
+    /// Creates a slot at the end of the WAL.
     pub(crate) fn slot_at_end(&self, name: &str) {
         self.db.query(
             "SELECT 1 FROM pg_create_logical_replication_slot($1, 'pgoutput')",
@@ -358,34 +364,34 @@ impl Rig {
         );
     }
 
-    /// Removes a slot when its reader has gone.
+    /// Drops a slot as soon as its reader has gone.
     pub(crate) fn drop_slot(&self, name: &str) {
         let drop = "SELECT pg_drop_replication_slot($1)";
         eventually(PATIENCE, || self.db.try_query(drop, &[&name]).is_ok());
     }
 
-    /// Creates the topics that a run's records go to and breaks them in, so that neither is measured. The
-    /// broker's clock says when a record was appended. Gives the number of records in them.
+    /// Creates the topics of a run and warms up their partitions, so that neither is measured. The
+    /// broker's clock gives the timestamps. Returns the number of records in the topics.
     pub(crate) fn create_topics(&self, topics: &[String], partitions: i32) -> u64 {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         let stamped = [("message.timestamp.type", "LogAppendTime")];
         self.kafka.create_topics(&names, partitions, &stamped);
-        self.break_in(topics, partitions)
+        self.warm_up_partitions(topics, partitions)
     }
 
-    /// Writes to each partition until the broker makes an entry in its indices. Making their pages costs
-    /// some 50 ms of CPU a partition, once in the life of a segment, whoever sends.
+    /// Writes to each partition until the broker makes an entry in its index files. Allocating
+    /// their pages costs some 50 ms of CPU per partition, once per segment, whoever sends.
     #[expect(
         clippy::disallowed_methods,
         reason = "all or nothing is what is waited for"
     )]
-    fn break_in(&self, topics: &[String], partitions: i32) -> u64 {
+    fn warm_up_partitions(&self, topics: &[String], partitions: i32) -> u64 {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.kafka.bootstrap_servers());
         let producer: BaseProducer = config.create().expect("a producer");
-        let value = vec![b'x'; BREAK_IN_BYTES];
-        // The entry is made by the append that comes after `index.interval.bytes`.
-        for _ in 0..BREAK_IN_RECORDS {
+        let value = vec![b'x'; WARM_UP_BYTES];
+        // The broker makes the entry at the first append after `index.interval.bytes`.
+        for _ in 0..WARM_UP_RECORDS {
             for topic in topics {
                 for partition in 0..partitions {
                     let record = BaseRecord::<(), [u8]>::to(topic).partition(partition);
@@ -396,16 +402,16 @@ impl Rig {
             producer.flush(PATIENCE).expect("records are delivered");
         }
         let partitions = u64::from(partitions.unsigned_abs());
-        topics.len() as u64 * partitions * BREAK_IN_RECORDS as u64
+        topics.len() as u64 * partitions * WARM_UP_RECORDS as u64
     }
 
-    /// Removes them, and what is in them from the disk.
+    /// Deletes the topics and their files on disk.
     pub(crate) fn delete_topics(&self, topics: &[String]) {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         self.kafka.delete_topics(&names);
     }
 
-    /// Records in a topic, by the broker's word.
+    /// Number of records in a topic, by the broker's offsets.
     pub(crate) fn records(&self, topic: &str) -> u64 {
         let of = |partition| {
             eventually_some(PATIENCE, || {
@@ -416,26 +422,26 @@ impl Rig {
         (0..PARTITIONS).map(of).sum::<i64>().unsigned_abs()
     }
 
-    /// Starts `walrelay run` of this binary with its defaults, and returns when it streams.
+    /// Starts `walrelay run` of this binary with its defaults; returns when it streams.
     pub(crate) fn relay(
         &self,
         binary: &Path,
         config: &RelayConfig<'_>,
         arguments: &[&str],
-    ) -> Running {
+    ) -> Program {
         let path = self.relay_config(config);
         let mut args = vec!["run".to_owned(), format!("--config={}", path.display())];
         args.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self.spawn(binary, &args, "\"streaming\"")
     }
 
-    /// Seconds of CPU of the broker so far.
+    /// CPU seconds of the broker so far.
     pub(crate) fn broker_cpu(&self) -> f64 {
         let pid = self.kafka.pid().expect("the broker runs");
         proc::cpu(pid).expect("the broker runs")
     }
 
-    /// A configuration with nothing in it that is not needed.
+    /// Writes a minimal configuration file.
     pub(crate) fn relay_config(&self, config: &RelayConfig<'_>) -> PathBuf {
         let RelayConfig {
             url,
@@ -445,7 +451,7 @@ impl Rig {
             tls,
         } = config;
         let (brokers, encryption) = if *tls {
-            let ca = self.dir.path().join("ca.pem");
+            let ca = self.file("ca.pem");
             let lines = format!(
                 "\"security.protocol\" = \"SSL\"\n\"ssl.ca.location\" = \"{}\"\n\
                  \"broker.address.family\" = \"v4\"\n",
@@ -462,30 +468,24 @@ impl Rig {
              [sink.kafka]\n\"bootstrap.servers\" = \"{brokers}\"\n{encryption}\n\
              [log]\nformat = \"json\"\n"
         );
-        let path = self.dir.path().join(format!("{slot}.toml"));
+        let path = self.file(&format!("{slot}.toml"));
         fs::write(&path, config).expect("the configuration is written");
         path
     }
 
-    /// Starts a program and returns when its log has these words.
-    pub(crate) fn spawn(&self, program: &Path, args: &[String], words: &str) -> Running {
+    /// Starts a program; returns when its log contains `words`.
+    pub(crate) fn spawn(&self, program: &Path, args: &[String], words: &str) -> Program {
         let mut command = Command::new(program);
         command.args(args);
-        let mut running = self.start_program(&mut command);
-        running.until_said(words);
+        let running = self.start_program(&mut command);
+        running.says(words);
         running
     }
 
-    /// Starts a command; what it says goes to a log.
-    pub(crate) fn start_program(&self, command: &mut Command) -> Running {
-        self.files.set(self.files.get() + 1);
-        let log = self.dir.path().join(format!("{}.log", self.files.get()));
-        let file = File::create(&log).expect("a log file");
-        let both = file.try_clone().expect("a second handle");
-        command.stdin(Stdio::null()).stdout(both).stderr(file);
-        let child = ChildGuard::spawn(command).unwrap_or_else(|error| {
-            panic!("{} cannot be run: {error}", command.get_program().display())
-        });
-        Running::new(child, log)
+    /// Starts a command with its output in a log file.
+    pub(crate) fn start_program(&self, command: &mut Command) -> Program {
+        self.logs.set(self.logs.get() + 1);
+        let log = self.file(&format!("{}.log", self.logs.get()));
+        Program::spawn(command, &log)
     }
 }

@@ -1,39 +1,38 @@
+//! `walrelay dlq list` and `dlq show`: read dead letters.
+
 use std::io::{self, Write};
 
 use walrelay_kafka_sink::dlq::{DlqRecord, Listed};
 
-use super::filter::Filter;
-use super::render::{Columns, Fields, Table, describe, line, status};
-use super::{DlqTopic, Ended, Env, note, note_foreign, output, show_each};
+use super::render::{Columns, DlqTable, Fields, describe, json_line, status};
+use super::{CommandResult, DlqTopic, Env, print_foreign, print_notice, show_each, write_failed};
 use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
-use crate::failures;
+use crate::failures::dead_letters;
 
 /// `walrelay dlq list`.
-pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
+pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
     let topic = DlqTopic::new(&args.dlq, env)?;
-    let filter = Filter::new(&args.filter, topic.slot.as_deref());
-    let columns = Columns {
+    let filter = topic.filter(&args.filter);
+    let mut table = DlqTable::new(Columns {
         slot: topic.slot.is_none(),
         status: args.resolved,
         key: args.keys,
-    };
-    let mut table = Table::new(columns);
+    });
     let mut count = 0;
     if let Some(mut replayer) = topic.open()? {
-        let failed = |error| failures::dead_letters(&error);
         if let Some(since) = filter.written_since() {
-            replayer.start_at(since).map_err(failed)?;
+            replayer.start_at(since).map_err(dead_letters)?;
         }
         replayer
-            .read(|record| filter.fits(record))
-            .map_err(failed)?;
+            .read(|record| filter.matches(record))
+            .map_err(dead_letters)?;
         let mut listed = replayer.index().selected(args.resolved);
         listed.truncate(args.filter.limit.map_or(usize::MAX, |limit| limit as usize));
         show_each(&mut replayer, &listed, |listed, record| {
             count += 1;
             match args.output {
                 Output::Table => {
-                    table.add(columns, listed, record);
+                    table.add(listed, record);
                     Ok(())
                 }
                 Output::Json => {
@@ -41,25 +40,25 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
                         key: args.keys,
                         ..Fields::default()
                     };
-                    io::stdout().write_all(&line(status(listed.outcome), record, fields))
+                    io::stdout().write_all(&json_line(status(listed.outcome), record, fields))
                 }
             }
         })?;
-        note_foreign(replayer.index());
+        print_foreign(replayer.index());
     }
     if args.output == Output::Table {
         if count > 0 {
-            table.write(&mut io::stdout().lock()).map_err(output)?;
+            table.print()?;
         }
         let open = if args.resolved { "" } else { " open" };
-        note(&format!("{count}{open} dead letters"));
+        print_notice(&format!("{count}{open} dead letters"));
     }
     Ok(())
 }
 
 /// `walrelay dlq show`.
-pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
-    let Some(id) = args.record() else {
+pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> CommandResult {
+    let Some(id) = args.position() else {
         let failure = Failure::new("dlq-letter", Exit::Usage, "this names no dead letter").remedy(
             "a dead letter is named as LSN and row, as `walrelay dlq list` shows it: 0/16B3748 0",
         );
@@ -76,10 +75,9 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     };
     let mut replayer = topic.open()?.ok_or_else(unknown)?;
     let slot = topic.slot.as_deref();
-    let wanted =
+    let matches =
         |record: &DlqRecord| record.id == id && slot.is_none_or(|slot| slot == record.slot);
-    let failed = |error| failures::dead_letters(&error);
-    replayer.read(wanted).map_err(failed)?;
+    replayer.read(matches).map_err(dead_letters)?;
     let listed: Vec<Listed> = replayer.index().selected(true);
     if listed.is_empty() {
         return Err(vec![unknown()]);
@@ -102,9 +100,8 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
                     .and_then(|record| print(args, listed, record));
             }
         })
-        .map_err(failed)?;
-    done?;
-    Ok(())
+        .map_err(dead_letters)?;
+    Ok(done?)
 }
 
 fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Failure> {
@@ -116,7 +113,7 @@ fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Fai
                 headers: true,
                 value: args.value,
             };
-            out.write_all(&line(status(listed.outcome), record, fields))
+            out.write_all(&json_line(status(listed.outcome), record, fields))
         }
         Output::Table if args.value => {
             if let Some(bytes) = record.omitted_bytes {
@@ -131,5 +128,5 @@ fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Fai
         }
         Output::Table => describe(&mut out, listed, record),
     };
-    written.and_then(|()| out.flush()).map_err(output)
+    written.and_then(|()| out.flush()).map_err(write_failed)
 }
