@@ -18,7 +18,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 use walrelay_checkpoint::Seq;
 use walrelay_event_router::Router;
@@ -45,6 +45,8 @@ use streaming::Streaming;
 /// The longest delay between attempts while the slot is busy, so that a relay on standby takes over
 /// within a second.
 const BUSY_DELAY: Duration = Duration::from_millis(250);
+/// How long the orderly end of a stream that is refused may take.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A pipeline from one slot to one sink.
 #[derive(Debug)]
@@ -330,7 +332,12 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         let Some(opened) = self.open(shutdown).await.map_err(PipelineError::Source)? else {
             return Ok(self.stopped_without_connection().await);
         };
-        self.check_continuity(&opened)?;
+        if let Err(error) = self.check_continuity(&opened) {
+            // The slot must be free when this error is known. The next relay would take this one, which
+            // relays nothing, for the reader that has moved the slot on.
+            let _ = timeout(REFUSAL_LIMIT, opened.stream.finish()).await;
+            return Err(error);
+        }
         // Also if the slot has not moved: the other relay may have sent records that it did not
         // confirm.
         if opened.predecessor.is_some() {

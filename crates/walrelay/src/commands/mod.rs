@@ -82,11 +82,19 @@ fn write_failed(error: io::Error) -> Failure {
     Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
 }
 
-/// Prints the output of a command on standard output.
+/// Prints the output of a command on standard output, by one write. A reader that has gone away, as
+/// in `walrelay check | head -1`, is no failure: the exit code says what the command found.
+fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(write_failed(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints a text as [`print_bytes`] does.
 fn print_text(text: &str) -> Result<(), Failure> {
-    io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(write_failed)
+    print_bytes(text.as_bytes())
 }
 
 /// Prints a line of a command's output on standard output.

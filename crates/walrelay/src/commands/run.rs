@@ -1,8 +1,9 @@
 //! `walrelay run`: the relay, from a configuration to its end.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
@@ -368,7 +369,7 @@ pub(super) fn stop_signal_or(
     })
 }
 
-/// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
+/// Resolves at the first of the [`StopSignals`]. A second signal ends the process at once.
 fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     let mut signals = StopSignals::new()?;
     Ok(async move {
@@ -383,32 +384,51 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// SIGTERM and SIGINT.
-pub(super) struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
+/// The signals that ask to stop: SIGTERM, SIGINT, SIGQUIT, and SIGHUP unless it is ignored.
+pub(super) struct StopSignals(Vec<Signal>);
 
 impl StopSignals {
     /// Listens from now on.
     pub(super) fn new() -> Result<Self, Failure> {
+        let mut kinds = vec![
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+        ];
+        if !is_ignored(SignalKind::hangup()) {
+            kinds.push(SignalKind::hangup());
+        }
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Failure::new("signals", Exit::Internal, "cannot listen for signals")
                     .caused_by(error)
             })
         };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
+        Ok(Self(
+            kinds.into_iter().map(listen).collect::<Result<_, _>>()?,
+        ))
     }
 
     /// Waits for one of them.
     pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+        poll_fn(|context| {
+            let mut received = Poll::Pending;
+            for signal in &mut self.0 {
+                if signal.poll_recv(context).is_ready() {
+                    received = Poll::Ready(());
+                }
+            }
+            received
+        })
+        .await;
     }
+}
+
+/// Whether this process was started with the signal ignored, as `nohup` starts it. Listening would
+/// end that. `SigIgn` of proc(5) is a mask of numbers; without /proc the answer is no.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }

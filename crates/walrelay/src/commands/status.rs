@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::connect::{block_on, conn_info, sql_session};
 use super::server::failure;
 use super::units::{bytes, rows_bar};
-use super::{CommandResult, Env, load, write_failed};
+use super::{CommandResult, Env, load, print_text, write_failed};
 use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
 use crate::http::{Roots, agent};
@@ -50,15 +50,15 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
             }
             Output::Table => screen(&config, &status),
         };
+        if !args.watch {
+            return Ok(print_text(&text)?);
+        }
         let mut out = io::stdout();
-        if args.watch && args.output == Output::Table && out.is_terminal() {
+        if args.output == Output::Table && out.is_terminal() {
             text.insert_str(0, CLEAR);
         }
         let written = out.write_all(text.as_bytes());
         written.and_then(|()| out.flush()).map_err(write_failed)?;
-        if !args.watch {
-            return Ok(());
-        }
         thread::sleep(INTERVAL);
     }
 }

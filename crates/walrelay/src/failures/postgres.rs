@@ -35,10 +35,16 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
                  target_session_attrs=read-write so that both connections reach the primary",
             )
         }
-        PostgresError::SnapshotRead | PostgresError::SnapshotLost => {
+        PostgresError::SnapshotRead
+        | PostgresError::SnapshotLost
+        | PostgresError::SnapshotOutdated(_) => {
             Failure::new("snapshot-lost", Exit::Unavailable, what)
                 .remedy("start again: the rows are read from the first")
         }
+        PostgresError::ReplayGone { .. } => Failure::new("replay-gone", Exit::Usage, what).remedy(
+            "begin again, from a bookmark, which does not move: walrelay bookmark list, or walrelay \
+             bookmark create for the next time",
+        ),
         PostgresError::RowsSql(error) => Failure::new("snapshot-sql", Exit::Config, what)
             .caused_by(error)
             .remedy(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use walrelay_lsn::Lsn;
 use walrelay_relay::{LogError, SourceError, TableName};
 use walrelay_sink::Disposition;
-use walrelay_walsender::quote_ident;
+use walrelay_walsender::{quote_ident, quote_literal};
 
 use super::catalog::SlotReader;
 use super::snapshot::RowError;
@@ -84,6 +84,9 @@ pub(crate) enum SetupError {
         kind: String,
         plugin: String,
     },
+    /// The slot sends a prepared transaction at PREPARE TRANSACTION, before its commit.
+    #[error("replication slot {0} was created with two_phase, which a relay cannot read")]
+    SlotTwoPhase(String),
     #[error("replication slot {slot} decodes database {found}, not {connected}")]
     SlotDatabase {
         slot: String,
@@ -167,6 +170,7 @@ impl SetupError {
             Self::SlotMissing { .. } => "slot-missing",
             Self::SlotGone { .. } => "slot-gone",
             Self::SlotPlugin { .. } => "slot-plugin",
+            Self::SlotTwoPhase(_) => "slot-two-phase",
             Self::SlotDatabase { .. } => "slot-database",
             Self::SlotLost { .. } => "slot-lost",
             Self::FailoverTooOld(_) => "failover-too-old",
@@ -246,6 +250,21 @@ impl SetupError {
             Self::SlotPlugin { .. } => {
                 "give the relay a slot of its own: another name in [source] slot".to_owned()
             }
+            Self::SlotTwoPhase(slot) => {
+                let copy = |from: &str, to: &str| {
+                    let (from, to) = (quote_literal(from), quote_literal(to));
+                    format!(
+                        "SELECT pg_copy_logical_replication_slot({from}, {to}); \
+                         SELECT pg_drop_replication_slot({from});"
+                    )
+                };
+                let other = format!("{slot}_copy");
+                format!(
+                    "a copy of a slot has two_phase off, and loses nothing. While no relay runs: {} {}",
+                    copy(slot, &other),
+                    copy(&other, slot)
+                )
+            }
             Self::SlotDatabase { found, .. } => format!(
                 "connect to database {found} in [source] url, or give the relay a slot of its own"
             ),
@@ -300,6 +319,16 @@ pub(crate) enum PostgresError {
         #[source]
         source: walrelay_walsender::Error,
     },
+    /// The slot has moved on since it was selected for a replay, so its copy lacks the beginning.
+    #[error(
+        "slot {slot} has moved on to {position}: what was committed from {start} on can no longer be \
+         replayed from it"
+    )]
+    ReplayGone {
+        slot: String,
+        start: Lsn,
+        position: Lsn,
+    },
     /// The server is about to end the stream, to remove the slot's WAL. A walsender whose client
     /// does not read cannot end, and the server's checkpoints wait for it.
     #[error(
@@ -331,6 +360,12 @@ pub(crate) enum PostgresError {
     /// The session that held the temporary slot and exported the snapshot has ended.
     #[error("the server does not keep the snapshot any more: its rows are read again")]
     SnapshotLost,
+    /// DDL has changed a table so that the snapshot does not see all its rows.
+    #[error(
+        "table {0} was rewritten or exchanged after the snapshot was taken: its rows are read again, \
+         in a new snapshot"
+    )]
+    SnapshotOutdated(TableName),
     /// Another process reads the slot. The server allows one reader at a time.
     #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
     SlotBusy {
@@ -385,12 +420,13 @@ impl SourceError for PostgresError {
         match self {
             Self::Wal(error) => error.disposition(),
             Self::Setup(error) => error.disposition(),
-            Self::RowsSql(_) => Disposition::Configuration,
+            Self::RowsSql(_) | Self::ReplayGone { .. } => Disposition::Configuration,
             Self::StateFile(error) => error.disposition(),
             Self::Log(_) | Self::WalGone { .. } | Self::Row(_) => Disposition::Fatal,
             Self::SlotBusy { .. }
             | Self::SnapshotRead
             | Self::SnapshotLost
+            | Self::SnapshotOutdated(_)
             | Self::MakeWay(_)
             | Self::NoAnswer { .. }
             | Self::TwoServers(_) => Disposition::Retryable,

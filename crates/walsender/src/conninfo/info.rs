@@ -116,6 +116,23 @@ pub struct ConnInfo {
     pub passfile: Option<PathBuf>,
 }
 
+/// Most bytes of a name that the server shows: `NAMEDATALEN` - 1.
+const SHOWN_NAME: usize = 63;
+
+impl ConnInfo {
+    /// Returns the application name in the form in which every server shows it: 63 bytes at most,
+    /// with a question mark for each byte that is no printable ASCII. Sessions send this form, because
+    /// servers change other names differently by their version.
+    pub fn shown_application_name(&self) -> String {
+        let shown = |byte: u8| match byte {
+            b' '..=b'~' => char::from(byte),
+            _ => '?',
+        };
+        let bytes = self.application_name.bytes();
+        bytes.take(SHOWN_NAME).map(shown).collect()
+    }
+}
+
 /// One server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Host {

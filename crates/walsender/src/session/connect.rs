@@ -18,6 +18,19 @@ use crate::error::{Error, ErrorClass, ServerError};
 use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 use crate::tls::TlsContext;
 
+/// Timeouts that a server, a database or a role may have set, and that would end a session of a
+/// relay or its transactions: all of them off.
+/// <https://www.postgresql.org/docs/current/runtime-config-client.html>
+const TIMEOUTS_OFF: [(&str, &str); 4] = [
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
+];
+/// The first major version that knows `transaction_timeout`. It ends a walsender, too, in the middle
+/// of a transaction that takes long to send.
+const WITH_TRANSACTION_TIMEOUT: u32 = 17;
+
 /// The kind of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionKind {
@@ -34,7 +47,8 @@ impl Session {
     ///
     /// `settings` are run-time parameters in the startup message, such as `("wal_sender_timeout",
     /// "5s")`. The message also sets `client_encoding`, `DateStyle`, `IntervalStyle`,
-    /// `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form.
+    /// `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form, and
+    /// turns off the timeouts that the server or the role may have set, unless `settings` has them.
     ///
     /// With `sslmode=prefer` the connection is unencrypted if the server reports that it has no
     /// TLS. Unlike libpq, a failed attempt is not repeated without encryption.
@@ -186,6 +200,10 @@ impl Plan<'_> {
         self.queue_startup(&mut wire)?;
         authenticate(&mut wire, self.info, host).await?;
         let mut session = until_ready(wire, host).await?;
+        if session.server_version().major >= WITH_TRANSACTION_TIMEOUT {
+            // Not in the startup message: older servers refuse a parameter that they do not know.
+            session.query("SET transaction_timeout = 0").await?;
+        }
         let Some(found) = mismatch(&mut session, wanted).await? else {
             return Ok(session);
         };
@@ -243,10 +261,11 @@ impl Plan<'_> {
     /// offset.
     fn queue_startup(&self, wire: &mut Wire) -> Result<(), Error> {
         let info = self.info;
+        let application_name = info.shown_application_name();
         let mut parameters = vec![
             ("user", info.user.as_str()),
             ("database", info.dbname.as_str()),
-            ("application_name", info.application_name.as_str()),
+            ("application_name", application_name.as_str()),
             ("client_encoding", "UTF8"),
             // A role's setting may suppress warnings; `ReplicationStream` needs one.
             ("client_min_messages", "warning"),
@@ -257,6 +276,7 @@ impl Plan<'_> {
             // A decimal point in any locale of the database.
             ("lc_monetary", "C"),
         ];
+        parameters.extend(TIMEOUTS_OFF);
         if self.kind == SessionKind::Replication {
             parameters.push(("replication", "database"));
         }

@@ -39,7 +39,7 @@ async fn the_startup_packet_contains_the_parameters() {
         let serving = async {
             let mut fake = Fake::accept(&listener).await;
             let startup = fake.startup().await;
-            fake.send(&welcome(&[("server_version", "17.2"), ("TimeZone", "UTC")]))
+            fake.send(&welcome(&[("server_version", "16.2"), ("TimeZone", "UTC")]))
                 .await;
             startup
         };
@@ -47,7 +47,7 @@ async fn the_startup_packet_contains_the_parameters() {
         let session = session.unwrap();
         assert_eq!(session.backend_pid(), 42);
         let version = ServerVersion {
-            major: 17,
+            major: 16,
             minor: 2,
         };
         assert_eq!(session.server_version(), version);
@@ -66,6 +66,10 @@ async fn the_startup_packet_contains_the_parameters() {
             ("extra_float_digits", "3"),
             ("bytea_output", "hex"),
             ("lc_monetary", "C"),
+            ("statement_timeout", "0"),
+            ("lock_timeout", "0"),
+            ("idle_in_transaction_session_timeout", "0"),
+            ("idle_session_timeout", "0"),
         ];
         if kind == SessionKind::Replication {
             expected.push(("replication", "database"));

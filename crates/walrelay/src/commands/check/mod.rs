@@ -16,10 +16,10 @@ mod postgres;
 mod registry;
 mod report;
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use super::connect::{block_on, route};
-use super::{Env, load};
+use super::{Env, load, print_bytes, write_failed};
 use crate::cli::{CheckArgs, Exit, Failure, Output, colours};
 use crate::config::SinkConfig;
 use item::{Check, Checks, Item};
@@ -35,13 +35,8 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>
         }
         Output::Json => report::json(&checks, &mut out),
     };
-    // A reader that closes the pipe, as `head` does, has what it wants: the exit code stays that of
-    // the checks. After any other error a report is missing that somebody wants.
-    if let Err(error) = written.and_then(|()| io::stdout().write_all(&out))
-        && error.kind() != ErrorKind::BrokenPipe
-    {
-        return Err(vec![super::write_failed(error)]);
-    }
+    written.map_err(write_failed)?;
+    print_bytes(&out)?;
     Ok(item::exit(&checks))
 }
 

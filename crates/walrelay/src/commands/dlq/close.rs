@@ -1,6 +1,5 @@
 //! `walrelay dlq redrive` and `dlq drop`: close dead letters.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use walrelay_kafka_sink::dlq::{
@@ -10,8 +9,9 @@ use walrelay_kafka_sink::dlq::{
 use walrelay_lsn::Lsn;
 
 use super::render::{Columns, DlqTable, Fields, json_line};
-use super::{CommandResult, DlqTopic, Env, print_foreign, print_notice, show_each, write_failed};
+use super::{CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, show_each};
 use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
+use crate::commands::print_line;
 use crate::failures::{dead_letters, dlq_replay};
 
 /// Timeout of one acknowledgement. librdkafka takes half a minute to report that a topic does not
@@ -135,7 +135,7 @@ impl<'a> CloseRun<'a> {
             Err(error) => failures.insert(0, dlq_replay(error)),
         }
         // Appended as the last one: the dead letters are closed even if that could not be printed.
-        failures.extend(written.err().map(write_failed));
+        failures.extend(written.err());
         if failures.is_empty() {
             Ok(())
         } else {
@@ -150,7 +150,7 @@ impl<'a> CloseRun<'a> {
                 table.add(listed, record);
                 Ok(())
             }
-            Output::Json => io::stdout().write_all(&json_line("open", record, Fields::default())),
+            Output::Json => print_bytes(&json_line("open", record, Fields::default())),
         })?;
         if self.args.output == Output::Table && !plan.is_empty() {
             table.print()?;
@@ -163,13 +163,10 @@ impl<'a> CloseRun<'a> {
         Ok(())
     }
 
-    fn print_closed(&self, record: &DlqRecord) -> io::Result<()> {
-        let mut out = io::stdout().lock();
+    fn print_closed(&self, record: &DlqRecord) -> Result<(), Failure> {
         match self.args.output {
-            Output::Table => writeln!(out, "{} {}", self.outcome, record.id),
-            Output::Json => {
-                out.write_all(&json_line(self.outcome.name(), record, Fields::default()))
-            }
+            Output::Table => print_line(&format!("{} {}", self.outcome, record.id)),
+            Output::Json => print_bytes(&json_line(self.outcome.name(), record, Fields::default())),
         }
     }
 

@@ -5,14 +5,13 @@ mod filter;
 mod read;
 mod render;
 
-use std::io;
 use std::time::Duration;
 
 use walrelay_kafka_sink::KafkaConfig;
 use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
 use super::connect::kafka;
-use super::{CommandResult, Env, load, log_warnings, print_notice, write_failed};
+use super::{CommandResult, Env, load, log_warnings, print_bytes, print_notice};
 use crate::cli::{DlqCommand, DlqTopicArgs, Exit, Failure, FilterArgs};
 use crate::config::SinkConfig;
 use crate::failures::dead_letters;
@@ -93,7 +92,7 @@ fn print_foreign(index: &DlqIndex) {
 fn show_each(
     replayer: &mut DlqReplayer,
     listed: &[Listed],
-    mut show: impl FnMut(&Listed, &DlqRecord) -> io::Result<()>,
+    mut show: impl FnMut(&Listed, &DlqRecord) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut written = Ok(());
     replayer
@@ -103,7 +102,7 @@ fn show_each(
             }
         })
         .map_err(dead_letters)?;
-    written.map_err(write_failed)
+    written
 }
 
 #[cfg(test)]

@@ -1,11 +1,9 @@
 //! `walrelay dlq list` and `dlq show`: read dead letters.
 
-use std::io::{self, Write};
-
 use walrelay_kafka_sink::dlq::{DlqRecord, Listed};
 
 use super::render::{Columns, DlqTable, Fields, describe, json_line, status};
-use super::{CommandResult, DlqTopic, Env, print_foreign, print_notice, show_each, write_failed};
+use super::{CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, show_each};
 use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
 use crate::failures::dead_letters;
 
@@ -40,7 +38,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
                         key: args.keys,
                         ..Fields::default()
                     };
-                    io::stdout().write_all(&json_line(status(listed.outcome), record, fields))
+                    print_bytes(&json_line(status(listed.outcome), record, fields))
                 }
             }
         })?;
@@ -105,15 +103,14 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> CommandResult {
 }
 
 fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = match args.output {
+    match args.output {
         Output::Json => {
             let fields = Fields {
                 key: true,
                 headers: true,
                 value: args.value,
             };
-            out.write_all(&json_line(status(listed.outcome), record, fields))
+            print_bytes(&json_line(status(listed.outcome), record, fields))
         }
         Output::Table if args.value => {
             if let Some(bytes) = record.omitted_bytes {
@@ -124,9 +121,8 @@ fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Fai
                 )
                 .remedy("look for the event's id in the outbox table"));
             }
-            out.write_all(record.value.as_deref().unwrap_or_default())
+            print_bytes(record.value.as_deref().unwrap_or_default())
         }
-        Output::Table => describe(&mut out, listed, record),
-    };
-    written.and_then(|()| out.flush()).map_err(write_failed)
+        Output::Table => print_bytes(describe(listed, record).as_bytes()),
+    }
 }

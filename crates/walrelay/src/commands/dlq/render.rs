@@ -1,6 +1,6 @@
 //! Formats dead letters as a table, as text and as JSON.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
 
 use walrelay_kafka_sink::dlq::{DlqRecord, Listed, Outcome};
 use walrelay_lsn::Lsn;
@@ -67,8 +67,8 @@ impl DlqTable {
     }
 }
 
-/// Writes one dead letter as lines of text, without its value.
-pub(super) fn describe(out: &mut dyn Write, listed: &Listed, record: &DlqRecord) -> io::Result<()> {
+/// Describes one dead letter as lines of text, without its value.
+pub(super) fn describe(listed: &Listed, record: &DlqRecord) -> String {
     let value = match (record.omitted_bytes, &record.value) {
         (Some(bytes), _) => format!("left out, {bytes} bytes"),
         (None, Some(value)) => format!("{} bytes", value.len()),
@@ -99,15 +99,18 @@ pub(super) fn describe(out: &mut dyn Write, listed: &Listed, record: &DlqRecord)
         ("key", optional(text(record.key.as_deref()))),
         ("value", value),
     ];
+    let mut out = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(out, "{name:<12} {}", one_line(value));
+    };
     for (name, value) in lines {
-        writeln!(out, "{name:<12} {}", one_line(&value))?;
+        line(name, &value);
     }
     for (name, value) in &record.headers {
         let value = text(value.as_deref()).unwrap_or_else(|| "null".to_owned());
-        let header = format!("{name}: {value}");
-        writeln!(out, "header       {}", one_line(&header))?;
+        line("header", &format!("{name}: {value}"));
     }
-    Ok(())
+    out
 }
 
 /// The optional members of a JSON object.
@@ -272,9 +275,7 @@ mod tests {
     #[test]
     fn a_description_has_headers_and_no_value() {
         let record = record();
-        let mut out = Vec::new();
-        describe(&mut out, &listed(&record), &record).unwrap();
-        let shown = String::from_utf8(out).unwrap();
+        let shown = describe(&listed(&record), &record);
         for words in [
             "status       dropped",
             "key          row-key",
@@ -293,12 +294,6 @@ mod tests {
             value: None,
             ..record
         };
-        let mut out = Vec::new();
-        describe(&mut out, &listed(&omitted), &omitted).unwrap();
-        assert!(
-            String::from_utf8(out)
-                .unwrap()
-                .contains("left out, 77 bytes")
-        );
+        assert!(describe(&listed(&omitted), &omitted).contains("left out, 77 bytes"));
     }
 }

@@ -41,6 +41,8 @@ use note::{Note, NoteFile};
 use progress::ReplayEnvironment;
 use range::{check_retained, plan_replay};
 
+/// Id of the failure that the beginning of the range is not retained any more.
+const GONE: &str = "replay-gone";
 /// The header with the id of the replay that sent a record.
 const HEADER: &str = "walrelay-replay";
 /// Timeout of the question whether a topic has records.
@@ -207,6 +209,11 @@ fn finish(
             let resumable = environment.interrupted(acknowledged);
             totals.print("acknowledged, and the replay was interrupted,");
             Err(interrupted(totals.id, resumable))
+        }
+        // There is nothing to resume: no slot has the rest.
+        Err(failure) if failure.id == GONE => {
+            environment.finished()?;
+            Err(failure)
         }
         Err(failure) => {
             if environment.interrupted(None) {

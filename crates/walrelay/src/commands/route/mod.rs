@@ -3,7 +3,7 @@
 mod row;
 mod types;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use walrelay_event_router::{Event, RouteError, Routed, Router, Row, ValueFormat, ValueSchema};
@@ -13,7 +13,7 @@ use walrelay_relay::{PoisonAction, TableName};
 use walrelay_sink::Poison;
 
 use super::connect::{poison_policy, router};
-use super::{CommandResult, Env, load, write_failed};
+use super::{CommandResult, Env, load, print_bytes};
 use crate::cli::{Exit, Failure, Form, RouteArgs};
 use crate::config::Config;
 use crate::failures;
@@ -82,7 +82,7 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {
             )))
         }
     };
-    io::stdout().write_all(&out).map_err(write_failed)?;
+    print_bytes(&out)?;
     failure.map_or(Ok(()), |failure| Err(vec![failure]))
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct SlotRow {
     pub(crate) database: Option<String>,
     /// The slot ends with the session that created it.
     pub(crate) temporary: bool,
+    /// The slot decodes a prepared transaction at PREPARE TRANSACTION.
+    pub(crate) two_phase: bool,
     /// The process that reads the slot.
     pub(crate) active_pid: Option<i64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
@@ -77,7 +79,7 @@ fn select(major: u32) -> String {
         }
     };
     format!(
-        "SELECT slot_name, slot_type, plugin, database, temporary, active_pid, wal_status, restart_lsn, \
+        "SELECT slot_name, slot_type, plugin, database, temporary, two_phase, active_pid, wal_status, restart_lsn, \
          confirmed_flush_lsn, safe_wal_size, catalog_xmin, {by_version}, pg_catalog.pg_wal_lsn_diff(\
           CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
           ELSE pg_catalog.pg_current_wal_flush_lsn() END, restart_lsn)::int8 AS retained \
@@ -114,6 +116,7 @@ pub(super) fn slot_row(row: &Row<'_>) -> SlotRow {
         plugin: optional("plugin"),
         database: optional("database"),
         temporary: is_true(row, "temporary"),
+        two_phase: is_true(row, "two_phase"),
         active_pid: parsed(row, "active_pid"),
         wal_status: optional("wal_status"),
         restart: parsed(row, "restart_lsn"),

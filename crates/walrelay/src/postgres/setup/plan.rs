@@ -219,6 +219,9 @@ pub(crate) fn slot(
             connected: facts.server.database.clone(),
         });
     }
+    if slot.two_phase {
+        return Err(SetupError::SlotTwoPhase(name.clone()));
+    }
     if let Some(reason) = slot.lost() {
         let gap = Gap {
             // The relayed position may be ahead of the slot's confirmed one.

@@ -11,6 +11,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, SlotOptions, quote_literal};
 
+use super::hold::hold;
 use super::query::{self, Group};
 use super::{RowStream, Selection, SnapshotProgress};
 use crate::postgres::catalog::row::{parsed, text};
@@ -46,24 +47,8 @@ pub(crate) struct Anchor {
     pub(crate) begun: Instant,
 }
 
-/// Settings that disable the timeouts that would end a snapshot, which a server or role may have
-/// set.
-pub(crate) fn timeouts_off(major: u32) -> Vec<(&'static str, &'static str)> {
-    let mut settings = vec![
-        ("statement_timeout", "0"),
-        ("lock_timeout", "0"),
-        ("idle_in_transaction_session_timeout", "0"),
-        ("idle_session_timeout", "0"),
-    ];
-    if major >= 17 {
-        settings.push(("transaction_timeout", "0"));
-    }
-    settings
-}
-
 impl Anchor {
-    /// Creates a temporary slot and exports the snapshot at its start. `replication`: a replication
-    /// session with the settings [`timeouts_off`].
+    /// Creates a temporary slot and exports the snapshot at its start.
     pub(crate) async fn with_slot(
         plan: Plan,
         mut replication: Session,
@@ -90,13 +75,9 @@ impl Anchor {
     /// Exports a snapshot of the current moment, without a slot.
     pub(crate) async fn without_slot(plan: Plan) -> Result<Self, PostgresError> {
         let mut session = Session::connect(&plan.info, SessionKind::Sql, &[]).await?;
-        let settings = timeouts_off(session.server_version().major);
-        let set = settings
-            .iter()
-            .map(|(name, value)| format!("SET {name} = {value}"));
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned();
-        let statements: Vec<String> = set.chain([begin]).collect();
-        session.query_all(&statements).await?;
+        session
+            .query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .await?;
         let time = server_time(&mut session).await?;
         let rows = session
             .query(
@@ -137,11 +118,10 @@ impl Anchor {
         Ok((RowStream::new(session, groups, at, progress), tables))
     }
 
-    /// Opens a session in the snapshot. Returns it with the groups of tables to read over it.
+    /// Opens a session in the snapshot, which holds the tables. Returns it with the groups of tables to
+    /// read over it.
     async fn open_groups(&self) -> Result<(Session, Vec<Group>), PostgresError> {
-        let major = self.exporter.server_version().major;
-        let info = &self.plan.info;
-        let mut session = Session::connect(info, SessionKind::Sql, &timeouts_off(major)).await?;
+        let mut session = Session::connect(&self.plan.info, SessionKind::Sql, &[]).await?;
         let begin = [
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
             format!("SET TRANSACTION SNAPSHOT {}", quote_literal(&self.name)),
@@ -151,6 +131,9 @@ impl Anchor {
         ];
         session.query_all(&begin).await?;
         let published = published_tables(&mut session, &self.plan.publication).await?;
+        for published in &published {
+            hold(&mut session, &published.table).await?;
+        }
         let tables = query::find_tables(&mut session, &published).await?;
         let groups = query::groups(tables, &self.plan.selection)?;
         Ok((session, groups))

@@ -8,6 +8,7 @@
 
 mod anchor;
 mod frames;
+mod hold;
 mod query;
 mod stream;
 
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
-pub(crate) use anchor::{Anchor, Plan, expected_rows, timeouts_off};
+pub(crate) use anchor::{Anchor, Plan, expected_rows};
 pub(crate) use frames::RowError;
 pub(crate) use query::unsent_condition;
 pub(crate) use stream::RowStream;

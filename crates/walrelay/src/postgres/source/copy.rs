@@ -22,7 +22,7 @@ use crate::postgres::setup::{Action, Moment, plan};
 #[derive(Debug, Clone)]
 pub(crate) struct Original {
     pub(crate) info: ConnInfo,
-    /// The slot that is copied. It is never read itself, so its position does not change.
+    /// The slot that is copied. Nothing is confirmed in it here; its own reader may move it on.
     pub(crate) slot: String,
     pub(crate) publication: String,
     pub(crate) tables: Vec<TableName>,
@@ -42,8 +42,8 @@ pub(crate) struct CopySource {
     name: String,
     /// The stream begins here, or at the slot's position if that is later.
     start: Lsn,
-    /// A missing slot is an error.
-    must_exist: bool,
+    /// A missing slot is an error, and so is one that has moved on behind `start`.
+    must_hold_start: bool,
     /// Number of copies made; part of their names.
     copies: u32,
     /// PID of the stream's walsender; 0 before the first stream.
@@ -61,7 +61,7 @@ impl CopySource {
             wanted: None,
             name: name.to_owned(),
             start: Lsn::ZERO,
-            must_exist: false,
+            must_hold_start: false,
             copies: 0,
             walsender: Arc::default(),
             control: None,
@@ -95,7 +95,8 @@ impl CopySource {
     }
 
     /// A source for `walrelay replay`: the slot that `wanted` names, from `start` on, after the
-    /// checks of a relay's setup.
+    /// checks of a relay's setup. Fails with [`PostgresError::ReplayGone`] if the slot has moved on
+    /// behind `start`.
     pub(crate) fn of_kept(
         info: ConnInfo,
         wanted: Wanted,
@@ -105,7 +106,7 @@ impl CopySource {
         Self {
             name: format!("walrelay_replay_{:08x}", fastrand::u32(..)),
             start,
-            must_exist: true,
+            must_hold_start: true,
             ..Self::of_configured(info, wanted, wal_sender_timeout)
         }
     }
@@ -138,7 +139,7 @@ impl CopySource {
         };
         let facts = bounded("reading the catalogs", inspect(control, wanted)).await?;
         let plan = plan(wanted, &facts, Moment::Print)?;
-        if self.must_exist && plan.actions.contains(&Action::CreateSlot) {
+        if self.must_hold_start && plan.actions.contains(&Action::CreateSlot) {
             return Err(SetupError::SlotMissing {
                 slot: wanted.slot.clone(),
                 gap: None,
@@ -190,8 +191,7 @@ impl CopySource {
         resume: Option<&Resume>,
         wrap: impl FnOnce(Stream) -> S,
     ) -> Result<Opened<S>, PostgresError> {
-        // The original's position has not moved. The server skips what was acknowledged, because
-        // the stream starts behind it.
+        // The server skips what was acknowledged, because the stream starts behind it.
         let known = resume.map_or(Lsn::ZERO, |resume| resume.confirmed.lsn());
         let start = self.start.max(known);
         // The server may still have the previous copy, if it has not noticed that its connection
@@ -206,6 +206,16 @@ impl CopySource {
         let mut replication = Session::connect(info, SessionKind::Replication, &timeout).await?;
         let system = replication.identify_system().await?;
         self.create_temporary(has_slot, &mut replication).await?;
+        // The copy begins where the slot was when it was copied. START_REPLICATION from an earlier
+        // position would begin there without an error.
+        let held = self.confirmed(&mut control).await?;
+        if self.must_hold_start && held > start {
+            return Err(PostgresError::ReplayGone {
+                slot: self.original.slot.clone(),
+                start,
+                position: held,
+            });
+        }
         let walsender = replication.backend_pid();
         let stream = replication
             .start_replication(&StartReplication {
@@ -216,7 +226,7 @@ impl CopySource {
             })
             .await?;
         self.walsender.store(walsender, Ordering::Relaxed);
-        let confirmed = self.confirmed(&mut control).await?.max(start);
+        let confirmed = held.max(start);
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {

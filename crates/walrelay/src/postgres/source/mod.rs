@@ -85,7 +85,7 @@ impl PostgresSource {
     pub(crate) fn new(info: ConnInfo, wanted: Wanted, options: SourceOptions) -> Self {
         Self {
             watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
-            readers: Readers::new(info.application_name.clone()),
+            readers: Readers::new(info.shown_application_name()),
             info,
             wanted,
             wal_sender_timeout: options.wal_sender_timeout,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Ancestor, Continuity, Opened, Predecessor, Resume};
+use walrelay_relay::{Ancestor, Continuity, Opened, Predecessor, Resume, WalStream as _};
 use walrelay_walsender::{
     Error, ErrorClass, ReplicationStream, Session, SessionKind, StartReplication, SystemIdentity,
 };
@@ -20,7 +20,6 @@ use crate::postgres::catalog::{ServerFacts, SlotReader, describe, inspect, reade
 use crate::postgres::deadline::bounded;
 use crate::postgres::error::{Gap, PostgresError, SetupError};
 use crate::postgres::setup::{Moment, Prepared, prepare};
-use crate::postgres::snapshot::timeouts_off;
 use crate::postgres::state_file::Position;
 
 /// Interval of the queries for the reader of a busy slot.
@@ -49,10 +48,7 @@ impl PostgresSource {
             state_file.check_owner(&self.wanted.slot, &facts.server.database)?;
         }
         let millis = self.wal_sender_timeout.as_millis().to_string();
-        let mut settings = vec![("wal_sender_timeout", millis.as_str())];
-        if self.wanted.snapshot.is_some() && facts.slot.is_none() {
-            settings.extend(timeouts_off(facts.server.major));
-        }
+        let settings = [("wal_sender_timeout", millis.as_str())];
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
@@ -267,7 +263,12 @@ impl PostgresSource {
             tables,
             predecessor: self.readers.predecessor(),
         };
-        self.continue_file(&opened, server.database).await?;
+        if let Err(error) = self.continue_file(&opened, server.database).await {
+            // The slot must be free when this error is known. The next relay would take this one, which
+            // relays nothing, for the reader that has moved the slot on.
+            let _ = bounded("ending the stream", opened.stream.finish()).await;
+            return Err(error);
+        }
         if by_file && self.started {
             // The file's position covers the slot's, or `continue_file` would have failed.
             opened.predecessor.get_or_insert(Predecessor::StateFile);
