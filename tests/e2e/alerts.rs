@@ -5,7 +5,8 @@
 //! Expressions are evaluated here, by the rules of
 //! <https://prometheus.io/docs/prometheus/latest/querying/basics/>, for the few functions and
 //! operators that they use. Ranges are divided by 40, so that a quarter of an hour fits a test;
-//! `for` is ignored.
+//! `for` is ignored. The time of a scrape is its number, so that a range has as many scrapes on a
+//! busy machine as on any other.
 
 mod expression;
 
@@ -14,24 +15,26 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{Kafka, eventually, free_address, servers};
+use walrelay_testkit::{Db, eventually, servers};
 
-use crate::endpoint::{config, get};
-use crate::rig::{PATIENCE, Rig, done, insert, output_with};
+use crate::endpoint::{address, config, get};
+use crate::replay::drop_rolling_bookmark;
+use crate::rig::{PATIENCE, Relay, Rig, done, insert, kafka_in_turn, output_with};
 use expression::{Expression, Scrape};
 
-/// Time between two scrapes.
+/// Time between two scrapes: at least this, and exactly this for the expressions.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The alerts by name, and what the endpoint has served so far.
 struct Watch {
-    address: SocketAddr,
+    /// The endpoint; `None` while no relay runs.
+    address: Option<SocketAddr>,
     rules: BTreeMap<String, String>,
     scrapes: Vec<Scrape>,
 }
 
 impl Watch {
-    fn new(address: SocketAddr) -> Self {
+    fn new(relay: Option<&Relay>) -> Self {
         let file = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../deploy/prometheus/alerts.yml"
@@ -47,15 +50,19 @@ impl Watch {
             }
         }
         Self {
-            address,
+            address: relay.map(address),
             rules,
             scrapes: Vec::new(),
         }
     }
 
+    fn metrics(&self) -> Option<String> {
+        get(self.address?, "/metrics").map(|(_, text)| text)
+    }
+
     fn scrape(&mut self) {
-        let text = get(self.address, "/metrics").map(|(_, text)| text);
-        let scrape = Scrape::of(text.as_deref(), "walrelay");
+        let at = INTERVAL * self.scrapes.len() as u32;
+        let scrape = Scrape::of(at, self.metrics().as_deref(), "walrelay");
         self.scrapes.push(scrape);
     }
 
@@ -75,8 +82,21 @@ impl Watch {
     /// that is too large for a test.
     #[track_caller]
     fn wait(&mut self, alerts: &[&str], fires: bool, replaced: &[(&str, &str)]) {
+        self.wait_beside(|| (), alerts, fires, replaced);
+    }
+
+    /// The same, with some work before each scrape.
+    #[track_caller]
+    fn wait_beside(
+        &mut self,
+        mut work: impl FnMut(),
+        alerts: &[&str],
+        fires: bool,
+        replaced: &[(&str, &str)],
+    ) {
         let begun = Instant::now();
         loop {
+            work();
             self.scrape();
             let others: Vec<_> = alerts
                 .iter()
@@ -90,23 +110,30 @@ impl Watch {
                 "{others:?} should be {fires}; the last scrape: {:#?}",
                 self.scrapes.last()
             );
-            // The expressions are about ranges of scrapes, which Prometheus takes at an interval.
+            // The relay's figures change with time.
             thread::sleep(INTERVAL);
         }
     }
 }
 
+/// Writes this many messages of a megabyte into the WAL.
+fn write_wal(db: &Db, megabytes: u32) {
+    db.batch(&format!(
+        "SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000)) \
+         FROM generate_series(1, {megabytes})"
+    ));
+}
+
 #[test]
 fn of_kafka_and_the_slot_come_and_go() {
-    let kafka = Kafka::builder().start();
+    let kafka = kafka_in_turn();
     let postgres = servers::postgres_with(18, &[("max_slot_wal_keep_size", "64MB")]);
     let rig = Rig::with(postgres, kafka.bootstrap_servers()).outbox();
     let db = rig.db();
-    let address = free_address();
     // A relay that has lost its connection waits long enough for the alert.
     let more = "[delivery]\nbackoff_initial = \"8s\"\n";
-    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), address, more));
-    let mut watch = Watch::new(address);
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
+    let mut watch = Watch::new(Some(&relay));
     let of_kafka = [
         "WalrelayBrokersDown",
         "WalrelayNothingConfirmed",
@@ -123,20 +150,13 @@ fn of_kafka_and_the_slot_come_and_go() {
     // Kafka goes away, and 56 MB of WAL are written.
     kafka.kill();
     insert(&db, 1);
-    for _ in 0..56 {
-        db.batch("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000))");
-    }
+    write_wal(&db, 56);
     watch.wait(&of_wal, true, &[]);
     watch.wait(&retained, true, smaller);
     watch.wait(&["WalrelayBrokersDown"], true, &[]);
-    // WAL is written continuously for 8 s, as on a busy server: the alert looks at a range of time.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(8) {
-        db.batch("SELECT pg_logical_emit_message(false, 'other', 'x')");
-        watch.scrape();
-        thread::sleep(INTERVAL);
-    }
-    watch.wait(&["WalrelayNothingConfirmed"], true, &[]);
+    // WAL is written continuously, as on a busy server: the alert looks at a range of time.
+    let write = || db.batch("SELECT pg_logical_emit_message(false, 'other', 'x')");
+    watch.wait_beside(write, &["WalrelayNothingConfirmed"], true, &[]);
     watch.wait(&["WalrelayLag", "WalrelayNotReady"], true, &[]);
     // First the remedy for the limit, then the one for Kafka.
     rig.postgres
@@ -154,16 +174,9 @@ fn of_kafka_and_the_slot_come_and_go() {
     // The walsender is terminated and the relay waits before it reconnects: nobody reads the slot.
     watch.wait(&["WalrelaySlotInactive"], false, &[]);
     // The wait is random, so terminate walsenders until one wait is long enough.
-    let begun = Instant::now();
-    while !watch.fires("WalrelaySlotInactive", &[]) {
-        assert!(
-            begun.elapsed() < PATIENCE,
-            "the slot is never inactive for long"
-        );
-        db.batch("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots");
-        watch.scrape();
-        thread::sleep(INTERVAL);
-    }
+    let terminate =
+        || db.batch("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots");
+    watch.wait_beside(terminate, &["WalrelaySlotInactive"], true, &[]);
     watch.wait(&["WalrelaySlotInactive"], false, &[]);
     rig.finish(relay).assert_clean();
 }
@@ -171,12 +184,11 @@ fn of_kafka_and_the_slot_come_and_go() {
 #[test]
 fn of_the_process_and_dead_letters_come_and_go() {
     let rig = Rig::with_outbox(18);
-    let address = free_address();
     let topic = format!("{}dlq", rig.prefix);
     let more = format!("[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
-    let config = config(&rig, &rig.postgres.url(), address, &more);
+    let config = config(&rig, &rig.postgres.url(), &more);
     let mut relay = rig.streaming(&config);
-    let mut watch = Watch::new(address);
+    let mut watch = Watch::new(Some(&relay));
     let alerts = [
         "WalrelayDown",
         "WalrelayDeadLetters",
@@ -196,8 +208,11 @@ fn of_the_process_and_dead_letters_come_and_go() {
 
     for _ in 0..3 {
         relay.kill();
+        // Another process may have the port of the relay by now.
+        watch.address = None;
         watch.wait(&["WalrelayDown"], true, &[]);
         relay = rig.streaming(&config);
+        watch.address = Some(address(&relay));
         watch.wait(&["WalrelayDown"], false, &[]);
     }
     watch.wait(&["WalrelayRestarts"], true, &[]);
@@ -208,28 +223,29 @@ fn of_the_process_and_dead_letters_come_and_go() {
 #[test]
 fn of_the_rolling_bookmark_come_and_go() {
     let rig = Rig::with_outbox(18);
-    let address = free_address();
-    let more = "[retention]\nkeep = \"4s\"\nmax_wal = \"32MiB\"\n";
-    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), address, more));
-    let mut watch = Watch::new(address);
+    let more = "[retention]\nkeep = \"10s\"\nmax_wal = \"32MiB\"\n";
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
+    let mut watch = Watch::new(Some(&relay));
     let db = rig.db();
     let short = ["WalrelayBookmarkShort"];
     let is_kept = |watch: &Watch| {
-        let text = get(watch.address, "/metrics").map_or_else(String::new, |(_, text)| text);
-        text.contains("walrelay_bookmark_cut_short{cause=\"lost\"}")
+        let text = watch.metrics();
+        text.is_some_and(|text| text.contains("walrelay_bookmark_cut_short{cause=\"lost\"}"))
     };
     eventually(PATIENCE, || is_kept(&watch));
     watch.wait(&short, false, &[]);
 
-    // 48 MB of WAL within the four seconds: the size limit wins.
-    for _ in 0..48 {
-        db.batch("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000))");
-    }
-    db.batch("CHECKPOINT");
-    watch.wait(&short, true, &[]);
+    // More WAL than the limit within the ten seconds, until the relay has noticed it: the size limit
+    // wins.
+    write_wal(&db, 32);
+    let write = || {
+        write_wal(&db, 16);
+        db.batch("CHECKPOINT");
+    };
+    watch.wait_beside(write, &short, true, &[]);
     watch.wait(&short, false, &[]);
 
-    db.batch("SELECT pg_drop_replication_slot('walrelay_bookmark_rolling')");
+    drop_rolling_bookmark(&db);
     watch.wait(&short, true, &[]);
     watch.wait(&short, false, &[]);
     relay.ends_well();
@@ -240,7 +256,7 @@ fn of_the_rolling_bookmark_come_and_go() {
 fn are_explained() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/OPERATIONS.md");
     let page = std::fs::read_to_string(page).expect("the page");
-    for alert in Watch::new(free_address()).rules.keys() {
+    for alert in Watch::new(None).rules.keys() {
         assert!(page.contains(&format!("\n### {alert}\n")), "{alert}");
     }
 }

@@ -154,6 +154,7 @@ fn a_signal_ends_it_and_nothing_is_left() {
 fn a_slot_is_read_by_a_copy_and_stays_where_it_is() {
     let rig = Rig::with_outbox(15);
     rig.relay().terminate();
+    rig.slot().wait_inactive(PATIENCE);
     let written = rig.workload().rows(600).run();
     let before = rig.slot().read().expect("the slot");
     let db = rig.db();

@@ -6,7 +6,6 @@ use std::fs;
 use std::io::{ErrorKind, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use walrelay_lab::servers::ChildGuard;
 
@@ -44,7 +43,7 @@ fn owner(directory: &std::path::Path, manner: &str) -> (ChildGuard, TcpStream) {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = server.local_addr().expect("an address").port();
     let config = format!(
-        "[source]\nurl = \"postgres://relay@127.0.0.1:{port}/app?sslmode=disable\"\n\
+        "[source]\nurl = \"postgres://relay@127.0.0.1:{port}/app?sslmode=disable&connect_timeout=3600\"\n\
          tables = [\"public.outbox\"]\n[sink]\nkind = \"stdout\"\n"
     );
     fs::write(directory.join("walrelay.toml"), config).expect("written");
@@ -61,11 +60,11 @@ fn owner(directory: &std::path::Path, manner: &str) -> (ChildGuard, TcpStream) {
     (owner, connection)
 }
 
-/// Waits until the relay's connection is closed. The relay itself would not close it so soon.
+/// Waits until the relay's connection is closed. The relay itself would close it after an hour.
 #[track_caller]
 fn closed(mut connection: TcpStream) {
     connection
-        .set_read_timeout(Some(Duration::from_secs(5)))
+        .set_read_timeout(Some(PATIENCE))
         .expect("a limit");
     let mut sent = Vec::new();
     if let Err(error) = connection.read_to_end(&mut sent) {

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use walrelay_lsn::Lsn;
 use walrelay_sink::{EventPosition, dlq_headers};
-use walrelay_testkit::{Db, Delivered, History, Kafka, eventually};
+use walrelay_testkit::{Db, Delivered, eventually};
 
-use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, ends};
+use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, ends, strict_kafka};
 
 /// Servers and a relay whose dead letters go to a topic that the history checker does not read.
 struct DeadLetters {
@@ -68,9 +67,9 @@ impl DeadLetters {
     }
 
     /// Ids of the records with this key in a topic, of at least `count` records.
-    fn ids(&self, topic: &str, key: &str, count: usize, limit: Duration) -> Vec<String> {
-        History::records(&self.rig.bootstrap, topic, count, limit)
-            .into_iter()
+    fn ids(&self, topic: &str, key: &str, count: usize) -> Vec<String> {
+        let records = self.rig.records_in(topic, count).into_iter();
+        records
             .filter(|record| record.key_text() == key)
             .filter_map(|record| record.id)
             .collect()
@@ -102,8 +101,7 @@ impl DeadLetters {
             self.db()
                 .batch(&format!("DELETE FROM outbox WHERE id = '{id}'"));
         }
-        let history = self.rig.history_within(Duration::from_secs(20));
-        history.check().assert_clean_but_for_ragged();
+        self.rig.verdict().assert_clean_but_for_ragged();
     }
 }
 
@@ -220,7 +218,8 @@ fn are_not_written_where_events_are_skipped() {
     let log = relay.ends_well();
     assert_has(&log, &["\"skipped\":2"]);
     assert_eq!(log.matches("skipped an event").count(), 2, "{log}");
-    let found = rig.records_after(&dead_letters.topic, 1);
+    // The relay has ended, so no further records will come.
+    let found = dead_letters.dead_letters(0);
     assert!(found.is_empty(), "{found:?}");
 }
 
@@ -263,8 +262,8 @@ fn park_what_follows_of_their_key() {
 /// after the other without further waits, while all other events were sent once.
 #[test]
 fn are_written_for_a_topic_that_does_not_appear() {
-    let kafka = Kafka::builder().without_auto_create().start();
-    let dead_letters = DeadLetters::new(Rig::with_kafka(15, &kafka));
+    let kafka = strict_kafka();
+    let dead_letters = DeadLetters::new(Rig::with_kafka(15, kafka));
     let rig = &dead_letters.rig;
     kafka.create_topic(&format!("{}order", rig.prefix), 3, &[]);
     kafka.create_topic(&dead_letters.topic, 1, &[]);
@@ -294,8 +293,8 @@ fn are_written_for_a_topic_that_does_not_appear() {
 /// By default the relay stops after the same wait, and names the event.
 #[test]
 fn are_not_written_unless_asked_for() {
-    let kafka = Kafka::builder().without_auto_create().start();
-    let dead_letters = DeadLetters::new(Rig::with_kafka(15, &kafka));
+    let kafka = strict_kafka();
+    let dead_letters = DeadLetters::new(Rig::with_kafka(15, kafka));
     let rig = &dead_letters.rig;
     let config = dead_letters.config(
         "\"topic.metadata.propagation.max.ms\" = 500\n",
@@ -384,8 +383,7 @@ fn that_their_topic_refuses_stop_the_relay() {
             relay.log().contains("[dlq-write]")
         });
         let log = ends(&mut relay, 65, "dlq-write");
-        let limit_of_reading = Duration::from_secs(2);
-        let written = dead_letters.ids(&dead_letters.topic, action, before + 1, limit_of_reading);
+        let written = dead_letters.ids(&dead_letters.topic, action, before + 1);
         let (_, end) = parked[written.len() - 1];
         dead_letters.assert_nothing_given_up(&log, end);
 
@@ -393,7 +391,7 @@ fn that_their_topic_refuses_stop_the_relay() {
         let relay = rig.streaming(&config);
         rig.caught_up();
         before += 1 + parked.len();
-        let found = dead_letters.ids(&dead_letters.topic, action, before, PATIENCE);
+        let found = dead_letters.ids(&dead_letters.topic, action, before);
         let parked = parked.into_iter().map(|(id, _)| id);
         let expected: Vec<String> = [poison].into_iter().chain(parked).collect();
         assert_eq!(found, expected, "{action}");
@@ -404,8 +402,8 @@ fn that_their_topic_refuses_stop_the_relay() {
 /// The same with the topic of dead letters deleted: the relay waits for it, then stops.
 #[test]
 fn without_their_topic_are_waited_for() {
-    let kafka = Kafka::builder().without_auto_create().start();
-    let dead_letters = DeadLetters::new(Rig::with_kafka(15, &kafka));
+    let kafka = strict_kafka();
+    let dead_letters = DeadLetters::new(Rig::with_kafka(15, kafka));
     let rig = &dead_letters.rig;
     let topic = format!("{}order", rig.prefix);
     kafka.create_topic(&topic, 1, &[]);
@@ -432,7 +430,7 @@ fn without_their_topic_are_waited_for() {
         kafka.create_topic(&dead_letters.topic, 1, &[]);
         let relay = rig.streaming(&config);
         rig.caught_up();
-        let found = dead_letters.ids(&topic, action, 2 * (round + 1), PATIENCE);
+        let found = dead_letters.ids(&topic, action, 2 * (round + 1));
         assert_eq!(found, [first, second], "{action}");
         relay.ends_well();
         kafka.delete_topics(&[&dead_letters.topic]);

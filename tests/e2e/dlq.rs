@@ -16,14 +16,15 @@ use walrelay_lab::servers::ChildGuard;
 use walrelay_sink::{EventPosition, Parking, dlq_headers};
 use walrelay_testkit::{Delivered, History, Kafka, Producer, eventually};
 
+use crate::endpoint::{LISTEN, address, metric};
 use crate::rig::{
-    PATIENCE, Rig, SLOT, assert_has, assert_lacks, command_with, insert_of, json_lines,
-    output_with, shared_kafka, stdout, unique,
+    PATIENCE, Rig, SLOT, assert_has, assert_lacks, command_with, done, insert_of, json_lines,
+    output_unread, output_with, shared_kafka, stdout, unique,
 };
 
 /// A topic of dead letters, the topics that they were meant for, and a configuration.
 pub(crate) struct DlqFixture {
-    kafka: Arc<Kafka>,
+    kafka: &'static Kafka,
     dir: TempDir,
     /// Prefix of the topics of this test.
     prefix: String,
@@ -177,10 +178,16 @@ impl DlqFixture {
         found
     }
 
-    /// Changes the maximum size of a record in the topic of dead letters.
-    fn allow_bytes(&self, number: &str) {
+    /// Changes the maximum size of a record in the topic of dead letters, and waits until the broker
+    /// keeps to it: until it takes a record of the key `k0`, or refuses it.
+    fn allow_bytes(&self, number: &str, takes: bool) {
         self.kafka
             .alter_topic(&self.topic, "max.message.bytes", number);
+        eventually(PATIENCE, || {
+            let producer = Producer::new(&self.kafka.bootstrap_servers());
+            producer.send(&self.topic, Some(b"k0"), Some(b"no dead letter"), &[]);
+            producer.delivers(PATIENCE) == takes
+        });
     }
 }
 
@@ -250,6 +257,18 @@ fn letters_are_listed_and_shown_without_rows() {
     assert_has(&shown, &parts);
     assert_lacks(&shown, &["secret-value"]);
     let value = fixture.stdout("show '0/A00 0' --value");
+    // The exit code is that of the command also if nobody reads what it prints.
+    for line in [
+        "show '0/A00 0' --output table",
+        "show '0/A00 0' --output json",
+        "list --output json",
+    ] {
+        done(&output_unread(command_with(
+            &format!("dlq {line}"),
+            &fixture.config(),
+            &[],
+        )));
+    }
     assert_eq!(value, "secret-value of 0/A00 0");
     let lines = json_lines(&fixture.dlq("show '0/A00 0' --output json --value"));
     assert_eq!(lines.len(), 1);
@@ -335,10 +354,10 @@ fn a_resolution_that_is_not_written_repeats_one_record() {
     let fixture = DlqFixture::new();
     fixture.dead_letters(5, 1);
     fixture.stdout("redrive --all --limit 2");
-    fixture.allow_bytes("10");
+    fixture.allow_bytes("10", false);
     let words = ["[dlq-not-recorded]", "letter walrelay 0/A00 2"];
     fixture.fails("redrive --all", 69, &words);
-    fixture.allow_bytes("1000000");
+    fixture.allow_bytes("1000000", true);
     assert_eq!(fixture.listed(""), ["0/A00 2", "0/A00 3", "0/A00 4"]);
     fixture.stdout("redrive --all");
     assert_eq!(fixture.rows(5)["k0"], [0, 1, 2, 2, 3, 4]);
@@ -425,10 +444,12 @@ fn a_parked_key_flows_again_in_order() {
     let db = rig.db();
     db.batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
     let topic = format!("dead-letters-{}park", rig.prefix);
-    let poison =
-        format!("\n[poison]\nunroutable = \"dead-letter\"\npark_key = true\ntopic = \"{topic}\"\n");
-    let config = rig.config_and(&poison);
+    let more = format!(
+        "\n[poison]\nunroutable = \"dead-letter\"\npark_key = true\ntopic = \"{topic}\"\n{LISTEN}"
+    );
+    let config = rig.config_and(&more);
     let relay = rig.streaming(&config);
+    let address = address(&relay);
     let insert = |key: &str, number: u32| insert_of(&db, "order", key, number);
     let dlq = |line: &str| stdout(&output_with(&format!("dlq {line}"), &config, &[]));
     let open = || dlq("list --output json").lines().count();
@@ -450,14 +471,21 @@ fn a_parked_key_flows_again_in_order() {
         for number in 10..60 {
             insert("k1", number);
             // Spread the rows over the time of the redrive.
-            std::thread::sleep(Duration::from_millis(20));
+            if !redriven.is_finished() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
         let redriven = redriven.join().expect("it ends");
         assert!(redriven.lines().count() >= 8, "{redriven}");
     });
     let mut number = 60;
+    rig.caught_up();
     eventually(PATIENCE, || {
         dlq("redrive --all");
+        // A row that is written before the relay knows of the end of the dead letters is parked.
+        eventually(PATIENCE, || {
+            metric(address, "walrelay_parked_keys") == Some(0.0)
+        });
         insert("k1", number);
         number += 1;
         rig.caught_up();

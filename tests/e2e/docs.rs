@@ -160,7 +160,7 @@ fn five_minutes_of_the_readme() {
         .text("SELECT id::text FROM outbox")
         .expect("the event");
     let record = eventually_some(PATIENCE, || {
-        let records = rig.records_after("outbox.event.Order", 1);
+        let records = rig.records_in("outbox.event.Order", 1);
         records
             .into_iter()
             .find(|record| record.id.as_deref() == Some(&id))

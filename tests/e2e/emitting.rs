@@ -1,7 +1,6 @@
 //! Events without a table: `outbox.emit`, and the messages that it writes into the WAL.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use walrelay_lab::servers::cache_dir;
 use walrelay_testkit::{Db, Delivered, History, eventually};
@@ -277,7 +276,7 @@ fn of_others_pin_no_wal() {
         db.batch("SELECT pg_logical_emit_message(n % 2 = 0, 'other', repeat('x', 100000)) FROM generate_series(1, 10) n");
     }
     let slot = rig.slot();
-    slot.wait_until(slot.wal_end(), Duration::from_secs(30));
+    slot.wait_until(slot.wal_end(), PATIENCE);
     let log = relay.ends_well();
     assert_has(&log, &["\"records\":0"]);
 }

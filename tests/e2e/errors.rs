@@ -7,7 +7,7 @@ use walrelay_testkit::{Db, servers};
 
 use crate::rig::{
     self, NOWHERE, PATIENCE, Rig, SLOT, assert_lacks, create_slot, ends, insert, output,
-    output_with,
+    output_with, psql, said,
 };
 
 /// Asserts that a command ended with this error, without a secret in its output.
@@ -70,6 +70,16 @@ fn of_the_database() {
 
     db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'test_decoding')");
     refused("slot-plugin", &["test_decoding"]);
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+
+    db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput', false, true)");
+    refused("slot-two-phase", &["pg_copy_logical_replication_slot"]);
+    // The remedy of the error works as it is printed.
+    let said = said(&output_with("run", &rig.config_with(&url, ""), &[]));
+    let (_, remedy) = said.split_once("While no relay runs: ").expect("a remedy");
+    psql(&db, &remedy.replace("; ", ";\n"));
+    let two_phase = "SELECT two_phase FROM pg_replication_slots WHERE slot_name = 'walrelay'";
+    assert!(!db.value::<bool>(two_phase));
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
 
     db.batch(
@@ -155,12 +165,14 @@ fn of_servers_that_are_not_there_are_retried() {
     let check = output_with("check", &away.config(), &[]);
     is_error(&check, "kafka-unreachable", 69, &["bootstrap.servers"]);
     let mut relay = away.relay();
-    away.workload().rows(100).run();
-    // The relay keeps its slot and confirms nothing.
+    insert(&away.db(), 1);
+    // The relay keeps its slot and confirms no event, not even the first.
     let slot = away.slot();
-    let before = slot.confirmed();
+    let first_ends = slot.wal_end();
+    away.workload().rows(100).run();
     relay.says("Connection refused");
-    assert_eq!(slot.confirmed(), before);
+    let confirmed = slot.confirmed();
+    assert!(confirmed < first_ends, "{confirmed} >= {first_ends}");
     assert!(slot.wait_active(PATIENCE) > 0);
     // On the first SIGTERM the relay waits for the broker, within its limit; on the second it does
     // not.

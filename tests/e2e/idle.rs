@@ -1,6 +1,4 @@
-use std::time::Duration;
-
-use crate::rig::Rig;
+use crate::rig::{PATIENCE, Rig};
 
 /// The outbox is idle while another table takes 200 MB of WAL: the slot follows, without
 /// heartbeats.
@@ -21,7 +19,7 @@ fn outbox_releases_the_log(major: u32) {
     let end = slot.wal_end();
     let written = end.bytes_since(begun);
     assert!(written > 200_000_000, "only {written} bytes");
-    let took = slot.wait_until(end, Duration::from_secs(10));
+    let took = slot.wait_until(end, PATIENCE);
     eprintln!("Postgres {major}: the idle slot followed in {took:?}");
     relay.ends_well();
 }

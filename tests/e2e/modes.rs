@@ -1,5 +1,6 @@
 use walrelay_testkit::Db;
 
+use crate::large::caught_up_while_moving;
 use crate::rig::{Relay, Rig};
 
 const UP: &str = "\"mode\":\"Throughput\"";
@@ -53,7 +54,7 @@ fn change_with_the_load_and_keep_the_history() {
     relay.says_often(UP, up + 1);
     relay.kill();
     let relay = started();
-    rig.caught_up();
+    caught_up_while_moving(&rig);
     rig.workload().rows(3_000).run();
     let verdict = rig.finish(relay);
     eprintln!("modes: {verdict}");

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::Value;
-use walrelay_testkit::{HttpRequest, HttpServer, free_address};
+use walrelay_testkit::{HttpRequest, HttpServer};
 
 use crate::endpoint::config;
 use crate::rig::{PATIENCE, Rig};
@@ -40,7 +40,7 @@ fn a_collector_gets_metrics_and_spans() {
         collector.url(),
         token.display()
     );
-    let config = config(&rig, &rig.postgres.url(), free_address(), &more);
+    let config = config(&rig, &rig.postgres.url(), &more);
     let relay = rig.streaming(&config);
     rig.workload().rows(500).run();
     relay.says("collector does not take the metrics");

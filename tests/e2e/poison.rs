@@ -1,4 +1,6 @@
-use crate::rig::{Rig, SLOT, assert_has, assert_lacks, create_slot, ends, insert};
+use walrelay_testkit::{History, Producer};
+
+use crate::rig::{PATIENCE, Rig, SLOT, assert_has, assert_lacks, create_slot, ends, insert};
 
 /// Writes ten good rows, one that cannot be delivered, and ten good ones. The relay stops with an
 /// error and exit code 65. The first ten rows are confirmed and not repeated by the next start, the
@@ -14,7 +16,11 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
             insert(&db, number);
         }
     };
-    good(1..11);
+    // The first record waits for its topic, perhaps for longer than a relay that stops waits for
+    // records in flight.
+    good(1..2);
+    rig.caught_up();
+    good(2..11);
     let before = rig.slot().wal_end();
     db.batch(poison);
     let after = rig.slot().wal_end();
@@ -96,7 +102,17 @@ fn refused_by_the_broker_is_not_overtaken() {
          FROM generate_series(1, 50000) n",
     );
     ends(&mut relay, 65, "delivery");
-    let history = rig.history_within(std::time::Duration::from_secs(3));
+    // Requests of the relay that were in flight come before this record.
+    let producer = Producer::new(&rig.bootstrap);
+    let headers = [("id", "marker")];
+    producer.send(&topic, None, None, &headers);
+    assert!(producer.delivers(PATIENCE));
+    let committed = History::committed(&rig.postgres.url(), "public.outbox", &rig.prefix);
+    let mut records = rig.records(0);
+    let read = records.len();
+    records.retain(|record| record.id.as_deref() != Some("marker"));
+    assert_eq!(records.len() + 1, read, "the marker was not read");
+    let history = History { committed, records };
     let verdict = history.check();
     eprintln!(
         "refused by the broker: {} records got through",

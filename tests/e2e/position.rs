@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use walrelay_testkit::{Cut, Direction};
 
-use crate::rig::{Rig, wait_rows};
+use crate::rig::{Rig, wait_rows, with_source};
 
 const NAME: &str = "walrelay-position";
 
@@ -15,7 +15,8 @@ fn of_a_repeat_is_the_same_and_ascends_per_key() {
     let rig = Rig::with_outbox(18);
     let more = format!("\n[router]\nposition_header = \"{NAME}\"\n");
     let (proxy, url) = rig.proxy();
-    let config = rig.config_with(&url, &more);
+    // The server must not end a stream while the relay cannot confirm.
+    let config = with_source(rig.config_with(&url, &more), "wal_sender_timeout = \"10m\"");
     let mut relay = rig.streaming(&config);
     let load = rig.workload().rate(3_000.0).seed(31).start();
     for _ in 0..4 {

@@ -5,9 +5,9 @@ mod partitions;
 
 use std::collections::BTreeSet;
 
-use walrelay_testkit::{Db, eventually, free_address};
+use walrelay_testkit::{Db, eventually};
 
-use crate::endpoint::status;
+use crate::endpoint::{LISTEN, address, status};
 use crate::rig::{PATIENCE, Rig, assert_has, done, ends, output_with, refused, said};
 
 const MAY: &str = "--set=prune.before_slot=true";
@@ -50,6 +50,8 @@ fn confirmed_rows_go_and_no_other() {
 
     let relay = rig.relay();
     db.batch("INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'young-' || id, type, payload, now() FROM outbox LIMIT 5");
+    // `prune` waits for the slot for ten seconds.
+    rig.caught_up();
     let locker = rig.db();
     locker.batch(
         "BEGIN; SELECT FROM outbox WHERE created_at < now() - interval '1 day' LIMIT 3 FOR UPDATE",
@@ -67,10 +69,7 @@ fn confirmed_rows_go_and_no_other() {
 fn a_relay_deletes_what_it_has_confirmed() {
     let rig = rig(18);
     let db = rig.db();
-    let address = free_address();
-    let lines = format!(
-        "\n[prune]\nkeep = \"1s\"\nbefore_slot = true\npause = \"0ms\"\n[http]\nlisten = \"{address}\"\n"
-    );
+    let lines = format!("\n[prune]\nkeep = \"1s\"\nbefore_slot = true\npause = \"0ms\"\n{LISTEN}");
     let config = rig.config_and(&lines);
     // A copy of what was committed: the outbox does not keep it.
     db.batch(
@@ -79,6 +78,7 @@ fn a_relay_deletes_what_it_has_confirmed() {
          CREATE TRIGGER keep AFTER INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION keep()",
     );
     let relay = rig.streaming(&config);
+    let address = address(&relay);
     let written = rig.workload().rows(20_000).seed(3).run();
     eventually(PATIENCE, || rows(&db) == 0);
     rig.caught_up();

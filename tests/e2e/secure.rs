@@ -17,25 +17,19 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Output;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use walrelay_testkit::{Db, SecureKafka, lock, millis_now};
 
-use crate::rig::{self, Rig, edit, insert_of, shared};
-
-/// The broker that the tests of this module share. It ends with the last test that uses it.
-fn secure_kafka() -> Arc<SecureKafka> {
-    static KAFKA: Mutex<Weak<SecureKafka>> = Mutex::new(Weak::new());
-    shared(&KAFKA, SecureKafka::start)
-}
+use crate::rig::{self, Rig, edit, insert_of, secure_kafka};
 
 /// Postgres 15 with an outbox, and the secure broker. The tests read records through the broker's
 /// plain listener.
 struct Secured {
-    broker: Arc<SecureKafka>,
+    broker: &'static SecureKafka,
     rig: Rig,
     db: Db,
 }

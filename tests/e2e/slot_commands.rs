@@ -6,7 +6,10 @@ use std::process::Output;
 use serde_json::Value;
 use walrelay_testkit::Db;
 
-use crate::rig::{Rig, assert_has, create_slot, done, insert, json_lines, output_with, refused};
+use crate::rig::{
+    PATIENCE, Rig, assert_has, command_with, create_slot, done, insert, json_lines, output_unread,
+    output_with, refused,
+};
 
 /// Runs a command on slots with this configuration.
 fn slots(config: &Path, line: &str) -> Output {
@@ -39,6 +42,8 @@ fn of(major: u32) {
     assert_eq!(list().len(), 0, "a dry run created a slot");
     done(&slots("create"));
     done(&slots("create second"));
+    // The exit code is that of the command also if nobody reads the list.
+    done(&output_unread(command_with("slots list", &config, &[])));
     refused(&slots("create"), 64, &["[slot-exists]"]);
     let listed = list();
     let names = listed.iter().filter_map(|slot| slot["slot"].as_str());
@@ -81,6 +86,7 @@ fn of(major: u32) {
     let read = last();
     assert!(read["active_pid"].is_u64(), "{read}");
     relay.ends_well();
+    rig.slot().wait_inactive(PATIENCE);
     let shown = done(&slots("drop walrelay --dry-run"));
     assert_has(&shown, &["is lost", "pg_drop_replication_slot"]);
     refused(&slots("drop walrelay"), 64, &["[slots-not-agreed]"]);

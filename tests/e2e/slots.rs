@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Cut, Db, Delivered, Kafka, eventually, servers};
+use walrelay_testkit::{Cut, Db, Delivered, eventually, servers};
 
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, ends, insert, lsn_of,
-    output_with, with_source,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, ends, insert,
+    kafka_in_turn, lsn_of, output_with, with_source,
 };
 
 fn drop_slot(db: &Db) {
@@ -96,8 +96,9 @@ fn relayed_one(rig: &Rig, config: &Path) -> Relay {
     relay
 }
 
+/// The values in Kafka now. Call it when no relay runs, or when everything is confirmed.
 fn delivered(rig: &Rig) -> Vec<String> {
-    let records = rig.records_after(&rig.prefix, 1);
+    let records = rig.records(0);
     let values = records.iter().map(Delivered::value_text);
     values.map(str::to_owned).collect()
 }
@@ -240,6 +241,8 @@ fn moved_while_no_relay_ran(act: impl Fn(&Db)) {
         let log = ends(&mut rig.start(&config), 65, "slot-moved");
         covers(&log, unseen);
         assert_eq!(range(&log).0, before, "{log}");
+        // The next relay would take it for one that has moved the slot on.
+        assert_eq!(rig.slot().reader(), None, "a refusal left its walsender");
         let noted = noted_lsn(&state);
         assert_eq!(noted, Some(before), "a refusal changed the file");
     }
@@ -265,7 +268,7 @@ fn moved_while_no_relay_ran_is_noticed_with_a_state_file() {
 fn of_another_cluster_is_noticed() {
     for lines in ["", "state_file = \"state\""] {
         let rig = Rig::new(18);
-        let other = Rig::with_outbox(18);
+        let other = Rig::on(servers::another_postgres(18)).outbox();
         other.create_slot();
         let (proxy, url) = rig.proxy();
         let config = config_with(&rig, &url, lines);
@@ -397,7 +400,7 @@ fn warned_of_before_it_is_lost(major: u32) {
         ("checkpoint_timeout", "1h"),
     ];
     let postgres = servers::postgres_with(major, &settings);
-    let kafka = Kafka::builder().start();
+    let kafka = kafka_in_turn();
     let rig = Rig::with(postgres, kafka.bootstrap_servers()).outbox();
     let config = rig.config_and("\n[delivery]\nmax_in_flight_records = 64\n");
     let mut relay = rig.streaming(&config);

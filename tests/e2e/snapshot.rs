@@ -1,21 +1,25 @@
 //! `[source] snapshot`: the rows from before the slot are relayed once, and the stream continues
 //! from there.
 
+mod gate;
 mod resend;
+mod rewritten;
 
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use fastrand::Rng;
-use walrelay_testkit::{Cut, Delivered, eventually, free_address};
+use walrelay_lab::servers::Signal;
+use walrelay_testkit::{Cut, Delivered, eventually, rng, seed_setting};
 
 use crate::check::Checked;
-use crate::endpoint::{get, status};
+use crate::endpoint::{LISTEN, address, get, status};
 use crate::rig::{
     PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, edit, ends, output_with, run_command,
     said, wait_rows, with_source,
 };
+use gate::{GATE_LOCK, GATED, Gate};
 
 /// An outbox with a column that orders the rows of each key as they were committed.
 fn rig(major: u32) -> Rig {
@@ -32,11 +36,6 @@ fn config(rig: &Rig, lines: &str) -> PathBuf {
 }
 
 const INITIAL: &str = "snapshot = \"initial\"\nsnapshot_order = [\"seq\"]";
-
-/// The same with a delay per row: some hundred rows per second at most.
-fn slowly(milliseconds: u32) -> String {
-    format!("{INITIAL}\nsnapshot_where = \"pg_sleep(0.00{milliseconds}) IS NOT NULL\"")
-}
 
 /// Rows from before, during and after the snapshot arrive, each once and in order, while eight
 /// writers write.
@@ -62,10 +61,12 @@ fn undisturbed(major: u32) {
     // The next start reads no rows again.
     let relay = rig.streaming(&config);
     assert_lacks(&relay.log(), &["snapshot"]);
-    let slots: Vec<String> = rig
-        .db()
-        .column("SELECT slot_name::text FROM pg_replication_slots", &[]);
-    assert_eq!(slots, [SLOT], "the temporary slot is left");
+    // The temporary slot ends with its session.
+    let db = rig.db();
+    eventually(PATIENCE, || {
+        let slots: Vec<String> = db.column("SELECT slot_name::text FROM pg_replication_slots", &[]);
+        slots == [SLOT]
+    });
 }
 
 tests! {
@@ -106,8 +107,7 @@ fn kill_at_random(rig: &Rig, config: &Path, rng: &mut Rng, times: u32, milliseco
 /// SIGKILL at random moments of the snapshot, and shortly after it.
 #[test]
 fn killed_at_random_loses_nothing() {
-    let seed = fastrand::u64(..);
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = rng("snapshot::killed_at_random_loses_nothing");
     let rig = rig(15);
     rig.workload().rows(50_000).seed(3).run();
     let load = rig.workload().rate(500.0).seed(4).start();
@@ -118,7 +118,8 @@ fn killed_at_random_loses_nothing() {
     let written = load.stop();
     let verdict = rig.finish(relay);
     eprintln!(
-        "seed {seed}: SIGKILL x6, {within} of them within the snapshot, 50,000 + {} rows: {verdict}",
+        "{}: SIGKILL x6, {within} of them within the snapshot, 50,000 + {} rows: {verdict}",
+        seed_setting(),
         written.rows
     );
     verdict.assert_clean_but_for_ragged();
@@ -153,31 +154,49 @@ fn ended_at_each_failpoint_begins_anew() {
 }
 
 /// If the session that reads the rows is lost, they are read again from the same moment. If the
-/// session that keeps the snapshot is lost, another snapshot is made. Reading takes longer than the
-/// timeout of a silent connection.
+/// session that keeps the snapshot is lost, another snapshot is made. The last reading takes longer
+/// than the timeout of a silent connection.
 #[test]
 fn whose_sessions_are_lost_is_read_again() {
     let rig = rig(15);
     rig.workload().rows(1_500).seed(6).run();
     let (proxy, url) = rig.proxy();
-    let lines = format!("{}\nwal_sender_timeout = \"2s\"", slowly(3));
+    let gate = Gate::new(&rig);
+    let timeout = Duration::from_secs(2);
+    let lines = format!("{GATED}\nwal_sender_timeout = \"2s\"");
     let config = with_source(rig.config_with(&url, ""), &lines);
     let relay = rig.start(&config);
     let db = rig.db();
-    let end = |which: &str| {
+    // Ends this many sessions, once they are there, and waits until they are gone.
+    let end = |sessions: usize, which: &str| {
         let sql = format!("SELECT pid FROM pg_stat_activity WHERE {which}");
-        eventually(PATIENCE, || !db.query(&sql, &[]).is_empty());
-        db.batch(&format!("SELECT pg_terminate_backend(pid) FROM ({sql}) s"));
+        let mut pids: Vec<i32> = Vec::new();
+        eventually(PATIENCE, || {
+            pids = db.column(&sql, &[]);
+            pids.len() == sessions
+        });
+        db.query(
+            "SELECT pg_terminate_backend(pid) FROM unnest($1::int4[]) pid",
+            &[&pids],
+        );
+        let there = "SELECT FROM pg_stat_activity WHERE pid = ANY ($1)";
+        eventually(PATIENCE, || db.query(there, &[&pids]).is_empty());
     };
-    end("query LIKE 'COPY (%'");
+    let reading = "query LIKE 'COPY (%'";
+    end(1, reading);
     relay.says_often("the snapshot begins", 2);
     assert_lacks(&relay.log(), &["a new one is made"]);
-    end("backend_type = 'walsender'");
-    end("query LIKE 'COPY (%'");
+    end(2, &format!("{reading} OR backend_type = 'walsender'"));
     relay.says("a new one is made");
     relay.says_often("the snapshot begins", 3);
     proxy.cut(Cut::Reset);
+    // The server notices the loss of a session when it sends rows.
+    db.batch(&format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {reading}"
+    ));
     relay.says_often("the snapshot begins", 4);
+    sleep(2 * timeout);
+    gate.open();
     relay.says("the snapshot is complete");
     rig.finish(relay).assert_clean_but_for_ragged();
 }
@@ -188,7 +207,8 @@ fn whose_sessions_are_lost_is_read_again() {
 fn whose_temporary_slot_is_lost_is_made_anew() {
     let rig = rig(15);
     rig.workload().rows(2_500).seed(7).run();
-    let relay = rig.start(&config(&rig, &slowly(9)));
+    let _gate = Gate::new(&rig);
+    let relay = rig.start(&config(&rig, GATED));
     relay.says("the snapshot begins");
     rig.db().batch(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'walsender'",
@@ -203,16 +223,20 @@ fn whose_temporary_slot_is_lost_is_made_anew() {
 fn is_read_by_one_relay_of_two() {
     let rig = rig(15);
     rig.workload().rows(2_000).seed(8).run();
-    let config = config(&rig, &slowly(2));
+    let gate = Gate::new(&rig);
+    let config = config(&rig, GATED);
     let first = rig.start(&config);
     first.says("the snapshot begins");
     let second = rig.start(&config);
-    eventually(PATIENCE, || {
-        let waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-        !rig.db().query(waits, &[]).is_empty()
-    });
+    let db = rig.db();
+    let waits = format!(
+        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+         AND (classid, objid) <> (0, {GATE_LOCK})"
+    );
+    eventually(PATIENCE, || !db.query(&waits, &[]).is_empty());
     assert_lacks(&second.log(), &["the snapshot begins"]);
     first.kill();
+    gate.open();
     second.says("the snapshot begins");
     second.streaming();
     rig.finish(second).assert_clean_but_for_ragged();
@@ -224,12 +248,15 @@ fn stopped_in_the_middle_is_begun_anew() {
     let rig = rig(15);
     rig.workload().rows(2_000).seed(9).run();
     let more = "\n[delivery]\ndrain_timeout = \"1s\"\n";
-    let config = with_source(rig.config_and(more), &slowly(5));
+    let gate = Gate::new(&rig);
+    let config = with_source(rig.config_and(more), GATED);
     let relay = rig.start(&config);
-    relay.says("the snapshot begins");
+    // Something of it is sent.
+    rig.records(1);
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(75), "{log}");
     assert!(rig.slot().read().is_none(), "{log}");
+    gate.open();
     rig.finish(rig.streaming(&config))
         .assert_clean_but_for_ragged();
 }
@@ -239,10 +266,17 @@ fn stopped_in_the_middle_is_begun_anew() {
 fn stopped_near_its_end_is_completed() {
     let rig = rig(15);
     rig.workload().rows(1_000).seed(9).run();
-    let config = config(&rig, &slowly(2));
-    let relay = rig.start(&config);
-    relay.says("the snapshot begins");
-    relay.ends_well();
+    let gate = Gate::new(&rig);
+    let more = "\n[delivery]\ndrain_timeout = \"1h\"\n";
+    let config = with_source(rig.config_and(more), GATED);
+    let mut relay = rig.start(&config);
+    // Something of it is sent.
+    rig.records(1);
+    relay.signal(Signal::Term);
+    relay.says("draining");
+    gate.open();
+    let code = relay.ended().code();
+    assert_eq!(code, Some(0), "{}", relay.log());
     rig.finish(rig.streaming(&config)).assert_nothing_repeated();
 }
 
@@ -428,10 +462,10 @@ fn shows_how_far_it_is() {
     let rig = rig(15);
     rig.workload().rows(1_500).seed(11).run();
     rig.db().batch("ANALYZE outbox");
-    let address = free_address();
-    let more = format!("\n[http]\nlisten = \"{address}\"\n");
-    let config = with_source(rig.config_and(&more), &slowly(4));
+    let gate = Gate::new(&rig);
+    let config = with_source(rig.config_and(LISTEN), GATED);
     let relay = rig.start(&config);
+    let address = address(&relay);
     relay.says("the snapshot begins");
     eventually(PATIENCE, || {
         status(address)["snapshot"]["rows"].as_u64() > Some(100)
@@ -445,14 +479,19 @@ fn shows_how_far_it_is() {
     let (code, ready) = get(address, "/readyz").expect("an answer");
     assert_eq!(code, 503, "{ready}");
     assert_has(&ready, &["reading the snapshot"]);
-    let shown = said(&output_with("status", &config, &[]));
-    assert_has(&shown, &["reading the snapshot", " of about "]);
+    let at = format!("--set=http.listen={address}");
+    // The command waits some seconds only for the endpoint, whose thread has a low priority.
+    eventually(PATIENCE, || {
+        let shown = said(&output_with("status", &config, &[&at]));
+        shown.contains("reading the snapshot") && shown.contains(" of about ")
+    });
     let (_, metrics) = get(address, "/metrics").expect("an answer");
     let lines = [
         "walrelay_snapshot_running 1",
         "walrelay_state{state=\"snapshot\"} 1",
     ];
     assert_has(&metrics, &lines);
+    gate.open();
     relay.streaming();
     rig.caught_up();
     let report = status(address);
@@ -466,8 +505,7 @@ fn shows_how_far_it_is() {
 #[test]
 #[ignore = "takes minutes; docs/adr/measurements/snapshots.md has its figures"]
 fn of_a_million_rows_killed_ten_times() {
-    let seed = fastrand::u64(..);
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = rng("snapshot::of_a_million_rows_killed_ten_times");
     let rig = rig(15);
     // Numbers that the workload continues.
     rig.db().batch(
@@ -494,7 +532,8 @@ fn of_a_million_rows_killed_ten_times() {
     eprintln!("{}; {memory} MiB at most", complete.unwrap_or_default());
     let verdict = rig.history_within(PATIENCE * 5).check();
     eprintln!(
-        "seed {seed}: SIGKILL x10, {within} of them within the snapshot, 1,000,000 + {} rows: {verdict}",
+        "{}: SIGKILL x10, {within} of them within the snapshot, 1,000,000 + {} rows: {verdict}",
+        seed_setting(),
         written.rows
     );
     verdict.assert_clean_but_for_ragged();

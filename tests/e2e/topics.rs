@@ -1,15 +1,17 @@
-use std::time::{Duration, Instant};
-
+use serde_json::Value;
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Kafka, eventually};
+use walrelay_testkit::eventually;
 
-use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, insert_of};
+use crate::rig::{
+    PATIENCE, Rig, assert_has, assert_lacks, edit, insert_of, kafka_in_turn, strict_kafka,
+    with_source,
+};
 
 /// The broker creates no topics on demand, and the relay is configured to create them.
 #[test]
 fn are_created_where_configured() {
-    let kafka = Kafka::builder().without_auto_create().start();
-    let rig = Rig::with_kafka(15, &kafka);
+    let kafka = strict_kafka();
+    let rig = Rig::with_kafka(15, kafka);
     let more = "\n[sink.topics]\ncreate = true\npartitions = 5\nreplication_factor = 1\n";
     let relay = rig.streaming(&rig.config_and(more));
     rig.workload().rows(2_000).run();
@@ -24,8 +26,8 @@ fn are_created_where_configured() {
 /// A missing topic may appear: the relay retries, confirms nothing meanwhile, and continues.
 #[test]
 fn that_are_missing_are_waited_for() {
-    let kafka = Kafka::builder().without_auto_create().start();
-    let rig = Rig::with_kafka(15, &kafka);
+    let kafka = strict_kafka();
+    let rig = Rig::with_kafka(15, kafka);
     // How long librdkafka waits for unknown topics.
     let more = "\"topic.metadata.propagation.max.ms\" = 500\n\n\
                 [delivery]\nbackoff_max = \"500ms\"\n";
@@ -63,38 +65,48 @@ fn does_not_exist(rig: &Rig, kind: &str) -> String {
     )
 }
 
-/// A missing topic is named long before librdkafka gives up its record, also while records go to
-/// other topics.
+/// A missing topic is named before librdkafka gives up its record, also while records go to other
+/// topics. By the relay's clock it is named within two seconds, but for attempts in which a busy
+/// machine held up the relay.
 #[test]
 fn that_are_missing_are_named_at_once() {
-    let kafka = Kafka::builder().without_auto_create().start();
-    let rig = Rig::with_kafka(15, &kafka);
+    let kafka = strict_kafka();
+    let rig = Rig::with_kafka(15, kafka);
     kafka.create_topic(&format!("{}payment", rig.prefix), 1, &[]);
-    let relay = rig.streaming(&rig.config());
-    insert(&rig, "payment", 1);
-    rig.caught_up();
-    let start = Instant::now();
-    insert(&rig, "order", 1);
-    let mut number = 1;
+    // How long librdkafka waits for unknown topics: half an hour, and not more, as it multiplies 32-bit
+    // integers by a thousand.
+    let more = "\"topic.metadata.propagation.max.ms\" = 2000000\n";
+    // The server's silence on a busy machine must not end the connection.
+    let config = with_source(rig.config_and(more), "wal_sender_timeout = \"60s\"");
+    let relay = rig.streaming(&config);
+    let (mut payments, mut attempts) = (0, 0);
     eventually(PATIENCE, || {
-        number += 1;
-        insert(&rig, "payment", number);
-        relay.log().contains(&does_not_exist(&rig, "order"))
+        attempts += 1;
+        let kind = format!("order-{attempts}");
+        let text = does_not_exist(&rig, &kind);
+        insert(&rig, &kind, 1);
+        relay.until(&text, || {
+            payments += 1;
+            insert(&rig, "payment", payments);
+            relay.log().contains(&text)
+        });
+        assert_lacks(&relay.log(), &["trying again"]);
+        kafka.create_topic(&format!("{}{kind}", rig.prefix), 1, &[]);
+        rig.caught_up();
+        let log = relay.log();
+        let line = log.lines().find(|line| line.contains(&text));
+        let line: Value = serde_json::from_str(line.expect("the line")).expect("JSON");
+        let seconds = line["lasts_s"].as_u64().expect("seconds");
+        eprintln!("a missing topic was named after {seconds} whole seconds");
+        seconds < 2
     });
-    let named = start.elapsed();
-    eprintln!("a missing topic was named after {named:?}");
-    // The promise is two seconds; a busy machine may need one more.
-    assert!(named < Duration::from_secs(3), "{named:?}");
-    assert_lacks(&relay.log(), &["trying again"]);
-
-    kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
     rig.finish(relay).assert_clean_but_for_ragged();
 }
 
 /// A broker that is away is named as well.
 #[test]
 fn are_not_blamed_for_a_broker_that_is_away() {
-    let kafka = Kafka::builder().without_auto_create().start();
+    let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(15, &kafka);
     kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
     let relay = rig.streaming(&rig.config());
@@ -114,16 +126,19 @@ fn are_not_blamed_for_a_broker_that_is_away() {
 /// say that the record is unsent, and why.
 #[test]
 fn that_are_missing_end_a_stop_with_a_reason() {
-    let kafka = Kafka::builder().without_auto_create().start();
-    let rig = Rig::with_kafka(15, &kafka);
+    let kafka = strict_kafka();
+    let rig = Rig::with_kafka(15, kafka);
     let mut end = Lsn::ZERO;
     // The topic is named while librdkafka waits for it, or refused before the stop, once or
-    // repeatedly.
+    // repeatedly. A stop that waited for a timeout would last for half an hour.
     for (round, (more, words)) in [
-        ("", "does not exist"),
         (
-            "\"topic.metadata.propagation.max.ms\" = 500\n\n[delivery]\nbackoff_initial = \"20s\"\n\
-             backoff_max = \"20s\"\n",
+            "\"topic.metadata.propagation.max.ms\" = 2000000\n\n[delivery]\n",
+            "does not exist",
+        ),
+        (
+            "\"topic.metadata.propagation.max.ms\" = 500\n\n[delivery]\nbackoff_initial = \"1h\"\n\
+             backoff_max = \"1h\"\n",
             "trying again",
         ),
         (
@@ -135,23 +150,21 @@ fn that_are_missing_end_a_stop_with_a_reason() {
     .into_iter()
     .enumerate()
     {
-        let relay = rig.streaming(&rig.config_and(more));
+        let config = rig.config_and(more);
+        edit(&config, "[delivery]\n", "[delivery]\ndrain_timeout = \"1h\"\n");
+        let relay = rig.streaming(&config);
         if round == 0 {
             insert(&rig, "order", 1);
             end = rig.db().insert_lsn();
         }
         relay.says(words);
-        let start = Instant::now();
         let (code, log) = relay.terminate();
-        let lasted = start.elapsed();
         assert_eq!(code, Some(75), "{log}");
         let (_, after) = log.split_once("asked to stop").expect("it was asked");
         let topic = format!("topic \"{}order\"", rig.prefix);
         let ended = "not drained: 1 record is unsent or not acknowledged [drain-incomplete]";
         assert_has(after, &[ended, &topic]);
         assert_lacks(after, &["trying again", "gave the topic up", "skipped an event"]);
-        eprintln!("round {round}: stopped after {lasted:?}");
-        assert!(lasted < Duration::from_secs(10), "{lasted:?}");
         let confirmed = rig.slot().confirmed();
         assert!(confirmed < end, "{confirmed} >= {end}: it was confirmed");
     }

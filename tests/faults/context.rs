@@ -18,7 +18,7 @@ use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     ChaosProxy, CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaBuilder,
     KafkaCluster, LoggedRow, Running, Sighting, SlotWatch, Workload, check, confirmed_early,
-    eventually, first_appended, lock, millis_now, servers,
+    eventually, eventually_while_moving, first_appended, lock, millis_now, rng_of, servers,
 };
 
 use crate::outcome::Outcome;
@@ -76,8 +76,6 @@ pub(crate) struct Context {
     pub(crate) name: String,
     /// Prefix of the topics.
     pub(crate) prefix: String,
-    /// Limit of each wait of the final check.
-    pub(crate) patience: Duration,
     database: bool,
     commits: Option<CommitLog>,
     watch: Option<EarlyWatch>,
@@ -98,21 +96,15 @@ impl Context {
     ) -> Self {
         let number = unique();
         fs::create_dir_all(&dir).expect("a directory for the scenario");
-        // FNV-1a: the random numbers of a scenario must not depend on which others run.
-        let bytes = scenario.bytes().chain([major as u8]);
-        let mixed = bytes.fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        });
         Self {
             major,
-            rng: Rng::with_seed(mixed),
+            rng: rng_of(seed, &format!("faults::{scenario}-{major}")),
             postgres,
             kafka,
             cluster: None,
             dir,
             name: format!("f{number}"),
             prefix: format!("f{}-{number}.", std::process::id()),
-            patience: PATIENCE,
             database: false,
             commits: None,
             watch: None,
@@ -261,10 +253,11 @@ impl Context {
         if lock(&self.fault_begin).is_none()
             && let Some(backlog) = last.and_then(|fault| fault.wal_end)
         {
-            self.slot().wait_until(backlog, self.patience);
+            self.slot().wait_until(backlog, PATIENCE);
         }
-        let next = load.written().rows + self.rng.u64(rows);
-        eventually(PATIENCE, || load.written().rows >= next);
+        let written = || load.written().rows;
+        let next = written() + self.rng.u64(rows);
+        eventually_while_moving(written, || written() >= next);
     }
 
     pub(crate) fn config(&self) -> Config {
@@ -338,10 +331,14 @@ impl Context {
         walsender
     }
 
-    /// Waits until the slot has reached the current end of the WAL.
+    /// Waits until the slot has reached the current end of the WAL, for as long as it advances or
+    /// records arrive. It does not advance during a large transaction.
     pub(crate) fn caught_up(&self) {
         let slot = self.slot();
-        slot.wait_until(slot.wal_end(), self.patience);
+        let end = slot.wal_end();
+        let confirmed = || slot.read().map(|state| state.confirmed_flush);
+        let records = || History::count(&self.bootstrap(), &self.prefix);
+        eventually_while_moving(|| (confirmed(), records()), || confirmed() >= Some(end));
     }
 
     /// Waits until the first rows are confirmed, so that the broker has created the topics: a drain
@@ -405,10 +402,10 @@ impl Context {
         outcome
     }
 
-    /// Records of the scenario's topics, read until `distinct` ids were seen or `patience` has
-    /// passed.
+    /// Records of the scenario's topics, read until `distinct` ids were seen or no more arrive, and
+    /// then to the present end.
     pub(crate) fn records(&self, distinct: usize) -> Vec<Delivered> {
-        self.records_within(distinct, self.patience)
+        self.records_within(distinct, PATIENCE)
     }
 
     /// The same with another limit.

@@ -20,7 +20,6 @@ fn bulk(rows: u32, aggregate: &str) -> String {
 
 /// One large transaction for each of these aggregate types, concurrently and amid a load.
 pub(crate) fn large_transactions(ctx: &mut Context, aggregates: &[&str], rows: u32) -> Outcome {
-    ctx.patience = 5 * PATIENCE;
     ctx.outbox();
     let relay = ctx.relay();
     let load = ctx.load();

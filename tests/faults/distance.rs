@@ -2,21 +2,27 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{Db, Direction, millis_now};
+use walrelay_testkit::{Background, Db, Direction, eventually, lock, millis_now};
 
 use crate::context::{Context, Ragged};
+use crate::control::Control;
 use crate::outcome::Outcome;
+use crate::rig::PATIENCE;
 
-/// Rows are written until this long after the stream began, which includes two looks and what
-/// follows them.
-const WRITING: Duration = Duration::from_secs(21);
-/// Before this time after the stream began there is no look.
-const WITHOUT_LOOKS: Duration = Duration::from_secs(8);
+/// Queries that follow one another sooner are of one look, in milliseconds.
+const ONE_LOOK: i64 = 3_000;
+/// During this many looks records must be seen to arrive.
+const SHOWN: usize = 2;
+/// On a busy machine no record may arrive during a look, so that many are awaited.
+const MOST_LOOKS: usize = 20;
 /// Documented limit for noticing a change of the publication, plus the end of the process.
 const PROMISE: Duration = Duration::from_secs(11);
-/// What a busy machine may add to the distance. A look for which the stream waited would add 500
+/// What an idle machine may add to the distance. A look for which the stream waited would add 500
 /// ms.
 const NOISE: Duration = Duration::from_millis(350);
 
@@ -26,7 +32,8 @@ pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
     let (proxy, url) = ctx.proxy();
     let warns = "source.retained_wal_warning = \"1MiB\"";
     let mut relay = ctx.streaming(&ctx.config().url(&url).set(warns));
-    let begun = Instant::now();
+    let control = Control::start(&ctx.url());
+    let looks = LookTimes::start(&ctx.url());
     for direction in [Direction::ToClient, Direction::ToServer] {
         proxy.delay(direction, delay);
     }
@@ -35,17 +42,34 @@ pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
     // The first record waits for its topic.
     db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', 'T', '{\"number\": 1}')");
     ctx.caught_up();
-    let (before, during) = write(&db, begun);
+    let (mut rows, mut appended) = (Vec::new(), HashMap::new());
+    let (mut seen, mut shown) = (0, 0);
+    while seen < MOST_LOOKS && shown < SHOWN {
+        write(&db, &mut rows, || looks.times().len() > seen);
+        // Rows after the look.
+        let looked = Instant::now();
+        write(&db, &mut rows, || looked.elapsed() > Duration::from_secs(1));
+        let records = ctx.records(1 + rows.len()).into_iter();
+        appended = records
+            .filter_map(|record| Some((record.id?, record.appended?)))
+            .collect();
+        let times = looks.times();
+        let moved = |look: &&i64| moved_during(**look, delay, &rows, &appended);
+        shown += times[seen..].iter().filter(moved).count();
+        seen = times.len();
+    }
     drop(holder);
     let outcome = ctx.judge(Ragged::No);
-    let appended: HashMap<String, i64> = ctx
-        .records(1 + before.len() + during.len())
-        .into_iter()
-        .filter_map(|record| Some((record.id?, record.appended?)))
-        .collect();
+    let first_look = looks.times()[0] - delay.as_millis() as i64;
+    let (before, during): (Rows, Rows) =
+        rows.into_iter().partition(|row| row.committed < first_look);
     let [before, during] = [before, during].map(|rows| Latency::of(&rows, &appended));
 
-    println!("{delay:?} each way, commit to Kafka: without looks {before}; with looks {during}");
+    println!(
+        "{delay:?} each way, commit to Kafka: without looks {before}; with looks {during}; \
+         records arrived during {shown} of {seen} looks"
+    );
+    let late = control.limit(delay + NOISE);
     let warning = "the server keeps much WAL for the slot";
     let warned = relay.log().contains(warning);
 
@@ -56,15 +80,18 @@ pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
     let noticed = dropped.elapsed();
     let log = relay.log();
     println!("{delay:?} each way: a table out of the publication is noticed after {noticed:?}");
-    let limit = delay + NOISE;
+    let in_time = control.limit(PROMISE);
     outcome
         .nothing_repeated()
-        .expect(before.max < limit, || format!("without looks: {before}"))
-        .expect(during.max < limit, || format!("with looks: {during}"))
+        .expect(shown >= SHOWN, || {
+            format!("records arrived during {shown} of {seen} looks")
+        })
+        .expect(before.max < late, || format!("without looks: {before}"))
+        .expect(during.max < late, || format!("with looks: {during}"))
         .expect(warned, || format!("no warning of retained WAL: {log}"))
         .expect(code == Some(78), || format!("exit code {code:?}: {log}"))
         .expect(log.contains("[publication-lacks-table]"), || log.clone())
-        .expect(noticed <= PROMISE, || format!("noticed after {noticed:?}"))
+        .expect(noticed <= in_time, || format!("noticed after {noticed:?}"))
 }
 
 /// Opens a transaction and writes 2 MiB of WAL after it, which the slot must retain.
@@ -77,31 +104,88 @@ fn hold_wal_back(ctx: &Context) -> Db {
     holder
 }
 
-/// Ids of rows with their commit times in milliseconds since 1970.
-type Rows = Vec<(String, i64)>;
+/// The times at which the server received the relay's looks, in milliseconds since 1970.
+struct LookTimes {
+    times: Arc<Mutex<Vec<i64>>>,
+    _thread: Background<()>,
+}
 
-/// Writes some 45 rows per second. Returns the rows before the first look, and the rows since then.
-fn write(db: &Db, begun: Instant) -> (Rows, Rows) {
-    let mut before = Vec::new();
-    let mut during = Vec::new();
-    for number in 2_i64.. {
-        let at = begun.elapsed();
-        if at > WRITING {
-            break;
+impl LookTimes {
+    /// Starts to watch the relay's control connection. Its last query so far is no look.
+    fn start(url: &str) -> Self {
+        let sql = "SELECT floor(extract(epoch FROM query_start) * 1000)::int8 FROM pg_stat_activity \
+                   WHERE datname = current_database() AND application_name = 'walrelay' \
+                   AND backend_type = 'client backend'";
+        let times = Arc::<Mutex<Vec<i64>>>::default();
+        let db = Db::connect(url);
+        let mut last: i64 = db.value(sql);
+        let thread = Background::start("looks", {
+            let times = Arc::clone(&times);
+            move |stop| {
+                while !stop.load(Ordering::SeqCst) {
+                    if let Some(at) = db.column::<i64>(sql, &[]).pop()
+                        && at != last
+                    {
+                        if at > last + ONE_LOOK {
+                            lock(&times).push(at);
+                        }
+                        last = at;
+                    }
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+        });
+        Self {
+            times,
+            _thread: thread,
         }
-        let id: String = db.value(&format!(
+    }
+
+    fn times(&self) -> Vec<i64> {
+        lock(&self.times).clone()
+    }
+}
+
+/// Whether a record arrived that the relay received after it had sent this look and before the
+/// answer: the look left the relay `delay` before the server received it, and the answer arrived
+/// `delay` later, or more.
+fn moved_during(look: i64, delay: Duration, rows: &[Row], appended: &HashMap<String, i64>) -> bool {
+    let delay = delay.as_millis() as i64;
+    rows.iter().any(|row| {
+        // Such a row reaches the relay after the look has reached the server.
+        row.begun > look - delay && appended[&row.id] < look + delay
+    })
+}
+
+/// A row with times in milliseconds since 1970.
+struct Row {
+    id: String,
+    /// Before the row was written.
+    begun: i64,
+    /// After it was committed.
+    committed: i64,
+}
+
+type Rows = Vec<Row>;
+
+/// Writes some 45 rows per second until the condition holds.
+fn write(db: &Db, rows: &mut Rows, mut condition: impl FnMut() -> bool) {
+    eventually(PATIENCE, || {
+        let begun = millis_now();
+        let number = rows.len() + 2;
+        let id = db.value(&format!(
             "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', 'T', \
              '{{\"number\": {number}}}') RETURNING id::text"
         ));
-        let row = (id, millis_now());
-        if at < WITHOUT_LOOKS {
-            before.push(row);
-        } else {
-            during.push(row);
-        }
+        let committed = millis_now();
+        rows.push(Row {
+            id,
+            begun,
+            committed,
+        });
         db.batch("SELECT pg_sleep(0.02)");
-    }
-    (before, during)
+        condition()
+    });
 }
 
 /// Time from commit to Kafka.
@@ -112,10 +196,10 @@ struct Latency {
 }
 
 impl Latency {
-    fn of(rows: &[(String, i64)], appended: &HashMap<String, i64>) -> Self {
-        let late = |(id, committed): &(String, i64)| {
-            let appended = appended.get(id).expect("the record of each row");
-            Duration::from_millis((appended - committed).max(0) as u64)
+    fn of(rows: &[Row], appended: &HashMap<String, i64>) -> Self {
+        let late = |row: &Row| {
+            let appended = appended.get(&row.id).expect("the record of each row");
+            Duration::from_millis((appended - row.committed).max(0) as u64)
         };
         let mut all: Vec<Duration> = rows.iter().map(late).collect();
         all.sort();

@@ -4,21 +4,27 @@
 //! - [`table`]: the scenarios, what each covers, and which run in `make test`.
 //! - [`context`]: the context of a scenario: servers, load, relays, marks of faults, the final
 //!   check.
+//! - [`control`]: how late the machine itself is, for limits of times.
 //! - [`outcome`]: the figures of a scenario. [`report`]: the table of docs/PROOF.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of failures.
 //! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`],
 //!   [`postgres`], [`failover`], [`network`], [`distance`], [`data`].
+//!
+//! The relay's code branches on the version of Postgres where it reads slots and publications, and
+//! where it makes a slot. Every scenario does the first, and none of the subset depends on the rest.
+//! So the scenarios of the subset run on 15 and 18 in turn, and each on every version only by
+//! `make test-faults`.
 //!
 //! A scenario is a function from a [`context::Context`] to an [`outcome::Outcome`]. It is listed in
 //! [`table::SCENARIOS`], and fails by a panic or by an outcome that is not clean.
 //!
 //! | variable | |
 //! |---|---|
-//! | `FAULTS_ALL=1` | every scenario on Postgres 14 to 18, as `make test-faults`; else the subset
-//! on 15 and 18 |
+//! | `FAULTS_ALL=1` | every scenario on Postgres 14 to 18, as `make test-faults`; else the subset,
+//! each on one of 15 and 18 |
 //! | `FAULTS_SEED` | decides the load and the moments of the faults, which are counted in rows.
-//! Default: 1, or random with `FAULTS_ALL` |
-//! | `FAULTS_ONLY` | names of scenarios, separated by commas |
+//! Default: `WALRELAY_TEST_SEED`, or random |
+//! | `FAULTS_ONLY` | names of scenarios, separated by commas; on 15 and 18 |
 //! | `FAULTS_POSTGRES` | versions of Postgres, separated by commas |
 //! | `FAULTS_KEEP=1` | keeps the logs of passed scenarios too |
 //! | `FAULTS_LANES` | number of concurrent scenarios, 2 by default; a scenario whose outcome is a time runs alone |
@@ -32,6 +38,7 @@
 )]
 
 mod context;
+mod control;
 mod data;
 mod distance;
 mod failover;

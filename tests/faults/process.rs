@@ -95,8 +95,9 @@ pub(crate) fn failpoints(ctx: &mut Context, rounds: u32) -> Outcome {
 /// longer time.
 pub(crate) fn suspended(ctx: &mut Context) -> Outcome {
     ctx.outbox();
-    let config = ctx.config().set("source.wal_sender_timeout = \"3s\"");
-    let relay = ctx.streaming(&config);
+    // The server waits for longer than any machine takes for these rows.
+    let patient = ctx.config().set("source.wal_sender_timeout = \"10m\"");
+    let relay = ctx.streaming(&patient);
     let slot = ctx.slot();
     let load = ctx.load();
     for _ in 0..2 {
@@ -110,6 +111,8 @@ pub(crate) fn suspended(ctx: &mut Context) -> Outcome {
         ctx.wait_rows(&load, 300..400);
         assert_eq!(relay.streams(), streams, "{}", relay.log());
     }
+    relay.ends_well();
+    let relay = ctx.streaming(&ctx.config().set("source.wal_sender_timeout = \"3s\""));
     for _ in 0..2 {
         ctx.wait_rows(&load, 200..500);
         let streams = relay.streams();

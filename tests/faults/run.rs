@@ -12,14 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_lab::servers::Postgres;
-use walrelay_testkit::{Kafka, lock, servers};
+use walrelay_testkit::{Kafka, lock, seed, servers};
 
 use crate::context::{Context, broker};
 use crate::outcome::Outcome;
 use crate::report;
 use crate::table::{ALL, SCENARIOS, Scenario};
 
-/// Versions of the subset, which `make test` has fetched.
+/// Versions of the subset, which `make test` has fetched. Its scenarios take turns.
 const SUBSET: &[u32] = &[15, 18];
 
 /// Result of a scenario on one version.
@@ -43,6 +43,8 @@ struct Asked {
     seed: u64,
     only: Vec<String>,
     majors: Vec<u32>,
+    /// The scenarios of the subset run on one of the versions each.
+    in_turn: bool,
     lanes: usize,
     list: bool,
 }
@@ -63,13 +65,14 @@ impl Asked {
         let all = variable("FAULTS_ALL").is_some_and(|value| value != "0");
         let seed = match variable("FAULTS_SEED") {
             Some(text) => number("FAULTS_SEED", &text),
-            None if all => u64::from(fastrand::u32(..)),
-            None => 1,
+            None => seed(),
         };
         let mut majors: Vec<u32> = list("FAULTS_POSTGRES")
             .iter()
             .map(|text| number("FAULTS_POSTGRES", text) as u32)
             .collect();
+        let only = list("FAULTS_ONLY");
+        let in_turn = !all && only.is_empty() && majors.is_empty();
         if majors.is_empty() {
             majors = if all { ALL } else { SUBSET }.to_vec();
         }
@@ -77,8 +80,9 @@ impl Asked {
         let mut asked = Self {
             all,
             seed,
-            only: list("FAULTS_ONLY"),
+            only,
             majors,
+            in_turn,
             lanes: lanes.max(1) as usize,
             list: false,
         };
@@ -131,16 +135,48 @@ fn wanted(scenario: &Scenario, all: bool, only: &[String]) -> bool {
     }
 }
 
-pub(crate) fn main() -> ExitCode {
-    let asked = Asked::read();
-    let jobs: VecDeque<(u32, &'static Scenario)> = asked
+/// A scenario on one version.
+type Job = (u32, &'static Scenario);
+
+/// The jobs by version, so that a lane seldom starts another Postgres.
+fn jobs(asked: &Asked) -> VecDeque<Job> {
+    let subset = SCENARIOS.iter().filter(|scenario| scenario.subset);
+    let in_turn: Vec<(&str, u32)> = subset
+        .map(|scenario| scenario.name)
+        .zip(SUBSET.iter().copied().cycle())
+        .collect();
+    // The version whose turn it is, unless the scenario does not run there.
+    let is_turn = |(major, scenario): &Job| {
+        let turn = in_turn.iter().find(|(name, _)| *name == scenario.name);
+        turn.is_none_or(|(_, turn)| turn == major || !scenario.versions.contains(turn))
+    };
+    asked
         .majors
         .iter()
         .flat_map(|&major| SCENARIOS.iter().map(move |scenario| (major, scenario)))
         .filter(|(major, scenario)| {
             wanted(scenario, asked.all, &asked.only) && scenario.versions.contains(major)
         })
-        .collect();
+        .filter(|job| !asked.in_turn || is_turn(job))
+        .collect()
+}
+
+/// Takes the next job of a lane: one of the version that it has, if there is any. Every second lane
+/// begins with the last version.
+fn take(jobs: &mut VecDeque<Job>, has: Option<u32>, lane: usize) -> Option<Job> {
+    let same = jobs.iter().position(|(major, _)| Some(*major) == has);
+    let last = jobs.back().map(|(major, _)| *major);
+    let other = if lane.is_multiple_of(2) {
+        0
+    } else {
+        jobs.iter().position(|(major, _)| Some(*major) == last)?
+    };
+    jobs.remove(same.unwrap_or(other))
+}
+
+pub(crate) fn main() -> ExitCode {
+    let asked = Asked::read();
+    let jobs = jobs(&asked);
     if asked.list {
         for (major, scenario) in &jobs {
             println!("{} on Postgres {major}: test", scenario.name);
@@ -165,7 +201,8 @@ pub(crate) fn main() -> ExitCode {
     let turns = RwLock::new(());
     thread::scope(|scope| {
         for number in 0..asked.lanes {
-            let lane = || lane(&jobs, &done, &turns, asked.seed, &root);
+            let (jobs, done, turns, root) = (&jobs, &done, &turns, &root);
+            let lane = move || lane(number, jobs, done, turns, asked.seed, root);
             thread::Builder::new()
                 .name(format!("lane-{number}"))
                 .spawn_scoped(scope, lane)
@@ -244,7 +281,8 @@ fn postgres(major: u32) -> Postgres {
 }
 
 fn lane(
-    jobs: &Mutex<VecDeque<(u32, &'static Scenario)>>,
+    number: usize,
+    jobs: &Mutex<VecDeque<Job>>,
     done: &Mutex<Vec<Done>>,
     turns: &RwLock<()>,
     seed: u64,
@@ -252,7 +290,8 @@ fn lane(
 ) {
     let mut servers = Servers::default();
     loop {
-        let job = lock(jobs).pop_front();
+        let has = servers.postgres.as_ref().map(|(major, _)| *major);
+        let job = take(&mut lock(jobs), has, number);
         let Some((major, scenario)) = job else {
             return;
         };

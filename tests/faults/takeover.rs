@@ -5,6 +5,7 @@ use std::time::Duration;
 use walrelay_testkit::eventually;
 
 use crate::context::{Context, Ragged};
+use crate::control::Control;
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay};
 
@@ -21,6 +22,7 @@ fn second_waits(ctx: &mut Context, second: &Relay, load: &walrelay_testkit::Runn
 /// The streaming relay is killed, and the other takes over within a second, three times.
 pub(crate) fn sigkill(ctx: &mut Context) -> Outcome {
     ctx.outbox();
+    let control = Control::start(&ctx.url());
     let mut first = ctx.relay();
     let load = ctx.load();
     for _ in 0..3 {
@@ -33,13 +35,15 @@ pub(crate) fn sigkill(ctx: &mut Context) -> Outcome {
         ctx.wait_rows(&load, 200..400);
     }
     load.stop();
-    within(ctx.judge(Ragged::Allowed), Duration::from_secs(1))
+    let limit = control.limit(Duration::from_secs(1));
+    within(ctx.judge(Ragged::Allowed), limit)
 }
 
 /// The machine of the first relay vanishes: its connections stay open, nothing passes. The server
 /// notices after `wal_sender_timeout`, 5 s by default, and then the second relay takes over.
 pub(crate) fn vanished(ctx: &mut Context) -> Outcome {
     ctx.outbox();
+    let control = Control::start(&ctx.url());
     let (proxy, url) = ctx.proxy();
     let first = ctx.streaming(&ctx.config().url(&url));
     let load = ctx.load();
@@ -54,16 +58,18 @@ pub(crate) fn vanished(ctx: &mut Context) -> Outcome {
     first.kill();
     ctx.wait_rows(&load, 200..400);
     load.stop();
-    let outcome = ctx.judge(Ragged::Allowed);
-    drop(proxy);
     // The server counts from the last message that it received, and checks its clock only now and
     // then.
-    within(outcome, Duration::from_millis(6_500))
+    let limit = control.limit(Duration::from_millis(6_500));
+    let outcome = ctx.judge(Ragged::Allowed);
+    drop(proxy);
+    within(outcome, limit)
 }
 
 /// A relay that is asked to stop releases the slot: the other takes over, nothing is repeated.
 pub(crate) fn sigterm(ctx: &mut Context) -> Outcome {
     ctx.outbox();
+    let control = Control::start(&ctx.url());
     let mut first = ctx.relay();
     let load = ctx.load();
     ctx.wait_topics(&load);
@@ -79,12 +85,12 @@ pub(crate) fn sigterm(ctx: &mut Context) -> Outcome {
     ctx.wait_rows(&load, 200..400);
     load.stop();
     eventually(PATIENCE, || first.streams() == 1);
-    let outcome = within(ctx.judge(Ragged::No), Duration::from_secs(1));
+    let limit = control.limit(Duration::from_secs(1));
+    let outcome = within(ctx.judge(Ragged::No), limit);
     outcome.nothing_repeated()
 }
 
-/// Expects the median of the takeovers to be below `limit`, and each below five times that, because
-/// the machine may be busy.
+/// Expects the median of the takeovers to be below `limit`, and each below five times that.
 fn within(outcome: Outcome, limit: Duration) -> Outcome {
     let mut all = outcome.first.clone();
     all.sort();

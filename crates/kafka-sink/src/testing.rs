@@ -2,16 +2,25 @@
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rdkafka::ClientConfig;
 use rdkafka::mocking::MockCluster;
-use rdkafka::producer::DefaultProducerContext;
+use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer as _};
 use walrelay_sink::{Deliveries, DeliveryError, Sink};
 
+use crate::consumer::{Tail, TailedRecord};
 use crate::{KafkaConfig, KafkaOptions};
 
-/// The longest wait for what must happen.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) mod proxy;
+
+/// The longest wait for what must happen, also on a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+/// A time that no test waits for.
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+/// The seed of random choices. It is fixed, so that a failure can be repeated.
+pub(crate) const SEED: u64 = 7;
 
 pub(crate) type Cluster = MockCluster<'static, DefaultProducerContext>;
 
@@ -41,6 +50,63 @@ pub(crate) fn config_at(
 /// The default configuration for a cluster, with more properties.
 pub(crate) fn config_of(cluster: &Cluster, more: &[(&str, &str)]) -> KafkaConfig {
     config_at(&cluster.bootstrap_servers(), KafkaOptions::default(), more)
+}
+
+/// Waits until the condition holds.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "{what}");
+        // Poll: threads of librdkafka and of the crate change the state and notify no one.
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs `act` on another thread and waits for its end. An `act` that waits for more than [`LONG`]
+/// fails the test.
+#[track_caller]
+pub(crate) fn ends(what: &str, act: impl FnOnce() + Send + 'static) {
+    let acting = thread::spawn(act);
+    eventually(what, || acting.is_finished());
+    acting.join().expect("it does not panic");
+}
+
+/// The next record of a topic's end, which must come.
+#[track_caller]
+pub(crate) fn next(tail: &mut Tail) -> TailedRecord {
+    let mut found = None;
+    eventually("a record", || {
+        found = tail.next(Duration::from_secs(1)).expect("readable");
+        found.is_some()
+    });
+    found.expect("it was found")
+}
+
+/// Reads `count` records from these topics.
+#[track_caller]
+pub(crate) fn read(cluster: &Cluster, topics: &[&str], count: usize) -> Vec<TailedRecord> {
+    let mut tail = Tail::open(&cluster.bootstrap_servers(), topics, LONG).expect("a tail");
+    (0..count).map(|_| next(&mut tail)).collect()
+}
+
+/// The number of records in a topic.
+pub(crate) fn count_of(cluster: &Cluster, topic: &str) -> usize {
+    let client: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", cluster.bootstrap_servers())
+        .create()
+        .expect("a client");
+    let client = client.client();
+    let metadata = client.fetch_metadata(Some(topic), LONG).expect("metadata");
+    let partitions = metadata.topics()[0].partitions().iter();
+    partitions
+        .map(|partition| {
+            let ends = client.fetch_watermarks(topic, partition.id(), LONG);
+            let (low, high) = ends.expect("watermarks");
+            assert_eq!(low, 0, "the mock broker has dropped records");
+            high as usize
+        })
+        .sum()
 }
 
 /// Records every report, and the numbers that were reported twice.
@@ -82,7 +148,9 @@ impl Reports {
 
     /// Waits, and polls the sink after each wake-up, as the relay does.
     pub(crate) fn wait_with(&self, sink: &mut impl Sink, until: impl Fn(&State) -> bool) {
+        let start = Instant::now();
         loop {
+            assert!(start.elapsed() < LONG, "woken, but never for this");
             let before = self.capacity_calls();
             sink.poll();
             self.wait(|state| until(state) || state.capacity > before);

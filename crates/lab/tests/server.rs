@@ -8,20 +8,17 @@
 
 use std::{
     env, fs,
-    io::{BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader},
     net::TcpStream,
     os::unix::{fs::MetadataExt as _, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
 };
 
 use walrelay_lab::proc;
 use walrelay_lab::servers::{ChildGuard, Postgres, PostgresBinaries, Shutdown, ThrowawayError};
-use walrelay_testkit::eventually;
-
-const LIMIT: Duration = Duration::from_secs(15);
+use walrelay_testkit::{PATIENCE, eventually};
 
 /// Asserts that the server's log ends with these words.
 #[track_caller]
@@ -39,6 +36,11 @@ fn words_of(owner: &mut Child, mark: &str) -> Vec<String> {
         .find(|line| line.starts_with(mark))
         .expect("the owner says what it started");
     line.split(' ').skip(1).map(str::to_owned).collect()
+}
+
+/// Waits as long as the process lives that holds the other end of standard input.
+fn wait_for_the_end_of_input() {
+    io::copy(&mut io::stdin(), &mut io::sink()).unwrap();
 }
 
 /// Whether the process exists and is no zombie.
@@ -88,7 +90,7 @@ fn starts_stops_and_starts_again_where_it_was() {
     server.change_setting("log_min_messages", "debug1").unwrap();
     server.reload_settings().unwrap();
     let changed = "parameter \"log_min_messages\" changed";
-    eventually(LIMIT, || server.log_tail().contains(changed));
+    eventually(PATIENCE, || server.log_tail().contains(changed));
 
     let (dir, pid) = (dir_of(&server), server.pid().unwrap());
     drop(server);
@@ -172,8 +174,8 @@ fn owner_to_be_killed() {
         server.pid().unwrap(),
         dir_of(&server).display()
     );
-    // Ends by SIGKILL from the next test; the limit ends it if that test fails.
-    thread::sleep(Duration::from_secs(60));
+    // Ends by SIGKILL from the next test, or when that test fails.
+    wait_for_the_end_of_input();
 }
 
 #[test]
@@ -183,6 +185,7 @@ fn nothing_outlives_a_killed_owner() {
         .env("WALRELAY_THROWAWAY_OWNER", "1")
         // The janitor adds the usual directories to PATH, so it finds its programs.
         .env("PATH", "/nonexistent")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
@@ -193,8 +196,8 @@ fn nothing_outlives_a_killed_owner() {
 
     owner.kill().unwrap();
     owner.wait().unwrap();
-    eventually(LIMIT, || !runs(pid));
-    eventually(LIMIT, || !dir.exists());
+    eventually(PATIENCE, || !runs(pid));
+    eventually(PATIENCE, || !dir.exists());
 }
 
 /// The owner process of the next test: starts a program that starts another, prints both pids, and
@@ -206,7 +209,7 @@ fn owner_of_children() {
     };
     let mut shell = Command::new("/bin/sh");
     shell
-        .args(["-c", "sleep 600 & echo $!; wait"])
+        .args(["-c", "sleep 3600 & echo $!; wait"])
         .stdout(Stdio::piped());
     let mut child = ChildGuard::spawn(&mut shell).unwrap();
     let mut line = String::new();
@@ -214,8 +217,8 @@ fn owner_of_children() {
     stdout.read_line(&mut line).unwrap();
     println!("\nchildren {} {}", child.id(), line.trim());
     assert_ne!(end, "panic", "as it must");
-    // Ends by SIGKILL from the next test; the limit ends it if that test fails.
-    thread::sleep(Duration::from_secs(60));
+    // Ends by SIGKILL from the next test, or when that test fails.
+    wait_for_the_end_of_input();
 }
 
 #[test]
@@ -225,6 +228,7 @@ fn no_child_outlives_an_owner_that_is_killed_or_panics() {
             Command::new(env::current_exe().unwrap())
                 .args(["--exact", "owner_of_children", "--nocapture"])
                 .env("WALRELAY_THROWAWAY_CHILDREN", end)
+                .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null()),
         )
@@ -238,7 +242,7 @@ fn no_child_outlives_an_owner_that_is_killed_or_panics() {
             owner.kill().unwrap();
         }
         owner.wait().unwrap();
-        eventually(LIMIT, || !pids.iter().any(|pid| runs(*pid)));
+        eventually(PATIENCE, || !pids.iter().any(|pid| runs(*pid)));
     }
 }
 

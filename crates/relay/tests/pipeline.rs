@@ -12,7 +12,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
@@ -28,6 +28,8 @@ const START: CommitEnd = CommitEnd::from_slot(Lsn::new(1_000));
 const COMMIT: Lsn = Lsn::new(2_000);
 const END: CommitEnd = CommitEnd::from_slot(Lsn::new(2_048));
 const INTERVAL: Duration = Duration::from_millis(20);
+/// The limit of what must happen, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the sink does with a record.
 #[derive(Debug, Clone, Copy)]
@@ -213,17 +215,21 @@ impl Environment for Clock {
 
 type Ended = Result<Outcome, PipelineError<Error, Infallible>>;
 
-/// Runs a pipeline for 20 intervals, then stops it. Returns the result, and the positions that were
-/// reported as flushed.
-async fn relay(answer: Answer) -> (Ended, Vec<CommitEnd>) {
+/// Runs a pipeline until the positions that were reported as flushed satisfy `stop`, then stops it.
+/// Returns the result and those positions. `drain_timeout`: how long the stop waits for deliveries.
+async fn relay(
+    answer: Answer,
+    drain_timeout: Duration,
+    stop: impl Fn(&[CommitEnd]) -> bool,
+) -> (Ended, Vec<CommitEnd>) {
     let statuses = Statuses::default();
     let settings = Settings {
         tables: [TableName::new("public", "outbox")].into(),
         messages: None,
         max_in_flight_records: 64,
         status_interval: INTERVAL,
-        receive_timeout: Duration::from_secs(60),
-        drain_timeout: INTERVAL,
+        receive_timeout: 2 * PATIENCE,
+        drain_timeout,
         backoff_initial: INTERVAL,
         backoff_max: INTERVAL,
         poison: PoisonPolicy::default(),
@@ -233,15 +239,25 @@ async fn relay(answer: Answer) -> (Ended, Vec<CommitEnd>) {
     let source = OneTransaction(Arc::clone(&statuses));
     let router = Router::new(Options::default());
     let mut pipeline = Pipeline::new(source, router, Factory(answer), Clock, settings);
-    let ended = pipeline.run(sleep(20 * INTERVAL)).await;
-    let statuses = statuses.lock().expect("nobody panicked");
-    let flushed = statuses.iter().map(|status| status.flushed);
-    (ended, flushed.collect())
+    let flushed = || -> Vec<CommitEnd> {
+        let statuses = statuses.lock().expect("nobody panicked");
+        statuses.iter().map(|status| status.flushed).collect()
+    };
+    let stopped = async {
+        while !stop(&flushed()) {
+            sleep(INTERVAL / 4).await;
+        }
+    };
+    let ended = timeout(PATIENCE, pipeline.run(stopped)).await;
+    (ended.expect("the pipeline ends"), flushed())
 }
 
 #[tokio::test]
 async fn a_delivered_transaction_is_confirmed() {
-    let (ended, flushed) = relay(Answer::Delivered).await;
+    let (ended, flushed) = relay(Answer::Delivered, PATIENCE, |flushed| {
+        flushed.last() == Some(&END)
+    })
+    .await;
     let drained = Outcome::Drained { confirmed: END };
     assert_eq!(ended.expect("no error"), drained);
     assert_eq!(flushed.last(), Some(&END));
@@ -250,7 +266,7 @@ async fn a_delivered_transaction_is_confirmed() {
 #[tokio::test]
 async fn feedback_goes_on_while_the_sink_takes_or_acknowledges_nothing() {
     for answer in [Answer::Full, Answer::Nothing] {
-        let (ended, flushed) = relay(answer).await;
+        let (ended, flushed) = relay(answer, INTERVAL, |flushed| flushed.len() >= 5).await;
         let ended = ended.expect("no error");
         assert!(
             matches!(ended, Outcome::Incomplete { .. }),
@@ -263,7 +279,7 @@ async fn feedback_goes_on_while_the_sink_takes_or_acknowledges_nothing() {
 
 #[tokio::test]
 async fn a_failed_delivery_report_ends_the_relay_and_confirms_nothing() {
-    let (ended, flushed) = relay(Answer::Failed).await;
+    let (ended, flushed) = relay(Answer::Failed, PATIENCE, |_| false).await;
     let error = ended.expect_err("a record was refused");
     assert!(matches!(error, PipelineError::Delivery { .. }), "{error:?}");
     assert!(flushed.iter().all(|at| *at == START));

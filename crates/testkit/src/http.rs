@@ -1,7 +1,7 @@
 //! A small HTTP server, for stand-ins of other services.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +10,7 @@ use std::thread;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::Issued;
+use crate::address::ReservedAddress;
 use crate::threads::Background;
 use crate::wait::PATIENCE;
 
@@ -77,23 +78,17 @@ pub struct HttpServer {
     thread: Background<()>,
 }
 
-/// An address of this machine that is free at the moment.
-pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address")
-}
-
 impl HttpServer {
     /// Listens at this address, or else at a free port; over TLS if there is a certificate, which
     /// must be for `localhost`.
     pub fn start(
-        address: Option<SocketAddr>,
+        address: Option<ReservedAddress>,
         certificate: Option<&Issued>,
         answer: impl Fn(HttpRequest) -> HttpAnswer + Send + Sync + 'static,
     ) -> Self {
-        let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = TcpListener::bind(address.unwrap_or(free)).expect("the port");
-        let address = listener.local_addr().expect("an address");
+        let reserved = address.unwrap_or_else(ReservedAddress::bind);
+        let address = reserved.address();
+        let listener = reserved.listen();
         let tls = certificate.map(Issued::server_config);
         let secure = tls.is_some();
         let answer = Arc::new(answer);

@@ -9,6 +9,7 @@
 //! - [`Producer`]: writes records of a test's own.
 //! - [`SchemaRegistry`]: a small schema registry over HTTP, which can be made to misbehave.
 //!   [`HttpServer`]: the part of it that any stand-in over HTTP needs.
+//! - [`ReservedAddress`]: an address at which nothing listens, and that no other process gets.
 //! - [`debezium_server`], [`debezium_properties`]: a Debezium Server beside the relay.
 //! - [`Standby`]: a standby of a Postgres server, which can be promoted.
 //! - [`ChaosProxy`]: a TCP proxy that cuts, stalls, delays and resets on command.
@@ -20,7 +21,9 @@
 //!   and whether a slot ever confirmed it before the broker had the row's record.
 //! - [`SlotWatch`], [`Db`]: slots and queries, for blocking and asynchronous tests alike.
 //! - [`eventually`], [`eventually_some`]: wait for a condition instead of sleeping. [`PATIENCE`]:
-//!   the limit of most waits. [`Background`]: a thread that watches until it is stopped.
+//!   the limit of most waits. [`eventually_while_moving`]: waits as long as a progress changes.
+//!   [`Background`]: a thread that watches until it is stopped.
+//! - [`seed`], [`rng`]: the seed of the run, from which every random choice of a test comes.
 //!
 //! # Invariants
 //! - A missing server is a **failure** that names `scripts/fetch-servers.sh`; nothing is skipped
@@ -39,6 +42,7 @@
     reason = "a test's set-up fails by panicking with the reason; nobody could handle it"
 )]
 
+mod address;
 mod authority;
 mod commits;
 mod db;
@@ -51,6 +55,7 @@ mod producer;
 mod program;
 mod proxy;
 mod registry;
+mod seed;
 pub mod servers;
 mod slot;
 mod standby;
@@ -58,20 +63,22 @@ mod threads;
 mod wait;
 mod workload;
 
+pub use address::ReservedAddress;
 pub use authority::{Authority, Issued};
 pub use commits::{CommitLog, LoggedRow};
 pub use db::Db;
 pub use debezium::{debezium_properties, debezium_server};
 pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, first_appended, millis_now};
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
-pub use http::{HttpAnswer, HttpRequest, HttpServer, free_address};
+pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
 pub use producer::Producer;
 pub use program::Program;
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use registry::{Asked, Mishap, SchemaRegistry};
+pub use seed::{rng, rng_of, seed, seed_setting};
 pub use slot::{SlotState, SlotWatch};
 pub use standby::Standby;
 pub use threads::{Background, lock};
-pub use wait::{PATIENCE, eventually, eventually_some};
+pub use wait::{PATIENCE, eventually, eventually_some, eventually_while_moving};
 pub use workload::{Running, Workload, Written};

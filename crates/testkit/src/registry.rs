@@ -1,7 +1,6 @@
 //! A small schema registry over HTTP, which can be made to misbehave.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::Issued;
-use crate::http::{HttpAnswer, HttpRequest, HttpServer, free_address};
+use crate::address::ReservedAddress;
+use crate::http::{HttpAnswer, HttpRequest, HttpServer};
 use crate::threads::lock;
 
 /// A fault in place of the registry's response.
@@ -63,13 +63,13 @@ impl SchemaRegistry {
         Self::listen(None, None)
     }
 
-    /// An address at which a registry can be started later; nobody listens there.
-    pub fn address_to_come() -> SocketAddr {
-        free_address()
+    /// An address at which a registry can be started later; nothing listens there.
+    pub fn address_to_come() -> ReservedAddress {
+        ReservedAddress::bind()
     }
 
     /// Starts an empty registry at this address.
-    pub fn start_at(address: SocketAddr) -> Self {
+    pub fn start_at(address: ReservedAddress) -> Self {
         Self::listen(Some(address), None)
     }
 
@@ -78,7 +78,7 @@ impl SchemaRegistry {
         Self::listen(None, Some(certificate))
     }
 
-    fn listen(address: Option<SocketAddr>, certificate: Option<&Issued>) -> Self {
+    fn listen(address: Option<ReservedAddress>, certificate: Option<&Issued>) -> Self {
         let state = Arc::<Mutex<State>>::default();
         let server = HttpServer::start(address, certificate, {
             let state = Arc::clone(&state);

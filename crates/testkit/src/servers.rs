@@ -1,8 +1,12 @@
 //! Postgres servers by major version, from the cache that `scripts/fetch-servers.sh` fills.
 
+use std::collections::HashMap;
 use std::env;
+use std::sync::{Arc, Mutex};
 
-use walrelay_lab::servers::{Builder, Postgres, PostgresBinaries, cache_dir};
+use walrelay_lab::servers::{Builder, Postgres, PostgresBinaries, Template, cache_dir};
+
+use crate::threads::lock;
 
 /// Programs of this major version: from the cache, else installed on the machine.
 #[track_caller]
@@ -18,10 +22,27 @@ pub fn binaries(major: u32) -> PostgresBinaries {
         })
 }
 
-/// A builder of a server of this major version, without fsync: it need not survive a power cut.
+/// A builder of a server of this major version, without fsync: it need not survive a power cut. All
+/// servers of a version begin with copies of one data directory, and so have one system identifier.
 #[track_caller]
 pub fn builder(major: u32) -> Builder {
-    Postgres::builder().binaries(binaries(major)).fast()
+    static TEMPLATES: Mutex<Option<HashMap<u32, Arc<Template>>>> = Mutex::new(None);
+    let mut templates = lock(&TEMPLATES);
+    let template = templates
+        .get_or_insert_default()
+        .entry(major)
+        .or_insert_with(|| match Template::create(binaries(major)) {
+            Ok(template) => Arc::new(template),
+            Err(error) => panic!("initdb of Postgres {major} fails: {error}"),
+        });
+    Postgres::builder().template(Arc::clone(template)).fast()
+}
+
+/// Starts a server of this major version whose system identifier no other server has.
+#[track_caller]
+pub fn another_postgres(major: u32) -> Postgres {
+    let builder = Postgres::builder().binaries(binaries(major)).fast();
+    started(major, builder)
 }
 
 /// Starts a server of this major version.
@@ -34,7 +55,12 @@ pub fn postgres(major: u32) -> Postgres {
 #[track_caller]
 pub fn postgres_with(major: u32, settings: &[(&str, &str)]) -> Postgres {
     let set = |builder: Builder, (name, value): &(&str, &str)| builder.setting(*name, *value);
-    match settings.iter().fold(builder(major), set).start() {
+    started(major, settings.iter().fold(builder(major), set))
+}
+
+#[track_caller]
+fn started(major: u32, builder: Builder) -> Postgres {
+    match builder.start() {
         Ok(server) => server,
         Err(error) => panic!("Postgres {major} does not start: {error}"),
     }

@@ -74,21 +74,51 @@ impl SlotWatch {
         self.db.flush_lsn()
     }
 
-    /// Waits until the slot is confirmed up to `lsn` or beyond; returns how long that took.
+    /// Waits until the slot is confirmed up to `lsn` or beyond; returns how long that took. Panics
+    /// when the slot has not advanced for `limit`.
     #[track_caller]
     pub fn wait_until(&self, lsn: Lsn, limit: Duration) -> Duration {
         let begun = Instant::now();
+        let (mut seen, mut moved_at) = (None, begun);
         loop {
             let state = self.read();
-            if state.as_ref().map(|state| state.confirmed_flush) >= Some(lsn) {
+            let confirmed = state.as_ref().map(|state| state.confirmed_flush);
+            if confirmed >= Some(lsn) {
                 return begun.elapsed();
             }
+            if confirmed != seen {
+                (seen, moved_at) = (confirmed, Instant::now());
+            }
             assert!(
-                begun.elapsed() < limit,
-                "slot {:?} was not confirmed up to {lsn} within {limit:?}: {state:?}",
+                moved_at.elapsed() < limit,
+                "slot {:?} was not confirmed up to {lsn}, and has not moved for {limit:?}: {state:?}",
                 self.slot
             );
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until two status updates in a row, which its reader sends, have left the slot's
+    /// `confirmed_flush_lsn` as it was; returns that position. For a time in which nothing more is
+    /// acknowledged, to wait for what was confirmed before.
+    #[track_caller]
+    pub fn wait_settled(&self, limit: Duration) -> Lsn {
+        let sql = "SELECT extract(epoch FROM reply_time)::text FROM pg_stat_replication \
+                   JOIN pg_replication_slots ON active_pid = pid WHERE slot_name = $1";
+        // NULL before the first update.
+        let update = || -> Option<String> {
+            let rows = self.db.query(sql, &[&self.slot]);
+            rows.first().and_then(|row| row.get(0))
+        };
+        loop {
+            let confirmed = self.confirmed();
+            for _ in 0..2 {
+                let last = update();
+                eventually(limit, || update().is_some_and(|new| Some(new) != last));
+            }
+            if self.confirmed() == confirmed {
+                return confirmed;
+            }
         }
     }
 

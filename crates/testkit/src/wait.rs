@@ -1,10 +1,15 @@
 use std::{
+    fmt::Debug,
     thread,
     time::{Duration, Instant},
 };
 
 /// Limit of a wait for what comes soon, long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Limit of a wait in which nothing moves.
+const STILL: Duration = Duration::from_secs(60);
+/// Interval of the readings of a progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the checks of a condition.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -27,5 +32,32 @@ pub fn eventually_some<T>(limit: Duration, mut value: impl FnMut() -> Option<T>)
             "what was awaited did not come within {limit:?}"
         );
         thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Waits until the condition holds, for as long as the progress changes; panics when the progress
+/// was the same for a minute. The progress is read about once a second. It must end to change when
+/// the work is done.
+#[track_caller]
+pub fn eventually_while_moving<P: PartialEq + Debug>(
+    mut progress: impl FnMut() -> P,
+    mut condition: impl FnMut() -> bool,
+) {
+    let mut seen = progress();
+    let (mut read_at, mut moved_at) = (Instant::now(), Instant::now());
+    while !condition() {
+        thread::sleep(POLL_INTERVAL);
+        if read_at.elapsed() < PROGRESS_INTERVAL {
+            continue;
+        }
+        let now = progress();
+        read_at = Instant::now();
+        if now != seen {
+            (seen, moved_at) = (now, read_at);
+        }
+        assert!(
+            moved_at.elapsed() < STILL,
+            "what was awaited did not come, and nothing has moved for {STILL:?}: {seen:?}"
+        );
     }
 }

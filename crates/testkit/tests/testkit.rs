@@ -11,15 +11,13 @@ use std::time::Duration;
 
 use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{
-    ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, HttpServer, Kafka, Producer,
-    SlotWatch, Standby, Workload, eventually, servers,
+    ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, HttpServer, Kafka, PATIENCE,
+    Producer, SlotWatch, Standby, Workload, eventually, servers,
 };
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 fn produce(producer: &Producer, rows: &[Committed]) {
     producer.send_rows(rows);
-    assert!(producer.delivers(LIMIT));
+    assert!(producer.delivers(PATIENCE));
 }
 
 /// Sends a record without an id.
@@ -123,11 +121,11 @@ fn standby_takes_over(major: u32) {
     standby.promote();
     proxy.lead_to(("127.0.0.1", standby.server.port()));
     for url in [&url, &standby.url_of_both(&primary, "postgres")] {
-        eventually(LIMIT, || Db::try_connect(url).is_ok());
+        eventually(PATIENCE, || Db::try_connect(url).is_ok());
         Db::connect(url).batch("INSERT INTO t VALUES (4)");
     }
     assert_eq!(sum(), 11);
-    eventually(LIMIT, || {
+    eventually(PATIENCE, || {
         copy.batch("CHECKPOINT");
         copy.value::<i32>("SELECT timeline_id FROM pg_control_checkpoint()") == 2
     });
@@ -154,7 +152,7 @@ fn kafka_keeps_its_data_and_ports() {
     let all = rows("kept.a", 0..30);
     produce(&Producer::new(&bootstrap), &all[..10]);
     let first = kafka.pid().unwrap();
-    let records = History::records(&bootstrap, "kept.", 10, LIMIT);
+    let records = History::records(&bootstrap, "kept.", 10, PATIENCE);
     assert_eq!(ids(&records).len(), 10);
 
     kafka.stop();
@@ -172,9 +170,9 @@ fn kafka_keeps_its_data_and_ports() {
     send(&producer, "kept.a");
     assert!(!producer.delivers(Duration::from_millis(300)));
     kafka.resume();
-    assert!(producer.delivers(LIMIT));
+    assert!(producer.delivers(PATIENCE));
 
-    let records = History::records(&bootstrap, "kept.", 20, LIMIT);
+    let records = History::records(&bootstrap, "kept.", 20, PATIENCE);
     one_phantom(&all[..20], &records);
 }
 
@@ -194,7 +192,7 @@ fn kafka_without_auto_creation_and_through_a_proxy() {
 
     send(&producer, "never.made");
     assert!(!producer.delivers(Duration::from_millis(500))); // the topic does not exist
-    let records = History::records(&kafka.bootstrap_servers(), "", 10, LIMIT);
+    let records = History::records(&kafka.bootstrap_servers(), "", 10, PATIENCE);
     let verdict = walrelay_testkit::check(&rows("made.b", 0..10), &records);
     verdict.assert_clean();
 }
@@ -222,11 +220,11 @@ fn kafka_cluster_survives_its_brokers() {
     cluster.start_again(first);
     cluster.start_again(second);
     cluster.wait_in_sync();
-    assert!(producer.delivers(LIMIT));
+    assert!(producer.delivers(PATIENCE));
     produce(&producer, &all[20..]);
     cluster.stop(cluster.leader_of("three.a", 0));
 
-    let records = History::records(&bootstrap, "three.", 30, LIMIT);
+    let records = History::records(&bootstrap, "three.", 30, PATIENCE);
     one_phantom(&all, &records);
 }
 
@@ -254,7 +252,7 @@ fn workload_and_checker() {
     produce(&Producer::new(&kafka.bootstrap_servers()), &rows);
     let (url, brokers) = (server.url(), kafka.bootstrap_servers());
     let collect = |limit| History::collect(&url, "public.outbox", &brokers, "outbox.event.", limit);
-    let history = collect(LIMIT);
+    let history = collect(PATIENCE);
     history.check().assert_nothing_repeated();
     let topics: std::collections::BTreeSet<_> =
         history.records.iter().map(|record| &record.topic).collect();
@@ -289,11 +287,11 @@ fn the_workload_outlives_a_restart_of_the_server() {
     let plan = Workload::new(&server.url()).writers(3).rate(2000.0);
     plan.create_tables();
     let running = plan.start();
-    eventually(LIMIT, || running.written().rows > 200);
+    eventually(PATIENCE, || running.written().rows > 200);
     server.stop(Shutdown::Immediate).unwrap();
     server.start_again().unwrap();
     let before = running.written().rows;
-    eventually(LIMIT, || running.written().rows > before + 200);
+    eventually(PATIENCE, || running.written().rows > before + 200);
     let written = running.stop();
     assert!(written.errors > 0);
     let rows = History::committed(&server.url(), "outbox", "");
@@ -315,11 +313,11 @@ fn a_slot_is_watched() {
     let end = watch.wal_end();
     assert!(first.confirmed_flush < end && first.restart <= first.confirmed_flush);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        watch.wait_until(end, Duration::from_millis(50));
+        watch.wait_until(end, Duration::ZERO);
     }));
     assert!(caught.is_err());
     db.batch(&format!("SELECT pg_replication_slot_advance('s', '{end}')"));
-    watch.wait_until(end, LIMIT);
+    watch.wait_until(end, PATIENCE);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::str::Chars;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Divisor of the ranges in expressions.
 const FASTER: u32 = 40;
@@ -14,15 +14,15 @@ type Vector = Vec<(Labels, f64)>;
 /// The metrics that were served at one moment.
 #[derive(Debug)]
 pub(super) struct Scrape {
-    at: Instant,
+    at: Duration,
     /// Name, labels, value.
     series: Vec<(String, Labels, f64)>,
 }
 
 impl Scrape {
-    /// Parses the text of a scrape, or `None` for a failed one. Adds the series `up`, as Prometheus
-    /// does.
-    pub(super) fn of(text: Option<&str>, job: &str) -> Self {
+    /// Parses the text of a scrape at this time, or `None` for a failed one. Adds the series `up`,
+    /// as Prometheus does.
+    pub(super) fn of(at: Duration, text: Option<&str>, job: &str) -> Self {
         let up = f64::from(u8::from(text.is_some()));
         let labels = Labels::from([("job".to_owned(), job.to_owned())]);
         let mut series = vec![("up".to_owned(), labels, up)];
@@ -32,10 +32,7 @@ impl Scrape {
             let (name, labels) = selector(name);
             (name, labels, value.parse().expect("a number"))
         }));
-        Self {
-            at: Instant::now(),
-            series,
-        }
+        Self { at, series }
     }
 }
 
@@ -139,7 +136,7 @@ impl Expression {
                     .collect()
             }
             Self::Over(function, series, range) => {
-                let from = last.at.checked_sub(*range).unwrap_or(last.at);
+                let from = last.at.saturating_sub(*range);
                 let within = scrapes
                     .iter()
                     .position(|scrape| scrape.at >= from)
@@ -233,6 +230,7 @@ impl Tokens<'_> {
 fn expressions_are_evaluated_as_prometheus_does() {
     let scrape = |counter: u64, gauge: &str| {
         Scrape::of(
+            Duration::ZERO,
             Some(&format!(
                 "# HELP x\nc_total{{class=\"a\"}} {counter}\ng {gauge}\nl 10\n"
             )),

@@ -1,8 +1,7 @@
 use std::fs;
-use std::process::Stdio;
 
 use super::checked;
-use crate::rig::{Rig, assert_has, assert_lacks, command_with, output_with};
+use crate::rig::{Rig, assert_has, assert_lacks, command_with, output_unread, output_with};
 
 /// Errors of the file alone are found without a server.
 #[test]
@@ -76,11 +75,7 @@ fn a_reader_may_end_early() {
         ("json", "delivery.garanty=x", 78),
     ] {
         let more = ["--offline", "--output", format, "--set", set];
-        let mut command = command_with("check", &rig.config(), &more);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("walrelay runs");
-        drop(child.stdout.take());
-        let output = child.wait_with_output().expect("it ends");
+        let output = output_unread(command_with("check", &rig.config(), &more));
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use walrelay_testkit::{SecureKafka, eventually, servers};
 
 use super::{Checked, checked};
-use crate::rig::{PATIENCE, Rig, edit};
+use crate::rig::{PATIENCE, Rig, edit, secure_kafka};
 
 /// A configuration whose only topic is known without reading a row.
 fn constant(rig: &Rig, topic: &str, more: &str) -> PathBuf {
@@ -144,7 +144,7 @@ fn of_rows() {
 /// If the brokers refuse something, the finding names the missing permission.
 #[test]
 fn of_rights() {
-    let broker = SecureKafka::start();
+    let broker = secure_kafka();
     let rig = Rig::with(servers::postgres(18), broker.kafka.listener("SECURE")).outbox();
     fs::write(rig.path("ca.pem"), broker.authority.pem()).expect("written");
     let lines = |user: &str, password: &str| {

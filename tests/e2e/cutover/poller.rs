@@ -6,14 +6,13 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use fastrand::Rng;
 use walrelay_lab::servers::ChildGuard;
-use walrelay_testkit::{Db, Producer};
+use walrelay_testkit::{Db, Producer, rng_of, seed};
 
 use crate::rig::{PATIENCE, Rig};
 
 /// Variable that makes this process a poller. Its lines are kind, URL, broker, prefix of the
-/// topics, and mistakes.
+/// topics, mistakes, and seed.
 const VARIABLE: &str = "WALRELAY_E2E_POLLER";
 /// `application_name` of its sessions.
 pub(super) const APPLICATION: &str = "poller";
@@ -77,7 +76,15 @@ pub(super) fn start(rig: &Rig, kind: Kind, mistakes: bool) -> ChildGuard {
     let mut command = Command::new(env::current_exe().expect("this program"));
     let mistakes = if mistakes { "mistakes" } else { "none" };
     let (kind, url) = (format!("{kind:?}"), rig.postgres.url());
-    let words = [&*kind, &*url, &*rig.bootstrap, &*rig.prefix, mistakes];
+    let seed = seed().to_string();
+    let words = [
+        &*kind,
+        &*url,
+        &*rig.bootstrap,
+        &*rig.prefix,
+        mistakes,
+        &*seed,
+    ];
     command
         .args(["--exact", "cutover::poller::process"])
         .env(VARIABLE, words.join("\n"))
@@ -92,9 +99,10 @@ fn process() {
         return;
     };
     let words: Vec<&str> = words.split('\n').collect();
-    let [kind, url, bootstrap, prefix, mistakes] = words[..] else {
-        panic!("{VARIABLE} has five lines, not {words:?}");
+    let [kind, url, bootstrap, prefix, mistakes, seed] = words[..] else {
+        panic!("{VARIABLE} has six lines, not {words:?}");
     };
+    let seed = seed.parse().expect("a number");
     let mut kinds = [Kind::Status, Kind::Dispatched].into_iter();
     let kind = kinds.find(|known| format!("{known:?}") == kind);
     let kind = kind.expect("a kind");
@@ -105,7 +113,7 @@ fn process() {
         // Reset the claims of its predecessor: this is the only poller.
         db.batch("UPDATE outbox SET status = 'PENDING' WHERE status = 'PROCESSING'");
     }
-    let (mut rng, mut sent) = (Rng::new(), 0_u64);
+    let (mut rng, mut sent) = (rng_of(seed, "cutover::poller"), 0_u64);
     loop {
         db.batch("BEGIN");
         let batch = db.query(&kind.take(), &[]);

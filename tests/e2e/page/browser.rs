@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use walrelay_lab::servers::ChildGuard;
 
-/// Timeout of one call.
-const LIMIT: Duration = Duration::from_secs(30);
+use crate::rig::PATIENCE;
+
 /// The same names as in scripts/bootstrap.sh.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// Chromium reads calls from descriptor 3 and writes responses to 4.
@@ -100,6 +100,12 @@ impl Browser {
         browser
     }
 
+    /// Runs a script in each page that is opened from now on, before the page's own.
+    pub(super) fn run_first(&mut self, script: &str) {
+        let call = json!({"source": script});
+        self.call("Page.addScriptToEvaluateOnNewDocument", &call);
+    }
+
     pub(super) fn open(&mut self, url: &str) {
         let answer = self.call("Page.navigate", &json!({"url": url}));
         assert!(answer.get("errorText").is_none(), "{url}: {answer}");
@@ -125,12 +131,7 @@ impl Browser {
 
     /// Waits until the text of an element is as wanted; returns how long that took.
     #[track_caller]
-    pub(super) fn wait_text(
-        &mut self,
-        selector: &str,
-        limit: Duration,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Duration {
+    pub(super) fn wait_text(&mut self, selector: &str, wanted: impl Fn(&str) -> bool) -> Duration {
         let start = Instant::now();
         loop {
             let text = self.text(selector);
@@ -138,8 +139,8 @@ impl Browser {
                 return start.elapsed();
             }
             assert!(
-                start.elapsed() < limit,
-                "{selector} reads {text:?} after {limit:?}"
+                start.elapsed() < PATIENCE,
+                "{selector} reads {text:?} after {PATIENCE:?}"
             );
             thread::sleep(Duration::from_millis(20));
         }
@@ -201,7 +202,7 @@ impl Browser {
         bytes.push(0);
         self.to.write_all(&bytes).expect("Chromium reads");
         loop {
-            let received = self.from.recv_timeout(LIMIT);
+            let received = self.from.recv_timeout(PATIENCE);
             let mut message = received.unwrap_or_else(|error| panic!("{method}: {error}"));
             if message["id"] == self.calls {
                 let error = message.get("error");

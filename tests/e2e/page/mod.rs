@@ -1,6 +1,6 @@
-//! The status page in a real browser: it loads, its plots move under load, it shows within two
-//! seconds that a broker has stopped or is back, the console stays silent, and axe-core finds no
-//! barrier.
+//! The status page in a real browser: it loads, its plots move under load, it shows that a broker
+//! has stopped or is back with the first event of the relay that says so, the console stays silent,
+//! and axe-core finds no barrier.
 //!
 //! The pictures are left in `target/page` for people to look at.
 
@@ -14,14 +14,32 @@ use std::time::{Duration, Instant};
 use browser::Browser;
 use serde_json::Value;
 use walrelay_lab::servers::cache_dir;
-use walrelay_testkit::{Kafka, eventually_some};
+use walrelay_testkit::{ChaosProxy, Cut, ReservedAddress, eventually_some};
 
-use crate::rig::{PATIENCE, Relay, Rig, assert_has};
+use crate::endpoint::{LISTEN, address};
+use crate::rig::{PATIENCE, Rig, assert_has, kafka_in_turn};
 
-/// How long the page may take to show a change.
-const PROMPT: Duration = Duration::from_secs(2);
 const DESKTOP: u32 = 1280;
 const PHONE: u32 = 390;
+/// Notes for each event of the relay, once the page has handled it, whether it says that no broker
+/// answers, and the first line of the page.
+const NOTE_EVENTS: &str = "
+    window.noted = [];
+    window.EventSource = class extends EventSource {
+        addEventListener(kind, listener) {
+            super.addEventListener(kind, (event) => {
+                listener(event);
+                if (kind !== 'status') return;
+                const { kafka } = JSON.parse(event.data);
+                if (!kafka) return;
+                const states = kafka.brokers.map(({ state }) => state);
+                const some = states.some((state) => state !== 'UP' && state !== 'INIT');
+                const isDown = kafka.all_down || (some && !states.includes('UP'));
+                window.noted.push([isDown, document.querySelector('h1').textContent]);
+            });
+        }
+    };
+";
 
 /// The page, open in a browser.
 struct Page {
@@ -44,6 +62,7 @@ impl Page {
         });
         let mut browser = Browser::start(log);
         browser.look("light", DESKTOP);
+        browser.run_first(NOTE_EVENTS);
         browser.open(url);
         Self {
             browser,
@@ -54,9 +73,25 @@ impl Page {
 
     /// Waits until the first line of the page begins with `words`; returns how long that took.
     #[track_caller]
-    fn says(&mut self, words: &str, limit: Duration) -> Duration {
+    fn says(&mut self, words: &str) -> Duration {
         let begins = |text: &str| text.starts_with(words);
-        self.browser.wait_text("h1", limit, begins)
+        self.browser.wait_text("h1", begins)
+    }
+
+    /// Asserts that the page showed with each event whether a broker answers.
+    #[track_caller]
+    fn has_shown_each_event(&mut self) {
+        let noted = self.browser.evaluate("window.noted");
+        let noted = noted.as_array().expect("a list");
+        let said = |event: &Value, down: bool| event[0] == down;
+        assert!(noted.iter().any(|event| said(event, true)), "{noted:?}");
+        for event in noted {
+            let line = event[1].as_str().expect("a text");
+            assert!(
+                said(event, line.starts_with("Kafka is down")),
+                "{event}: {noted:?}"
+            );
+        }
     }
 
     /// Takes pictures in both themes, and one of the page on a phone.
@@ -143,7 +178,7 @@ impl Page {
                 assert_eq!(self.browser.evaluate(is_open), true);
                 // The page fills the table once it is open.
                 let filled = |rows: &str| rows.contains(':');
-                self.browser.wait_text("#minute-rows", PATIENCE, filled);
+                self.browser.wait_text("#minute-rows", filled);
                 return;
             }
             self.browser.press("Tab", "");
@@ -159,35 +194,25 @@ impl Page {
     }
 }
 
-/// Address of the relay's endpoint, from its log.
-fn address(relay: &Relay) -> String {
-    eventually_some(PATIENCE, || {
-        let log = relay.log();
-        let (_, rest) = log.split_once("\"listen\":\"")?;
-        rest.split('"').next().map(str::to_owned)
-    })
-}
-
 #[test]
 fn shows_load_and_a_broker_that_stops() {
-    let kafka = Kafka::builder().start();
+    let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(18, &kafka);
     // Rows that are old enough to be pruned at once.
     rig.db()
         .batch("ALTER TABLE outbox ADD created_at timestamptz DEFAULT now() - interval '2 hours'");
-    let http = |listen: &str| {
-        format!(
-            "\n[retention]\nkeep = \"1h\"\nmax_wal = \"1GiB\"\n\n\
-             [prune]\nkeep = \"1s\"\nbefore_slot = true\n\n[http]\nlisten = \"{listen}\"\n"
-        )
-    };
-    let config = rig.config_and(&http("127.0.0.1:0"));
+    let config = rig.config_and(&format!(
+        "\n[retention]\nkeep = \"1h\"\nmax_wal = \"1GiB\"\n\n\
+         [prune]\nkeep = \"1s\"\nbefore_slot = true\n{LISTEN}"
+    ));
     let relay = rig.streaming(&config);
-    let listen = address(&relay);
-    let mut page = Page::open(&format!("http://{listen}/"), &rig.path("chromium.log"));
+    // The relay comes back at another port, the page stays at this one.
+    let proxy = ChaosProxy::start(address(&relay));
+    let url = format!("http://{}/", proxy.address());
+    let mut page = Page::open(&url, &rig.path("chromium.log"));
 
-    page.says("All is well", PATIENCE);
-    page.browser.wait_text("#source-facts", PATIENCE, |facts| {
+    page.says("All is well");
+    page.browser.wait_text("#source-facts", |facts| {
         facts.contains("back of 60 min, for ") && facts.contains("0 rows since the start")
     });
     page.pictures("idle");
@@ -199,8 +224,7 @@ fn shows_load_and_a_broker_that_stops() {
     let first = eventually_some(PATIENCE, || page.number(rate).filter(|rate| *rate > 0.0));
     let drawn = page.coloured("#plot-rate");
     let latency = "#values-latency b:last-of-type";
-    page.browser
-        .wait_text(latency, PATIENCE, |text| text.ends_with('s'));
+    page.browser.wait_text(latency, |text| text.ends_with('s'));
     eventually_some(PATIENCE, || {
         page.number(rate)
             .filter(|rate| *rate > 0.0 && (*rate - first).abs() > 0.5)
@@ -212,22 +236,21 @@ fn shows_load_and_a_broker_that_stops() {
         assert!(page.coloured(plot) > 0, "{plot} is empty");
     }
     eprintln!("plots moved within {:?}", grows.elapsed());
-    page.browser.wait_text("#source-facts", PATIENCE, |facts| {
+    page.browser.wait_text("#source-facts", |facts| {
         facts.contains(" rows since the start") && !facts.contains("\n0 rows")
     });
     page.pictures("load");
     page.has_no_barrier();
-    page.says("All is well", PROMPT);
+    page.says("All is well");
 
     let stopped = Instant::now();
     kafka.kill();
-    page.says("Kafka is down", PROMPT.saturating_sub(stopped.elapsed()));
+    page.says("Kafka is down");
     eprintln!("a killed broker shows after {:?}", stopped.elapsed());
     let words = page.browser.text("#node-sink .badge");
     assert_has(&words, &["down"]);
-    page.browser.wait_text("#verdict-facts", PATIENCE, |facts| {
-        !facts.starts_with("0 records")
-    });
+    page.browser
+        .wait_text("#verdict-facts", |facts| !facts.starts_with("0 records"));
     page.pictures("stopped");
     page.has_no_barrier();
 
@@ -237,18 +260,22 @@ fn shows_load_and_a_broker_that_stops() {
         Instant::now()
     });
     page.browser
-        .wait_text("h1", PROMPT, |words| !words.starts_with("Kafka is down"));
+        .wait_text("h1", |words| !words.starts_with("Kafka is down"));
     eprintln!("delivery shows after {:?}", delivered.elapsed());
     load.stop();
-    page.says("All is well", PATIENCE);
+    page.says("All is well");
+    page.has_shown_each_event();
     page.is_silent();
 
-    // The relay stops, and comes back at the same address.
+    // The relay stops, and comes back. Another process may have its port meanwhile.
     relay.ends_well();
-    page.says("Connection to walrelay lost", PROMPT);
+    let nothing = ReservedAddress::bind();
+    proxy.lead_to(nothing.address());
+    proxy.cut(Cut::Reset);
+    page.says("Connection to walrelay lost");
     page.pictures("lost");
-    let config = rig.config_and(&http(&listen));
     let relay = rig.streaming(&config);
-    page.says("All is well", PATIENCE);
+    proxy.lead_to(address(&relay));
+    page.says("All is well");
     relay.ends_well();
 }

@@ -7,10 +7,10 @@ use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use walrelay_lab::servers::Postgres;
-use walrelay_testkit::{Db, free_address, millis_now, servers};
+use walrelay_testkit::{Db, millis_now, servers};
 
 use super::MAY;
-use crate::endpoint::latency_since;
+use crate::endpoint::{LISTEN, address, latency_since};
 use crate::rig::{Rig, done, output_with};
 
 /// Rows per second that are written beside the pruning.
@@ -91,10 +91,9 @@ fn while_streaming(rows: u64, partitioned: bool) {
     let what = if partitioned { "partitions" } else { "rows" };
     let rig = rig(rows, partitioned);
     let db = rig.db();
-    let address = free_address();
-    let more = format!("\n[http]\nlisten = \"{address}\"\n");
-    let config = rig.config_and(&more);
+    let config = rig.config_and(LISTEN);
     let relay = rig.streaming(&config);
+    let address = address(&relay);
     eprintln!("{what}: before: {}", size(&db));
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     scope(|scope| {

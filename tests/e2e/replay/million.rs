@@ -7,10 +7,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use walrelay_lab::load;
-use walrelay_testkit::{SlotWatch, free_address, millis_now};
+use walrelay_testkit::{SlotWatch, millis_now};
 
 use super::run;
-use crate::endpoint::latency_since;
+use crate::endpoint::{LISTEN, address, latency_since};
 use crate::rig::{PATIENCE, Rig, done, words};
 
 const KEYS: u64 = 5_000;
@@ -42,7 +42,7 @@ fn drain(rig: &Rig, prefix: &str, end: &str, rows: u64) -> f64 {
     ));
     let config = rig.path("walrelay.toml");
     let set = format!(
-        "--set http.listen=127.0.0.1:0 --set source.slot={name} \
+        "--set source.slot={name} \
          --set router.debezium.\"route.topic.replacement\"=drain-{prefix}${{routedByValue}}"
     );
     let relay = rig.start_with(&config, &words(&set));
@@ -64,9 +64,7 @@ fn rows_are_replayed_as_fast_as_they_are_drained() {
     let rows: u64 =
         std::env::var("REPLAY_ROWS").map_or(1_000_000, |rows| rows.parse().expect("a number"));
     let rig = Rig::with_outbox(15);
-    let address = free_address();
-    let more = format!("\n[http]\nlisten = \"{address}\"\n");
-    let config = rig.config_and(&more);
+    let config = rig.config_and(LISTEN);
     let db = rig.db();
     db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");
     done(&run(&config, "slots create"));
@@ -81,6 +79,7 @@ fn rows_are_replayed_as_fast_as_they_are_drained() {
     let end = rig.slot().wal_end().to_string();
 
     let relay = rig.streaming(&config);
+    let address = address(&relay);
     let begun = Instant::now();
     rig.caught_up();
     let alone = rows as f64 / begun.elapsed().as_secs_f64();

@@ -1,9 +1,11 @@
-//! A relay with its servers. [`relay`] is `walrelay run` as a process, [`output`] is about commands
-//! that run to their end.
+//! A relay with its servers. [`brokers`] are shared, [`relay`] is `walrelay run` as a process,
+//! [`output`] is about commands that run to their end.
 
+mod brokers;
 mod output;
 mod relay;
 
+pub(crate) use brokers::*;
 pub(crate) use output::*;
 pub(crate) use relay::*;
 
@@ -11,7 +13,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -19,7 +20,7 @@ use walrelay_lab::servers::{Postgres, Shutdown};
 pub(crate) use walrelay_testkit::PATIENCE;
 use walrelay_testkit::{
     ChaosProxy, Db, Delivered, History, Kafka, Running, SlotWatch, Verdict, Workload, eventually,
-    lock, servers,
+    seed_setting, servers,
 };
 
 pub(crate) const SLOT: &str = "walrelay";
@@ -32,22 +33,6 @@ pub(crate) fn unique() -> u32 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The broker that tests share. It ends with the last test that uses it.
-pub(crate) fn shared_kafka() -> Arc<Kafka> {
-    static KAFKA: Mutex<Weak<Kafka>> = Mutex::new(Weak::new());
-    shared(&KAFKA, Kafka::start)
-}
-
-/// What the static refers to, or else a new one.
-pub(crate) fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
-    let mut known = lock(known);
-    known.upgrade().unwrap_or_else(|| {
-        let new = Arc::new(start());
-        *known = Arc::downgrade(&new);
-        new
-    })
-}
-
 /// Postgres, the address of a broker, and a directory for configuration and logs.
 pub(crate) struct Rig {
     pub(crate) postgres: Postgres,
@@ -55,7 +40,7 @@ pub(crate) struct Rig {
     /// Prefix of the topics of this test.
     pub(crate) prefix: String,
     dir: TempDir,
-    kafka: Option<Arc<Kafka>>,
+    kafka: Option<&'static Kafka>,
 }
 
 impl Rig {
@@ -115,7 +100,17 @@ impl Rig {
 
     /// The shared broker.
     pub(crate) fn kafka(&self) -> &Kafka {
-        self.kafka.as_deref().expect("a rig with the shared broker")
+        self.kafka.expect("a rig with the shared broker")
+    }
+
+    /// Deletes topics of this test from the shared broker: they are large.
+    pub(crate) fn delete_topics(&self, kinds: &[&str]) {
+        let topics: Vec<String> = kinds
+            .iter()
+            .map(|kind| format!("{}{kind}", self.prefix))
+            .collect();
+        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+        self.kafka().delete_topics(&topics);
     }
 
     /// A connection of the superuser.
@@ -271,13 +266,6 @@ impl Rig {
     pub(crate) fn records_in(&self, prefix: &str, distinct: usize) -> Vec<Delivered> {
         History::records(&self.bootstrap, prefix, distinct, PATIENCE)
     }
-
-    /// The records that are in the topics with this prefix after this time.
-    #[track_caller]
-    pub(crate) fn records_after(&self, prefix: &str, seconds: u64) -> Vec<Delivered> {
-        let limit = Duration::from_secs(seconds);
-        History::records(&self.bootstrap, prefix, usize::MAX, limit)
-    }
 }
 
 impl Drop for Rig {
@@ -285,7 +273,8 @@ impl Drop for Rig {
         if std::thread::panicking() {
             self.dir.disable_cleanup(true);
             eprintln!(
-                "logs and configuration are left in {}",
+                "{}; logs and configuration are left in {}",
+                seed_setting(),
                 self.dir.path().display()
             );
         }

@@ -28,6 +28,14 @@ pub(crate) fn command_with(command: &str, config: &Path, more: &[&str]) -> Comma
     command
 }
 
+/// Runs a command whose standard output nobody reads to its end.
+pub(crate) fn output_unread(mut command: Command) -> Output {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("walrelay runs");
+    drop(child.stdout.take());
+    child.wait_with_output().expect("it ends")
+}
+
 /// The words of a command line. A word with blanks stands in quotes of either kind.
 #[track_caller]
 pub(crate) fn words(line: &str) -> Vec<&str> {

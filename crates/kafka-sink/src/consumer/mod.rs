@@ -321,9 +321,7 @@ mod tests {
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
     use super::*;
-    use crate::testing::{cluster, config_of};
-
-    const LONG: Duration = Duration::from_secs(60);
+    use crate::testing::{LONG, cluster, config_of};
 
     #[test]
     fn a_topic_was_written_to_once_it_had_a_record() {

@@ -1,16 +1,9 @@
-use std::{
-    fmt::{self, Write as _},
-    fs,
-    io::{self, Read as _},
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fmt, path::Path, sync::Arc};
 
 use super::{
-    Account, Postgres, PostgresBinaries, Scratch, ThrowawayError,
-    account::run_as,
-    files::{append_settings, postgres_scratch, prepare_environment, setting_lines, write_private},
-    postgres::SUPERUSER,
+    Account, Postgres, PostgresBinaries, Template, ThrowawayError,
+    files::{append_settings, copy_dir, postgres_scratch, setting_lines, write_private},
+    initdb::{initdb, random_password},
 };
 
 impl Postgres {
@@ -27,6 +20,7 @@ impl Postgres {
 #[must_use]
 pub struct Builder {
     binaries: Option<PostgresBinaries>,
+    template: Option<Arc<Template>>,
     settings: Vec<(String, String)>,
     hba: Vec<String>,
     files: Vec<(String, Vec<u8>)>,
@@ -37,6 +31,7 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("binaries", &self.binaries)
+            .field("template", &self.template)
             .field("settings", &self.settings)
             .field("hba", &self.hba)
             .finish_non_exhaustive()
@@ -47,6 +42,13 @@ impl Builder {
     /// The server to run. Default: the result of [`PostgresBinaries::find`].
     pub fn binaries(mut self, binaries: PostgresBinaries) -> Self {
         self.binaries = Some(binaries);
+        self
+    }
+
+    /// Begins with a copy of this data directory instead of running `initdb`, and runs the programs
+    /// that made it: [`binaries`](Self::binaries) is ignored.
+    pub fn template(mut self, template: Arc<Template>) -> Self {
+        self.template = Some(template);
         self
     }
 
@@ -94,13 +96,19 @@ impl Builder {
                 return Err(ThrowawayError::invalid("file", name, reason));
             }
         }
-        let password = random_password().map_err(ThrowawayError::io("read /dev/urandom"))?;
-        let find = || PostgresBinaries::find(None);
-        let binaries = self.binaries.map_or_else(find, Ok)?;
         let account = Account::unprivileged();
         let scratch = postgres_scratch(account)?;
-        initdb(&binaries, &scratch, &password)?;
         let data = scratch.path().join("data");
+        let (binaries, password) = if let Some(template) = self.template {
+            copy_dir(&template.data_dir(), &data)?;
+            (template.binaries.clone(), template.password.clone())
+        } else {
+            let find = || PostgresBinaries::find(None);
+            let binaries = self.binaries.map_or_else(find, Ok)?;
+            let password = random_password()?;
+            initdb(&binaries, &scratch, &password)?;
+            (binaries, password)
+        };
         append_settings(&data, &conf)?;
         let files = self.files.iter().map(|(name, bytes)| (&**name, &**bytes));
         let hba = [("pg_hba.conf", hba.as_bytes())];
@@ -136,58 +144,6 @@ impl Builder {
         }
         Ok(format!("{}\n{DEFAULTS}", self.hba.join("\n")))
     }
-}
-
-fn initdb(
-    binaries: &PostgresBinaries,
-    scratch: &Scratch,
-    password: &str,
-) -> Result<(), ThrowawayError> {
-    let password_file = scratch.path().join("password");
-    let line = format!("{password}\n");
-    write_private(&password_file, line.as_bytes(), scratch.account())
-        .map_err(ThrowawayError::io("write the password for initdb"))?;
-    let program = binaries.program("initdb");
-    let mut command = Command::new(&program);
-    command
-        .args([
-            "--encoding=UTF8",
-            "--locale=C",
-            "--no-sync",
-            "--no-instructions",
-            // This decides how passwords are stored; pg_hba.conf is replaced afterwards.
-            "--auth=scram-sha-256",
-        ])
-        .arg(format!("--username={SUPERUSER}"))
-        .arg("--pwfile")
-        .arg(&password_file)
-        .arg("--pgdata")
-        .arg(scratch.path().join("data"));
-    prepare_environment(&mut command, scratch.path());
-    let output = run_as(&mut command, scratch.account())
-        .stdin(Stdio::null())
-        .output()
-        .map_err(ThrowawayError::io(format!("run {}", program.display())))?;
-    fs::remove_file(&password_file)
-        .map_err(ThrowawayError::io("remove the password for initdb"))?;
-    if !output.status.success() {
-        let said = [&output.stdout[..], &output.stderr[..]].concat();
-        return Err(ThrowawayError::Initdb {
-            status: output.status,
-            output: String::from_utf8_lossy(&said).trim_end().to_owned(),
-        });
-    }
-    Ok(())
-}
-
-fn random_password() -> io::Result<String> {
-    let mut bytes = [0; 12];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let mut password = String::new();
-    for byte in bytes {
-        let _ = write!(password, "{byte:02x}");
-    }
-    Ok(password)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::PermissionsExt,
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use super::{Account, Scratch, ThrowawayError};
@@ -76,6 +76,22 @@ pub(super) fn postgres_scratch(account: Option<Account>) -> Result<Scratch, Thro
         .and_then(|()| make_private(&sockets, 0o700, account))
         .map_err(ThrowawayError::io("make a directory for the socket"))?;
     Ok(scratch)
+}
+
+/// Copies a directory with owners and permissions. `cp` does that on every system.
+pub(super) fn copy_dir(from: &Path, to: &Path) -> Result<(), ThrowawayError> {
+    let what = "copy the data directory";
+    let output = Command::new("cp")
+        .arg("-a")
+        .args([from, to])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(ThrowawayError::io(what))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(ThrowawayError::io(what)(io::Error::other(said)))
 }
 
 fn make_private(path: &Path, mode: u32, account: Option<Account>) -> io::Result<()> {

@@ -13,6 +13,7 @@
 //! # Contents
 //! - [`Postgres`], [`Builder`]: the server, ready for logical replication (`wal_level=logical`).
 //!   [`Shutdown`], [`ThrowawayError`] belong to it. [`Postgres::standby`] creates a standby of it.
+//!   [`Template`]: the data directory that several servers begin with.
 //! - [`PostgresBinaries`], [`Version`]: an installed server and where it was found.
 //! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server. The
 //!   tests' Kafka is built from them too.
@@ -39,11 +40,13 @@ mod builder;
 mod child;
 mod error;
 mod files;
+mod initdb;
 mod janitor;
 mod postgres;
 mod process;
 mod signal;
 mod standby;
+mod template;
 
 pub use account::Account;
 pub use binaries::{PostgresBinaries, Version, cache_dir};
@@ -54,3 +57,4 @@ pub use janitor::Scratch;
 pub use postgres::{Postgres, Shutdown};
 pub use process::Process;
 pub use signal::Signal;
+pub use template::Template;

@@ -1,12 +1,8 @@
-use std::{
-    fs, io,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, io, path::Path};
 
 use super::{
     Postgres, Shutdown, ThrowawayError,
-    files::{append_settings, postgres_scratch, setting_lines, write_private},
+    files::{append_settings, copy_dir, postgres_scratch, setting_lines, write_private},
     postgres::SUPERUSER,
 };
 
@@ -55,7 +51,7 @@ impl Postgres {
         let scratch = postgres_scratch(account)?;
         let data = scratch.path().join("data");
         self.stop(Shutdown::Fast)?;
-        copy(&self.data_dir(), &data)?;
+        copy_dir(&self.data_dir(), &data)?;
         self.start_again()?;
         empty(&data.join("pg_replslot")).map_err(ThrowawayError::io("leave out the slots"))?;
         append_settings(&data, &conf)?;
@@ -74,22 +70,6 @@ impl Postgres {
              application_name={name}"
         )
     }
-}
-
-/// Copies a directory with owners and permissions. `cp` does that on every system.
-fn copy(from: &Path, to: &Path) -> Result<(), ThrowawayError> {
-    let what = "copy the data directory";
-    let output = Command::new("cp")
-        .arg("-a")
-        .args([from, to])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(ThrowawayError::io(what))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(ThrowawayError::io(what)(io::Error::other(said)))
 }
 
 fn empty(dir: &Path) -> io::Result<()> {

@@ -1,7 +1,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::Db;
@@ -348,8 +348,8 @@ pub struct History {
 impl History {
     /// Reads the outbox table that a [`Workload`](crate::Workload) wrote, then all topics whose
     /// names begin with `topic_prefix`: from the beginning until every committed id was read and
-    /// the end at that moment is reached, or `limit` has passed. What is missing then is reported
-    /// by [`check`].
+    /// the end at that moment is reached, or no record was new for `limit`. What is missing then
+    /// is reported by [`check`].
     ///
     /// Call it when nothing more is being written.
     #[track_caller]
@@ -387,7 +387,8 @@ impl History {
     }
 
     /// Reads all topics whose names begin with `topic_prefix`, until `distinct` different ids were
-    /// read and the end at that moment is reached, or `limit` has passed.
+    /// read, or no record was new for `limit`; in both cases to the end at that moment. With 0 ids
+    /// it reads what is there now.
     #[track_caller]
     pub fn records(
         bootstrap_servers: &str,
@@ -395,8 +396,13 @@ impl History {
         distinct: usize,
         limit: Duration,
     ) -> Vec<Delivered> {
-        let deadline = Instant::now() + limit;
-        read::records(bootstrap_servers, topic_prefix, distinct, deadline)
+        read::records(bootstrap_servers, topic_prefix, distinct, limit)
+    }
+
+    /// Number of records in all topics whose names begin with `topic_prefix`; `None` if the broker
+    /// does not answer now. For [`eventually_while_moving`](crate::eventually_while_moving).
+    pub fn count(bootstrap_servers: &str, topic_prefix: &str) -> Option<i64> {
+        read::count(bootstrap_servers, topic_prefix)
     }
 
     /// Compares both sides.

@@ -10,6 +10,7 @@ use rdkafka::{
 };
 
 use super::Delivered;
+use crate::wait::PATIENCE;
 
 /// Interval of the searches for new topics.
 const REFRESH: Duration = Duration::from_millis(300);
@@ -20,25 +21,17 @@ pub(super) fn records(
     bootstrap_servers: &str,
     prefix: &str,
     distinct: usize,
-    deadline: Instant,
+    limit: Duration,
 ) -> Vec<Delivered> {
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap_servers)
-        .set("group.id", "walrelay-testkit")
-        .set("enable.auto.commit", "false")
-        .set("allow.auto.create.topics", "false")
-        .set("auto.offset.reset", "error")
-        .set("fetch.wait.max.ms", "20")
-        .set("reconnect.backoff.max.ms", "500")
-        .create()
-        .expect("a consumer can be made");
+    let consumer = consumer(bootstrap_servers);
     let mut read = Reading {
         records: Vec::new(),
         ids: HashSet::new(),
         next: BTreeMap::new(),
+        moved_at: Instant::now(),
     };
     let mut refreshed: Option<Instant> = None;
-    while read.ids.len() < distinct && Instant::now() < deadline {
+    while read.ids.len() < distinct && read.moved_at.elapsed() < limit {
         if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
             assign_new(&consumer, prefix, &mut read.next);
             refreshed = Some(Instant::now());
@@ -56,10 +49,10 @@ pub(super) fn records(
         );
         ends.insert((topic.clone(), *partition), high);
     }
-    let read_limit = deadline.max(Instant::now() + Duration::from_secs(30));
+    read.moved_at = Instant::now();
     while ends.iter().any(|(at, end)| read.next[at] < *end) {
         assert!(
-            Instant::now() < read_limit,
+            read.moved_at.elapsed() < PATIENCE,
             "the broker's records cannot be read to their end"
         );
         if !read.poll(&consumer) {
@@ -69,11 +62,46 @@ pub(super) fn records(
     read.records
 }
 
+/// Number of records in the topics with this prefix; `None` if the broker does not answer.
+pub(super) fn count(bootstrap_servers: &str, prefix: &str) -> Option<i64> {
+    let consumer = consumer(bootstrap_servers);
+    let metadata = consumer.fetch_metadata(None, REQUEST_TIMEOUT).ok()?;
+    let topics = metadata.topics().iter();
+    topics
+        .filter(|topic| topic.name().starts_with(prefix))
+        .flat_map(|topic| {
+            topic
+                .partitions()
+                .iter()
+                .map(|part| (topic.name(), part.id()))
+        })
+        .map(|(topic, partition)| {
+            let ends = consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT);
+            ends.ok().map(|(low, high)| high - low)
+        })
+        .sum()
+}
+
+fn consumer(bootstrap_servers: &str) -> BaseConsumer {
+    ClientConfig::new()
+        .set("bootstrap.servers", bootstrap_servers)
+        .set("group.id", "walrelay-testkit")
+        .set("enable.auto.commit", "false")
+        .set("allow.auto.create.topics", "false")
+        .set("auto.offset.reset", "error")
+        .set("fetch.wait.max.ms", "20")
+        .set("reconnect.backoff.max.ms", "500")
+        .create()
+        .expect("a consumer can be made")
+}
+
 struct Reading {
     records: Vec<Delivered>,
     ids: HashSet<String>,
     /// Next offset of each partition that is read.
     next: BTreeMap<(String, i32), i64>,
+    /// When the last record was read.
+    moved_at: Instant,
 }
 
 impl Reading {
@@ -87,9 +115,10 @@ impl Reading {
                     self.ids.insert(id.clone());
                 }
                 self.records.push(record);
+                self.moved_at = Instant::now();
                 true
             }
-            // The broker may come back; otherwise the deadline passes.
+            // The broker may come back; otherwise the limit passes.
             Some(Err(_)) | None => false,
         }
     }
@@ -136,7 +165,7 @@ fn assign_new(consumer: &BaseConsumer, prefix: &str, next: &mut BTreeMap<(String
 /// Repeats a request: a broker that has just started may have no leaders for a moment.
 #[track_caller]
 fn retry<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + 3 * REQUEST_TIMEOUT;
+    let deadline = Instant::now() + PATIENCE / 2;
     loop {
         match ask() {
             Ok(answer) => return answer,

@@ -284,7 +284,7 @@ impl OwnBroker {
             let more = own.listener_properties(builder, controller, behind);
             let role = ("broker,controller", 1);
             let properties = builder.properties(&own.node, role, 1, &more);
-            own.node.format(&properties, &builder.format)?;
+            own.node.format_as_before(&properties, &builder.format)?;
             own.node.start()?;
             Ok(own)
         })

@@ -1,6 +1,7 @@
 //! One Kafka process, the part that single brokers and clusters consist of.
 
 use std::{
+    collections::HashMap,
     env, fs, io,
     net::{TcpListener, TcpStream},
     path::PathBuf,
@@ -105,7 +106,7 @@ impl Node {
         properties: &str,
         arguments: &[String],
     ) -> Result<(), ThrowawayError> {
-        fs::write(self.properties(), properties).map_err(failed_to("write server.properties"))?;
+        self.write_properties(properties)?;
         let format = self
             .java()
             .arg("kafka.tools.StorageTool")
@@ -125,6 +126,38 @@ impl Node {
             String::from_utf8_lossy(&format.stderr)
         );
         Ok(())
+    }
+
+    /// Writes `server.properties` and gives the node a copy of the data directory that was formatted
+    /// first with these arguments: a JVM less. All nodes that call it have the same `node.id`.
+    pub(super) fn format_as_before(
+        &self,
+        properties: &str,
+        arguments: &[String],
+    ) -> Result<(), ThrowawayError> {
+        static FORMATTED: Mutex<Option<HashMap<Vec<String>, Scratch>>> = Mutex::new(None);
+        let copy = |from: PathBuf, to: PathBuf| {
+            let copied = Command::new("cp").arg("-a").args([from, to]).status();
+            let copied = copied.map_err(failed_to("run cp"))?;
+            assert!(copied.success(), "a formatted directory cannot be copied");
+            Ok(())
+        };
+        let mut formatted = lock(&FORMATTED);
+        let formatted = formatted.get_or_insert_default();
+        if let Some(first) = formatted.get(arguments) {
+            self.write_properties(properties)?;
+            return copy(first.path().join("data"), self.data_dir());
+        }
+        self.format(properties, arguments)?;
+        let first = Scratch::new("walrelay-kafka-", None)
+            .map_err(failed_to("make a temporary directory for Kafka"))?;
+        copy(self.data_dir(), first.path().join("data"))?;
+        formatted.insert(arguments.to_vec(), first);
+        Ok(())
+    }
+
+    fn write_properties(&self, properties: &str) -> Result<(), ThrowawayError> {
+        fs::write(self.properties(), properties).map_err(failed_to("write server.properties"))
     }
 
     /// Starts the node and waits until it answers. A broker must also list itself among the brokers

@@ -24,11 +24,8 @@ use tokio::{
 
 use crate::{
     threads::{lock, run, spawn},
-    wait::eventually,
+    wait::{PATIENCE, eventually},
 };
-
-/// How long a command may take to have its effect.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Direction of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +141,7 @@ impl ChaosProxy {
     pub fn cut(&self, how: Cut) {
         let below = self.accepted();
         self.set(|rules| rules.cut = (below, how));
-        eventually(LIMIT, || {
+        eventually(PATIENCE, || {
             lock(&self.shared.open).iter().all(|id| *id >= below)
         });
     }
@@ -177,7 +174,7 @@ impl ChaosProxy {
     pub fn half_close(&self, direction: Direction) {
         let below = self.accepted();
         self.set(|rules| rules.half_closed[direction as usize] = below);
-        eventually(LIMIT, || {
+        eventually(PATIENCE, || {
             let done = lock(&self.shared.half_closed);
             lock(&self.shared.open)
                 .iter()
@@ -221,7 +218,7 @@ impl ChaosProxy {
     #[track_caller]
     pub fn refuse(&self, refuse: bool) {
         self.set(|rules| rules.refusing = refuse);
-        eventually(LIMIT, || {
+        eventually(PATIENCE, || {
             self.shared.listening.load(Ordering::SeqCst) != refuse
         });
     }
@@ -351,7 +348,7 @@ impl Connection {
     async fn serve(self, mut client: TcpStream, server: SocketAddr) {
         // A cut does not interrupt this: a socket that is dropped while it connects would end with
         // FIN, not with a reset.
-        let connected = tokio::time::timeout(LIMIT / 2, TcpStream::connect(server)).await;
+        let connected = tokio::time::timeout(PATIENCE / 2, TcpStream::connect(server)).await;
         let Ok(Ok(mut server)) = connected else {
             let _ = client.set_zero_linger();
             return;

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use walrelay_event_router::WireFormat;
-use walrelay_testkit::{Mishap, SchemaRegistry};
+use walrelay_testkit::{Mishap, PATIENCE, SchemaRegistry};
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn config(urls: &[String], format: ValueFormat) -> config::Registry {
         urls: urls.to_vec(),
         login: None,
         ca_file: None,
-        timeout: Duration::from_secs(20),
+        timeout: PATIENCE,
         register: false,
         schemas: BTreeMap::new(),
         wire: WireFormat {
@@ -169,7 +169,8 @@ fn failures_are_told_apart() {
     server.mishap(Mishap::Close);
     assert_eq!(id(&config, "s-value"), Err(Unavailable));
     assert_eq!(id(&config, "s-value"), Ok(1), "and then it is there");
-    let unreachable = format!("http://{}", SchemaRegistry::address_to_come());
+    let nothing = SchemaRegistry::address_to_come();
+    let unreachable = format!("http://{nothing}");
     let config = config::Registry {
         urls: vec![unreachable],
         ..config
@@ -193,12 +194,13 @@ fn a_request_has_a_timeout() {
     };
     let begun = Instant::now();
     assert_eq!(id(&config, "s"), Err(SchemaFailure::Unavailable));
-    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!(begun.elapsed() < PATIENCE);
 }
 
 #[test]
 fn after_a_failure_the_next_url_is_tried() {
-    let unreachable = format!("http://{}", SchemaRegistry::address_to_come());
+    let nothing = SchemaRegistry::address_to_come();
+    let unreachable = format!("http://{nothing}");
     let (first, second) = (SchemaRegistry::start(), SchemaRegistry::start());
     second.register("pad", "JSON", "{}");
     let known = second.register("s", "JSON", "{}");

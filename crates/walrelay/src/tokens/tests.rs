@@ -2,6 +2,7 @@ use std::fs;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use walrelay_testkit::PATIENCE;
 
 use super::*;
 
@@ -67,7 +68,7 @@ fn source(origin: TokenOrigin) -> Bearer {
     Bearer {
         origin,
         lifetime: Some(minutes(5)),
-        timeout: Duration::from_secs(30),
+        timeout: PATIENCE,
     }
 }
 
@@ -125,15 +126,22 @@ fn the_error_of_a_command_does_not_show_its_arguments() {
 }
 
 /// Also if a child of the program keeps the output open, or if the program never stops printing.
-/// Each program ends by itself, but later than the test allows.
+/// Each program ends by itself, but later than the test allows. The child ends with the test: it
+/// reads from a pipe that the test holds open.
 #[test]
 fn a_command_that_does_not_end_is_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let held = fs::File::options().read(true).write(true).open(&pipe);
+    let with_child = format!("cat '{}' & exec sleep 3600", pipe.display());
     let start = std::time::Instant::now();
     for argv in [
-        &["sleep", "20"][..],
-        &["sh", "-c", "sleep 2 & exec sleep 20"],
-        &["sh", "-c", "exec >&-; exec sleep 20"],
-        &["sh", "-c", "echo token; exec sleep 20"],
+        &["sleep", "3600"][..],
+        &["sh", "-c", &with_child],
+        &["sh", "-c", "exec >&-; exec sleep 3600"],
+        &["sh", "-c", "echo token; exec sleep 3600"],
         &["yes"],
     ] {
         let tokens = Bearer {
@@ -144,7 +152,10 @@ fn a_command_that_does_not_end_is_stopped() {
         let stopped = error.contains("was stopped") || error.contains("longer than any");
         assert!(stopped, "{argv:?}: {error}");
     }
-    assert!(start.elapsed() < Duration::from_secs(15));
+    assert!(start.elapsed() < PATIENCE);
+    // A child that has not opened the pipe yet finds none.
+    drop(dir);
+    drop(held.unwrap());
 }
 
 #[test]

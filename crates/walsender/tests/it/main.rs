@@ -8,6 +8,8 @@
     reason = "the lints' own exception for tests ends at functions without #[test]"
 )]
 
+use std::time::Duration;
+
 mod corpus;
 mod fake;
 mod hosts;
@@ -15,3 +17,6 @@ mod login;
 mod query;
 mod real;
 mod stream;
+
+/// The limit of what must happen, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);

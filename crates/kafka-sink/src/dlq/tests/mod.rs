@@ -1,6 +1,6 @@
 //! Tests against librdkafka's mock cluster.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -8,12 +8,12 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use walrelay_sink::dlq_headers;
 
 use crate::KafkaConfig;
-use crate::testing::{Cluster, cluster, config_of};
+use crate::testing::proxy::Proxy;
+use crate::testing::{Cluster, LONG, cluster, config_of, count_of, ends, eventually, read};
 
 mod watching;
 mod working;
 
-const LONG: Duration = Duration::from_secs(60);
 const TOPIC: &str = "letters";
 
 fn config(cluster: &Cluster) -> KafkaConfig {
@@ -24,16 +24,6 @@ fn config(cluster: &Cluster) -> KafkaConfig {
         ("receive.message.max.bytes", "70000000"),
     ];
     config_of(cluster, &of_producers)
-}
-
-#[track_caller]
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "{what}");
-        // Poll: threads of librdkafka and of the watcher change the state and notify no one.
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Writes dead letters as the relay does.

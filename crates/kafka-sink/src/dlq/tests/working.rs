@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use rdkafka::types::RDKafkaRespErr;
 
 use super::*;
-use crate::consumer::{Tail, TailedRecord};
+use crate::consumer::TailedRecord;
 use crate::dlq::{
     Action, DlqRecord, DlqReplayer, NotRedriven, ReplayError, ReplayOptions, ReplaySummary, Step,
 };
@@ -66,16 +66,7 @@ fn open_letters(cluster: &Cluster) -> usize {
 
 /// All records of a topic, by partition and offset.
 fn records(cluster: &Cluster, topic: &str) -> Vec<TailedRecord> {
-    let mut tail = Tail::open(&cluster.bootstrap_servers(), &[topic], LONG).expect("a tail");
-    let mut found = Vec::new();
-    // Three polls without a record end it: the broker is in this process and has all records.
-    let mut vain = 0;
-    while vain < 3 {
-        match tail.next(Duration::from_millis(500)).expect("readable") {
-            Some(record) => found.push(record),
-            None => vain += 1,
-        }
-    }
+    let mut found = read(cluster, &[topic], count_of(cluster, topic));
     found.sort_by_key(|record| (record.partition, record.offset));
     found
 }

@@ -1,10 +1,9 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::*;
+use walrelay_testkit::PATIENCE;
 
-/// Timeout of an event that must happen.
-const DEADLINE: Duration = Duration::from_secs(20);
+use super::*;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Outcome {
@@ -30,7 +29,7 @@ impl Reports {
         let seen = self.seen.lock().unwrap();
         let (_seen, timeout) = self
             .changed
-            .wait_timeout_while(seen, DEADLINE, |seen| !until(&seen.0, seen.1))
+            .wait_timeout_while(seen, PATIENCE, |seen| !until(&seen.0, seen.1))
             .unwrap();
         assert!(
             !timeout.timed_out(),
@@ -172,7 +171,7 @@ fn values(written: &Mutex<Vec<u8>>) -> Vec<String> {
 fn delivered_means_written_and_flushed() {
     let mut bench = bench(ROOMY);
     bench.send(b"0", 0).unwrap();
-    bench.started.recv_timeout(DEADLINE).unwrap();
+    bench.started.recv_timeout(PATIENCE).unwrap();
     // The writer has taken the batch and has not written it.
     assert!(bench.reports.single_reports().is_empty());
     bench.step(Step::Take);
@@ -194,7 +193,7 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
     ] {
         let mut bench = bench(limits);
         bench.send(b"0", 0).unwrap();
-        bench.started.recv_timeout(DEADLINE).unwrap();
+        bench.started.recv_timeout(PATIENCE).unwrap();
         // The writer waits with record 0, so the queue fills.
         let mut next = 1_u64;
         let full = loop {
@@ -216,7 +215,7 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
         let value = next.to_string();
         bench.send(value.as_bytes(), next).unwrap();
         drop(bench.steps);
-        bench.sink.close(DEADLINE);
+        bench.sink.close(PATIENCE);
         let expected: Vec<String> = (0..=next).map(|seq| seq.to_string()).collect();
         assert_eq!(values(&bench.written), expected);
         let outcomes = bench.reports.single_reports();
@@ -234,7 +233,7 @@ fn a_line_longer_than_the_queue_goes_through() {
     let mut bench = bench(Limits { bytes: 10, ..ROOMY });
     drop(bench.steps);
     bench.sink.try_send(&record(&[b'x'; 5000]), 0).unwrap();
-    bench.sink.close(DEADLINE);
+    bench.sink.close(PATIENCE);
     assert_eq!(values(&bench.written), ["x".repeat(5000)]);
     assert_eq!(bench.reports.single_reports().len(), 1);
 }
@@ -243,7 +242,7 @@ fn a_line_longer_than_the_queue_goes_through() {
 fn after_a_broken_pipe_accepted_records_fail_and_later_ones_are_refused() {
     let mut bench = bench(Limits { lines: 2, ..ROOMY });
     bench.send(b"0", 0).unwrap();
-    bench.started.recv_timeout(DEADLINE).unwrap();
+    bench.started.recv_timeout(PATIENCE).unwrap();
     bench.send(b"1", 1).unwrap();
     bench.send(b"2", 2).unwrap();
     assert_eq!(bench.send(b"3", 3), Err(SendError::Full));
@@ -258,7 +257,7 @@ fn after_a_broken_pipe_accepted_records_fail_and_later_ones_are_refused() {
     assert_eq!(refused.disposition, Disposition::Fatal);
     assert!(refused.reason.contains("gone away"), "{refused}");
     assert_eq!(&*refused.topic, "orders");
-    bench.sink.close(DEADLINE);
+    bench.sink.close(PATIENCE);
     let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes.len(), 3, "a refused record was reported");
     assert!(
@@ -277,7 +276,7 @@ fn an_error_after_a_success_keeps_the_success() {
     bench.reports.wait(|seen, _| seen.contains_key(&0));
     bench.send(b"1", 1).unwrap();
     bench.step(Step::Fail(io::ErrorKind::StorageFull));
-    bench.sink.close(DEADLINE);
+    bench.sink.close(PATIENCE);
     let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes[&0], Outcome::Delivered);
     assert!(matches!(&outcomes[&1], Outcome::Failed(error)
@@ -288,7 +287,7 @@ fn an_error_after_a_success_keeps_the_success() {
 fn close_gives_up_a_writer_that_hangs() {
     let mut bench = bench(ROOMY);
     bench.send(b"0", 0).unwrap();
-    bench.started.recv_timeout(DEADLINE).unwrap();
+    bench.started.recv_timeout(PATIENCE).unwrap();
     bench.send(b"1", 1).unwrap();
     bench.sink.close(Duration::from_millis(10));
     let outcomes = bench.reports.single_reports();
@@ -301,7 +300,7 @@ fn close_gives_up_a_writer_that_hangs() {
     );
     // The write returns later. The thread drops the writer last.
     drop(bench.steps);
-    while bench.started.recv_timeout(DEADLINE).is_ok() {}
+    while bench.started.recv_timeout(PATIENCE).is_ok() {}
     assert_eq!(
         values(&bench.written),
         ["0"],
@@ -316,7 +315,7 @@ fn dropping_reports_what_was_accepted() {
     for seq in 0..10 {
         bench.send(b"x", seq).unwrap();
     }
-    bench.started.recv_timeout(DEADLINE).unwrap();
+    bench.started.recv_timeout(PATIENCE).unwrap();
     drop(bench.sink);
     assert_eq!(bench.reports.single_reports().len(), 10);
 }
@@ -326,7 +325,7 @@ fn closing_an_idle_sink_does_not_wait() {
     let Bench { sink, reports, .. } = bench(ROOMY);
     let before = Instant::now();
     sink.close(Duration::from_secs(3600));
-    assert!(before.elapsed() < DEADLINE);
+    assert!(before.elapsed() < PATIENCE);
     assert!(reports.single_reports().is_empty());
 }
 
@@ -341,7 +340,7 @@ fn the_queue_is_half_of_what_may_be_in_flight() {
         max_in_flight_records: 1,
         max_in_flight_bytes: 1 << 20,
         bulk_linger: Duration::ZERO,
-        drain_timeout: DEADLINE,
+        drain_timeout: PATIENCE,
         backoff,
     };
     let limits = StdoutSinkFactory::new(&delivery).limits;

@@ -11,8 +11,7 @@ use walrelay_walsender::{
 };
 
 use super::{info, one, server, sql, tcp};
-
-const LIMIT: Duration = Duration::from_secs(30);
+use crate::PATIENCE;
 
 fn start(slot: &str) -> StartReplication {
     StartReplication {
@@ -24,7 +23,8 @@ fn start(slot: &str) -> StartReplication {
 }
 
 async fn replication(info: &ConnInfo) -> Session {
-    let settings = [("wal_sender_timeout", "7s")];
+    // The server must not end a session of a busy machine, which sends no updates for a while.
+    let settings = [("wal_sender_timeout", "7min")];
     Session::connect(info, SessionKind::Replication, &settings)
         .await
         .unwrap()
@@ -68,7 +68,7 @@ async fn transaction(stream: &mut ReplicationStream) -> (u64, Lsn) {
             stream.read().await.unwrap();
         }
     };
-    let end = timeout(LIMIT, reading).await.expect("a transaction");
+    let end = timeout(PATIENCE, reading).await.expect("a transaction");
     (inserts, end)
 }
 
@@ -118,14 +118,14 @@ async fn confirmed(control: &mut Session, slot: &str, end: Lsn) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(LIMIT, waiting).await.expect("the slot follows");
+    timeout(PATIENCE, waiting).await.expect("the slot follows");
 }
 
 /// Creates a slot, streams, confirms and drops the slot, over `info`.
 async fn streams(postgres: &Postgres, info: &ConnInfo, slot: &str) {
     let mut control = sql(&self::info(&postgres.url())).await.unwrap();
     let mut session = replication(info).await;
-    assert_eq!(one(&mut session, "SHOW wal_sender_timeout").await, "7s");
+    assert_eq!(one(&mut session, "SHOW wal_sender_timeout").await, "7min");
     let identity = session.identify_system().await.unwrap();
     assert_eq!(identity.timeline, 1);
     let system = "SELECT system_identifier FROM pg_control_system()";
@@ -158,10 +158,10 @@ async fn streams(postgres: &Postgres, info: &ConnInfo, slot: &str) {
 
     // The last update is taken, and the slot is free at once.
     stream.queue_status(confirm(end));
-    timeout(LIMIT, stream.finish()).await.unwrap().unwrap();
+    timeout(PATIENCE, stream.finish()).await.unwrap().unwrap();
     confirmed(&mut control, slot, end).await;
     let stream = start_stream(info, slot).await.unwrap();
-    timeout(LIMIT, stream.finish()).await.unwrap().unwrap();
+    timeout(PATIENCE, stream.finish()).await.unwrap().unwrap();
 
     let drop = format!("SELECT pg_drop_replication_slot({})", quote_literal(slot));
     control.query(&drop).await.unwrap();
@@ -200,7 +200,7 @@ async fn streaming() {
     session.close().await;
     let left = "SELECT count(*) FROM pg_replication_slots";
     let waiting = async { while one(&mut control, left).await != "0" {} };
-    timeout(LIMIT, waiting).await.expect("the slot is gone");
+    timeout(PATIENCE, waiting).await.expect("the slot is gone");
 
     // A failover slot, if the version supports it.
     let mut session = replication(&plain).await;
@@ -226,7 +226,7 @@ async fn streaming() {
     drop(control);
     let (stopped, failure) = tokio::join!(
         tokio::task::spawn_blocking(move || postgres.stop(Shutdown::Fast).map(|()| postgres)),
-        timeout(LIMIT, failure(&mut stream))
+        timeout(PATIENCE, failure(&mut stream))
     );
     let _postgres = stopped.unwrap().unwrap();
     let failure = failure.unwrap();
@@ -283,7 +283,7 @@ async fn an_invalidated_slot() {
             session.query("CHECKPOINT").await.unwrap();
         }
     };
-    timeout(LIMIT, losing)
+    timeout(PATIENCE, losing)
         .await
         .expect("the slot is invalidated");
     let error = session.start_replication(&start("left")).await.unwrap_err();

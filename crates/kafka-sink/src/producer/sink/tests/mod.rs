@@ -1,7 +1,6 @@
 //! Tests against librdkafka's mock cluster, whose brokers fail on request.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
 use std::thread;
 
 use rdkafka::mocking::MockCluster;
@@ -14,7 +13,11 @@ use super::*;
 use crate::consumer::{Tail, TailedRecord};
 use crate::ffi;
 use crate::producer::context::Context;
-use crate::testing::{Cluster, LONG, Reports, cluster, config_at, config_of};
+use crate::testing::proxy::{INIT_PRODUCER_ID, PRODUCE, Proxy};
+use crate::testing::{
+    Cluster, HOUR, LONG, Reports, SEED, cluster, config_at, config_of, count_of, ends, eventually,
+    next, read,
+};
 use crate::{KafkaOptions, TopicCreation, probe};
 
 mod brokers;
@@ -26,9 +29,6 @@ mod several;
 mod start;
 mod topics;
 mod window;
-
-/// The limit for closing. It takes a fraction of a second, but longer on a busy machine.
-const SOON: Duration = Duration::from_secs(15);
 
 /// The sink of `create`, and its reports.
 fn reporting(
@@ -59,6 +59,11 @@ fn sink_of(cluster: &Cluster, properties: &[(&str, &str)]) -> (KafkaSink, Arc<Re
 
 fn sink(cluster: &Cluster) -> (KafkaSink, Arc<Reports>) {
     sink_of(cluster, &[])
+}
+
+/// A sink that reaches the cluster through the proxy.
+fn sink_through(cluster: &Cluster, proxy: &Proxy) -> (KafkaSink, Arc<Reports>) {
+    sink_of(cluster, &[("bootstrap.servers", &proxy.servers())])
 }
 
 fn record<'a>(topic: &'a str, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
@@ -115,27 +120,13 @@ fn close_delivered(sink: impl Sink, reports: &Reports, accepted: u64) {
     assert_eq!(reports.failures(), []);
 }
 
-/// Closes the sink and asserts that this takes no longer than [`SOON`].
-fn close_soon(sink: impl Sink, grace: Duration) {
-    let start = Instant::now();
-    sink.close(grace);
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+/// Closes the sink, and fails if that waits for what never happens.
+fn close_soon(sink: KafkaSink, grace: Duration) {
+    ends("the sink is closed", move || sink.close(grace));
 }
 
 fn answers_after(cluster: &Cluster, time: Duration) {
     cluster.broker_round_trip_time(1, time).expect("a broker");
-}
-
-/// Reads `count` records from these topics.
-fn read(cluster: &Cluster, topics: &[&str], count: usize) -> Vec<TailedRecord> {
-    let mut tail = Tail::open(&cluster.bootstrap_servers(), topics, LONG).expect("a tail");
-    let start = Instant::now();
-    let mut records = Vec::new();
-    while records.len() < count {
-        records.extend(tail.next(Duration::from_secs(1)).expect("readable"));
-        assert!(start.elapsed() < LONG, "{} of {count}", records.len());
-    }
-    records
 }
 
 fn seq_in(record: &TailedRecord) -> u64 {
@@ -145,12 +136,9 @@ fn seq_in(record: &TailedRecord) -> u64 {
 
 /// Waits until this many records are in flight: the window is given back, and a gate opens, a
 /// moment after the report.
+#[track_caller]
 fn wait_in_flight(sink: &KafkaSink, records: u64) {
-    let start = Instant::now();
-    while sink.in_flight() != records {
-        assert!(start.elapsed() < LONG, "{} in flight", sink.in_flight());
-        thread::yield_now();
-    }
+    eventually("in flight", || sink.in_flight() == records);
 }
 
 fn assert_refused(

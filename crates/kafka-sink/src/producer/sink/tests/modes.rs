@@ -48,10 +48,11 @@ fn changing_mode_keeps_order_and_repeats_nothing() {
 #[test]
 fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     let cluster = cluster(&[("t", 1)]);
-    let (mut sink, reports) = dual_mode(&cluster, &[]);
+    let proxy = Proxy::start(&cluster);
+    let (mut sink, reports) = dual_mode(&cluster, &[("bootstrap.servers", &proxy.servers())]);
     send_first(&mut sink, &reports);
     wait_in_flight(&sink, 0);
-    answers_after(&cluster, Duration::from_secs(1));
+    proxy.withhold(PRODUCE);
     for seq in 1..4 {
         send_seq(&mut sink, &reports, "t", b"k", seq);
     }
@@ -61,12 +62,14 @@ fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     send_seq(&mut sink, &reports, "t", b"k", 4);
     assert_eq!(sink.hold_queues.seqs(), [4], "held back");
     assert_eq!(sink.in_flight(), 4);
+    proxy.release(PRODUCE);
     reports.wait(|state| state.capacity > before);
     assert_eq!(sink.in_flight(), 1, "woken when all before it was reported");
-    answers_after(&cluster, Duration::ZERO);
+    proxy.withhold(PRODUCE);
     sink.poll();
     assert!(sink.hold_queues.is_empty());
     assert_eq!(in_second(&sink), 1);
+    proxy.release(PRODUCE);
     reports.wait_for(5);
     // Back and forth without a record in between: nothing to wait for.
     sink.set_mode(BatchingMode::Latency);
@@ -113,7 +116,7 @@ fn a_partition_that_is_down_holds_up_no_change() {
         }
         reports.wait_polling(&mut sink, PARTITIONS);
         wait_in_flight(&sink, 0);
-        cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
+        cluster.broker_round_trip_time(2, HOUR).unwrap();
         for _ in 0..10 {
             to(&mut sink, 0);
         }
@@ -121,20 +124,15 @@ fn a_partition_that_is_down_holds_up_no_change() {
         for round in 0..4 {
             mode = other(mode);
             sink.set_mode(mode);
-            let start = Instant::now();
             for partition in 0..PARTITIONS {
                 to(&mut sink, partition);
             }
             delivered += PARTITIONS - 1;
+            // The broker that is down would answer after an hour.
             reports.wait_polling(&mut sink, delivered);
             if round == 0 {
                 assert_eq!(sink.hold_queues.seqs(), [18], "in the other producer");
             }
-            assert!(
-                start.elapsed() < LONG / 2,
-                "{first:?}: {:?}",
-                start.elapsed()
-            );
         }
         wait_in_flight(&sink, 14);
         sink.close(Duration::ZERO);
@@ -159,7 +157,7 @@ fn a_failure_in_either_mode_ends_both() {
         sink.set_mode(broken);
         send_first(&mut sink, &reports);
         wait_in_flight(&sink, 0);
-        answers_after(&cluster, Duration::from_secs(60));
+        answers_after(&cluster, HOUR);
         for seq in 1..10 {
             send_seq(&mut sink, &reports, "t", b"k", seq);
         }
@@ -223,13 +221,17 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
     const PARTITIONS: u32 = 12;
     let cluster = cluster(&TOPICS.map(|topic| (topic, PARTITIONS as i32)));
     answers_after(&cluster, Duration::from_millis(2));
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
-    let (mut sink, reports) = dual_mode(&cluster, &[]);
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let proxy = Proxy::start(&cluster);
+    // While nothing is answered, no gate opens, so records are queued.
+    proxy.withhold(PRODUCE);
+    let (mut sink, reports) = dual_mode(&cluster, &[("bootstrap.servers", &proxy.servers())]);
     sink.producers.keep_unused = Duration::ZERO;
     let mut held = 0;
     for seq in 0..RECORDS {
+        if seq == RECORDS / 60 {
+            proxy.release(PRODUCE);
+        }
         if random.u32(..500) == 0 {
             let modes = [BatchingMode::Latency, BatchingMode::Throughput];
             sink.set_mode(random.choice(modes).unwrap());

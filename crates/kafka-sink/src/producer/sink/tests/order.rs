@@ -3,9 +3,6 @@
 //! The mock brokers do not check sequence numbers, as a real broker does not for a partition
 //! without state of the producer.
 
-use rdkafka::ClientConfig;
-use rdkafka::producer::Producer as _;
-
 use super::*;
 
 /// The sequence numbers in the only partition of the topic, in order.
@@ -19,21 +16,8 @@ pub(super) fn logs<const PARTITIONS: usize>(
     cluster: &Cluster,
     topic: &str,
 ) -> [Vec<u64>; PARTITIONS] {
-    let client: BaseProducer = ClientConfig::new()
-        .set("bootstrap.servers", cluster.bootstrap_servers())
-        .create()
-        .expect("a client");
-    let count_of = |partition| {
-        let (low, high) = client
-            .client()
-            .fetch_watermarks(topic, partition as i32, LONG)
-            .expect("watermarks");
-        assert_eq!(low, 0, "the mock broker has dropped records");
-        high as usize
-    };
-    let count = (0..PARTITIONS).map(count_of).sum();
     let mut logs = std::array::from_fn(|_| Vec::new());
-    for record in read(cluster, &[topic], count) {
+    for record in read(cluster, &[topic], count_of(cluster, topic)) {
         let log: &mut Vec<u64> = &mut logs[record.partition as usize];
         log.push(seq_in(&record));
     }
@@ -41,8 +25,16 @@ pub(super) fn logs<const PARTITIONS: usize>(
 }
 
 /// A sink whose requests contain one record each, so that there are many.
-fn sink_of_single_records(cluster: &Cluster, max_in_flight: &str) -> (KafkaSink, Arc<Reports>) {
-    let config = config_of(cluster, &[("batch.num.messages", "1")]);
+fn sink_of_single_records(
+    cluster: &Cluster,
+    proxy: &Proxy,
+    max_in_flight: &str,
+) -> (KafkaSink, Arc<Reports>) {
+    let more = [
+        ("bootstrap.servers", &*proxy.servers()),
+        ("batch.num.messages", "1"),
+    ];
+    let config = config_of(cluster, &more);
     let mut client = config.client_config();
     client.set("max.in.flight", max_in_flight);
     reporting(|reports| KafkaSink::new(&config, &client, None, None, reports, Arc::default()))
@@ -87,15 +79,19 @@ fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
     const RECORDS: u64 = 40;
     for error in PASSING {
         let cluster = slow_cluster(error);
-        let (mut sink, reports) = sink_of_single_records(&cluster, "5");
+        let proxy = Proxy::start(&cluster);
+        proxy.withhold(PRODUCE);
+        let (mut sink, reports) = sink_of_single_records(&cluster, &proxy, "5");
         for seq in 0..RECORDS {
             let value = seq.to_string();
             let record = record("t", b"k", value.as_bytes());
             match sink.try_send(&record, seq) {
                 Ok(()) => {}
-                other => panic!("all are queued within one round trip: {other:?}"),
+                other => panic!("all are queued before the first response: {other:?}"),
             }
         }
+        proxy.wait_unanswered(PRODUCE, 5);
+        proxy.release(PRODUCE);
         reports.wait_for(RECORDS);
         assert_ended(&mut sink);
         close_complete(sink, &reports, RECORDS);
@@ -130,11 +126,20 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
         (invalid, "validates records", Fatal),
         (denied, "WRITE and DESCRIBE", Retryable),
     ] {
-        // Slow, so that many records are queued when the first request is made.
         let cluster = slow_cluster(error);
-        let (mut sink, reports) = sink_of(&cluster, &[("batch.num.messages", "100")]);
+        let proxy = Proxy::start(&cluster);
+        // Many records are queued when the first request is made.
+        proxy.withhold(INIT_PRODUCER_ID);
+        let more = [
+            ("bootstrap.servers", &*proxy.servers()),
+            ("batch.num.messages", "100"),
+        ];
+        let (mut sink, reports) = sink_of(&cluster, &more);
         let mut accepted = 0;
         while accepted < RECORDS {
+            if accepted == RECORDS / 5 {
+                proxy.release(INIT_PRODUCER_ID);
+            }
             let value = accepted.to_string();
             match sink.try_send(&record("t", b"k", value.as_bytes()), accepted) {
                 Ok(()) => accepted += 1,
@@ -154,7 +159,7 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
             Vec::<u64>::new(),
             "{error:?} of {accepted} records"
         );
-        assert!(accepted > 100, "only {accepted} were queued");
+        assert!(accepted >= RECORDS / 5, "only {accepted} were queued");
         let state = reports.state.lock().unwrap();
         let first = state.outcomes[&0].as_ref().expect_err("it was refused");
         assert_eq!(first.disposition, disposition, "{first}");
@@ -184,9 +189,7 @@ fn through_brokers_that_fail_at_random() {
         E::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         E::RD_KAFKA_RESP_ERR__TRANSPORT,
     ];
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = fastrand::Rng::with_seed(SEED);
     let cluster = cluster(&[("t", 5)]);
     let options = KafkaOptions {
         max_in_flight_records: 1_000,
@@ -216,8 +219,8 @@ fn through_brokers_that_fail_at_random() {
     let mut last: HashMap<Vec<u8>, u64> = HashMap::new();
     let mut seen = HashSet::new();
     while seen.len() < RECORDS as usize {
-        let record = tail.next(LONG).expect("readable");
-        let record = record.expect("what was reported as delivered is there");
+        // What was reported as delivered is there.
+        let record = next(&mut tail);
         let seq = seq_in(&record);
         if seen.insert(seq)
             && let Some(earlier) = last.insert(record.key.expect("a key"), seq)

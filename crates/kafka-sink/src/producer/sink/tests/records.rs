@@ -169,7 +169,7 @@ fn the_embedded_broker_stores_and_returns_records() {
     let mut tail = Tail::open(broker.bootstrap_servers(), &["demo"], LONG).expect("a tail");
     for seq in 0..10_u64 {
         send_seq(&mut sink, &reports, "demo", b"k", seq);
-        let shown = tail.next(LONG).unwrap().expect("it arrives");
+        let shown = next(&mut tail);
         assert_eq!(seq_in(&shown), seq);
         assert_eq!(shown.offset as u64, seq);
     }

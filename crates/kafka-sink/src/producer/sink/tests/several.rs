@@ -39,43 +39,47 @@ pub(super) fn key_of(partition: u32, partitions: u32) -> String {
     found.expect("one in ten thousand")
 }
 
-/// One request after the other takes 64 round trips, five at a time take 13. The brokers' delay is
-/// most of either time, so even on a slow machine one is less than half of the other.
+/// One producer sends one request after the other, with several requests five are in flight.
 #[test]
 fn requests_to_several_partitions_do_not_wait_for_each_other() {
-    let took = [false, true].map(|several| {
+    for several in [false, true] {
         let cluster = cluster(&[("t", 64)]);
+        let proxy = Proxy::start(&cluster);
         let (mut sink, reports) = if several {
-            sink_of_several(&cluster, &[])
+            sink_of_several(&cluster, &[("bootstrap.servers", &proxy.servers())])
         } else {
-            sink(&cluster)
+            sink_through(&cluster, &proxy)
+        };
+        let keys: Vec<String> = (0..64).map(|partition| key_of(partition, 64)).collect();
+        let to_all = |sink: &mut KafkaSink, first: u64| {
+            for (seq, key) in (first..).zip(&keys) {
+                send(sink, &reports, &record("t", key.as_bytes(), b"v"), seq);
+            }
         };
         // The first round opens all partitions.
-        let keys: Vec<String> = (0..64).map(|partition| key_of(partition, 64)).collect();
-        let mut took = Duration::ZERO;
-        for round in 0..2 {
-            let started = Instant::now();
-            for (at, key) in keys.iter().enumerate() {
-                let seq = round * 64 + at as u64;
-                send(&mut sink, &reports, &record("t", key.as_bytes(), b"v"), seq);
-            }
-            let all = (round + 1) * 64;
-            reports.wait_polling(&mut sink, all);
-            took = started.elapsed();
+        to_all(&mut sink, 0);
+        reports.wait_polling(&mut sink, 64);
+        wait_in_flight(&sink, 0);
+        if several {
+            proxy.withhold(PRODUCE);
+            to_all(&mut sink, 64);
+            proxy.wait_unanswered(PRODUCE, 5);
+            proxy.release(PRODUCE);
+        } else {
             answers_after(&cluster, Duration::from_millis(20));
+            to_all(&mut sink, 64);
         }
-        sink.close(LONG);
-        assert_eq!(reports.failures(), []);
-        took
-    });
-    let [one, several] = took;
-    assert!(several < one / 2, "{several:?} beside {one:?}");
+        close_delivered(sink, &reports, 128);
+        let most = if several { 5 } else { 1 };
+        assert_eq!(proxy.most_unanswered(PRODUCE), most, "several: {several}");
+    }
 }
 
 #[test]
 fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     let cluster = cluster(&[("t", 2), ("u", 1)]);
-    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    let proxy = Proxy::start(&cluster);
+    let (mut sink, reports) = sink_of_several(&cluster, &[("bootstrap.servers", &proxy.servers())]);
     // First make the partitions of both topics known.
     for (seq, topic) in ["t", "u"].into_iter().enumerate() {
         send(&mut sink, &reports, &record(topic, b"0", b"0"), seq as u64);
@@ -90,7 +94,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
         }
     }
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 6);
-    answers_after(&cluster, Duration::from_millis(500));
+    proxy.withhold(PRODUCE);
     let new = |seq: u64| (new.clone(), seq.to_string());
     let offer = |sink: &mut KafkaSink, topic, (key, value): (String, String), seq| {
         let record = record(topic, key.as_bytes(), value.as_bytes());
@@ -106,6 +110,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
         }
     }
     assert_eq!(queued(&sink), [7, 8], "the others are open");
+    proxy.release(PRODUCE);
     reports.wait(|state| state.outcomes.contains_key(&6));
     // The partition may be open by now, but no record passes its queue.
     offer(&mut sink, "t", new(15), 15);
@@ -131,7 +136,7 @@ fn a_partition_that_does_not_answer_holds_up_no_other() {
             .unwrap();
     }
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
-    cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
+    cluster.broker_round_trip_time(2, HOUR).unwrap();
     let keys = [key_of(0, 2), key_of(1, 2)];
     for seq in 0..200 {
         let key = keys[seq as usize % 2].as_bytes();
@@ -152,14 +157,20 @@ fn a_partition_that_does_not_answer_holds_up_no_other() {
 #[test]
 fn closing_sends_what_is_held_back() {
     let cluster = cluster(&[("t", 3)]);
-    answers_after(&cluster, Duration::from_millis(5));
-    let (mut sink, reports) = sink_of_several(&cluster, &[("linger.ms", "200")]);
+    let proxy = Proxy::start(&cluster);
+    proxy.withhold(PRODUCE);
+    let more = [
+        ("bootstrap.servers", &*proxy.servers()),
+        ("linger.ms", "200"),
+    ];
+    let (mut sink, reports) = sink_of_several(&cluster, &more);
     for seq in 0..60 {
         let (key, value) = ((seq % 9).to_string(), seq.to_string());
         let record = record("t", key.as_bytes(), value.as_bytes());
         assert_eq!(sink.try_send(&record, seq), Ok(()));
     }
     assert!(queued(&sink).len() > 50);
+    proxy.release(PRODUCE);
     close_delivered(sink, &reports, 60);
     for seqs in logs::<3>(&cluster, "t") {
         assert!(seqs.is_sorted(), "{seqs:?}");
@@ -190,18 +201,20 @@ fn a_first_request_that_is_repeated_is_neither_lost_nor_overtaken() {
 #[test]
 fn nothing_follows_a_first_record_that_is_refused() {
     let cluster = cluster(&[("t", 1)]);
-    answers_after(&cluster, Duration::from_millis(50));
+    let proxy = Proxy::start(&cluster);
+    proxy.withhold(PRODUCE);
     cluster.request_errors(
         RDKafkaApiKey::Produce,
         &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD],
     );
-    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    let (mut sink, reports) = sink_of_several(&cluster, &[("bootstrap.servers", &proxy.servers())]);
     let first = record("t", b"k", b"0");
     assert_eq!(sink.try_send(&first, 0), Ok(()));
     for seq in 1..5 {
         let next = record("t", b"k", b"1");
         assert_eq!(sink.try_send(&next, seq), Ok(()), "queued behind that");
     }
+    proxy.release(PRODUCE);
     // The held records are reported, too, before the sink is closed: the relay waits for them.
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 5);
     assert_ended(&mut sink);
@@ -220,9 +233,7 @@ fn the_sender_is_woken_for_held_records() {
     const RECORDS: u64 = 3_000;
     let cluster = cluster(&[("t", 24)]);
     answers_after(&cluster, Duration::from_millis(2));
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = fastrand::Rng::with_seed(SEED);
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     for seq in 0..RECORDS {
         let (key, value) = (random.u64(..KEYS).to_string(), seq.to_string());

@@ -11,7 +11,11 @@ fn full_is_followed_by_capacity_under_small_bounds() {
             max_in_flight_bytes,
             ..KafkaOptions::default()
         };
-        let (mut sink, reports) = sink_with(&cluster, options, &[("linger.ms", "0")]);
+        let proxy = Proxy::start(&cluster);
+        let more = [("bootstrap.servers", &*proxy.servers()), ("linger.ms", "0")];
+        // Nothing is reported until the window is full.
+        proxy.withhold(PRODUCE);
+        let (mut sink, reports) = sink_with(&cluster, options, &more);
         let headers = [Header {
             name: "id",
             value: Some(b"1"),
@@ -22,7 +26,13 @@ fn full_is_followed_by_capacity_under_small_bounds() {
                 headers: &headers[..(seq % 2) as usize],
                 ..record("t", b"k", &value)
             };
-            send(&mut sink, &reports, &record, seq);
+            let offered = sink.try_send(&record, seq);
+            if offered == Err(SendError::Full) {
+                proxy.release(PRODUCE);
+                send(&mut sink, &reports, &record, seq);
+            } else {
+                assert_eq!(offered, Ok(()));
+            }
             assert!(sink.in_flight() <= max_in_flight_records);
         }
         assert!(reports.capacity_calls() > 0, "it was never full");
