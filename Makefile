@@ -5,14 +5,15 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build demo drill test test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
 	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
 	@echo "make drill   the same with faults: a stopped broker, a killed walsender, a poison row; ends by itself"
 	@echo "make build   the binary, in target/release/walrelay"
-	@echo "make test    all tests, against real servers"
+	@echo "make test    all tests, against real servers (WALRELAY_TEST_SEED=1 to repeat the choices of a run)"
+	@echo "make test-stress  all tests, six times on a busy machine: finds those that fail by chance"
 	@echo "make test-minimal  make demo, as root and as a user, and some tests in a fresh minimal Debian (needs root)"
 	@echo "make test-alerts  the alerts for Prometheus, by promtool"
 	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
@@ -32,21 +33,23 @@ build:
 	@scripts/bootstrap.sh build
 	$(CARGO) build --locked --release -p walrelay
 
+# CI runs a release that takes less time to build: DEMO_PROFILE=ci.
 demo:
 	@scripts/bootstrap.sh demo
-	@$(CARGO) run --locked --release -p walrelay -- demo
+	@$(CARGO) run --locked --profile $(or $(DEMO_PROFILE),release) -p walrelay -- demo
 
 drill:
 	@scripts/bootstrap.sh demo
 	@$(CARGO) run --locked --release -p walrelay -- demo --drill
 
-# Tests wait for servers, so one more of them runs at a time than there are processors.
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 test:
 	@scripts/bootstrap.sh test
-	$(CARGO) test --locked --workspace
-	@$(MAKE) --no-print-directory test-loom
+	@scripts/run-tests.sh
 	@echo "make test: all tests passed"
+
+test-stress:
+	@scripts/bootstrap.sh test
+	@scripts/stress-tests.sh
 
 # Every interleaving of the threads that share the acknowledgements, by model.
 test-loom:
