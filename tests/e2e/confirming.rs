@@ -117,6 +117,22 @@ fn goes_on_when_the_broker_is_back() {
     verdict.assert_nothing_repeated();
 }
 
+/// Commits would wait for Kafka, and hang while no relay runs: the relay warns.
+#[test]
+fn for_a_synchronous_commit_is_warned_of() {
+    let rig = Rig::with_outbox(18);
+    let relay = rig.relay();
+    let db = rig.db();
+    db.batch("ALTER SYSTEM SET synchronous_standby_names = '*'");
+    db.batch("SELECT pg_reload_conf()");
+    let waits = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    eventually(PATIENCE, || db.value::<i64>(waits) == 1);
+    let walsender = rig.slot().wait_active(PATIENCE);
+    db.batch(&format!("SELECT pg_terminate_backend({walsender})"));
+    relay.says("makes this relay a synchronous standby");
+    relay.ends_well();
+}
+
 /// A commit record may begin exactly where the confirmed one ends. A relay that asked for the WAL
 /// after the confirmed position, instead of from it on, would lose that transaction.
 #[test]

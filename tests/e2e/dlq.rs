@@ -263,11 +263,8 @@ fn letters_are_listed_and_shown_without_rows() {
         "show '0/A00 0' --output json",
         "list --output json",
     ] {
-        done(&output_unread(command_with(
-            &format!("dlq {line}"),
-            &fixture.config(),
-            &[],
-        )));
+        let line = fixture.line(line);
+        done(&output_unread(command_with(&line, &fixture.config(), &[])));
     }
     assert_eq!(value, "secret-value of 0/A00 0");
     let lines = json_lines(&fixture.dlq("show '0/A00 0' --output json --value"));

@@ -274,6 +274,9 @@ fn hammer(address: SocketAddr, done: &AtomicBool, connections: &AtomicU64) {
         else {
             continue;
         };
+        connection
+            .set_write_timeout(Some(PATIENCE))
+            .expect("a timeout");
         let endless = connections.fetch_add(1, Relaxed) % 100 == 99;
         let _ = connection.write_all(b"GET /metrics HTTP/1.1\r\nX: ");
         if endless {

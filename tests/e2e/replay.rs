@@ -86,6 +86,7 @@ fn two_replays_give_the_same_beside_a_relay_at_work() {
         rig.records_in(&topics, rows)
     };
     let first = replay("first-");
+    wait_rows(&load, 1);
     let second = replay("second-");
     // The relay had work meanwhile: the load was written before the replays, and is written now.
     wait_rows(&load, 1);

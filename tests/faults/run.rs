@@ -143,9 +143,15 @@ fn jobs(asked: &Asked) -> VecDeque<Job> {
     let subset = SCENARIOS.iter().filter(|scenario| scenario.subset);
     let in_turn: Vec<(&str, u32)> = subset
         .map(|scenario| scenario.name)
-        .zip(SUBSET.iter().copied().cycle())
+        .zip(
+            SUBSET
+                .iter()
+                .copied()
+                .cycle()
+                .skip(asked.seed as usize % SUBSET.len()),
+        )
         .collect();
-    // The version whose turn it is, unless the scenario does not run there.
+    // The seed decides which version begins. The version whose turn it is, unless the scenario does not run there.
     let is_turn = |(major, scenario): &Job| {
         let turn = in_turn.iter().find(|(name, _)| *name == scenario.name);
         turn.is_none_or(|(_, turn)| turn == major || !scenario.versions.contains(turn))

@@ -19,8 +19,9 @@ pub(crate) mod proxy;
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 /// A time that no test waits for.
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
-/// The seed of random choices. It is fixed, so that a failure can be repeated.
-pub(crate) const SEED: u64 = 7;
+/// The longest wait for the end of a client whose broker does not answer: less than the minute after
+/// which librdkafka gives a request up, so that a wait for that fails.
+const END: Duration = Duration::from_secs(50);
 
 pub(crate) type Cluster = MockCluster<'static, DefaultProducerContext>;
 
@@ -52,23 +53,36 @@ pub(crate) fn config_of(cluster: &Cluster, more: &[(&str, &str)]) -> KafkaConfig
     config_at(&cluster.bootstrap_servers(), KafkaOptions::default(), more)
 }
 
+/// The random choices of a test, by the seed of the run; 7 unless `WALRELAY_TEST_SEED` sets one.
+pub(crate) fn random() -> fastrand::Rng {
+    let seed = std::env::var("WALRELAY_TEST_SEED").unwrap_or_default();
+    let seed = seed.parse().unwrap_or(7);
+    eprintln!("WALRELAY_TEST_SEED={seed}");
+    fastrand::Rng::with_seed(seed)
+}
+
 /// Waits until the condition holds.
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    within(LONG, what, condition);
+}
+
+#[track_caller]
+fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < LONG, "{what}");
+        assert!(start.elapsed() < limit, "{what}");
         // Poll: threads of librdkafka and of the crate change the state and notify no one.
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Runs `act` on another thread and waits for its end. An `act` that waits for more than [`LONG`]
+/// Runs `act` on another thread and waits for its end. An `act` that waits for more than [`END`]
 /// fails the test.
 #[track_caller]
 pub(crate) fn ends(what: &str, act: impl FnOnce() + Send + 'static) {
     let acting = thread::spawn(act);
-    eventually(what, || acting.is_finished());
+    within(END, what, || acting.is_finished());
     acting.join().expect("it does not panic");
 }
 

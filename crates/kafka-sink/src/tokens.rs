@@ -200,6 +200,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
+    use crate::testing::eventually;
 
     /// A source that returns what the test sends, when it is sent.
     #[derive(Debug)]
@@ -269,15 +270,18 @@ mod tests {
         cache.token().unwrap();
         lock(&cache.state).last.as_mut().unwrap().1 =
             Instant::now().checked_sub(SHARED_FOR).unwrap();
-        source
-            .send(Err(Arc::new(std::io::Error::other("no such file"))))
-            .unwrap();
-        let error = cache.for_refresh().err().unwrap();
-        assert_eq!(error.to_string(), "no such file");
+        // The last token is returned if the source's thread does not get to run for a second.
+        let failure = || cache.for_refresh().err().map(|error| error.to_string());
+        eventually("the failure", || {
+            let missing = std::io::Error::other("no such file");
+            source.send(Err(Arc::new(missing))).unwrap();
+            failure().is_some_and(|text| text == "no such file")
+        });
         // A source that panics is a failure, too.
         drop(source);
-        let error = cache.for_refresh().err().unwrap();
-        assert!(error.to_string().contains("did not answer"), "{error}");
+        eventually("another failure", || {
+            failure().is_some_and(|text| text.contains("did not answer"))
+        });
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl SlotWatch {
 
     /// Waits until two status updates in a row, which its reader sends, have left the slot's
     /// `confirmed_flush_lsn` as it was; returns that position. For a time in which nothing more is
-    /// acknowledged, to wait for what was confirmed before.
+    /// acknowledged, to wait for what was confirmed before. Panics if the slot still moves after
+    /// `limit`, or no update comes for so long.
     #[track_caller]
     pub fn wait_settled(&self, limit: Duration) -> Lsn {
         let sql = "SELECT extract(epoch FROM reply_time)::text FROM pg_stat_replication \
@@ -110,8 +111,14 @@ impl SlotWatch {
             let rows = self.db.query(sql, &[&self.slot]);
             rows.first().and_then(|row| row.get(0))
         };
+        let begun = Instant::now();
         loop {
             let confirmed = self.confirmed();
+            assert!(
+                begun.elapsed() < limit,
+                "slot {:?} is still moved on, to {confirmed}",
+                self.slot
+            );
             for _ in 0..2 {
                 let last = update();
                 eventually(limit, || update().is_some_and(|new| Some(new) != last));

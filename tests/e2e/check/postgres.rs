@@ -135,6 +135,16 @@ fn of_settings() {
     checked.warns(timeout, &["wal_sender_timeout = \"5s\""]);
     let mended = case.check_with("source.wal_sender_timeout=5s");
     mended.passes(timeout, &[]);
+    // Only the user knows which standbys to name instead.
+    let standby = "postgres/synchronous-standby";
+    for (names, verdict) in [("*", "warn"), ("other", "pass")] {
+        case.db.batch(&format!(
+            "ALTER SYSTEM SET synchronous_standby_names = '{names}'"
+        ));
+        case.db.batch("SELECT pg_reload_conf()");
+        let checked = Checked::until(|| case.check(), standby, verdict);
+        checked.is(standby, verdict, &["synchronous_standby_names"]);
+    }
 }
 
 /// An older server without logical decoding.

@@ -1,49 +1,71 @@
 //! A slot that moves on between the choice of the range and the copy of the slot.
 
-use std::process::Stdio;
+use std::fs;
+use std::process::{Output, Stdio};
 
-use walrelay_testkit::eventually;
+use walrelay_testkit::{Db, eventually};
 
-use crate::rig::{PATIENCE, Rig, command_with, insert, kafka_in_turn, refused};
+use crate::rig::{PATIENCE, Rig, command_with, done, insert, kafka_in_turn, refused};
 
-/// The replay looks at the slots, asks the broker about the topic, and copies the slot. The slot
-/// moves on meanwhile: nothing is sent, and the replay says that the beginning is gone.
+/// The current time by the server's clock.
+fn now(db: &Db) -> String {
+    db.value(
+        "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+    )
+}
+
+/// A replay looks at the slots, asks the broker about the topic, and copies the slot. If the slot has
+/// moved beyond the beginning of the range meanwhile, nothing is sent, and the replay says so.
 #[test]
-fn a_slot_that_moves_on_meanwhile_is_noticed() {
+fn beyond_the_beginning_meanwhile_is_noticed() {
     let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(18, &kafka);
     rig.create_slot();
     let (proxy, url) = rig.proxy();
     let config = rig.config_with(&url, "");
-    let (db, slot) = (rig.db(), rig.slot());
-    let from = slot.confirmed().to_string();
-    for number in 1..=100 {
-        insert(&db, number);
-    }
-    let topic = format!("{}replayed", rig.prefix);
-    kafka.pause();
     let state_dir = rig.path("replays");
-    std::fs::create_dir(&state_dir).expect("a directory");
-    let dir = state_dir.to_string_lossy();
-    let arguments = [
-        "--from",
-        &from,
-        "--to-topic",
-        &topic,
-        "--state-dir",
-        &dir,
-        "--yes",
-    ];
-    let mut replay = command_with("replay", &config, &arguments);
-    replay.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let replay = replay.spawn().expect("walrelay runs");
-    // The sessions that looked at the slots are closed.
-    eventually(PATIENCE, || proxy.accepted() > 0 && proxy.open() == 0);
-    db.batch("SELECT pg_replication_slot_advance('walrelay', pg_current_wal_lsn())");
-    kafka.resume();
-    let output = replay.wait_with_output().expect("it ends");
-    refused(&output, 64, &["[replay-gone]", "has moved on to", &from]);
-    assert!(rig.records_in(&topic, 0).is_empty(), "records were sent");
-    let left = std::fs::read_dir(&state_dir).expect("a directory").count();
-    assert_eq!(left, 0, "there is nothing to resume");
+    fs::create_dir(&state_dir).expect("a directory");
+    let (db, slot) = (rig.db(), rig.slot());
+    // Moves the slot to `to` after the replay has looked at the slots.
+    let replay = |from: &str, topic: &str, to: &str| -> Output {
+        let accepted = proxy.accepted();
+        kafka.pause();
+        let dir = state_dir.to_string_lossy();
+        let arguments = ["--from", from, "--to-topic", topic, "--state-dir", &dir];
+        let mut replay = command_with("replay --yes", &config, &arguments);
+        replay.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let replay = replay.spawn().expect("walrelay runs");
+        eventually(PATIENCE, || {
+            proxy.accepted() > accepted && proxy.open() == 0
+        });
+        db.batch(&format!(
+            "SELECT pg_replication_slot_advance('walrelay', '{to}')"
+        ));
+        kafka.resume();
+        replay.wait_with_output().expect("it ends")
+    };
+    let beginning = slot.confirmed().to_string();
+    let rows = |numbers: std::ops::RangeInclusive<u32>| {
+        numbers.for_each(|number| insert(&db, number));
+        db.insert_lsn().to_string()
+    };
+    let after_20 = rows(1..=20);
+    let after_40 = rows(21..=40);
+    rows(41..=50);
+    let time = now(&db);
+    rows(51..=100);
+
+    let topic = |name: &str| format!("{}{name}", rig.prefix);
+    let from_position = replay(&beginning, &topic("position"), &after_20);
+    let words = ["[replay-gone]", "has moved on to", &beginning];
+    refused(&from_position, 64, &words);
+    assert!(rig.records_in(&topic("position"), 0).is_empty());
+
+    // The range of a time begins later than the slot's new position.
+    let end = rows(101..=101);
+    done(&replay(&time, &topic("time"), &after_40));
+    assert_eq!(rig.records_in(&topic("time"), 51).len(), 51);
+    let from_time = replay(&time, &topic("gone"), &end);
+    refused(&from_time, 64, &["[replay-gone]", "has moved on to"]);
+    assert!(rig.records_in(&topic("gone"), 0).is_empty());
 }

@@ -51,6 +51,8 @@ impl Drop for KafkaInTurn {
         let kafka = self.0.take();
         let runs = |kafka: &Kafka| kafka.pid().is_some();
         if let Some(kafka) = kafka.filter(|kafka| runs(kafka) && !thread::panicking()) {
+            // Does nothing unless the test has paused it.
+            kafka.resume();
             lock(&FREE).push(kafka);
         }
     }

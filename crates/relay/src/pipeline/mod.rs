@@ -333,8 +333,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             return Ok(self.stopped_without_connection().await);
         };
         if let Err(error) = self.check_continuity(&opened) {
-            // The slot must be free when this error is known. The next relay would take this one, which
-            // relays nothing, for the reader that has moved the slot on.
+            // The next relay would count a walsender that is left as the reader that moved the slot.
             let _ = timeout(REFUSAL_LIMIT, opened.stream.finish()).await;
             return Err(error);
         }

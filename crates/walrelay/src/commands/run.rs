@@ -374,6 +374,8 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     let mut signals = StopSignals::new()?;
     Ok(async move {
         signals.next().await;
+        // A terminal that is closed sends SIGHUP twice: by the shell, and by the kernel.
+        signals.ignore_hangup();
         tokio::spawn(async move {
             signals.next().await;
             warn!("second signal: stopping at once, without draining");
@@ -385,35 +387,42 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
 }
 
 /// The signals that ask to stop: SIGTERM, SIGINT, SIGQUIT, and SIGHUP unless it is ignored.
-pub(super) struct StopSignals(Vec<Signal>);
+pub(super) struct StopSignals {
+    others: Vec<Signal>,
+    hangup: Option<Signal>,
+}
 
 impl StopSignals {
     /// Listens from now on.
     pub(super) fn new() -> Result<Self, Failure> {
-        let mut kinds = vec![
+        let hangup = Some(SignalKind::hangup()).filter(|kind| !is_ignored(*kind));
+        let others = [
             SignalKind::terminate(),
             SignalKind::interrupt(),
             SignalKind::quit(),
         ];
-        if !is_ignored(SignalKind::hangup()) {
-            kinds.push(SignalKind::hangup());
-        }
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Failure::new("signals", Exit::Internal, "cannot listen for signals")
                     .caused_by(error)
             })
         };
-        Ok(Self(
-            kinds.into_iter().map(listen).collect::<Result<_, _>>()?,
-        ))
+        Ok(Self {
+            others: others.into_iter().map(listen).collect::<Result<_, _>>()?,
+            hangup: hangup.map(listen).transpose()?,
+        })
+    }
+
+    /// Waits for SIGHUP no more; the process does not end by it.
+    fn ignore_hangup(&mut self) {
+        self.hangup = None;
     }
 
     /// Waits for one of them.
     pub(super) async fn next(&mut self) {
         poll_fn(|context| {
             let mut received = Poll::Pending;
-            for signal in &mut self.0 {
+            for signal in self.others.iter_mut().chain(&mut self.hangup) {
                 if signal.poll_recv(context).is_ready() {
                     received = Poll::Ready(());
                 }

@@ -251,18 +251,20 @@ impl SetupError {
                 "give the relay a slot of its own: another name in [source] slot".to_owned()
             }
             Self::SlotTwoPhase(slot) => {
-                let copy = |from: &str, to: &str| {
+                // In one statement: without the copy the slot must not be dropped.
+                let exchange = |from: &str, to: &str| {
                     let (from, to) = (quote_literal(from), quote_literal(to));
                     format!(
-                        "SELECT pg_copy_logical_replication_slot({from}, {to}); \
-                         SELECT pg_drop_replication_slot({from});"
+                        "SELECT pg_drop_replication_slot({from}) \
+                         FROM pg_copy_logical_replication_slot({from}, {to});"
                     )
                 };
-                let other = format!("{slot}_copy");
+                let other = "walrelay_without_two_phase";
                 format!(
-                    "a copy of a slot has two_phase off, and loses nothing. While no relay runs: {} {}",
-                    copy(slot, &other),
-                    copy(&other, slot)
+                    "a copy of a slot has the same position with two_phase off (and failover off). While \
+                     no relay runs: {} {}",
+                    exchange(slot, other),
+                    exchange(other, slot)
                 )
             }
             Self::SlotDatabase { found, .. } => format!(
@@ -362,8 +364,8 @@ pub(crate) enum PostgresError {
     SnapshotLost,
     /// DDL has changed a table so that the snapshot does not see all its rows.
     #[error(
-        "table {0} was rewritten or exchanged after the snapshot was taken: its rows are read again, \
-         in a new snapshot"
+        "DDL has changed table {0} since the snapshot was taken: its rows are read again, in a new \
+         snapshot"
     )]
     SnapshotOutdated(TableName),
     /// Another process reads the slot. The server allows one reader at a time.

@@ -40,8 +40,8 @@ pub(crate) use bookmarks::{
 };
 pub(crate) use catalog::{
     Facts, PublicationFacts, PublishedOperations, PublishedTable, Sample, SlotRow, SlotStanding,
-    Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, sample,
-    slot_standing, slots, survey,
+    Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, names_standby,
+    sample, slot_standing, slots, survey,
 };
 #[cfg(test)]
 pub(crate) use catalog::{ServerFacts, Transaction};

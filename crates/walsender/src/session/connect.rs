@@ -48,7 +48,8 @@ impl Session {
     /// `settings` are run-time parameters in the startup message, such as `("wal_sender_timeout",
     /// "5s")`. The message also sets `client_encoding`, `DateStyle`, `IntervalStyle`,
     /// `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form, and
-    /// turns off the timeouts that the server or the role may have set, unless `settings` has them.
+    /// turns off the timeouts that the server or the role may have set, unless `settings` or the
+    /// `options` of `info` name them.
     ///
     /// With `sslmode=prefer` the connection is unencrypted if the server reports that it has no
     /// TLS. Unlike libpq, a failed attempt is not repeated without encryption.
@@ -200,7 +201,10 @@ impl Plan<'_> {
         self.queue_startup(&mut wire)?;
         authenticate(&mut wire, self.info, host).await?;
         let mut session = until_ready(wire, host).await?;
-        if session.server_version().major >= WITH_TRANSACTION_TIMEOUT {
+        let options = self.info.options.as_deref().unwrap_or_default();
+        if session.server_version().major >= WITH_TRANSACTION_TIMEOUT
+            && !options.contains("transaction_timeout")
+        {
             // Not in the startup message: older servers refuse a parameter that they do not know.
             session.query("SET transaction_timeout = 0").await?;
         }
@@ -276,7 +280,9 @@ impl Plan<'_> {
             // A decimal point in any locale of the database.
             ("lc_monetary", "C"),
         ];
-        parameters.extend(TIMEOUTS_OFF);
+        let options = info.options.as_deref().unwrap_or_default();
+        let named = |(name, _): &(&str, &str)| options.contains(name);
+        parameters.extend(TIMEOUTS_OFF.into_iter().filter(|setting| !named(setting)));
         if self.kind == SessionKind::Replication {
             parameters.push(("replication", "database"));
         }

@@ -76,6 +76,7 @@ items! {
     WalSenders = Postgres, "walsenders";
     SlotLimit = Postgres, "slot-limit";
     WalSenderTimeout = Postgres, "wal-sender-timeout";
+    SynchronousStandby = Postgres, "synchronous-standby";
     Clock = Postgres, "clock";
     Table = Postgres, "table";
     TableRoute = Postgres, "route";

@@ -41,8 +41,6 @@ use note::{Note, NoteFile};
 use progress::ReplayEnvironment;
 use range::{check_retained, plan_replay};
 
-/// Id of the failure that the beginning of the range is not retained any more.
-const GONE: &str = "replay-gone";
 /// The header with the id of the replay that sent a record.
 const HEADER: &str = "walrelay-replay";
 /// Timeout of the question whether a topic has records.
@@ -210,11 +208,6 @@ fn finish(
             totals.print("acknowledged, and the replay was interrupted,");
             Err(interrupted(totals.id, resumable))
         }
-        // There is nothing to resume: no slot has the rest.
-        Err(failure) if failure.id == GONE => {
-            environment.finished()?;
-            Err(failure)
-        }
         Err(failure) => {
             if environment.interrupted(None) {
                 totals.print("acknowledged before it failed,");
@@ -291,7 +284,10 @@ fn source(note: &Note, server: &Server) -> Result<RangeSource, Failure> {
         ..wanted(config)
     };
     let timeout = config.source.wal_sender_timeout;
-    let copies = CopySource::of_kept(server.info.clone(), wanted, timeout, start);
+    // The range of a time begins at the time, wherever the slot stands before it.
+    let must_hold_start = note.after.is_none();
+    let info = server.info.clone();
+    let copies = CopySource::of_kept(info, wanted, timeout, start, must_hold_start);
     let range = Range {
         end: lsn(&note.end)?,
         after: note.after.map(PgTimestamp::new),

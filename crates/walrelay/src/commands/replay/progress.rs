@@ -68,7 +68,7 @@ impl ReplayEnvironment {
             .draw(|| line(part, self.sent.acknowledged(), self.begun.elapsed()));
     }
 
-    /// Removes the note: the replay is complete, or cannot be resumed.
+    /// Removes the note after a complete replay.
     pub(super) fn finished(self) -> Result<(), Failure> {
         self.file.map_or(Ok(()), NoteFile::remove)
     }

@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 
 use super::note::{Note, unusable};
-use super::{GONE, sink};
+use super::sink;
 use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
 use crate::commands::bookmark::unknown_bookmark;
 use crate::commands::server::Server;
@@ -221,7 +221,7 @@ fn not_retained(from: &str, oldest: Option<String>) -> Failure {
             None => "nothing that was committed can be replayed".to_owned(),
         }
     );
-    Failure::new(GONE, Exit::Usage, what).remedy(
+    Failure::new("replay-gone", Exit::Usage, what).remedy(
         "begin there, or keep more for the next time: [retention] keep, or walrelay bookmark create",
     )
 }

@@ -123,6 +123,24 @@ pub(crate) async fn slot_standing(
     })
 }
 
+/// Whether commits wait for walsenders with this `application_name`.
+pub(crate) async fn is_synchronous(session: &mut Session, name: &str) -> Result<bool, Error> {
+    let sql = "SELECT pg_catalog.current_setting('synchronous_standby_names') AS names";
+    let rows = session.query(sql).await?;
+    let row = rows.first();
+    let setting = row.as_ref().and_then(|row| row.get("names"));
+    Ok(names_standby(setting.unwrap_or_default(), name))
+}
+
+/// Whether the value of `synchronous_standby_names` names this `application_name`: in the form
+/// `FIRST n (names)`, `ANY n (names)`, or as names alone.
+/// <https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES>
+pub(crate) fn names_standby(setting: &str, name: &str) -> bool {
+    let names = setting.split_once('(').map_or(setting, |(_, names)| names);
+    let mut names = names.trim_end_matches(')').split(',').map(str::trim);
+    names.any(|listed| listed == "*" || listed.trim_matches('"').eq_ignore_ascii_case(name))
+}
+
 /// The process that reads the slot, with its `application_name` in `pg_stat_replication`.
 pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
     let sql = format!(

@@ -13,7 +13,7 @@ use super::{TableFacts, Wanted};
 use crate::postgres::script;
 
 /// Server settings to read. Those that the server's version lacks are left out.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
     "max_wal_senders",
     "max_replication_slots",
     "max_slot_wal_keep_size",
@@ -21,6 +21,7 @@ const SETTINGS: [&str; 8] = [
     "wal_sender_timeout",
     "idle_replication_slot_timeout",
     "synchronized_standby_slots",
+    "synchronous_standby_names",
     "server_version",
 ];
 

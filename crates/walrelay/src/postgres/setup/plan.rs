@@ -219,7 +219,8 @@ pub(crate) fn slot(
             connected: facts.server.database.clone(),
         });
     }
-    if slot.two_phase {
+    // Before 15, pgoutput ignores two_phase. A copy, which is printed, has it off.
+    if slot.two_phase && facts.server.major >= 15 && moment != Moment::Print {
         return Err(SetupError::SlotTwoPhase(name.clone()));
     }
     if let Some(reason) = slot.lost() {

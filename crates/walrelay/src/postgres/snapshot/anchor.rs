@@ -11,7 +11,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, SlotOptions, quote_literal};
 
-use super::hold::hold;
+use super::hold::{hold, unseen};
 use super::query::{self, Group};
 use super::{RowStream, Selection, SnapshotProgress};
 use crate::postgres::catalog::row::{parsed, text};
@@ -133,6 +133,11 @@ impl Anchor {
         let published = published_tables(&mut session, &self.plan.publication).await?;
         for published in &published {
             hold(&mut session, &published.table).await?;
+        }
+        for table in &self.plan.tables {
+            if !published.iter().any(|published| published.table == *table) {
+                return Err(unseen(&mut session, &self.plan.publication, table).await?);
+            }
         }
         let tables = query::find_tables(&mut session, &published).await?;
         let groups = query::groups(tables, &self.plan.selection)?;

@@ -9,7 +9,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Session, quote_literal};
 
 use crate::postgres::confirmed::count_rows;
-use crate::postgres::error::PostgresError;
+use crate::postgres::error::{PostgresError, SetupError};
 use crate::postgres::script;
 
 /// SQLSTATE `undefined_table`.
@@ -32,8 +32,8 @@ pub(super) async fn hold(session: &mut Session, table: &TableName) -> Result<(),
         }
         return Err(PostgresError::of_rows(error));
     }
-    // The queries of catalogs see them as of the snapshot; the functions see them as they are now,
-    // and the locks keep it so.
+    // A query of a catalog returns the tables and files of the snapshot's moment. The functions return
+    // those of now, which cannot change while they are locked.
     let changed = format!(
         "WITH RECURSIVE now AS (SELECT pg_catalog.to_regclass({literal})::pg_catalog.oid AS root), \
          tree AS (SELECT c.oid, c.relkind, c.relfilenode FROM pg_catalog.pg_class c \
@@ -41,6 +41,7 @@ pub(super) async fn hold(session: &mut Session, table: &TableName) -> Result<(),
          WHERE n.nspname = {schema} AND c.relname = {table} \
          UNION ALL SELECT c.oid, c.relkind, c.relfilenode FROM tree \
          JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND tree.relkind = 'p' \
+         AND NOT i.inhdetachpending \
          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid) \
          SELECT count(*) AS rows FROM tree, now WHERE (tree.relkind = 'r' \
          AND pg_catalog.pg_relation_filenode(tree.oid) IS DISTINCT FROM tree.relfilenode) \
@@ -54,4 +55,27 @@ pub(super) async fn hold(session: &mut Session, table: &TableName) -> Result<(),
         0 => Ok(()),
         _ => Err(outdated()),
     }
+}
+
+/// The error for a table that the snapshot does not see as published.
+pub(super) async fn unseen(
+    session: &mut Session,
+    publication: &str,
+    table: &TableName,
+) -> Result<PostgresError, PostgresError> {
+    // The functions see publication and table as they are now: a table that was created after the
+    // snapshot was taken may hold rows from before.
+    let published = format!(
+        "SELECT count(*) AS rows FROM pg_catalog.pg_get_publication_tables({}) AS p \
+         WHERE p.relid = pg_catalog.to_regclass({})",
+        quote_literal(publication),
+        quote_literal(&script::table(table)),
+    );
+    Ok(match count_rows(session, &published).await? {
+        0 => PostgresError::Setup(SetupError::PublicationLacks {
+            publication: publication.to_owned(),
+            tables: vec![table.clone()],
+        }),
+        _ => PostgresError::SnapshotOutdated(table.clone()),
+    })
 }

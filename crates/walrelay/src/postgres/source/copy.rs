@@ -42,7 +42,9 @@ pub(crate) struct CopySource {
     name: String,
     /// The stream begins here, or at the slot's position if that is later.
     start: Lsn,
-    /// A missing slot is an error, and so is one that has moved on behind `start`.
+    /// A missing slot is an error.
+    must_exist: bool,
+    /// A slot that has moved beyond `start` is an error.
     must_hold_start: bool,
     /// Number of copies made; part of their names.
     copies: u32,
@@ -61,6 +63,7 @@ impl CopySource {
             wanted: None,
             name: name.to_owned(),
             start: Lsn::ZERO,
+            must_exist: false,
             must_hold_start: false,
             copies: 0,
             walsender: Arc::default(),
@@ -95,18 +98,20 @@ impl CopySource {
     }
 
     /// A source for `walrelay replay`: the slot that `wanted` names, from `start` on, after the
-    /// checks of a relay's setup. Fails with [`PostgresError::ReplayGone`] if the slot has moved on
-    /// behind `start`.
+    /// checks of a relay's setup. With `must_hold_start`, a slot that has moved beyond `start` is a
+    /// [`PostgresError::ReplayGone`].
     pub(crate) fn of_kept(
         info: ConnInfo,
         wanted: Wanted,
         wal_sender_timeout: Duration,
         start: Lsn,
+        must_hold_start: bool,
     ) -> Self {
         Self {
             name: format!("walrelay_replay_{:08x}", fastrand::u32(..)),
             start,
-            must_hold_start: true,
+            must_exist: true,
+            must_hold_start,
             ..Self::of_configured(info, wanted, wal_sender_timeout)
         }
     }
@@ -139,7 +144,7 @@ impl CopySource {
         };
         let facts = bounded("reading the catalogs", inspect(control, wanted)).await?;
         let plan = plan(wanted, &facts, Moment::Print)?;
-        if self.must_hold_start && plan.actions.contains(&Action::CreateSlot) {
+        if self.must_exist && plan.actions.contains(&Action::CreateSlot) {
             return Err(SetupError::SlotMissing {
                 slot: wanted.slot.clone(),
                 gap: None,
@@ -182,7 +187,25 @@ impl CopySource {
 
     async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {
         let copy = slot(control, &self.copy()).await?;
-        Ok(copy.and_then(|copy| copy.confirmed).unwrap_or(Lsn::ZERO))
+        // With several hosts the two connections may reach different servers.
+        let copy = copy.ok_or_else(|| PostgresError::TwoServers(self.original.slot.clone()))?;
+        Ok(copy.confirmed.unwrap_or(Lsn::ZERO))
+    }
+
+    /// The error that a stream which begins at `position` lacks the beginning of what is to be read.
+    pub(super) fn missing(&self, resume: Option<&Resume>, position: Lsn) -> Option<PostgresError> {
+        let start = self.first(resume);
+        (position > start).then(|| PostgresError::ReplayGone {
+            slot: self.original.slot.clone(),
+            start,
+            position,
+        })
+    }
+
+    /// The position from which on the stream is needed.
+    fn first(&self, resume: Option<&Resume>) -> Lsn {
+        let known = resume.map_or(Lsn::ZERO, |resume| resume.confirmed.lsn());
+        self.start.max(known)
     }
 
     /// Opens a new copy. `wrap` makes the source's stream of that of the copy.
@@ -191,9 +214,8 @@ impl CopySource {
         resume: Option<&Resume>,
         wrap: impl FnOnce(Stream) -> S,
     ) -> Result<Opened<S>, PostgresError> {
-        // The server skips what was acknowledged, because the stream starts behind it.
-        let known = resume.map_or(Lsn::ZERO, |resume| resume.confirmed.lsn());
-        let start = self.start.max(known);
+        // The server skips what was acknowledged: the stream starts there.
+        let start = self.first(resume);
         // The server may still have the previous copy, if it has not noticed that its connection
         // ended.
         self.copies += 1;
@@ -206,15 +228,13 @@ impl CopySource {
         let mut replication = Session::connect(info, SessionKind::Replication, &timeout).await?;
         let system = replication.identify_system().await?;
         self.create_temporary(has_slot, &mut replication).await?;
-        // The copy begins where the slot was when it was copied. START_REPLICATION from an earlier
-        // position would begin there without an error.
+        // The copy has the position that the slot had when it was copied. START_REPLICATION from an
+        // earlier position begins at the copy's position, without an error.
         let held = self.confirmed(&mut control).await?;
-        if self.must_hold_start && held > start {
-            return Err(PostgresError::ReplayGone {
-                slot: self.original.slot.clone(),
-                start,
-                position: held,
-            });
+        if self.must_hold_start
+            && let Some(missing) = self.missing(resume, held)
+        {
+            return Err(missing);
         }
         let walsender = replication.backend_pid();
         let stream = replication

@@ -16,7 +16,9 @@ use walrelay_walsender::{
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
-use crate::postgres::catalog::{ServerFacts, SlotReader, describe, inspect, reader, slot};
+use crate::postgres::catalog::{
+    ServerFacts, SlotReader, describe, inspect, is_synchronous, reader, slot,
+};
 use crate::postgres::deadline::bounded;
 use crate::postgres::error::{Gap, PostgresError, SetupError};
 use crate::postgres::setup::{Moment, Prepared, prepare};
@@ -233,6 +235,8 @@ impl PostgresSource {
             to: server.wal_end,
         };
         let stream = self.start(replication, &mut control, gap).await?;
+        // Whatever fails from here on: the walsender that this process leaves is no other relay.
+        self.readers.started(walsender);
         // Read the slot again: no other process can move it now, and the stream begins at its
         // position.
         let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
@@ -247,6 +251,15 @@ impl PostgresSource {
         by_file |= self.load_file().await?;
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
+        let name = self.info.shown_application_name();
+        let synchronous = is_synchronous(&mut control, &name);
+        if bounded("reading a setting", synchronous).await? {
+            warn!(
+                "synchronous_standby_names makes this relay a synchronous standby: commits wait until it \
+                 has confirmed them, and hang while no relay runs. Name the standbys there, without the \
+                 relay's application_name"
+            );
+        }
         self.watch_retention(&server, &slot);
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
@@ -264,8 +277,7 @@ impl PostgresSource {
             predecessor: self.readers.predecessor(),
         };
         if let Err(error) = self.continue_file(&opened, server.database).await {
-            // The slot must be free when this error is known. The next relay would take this one, which
-            // relays nothing, for the reader that has moved the slot on.
+            // The next relay would count a walsender that is left as the reader that moved the slot.
             let _ = bounded("ending the stream", opened.stream.finish()).await;
             return Err(error);
         }

@@ -44,6 +44,11 @@ impl Range {
         start >= self.end || self.before.is_some_and(late)
     }
 
+    /// Whether transactions before one with this commit time may belong to the range.
+    fn may_begin_before(&self, committed: PgTimestamp) -> bool {
+        self.after.is_none_or(|after| committed > after)
+    }
+
     /// Whether a transaction with this commit time belongs to the range.
     fn contains(&self, committed: PgTimestamp) -> bool {
         self.after.is_none_or(|after| committed >= after)
@@ -127,8 +132,14 @@ impl Source for RangeSource {
             transaction: Transaction::None,
             throttle: self.rate.map(Throttle::new),
             decision: None,
+            missing: None,
         };
-        self.copies.open_as(resume, wrap).await
+        let mut opened = self.copies.open_as(resume, wrap).await?;
+        // Without a time, the copy has checked its position.
+        if self.range.after.is_some() {
+            opened.stream.missing = self.copies.missing(resume, opened.confirmed.lsn());
+        }
+        Ok(opened)
     }
 
     fn look(&mut self) {
@@ -172,6 +183,9 @@ pub(crate) struct RangeStream {
     throttle: Option<Throttle>,
     /// The decision about the peeked frame, until the frame is consumed.
     decision: Option<Decision>,
+    /// The slot has moved on since it was chosen: the error, unless the first transaction shows that
+    /// the range begins later.
+    missing: Option<PostgresError>,
 }
 
 /// Spaces events evenly over time.
@@ -215,6 +229,9 @@ impl RangeStream {
         let decision = match frame {
             Frame::Keepalive { wal_end, .. } => {
                 if self.transaction == Transaction::None && wal_end >= self.range.end {
+                    if let Some(missing) = self.missing.take() {
+                        return Err(missing);
+                    }
                     self.reading.set_ended();
                     return Ok(None);
                 }
@@ -227,6 +244,11 @@ impl RangeStream {
                     Some(b'B') => {
                         // The core reports a message that cannot be decoded.
                         if let Ok(Message::Begin(begin)) = decode(body) {
+                            if let Some(missing) = self.missing.take()
+                                && self.range.may_begin_before(begin.commit_time)
+                            {
+                                return Err(missing);
+                            }
                             if self.range.is_over(begin.final_lsn, begin.commit_time) {
                                 self.reading.set_ended();
                                 return Ok(None);

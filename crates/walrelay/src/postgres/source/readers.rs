@@ -34,6 +34,11 @@ impl Readers {
         }
     }
 
+    /// This process has started a stream by this walsender, which may outlive the connection.
+    pub(super) fn started(&mut self, walsender: i32) {
+        self.own = Some(i64::from(walsender));
+    }
+
     /// This process streams from this walsender. Forgets the readers that were seen before.
     pub(super) fn streaming(&mut self, walsender: i32) {
         *self = Self::new(std::mem::take(&mut self.application_name));

@@ -15,8 +15,8 @@ use crate::ffi;
 use crate::producer::context::Context;
 use crate::testing::proxy::{INIT_PRODUCER_ID, PRODUCE, Proxy};
 use crate::testing::{
-    Cluster, HOUR, LONG, Reports, SEED, cluster, config_at, config_of, count_of, ends, eventually,
-    next, read,
+    Cluster, HOUR, LONG, Reports, cluster, config_at, config_of, count_of, ends, eventually, next,
+    random, read,
 };
 use crate::{KafkaOptions, TopicCreation, probe};
 

@@ -221,7 +221,7 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
     const PARTITIONS: u32 = 12;
     let cluster = cluster(&TOPICS.map(|topic| (topic, PARTITIONS as i32)));
     answers_after(&cluster, Duration::from_millis(2));
-    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut random = random();
     let proxy = Proxy::start(&cluster);
     // While nothing is answered, no gate opens, so records are queued.
     proxy.withhold(PRODUCE);

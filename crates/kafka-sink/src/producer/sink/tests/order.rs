@@ -189,7 +189,7 @@ fn through_brokers_that_fail_at_random() {
         E::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         E::RD_KAFKA_RESP_ERR__TRANSPORT,
     ];
-    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut random = random();
     let cluster = cluster(&[("t", 5)]);
     let options = KafkaOptions {
         max_in_flight_records: 1_000,

@@ -233,7 +233,7 @@ fn the_sender_is_woken_for_held_records() {
     const RECORDS: u64 = 3_000;
     let cluster = cluster(&[("t", 24)]);
     answers_after(&cluster, Duration::from_millis(2));
-    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut random = random();
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     for seq in 0..RECORDS {
         let (key, value) = (random.u64(..KEYS).to_string(), seq.to_string());

@@ -32,6 +32,8 @@ use crate::postgres::{
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {
     config: &'a Config,
+    /// The name of the relay's sessions as the server shows it.
+    application_name: String,
     wanted: Wanted,
     facts: Facts,
     survey: Survey,
@@ -77,6 +79,7 @@ async fn connect_and_check(
     let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
     let db = DatabaseState {
         config,
+        application_name: info.shown_application_name(),
         facts: inspect(&mut session, &wanted).await?,
         survey: survey(&mut session, &wanted).await?,
         wanted,
@@ -111,6 +114,7 @@ async fn connect_and_check(
         (Item::WalSenders, server::walsenders(&db)),
         (Item::SlotLimit, server::slot_limit(&db)),
         (Item::WalSenderTimeout, server::wal_sender_timeout(&db)),
+        (Item::SynchronousStandby, server::synchronous_standby(&db)),
     ];
     let mut topics = Vec::new();
     checks.extend(of(Item::Clock, clock.map(server::clock)));

@@ -8,7 +8,7 @@ use super::{DatabaseState, failed, of_result};
 use crate::cli::Exit;
 use crate::commands::check::item::Check;
 use crate::commands::units::bytes;
-use crate::postgres::{failover_known, wal_level};
+use crate::postgres::{failover_known, names_standby, wal_level};
 
 /// The oldest version that the tests run with.
 const OLDEST: u32 = 14;
@@ -128,6 +128,26 @@ pub(super) fn wal_sender_timeout(db: &DatabaseState<'_>) -> Check {
     Check::pass(format!(
         "{timeout:?} for the relay's session, whatever the server has ({})",
         server.as_deref().unwrap_or("off")
+    ))
+}
+
+/// Checks that the server does not take the relay for a synchronous standby: each commit would wait
+/// for Kafka, and hang while no relay runs.
+pub(super) fn synchronous_standby(db: &DatabaseState<'_>) -> Check {
+    let setting = db.survey.setting("synchronous_standby_names");
+    let setting = setting.unwrap_or_default();
+    let name = &db.application_name;
+    if names_standby(setting, name) {
+        return Check::warn(
+            format!(
+                "synchronous_standby_names = '{setting}' makes the relay a synchronous standby: each \
+                 commit waits until the relay has confirmed it, and hangs while no relay runs"
+            ),
+            format!("name the standbys in synchronous_standby_names, without {name}"),
+        );
+    }
+    Check::pass(format!(
+        "no commit waits for the relay (synchronous_standby_names = '{setting}')"
     ))
 }
 

@@ -51,6 +51,7 @@ fn healthy() -> DatabaseState<'static> {
         .with("synchronized_standby_slots", "", "");
     DatabaseState {
         config: &CONFIG,
+        application_name: "walrelay".to_owned(),
         wanted: wanted(&CONFIG),
         facts,
         survey,
@@ -85,6 +86,7 @@ fn a_healthy_server_passes() {
         server::walsenders(&db),
         server::slot_limit(&db),
         server::wal_sender_timeout(&db),
+        server::synchronous_standby(&db),
         server::keep_size(&db),
         server::idle_timeout(&db),
         slot::slot(&db),
@@ -94,6 +96,24 @@ fn a_healthy_server_passes() {
         failover::standby_slots(&db),
     ] {
         expect(&check, "pass");
+    }
+}
+
+#[test]
+fn a_relay_is_no_synchronous_standby() {
+    for (setting, expected) in [
+        ("", "pass"),
+        ("standby_1, \"Standby 2\"", "pass"),
+        ("FIRST 1 (walrelay_2, other)", "pass"),
+        ("*", "warn"),
+        ("ANY 2 (standby_1, *)", "warn"),
+        ("FIRST 1 (WalRelay, standby_1)", "warn"),
+        ("\"walrelay\"", "warn"),
+    ] {
+        let mut db = healthy();
+        db.survey = db.survey.with("synchronous_standby_names", setting, "");
+        let check = server::synchronous_standby(&db);
+        assert_eq!(check.verdict.name(), expected, "{setting}: {check:?}");
     }
 }
 
