@@ -19,16 +19,38 @@ slowest=20
 limit=40m
 
 logs=$(mktemp -d)
+servers=
 lanes=()
 finish() {
     local pid
     for pid in ${lanes[@]+"${lanes[@]}"}; do kill -- "-$pid" 2>/dev/null || true; done
     wait
     rm -rf "$logs"
+    if [ -n "$servers" ]; then
+        rm -rf "$servers"/walrelay-pg-* "$servers"/walrelay-kafka-* "$servers/script"
+        # What failed tests have left stays.
+        rmdir "$servers" 2>/dev/null || true
+    fi
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# --- The servers' directories go to memory where there is enough. Each Postgres makes a thousand files
+# and deletes them soon: a file system that does not use the numbers of deleted files again for some
+# seconds, as ext4, spends more time on that than the servers take.
+
+needed=$((8 * 1024 * 1024)) # KiB
+free_memory() { sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' /proc/meminfo; }
+free_shm() { df -Pk /dev/shm | awk 'NR == 2 && $1 == "tmpfs" { print $4 }'; }
+if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] && [ "$(free_shm)" -ge "$needed" ] && [ "$(free_memory)" -ge "$((2 * needed))" ]; then
+    servers=$(mktemp -d /dev/shm/walrelay-tests.XXXXXX)
+    chmod 1777 "$servers"
+    # Tests run scripts that they write there.
+    printf '#!/bin/sh\n' >"$servers/script"
+    chmod +x "$servers/script"
+    if "$servers/script" 2>/dev/null; then export TMPDIR=$servers; fi
+fi
 
 # --- The test binaries: crate, name, and path, which must run in the folder of its crate.
 

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 use walrelay_lab::servers::{Shutdown, Signal};
 use walrelay_testkit::{Cut, Direction, eventually};
 
-use crate::rig::{PATIENCE, Rig, SLOT, assert_has, ends, insert, wait_rows, with_source};
+use crate::rig::{
+    PATIENCE, Rig, SLOT, assert_has, ends, insert, insert_of, wait_rows, with_source,
+};
 
 /// SIGKILL, ten times, after certain numbers of rows, of a relay that has confirmed some of them.
 /// Exactly the unconfirmed events are repeated.
@@ -216,6 +218,51 @@ fn of_one_relay_let_another_take_over() {
     let verdict = rig.verdict();
     assert!(verdict.committed as u64 >= load.rows);
     verdict.assert_clean_but_for_ragged();
+}
+
+/// The relays of a pair know each other also by a name that servers cut and change: the first goes on
+/// where the second has left the slot.
+#[test]
+fn of_a_relay_with_a_long_name_let_the_other_go_on() {
+    let rig = Rig::with_outbox(15);
+    let name = format!("walrelay-%C3%A9-{}", "x".repeat(70));
+    let url = format!("{}&application_name={name}", rig.postgres.url());
+    let config = rig.config_with(&url, "");
+    let (db, slot) = (rig.db(), rig.slot());
+    let first = rig.streaming(&config);
+    insert_of(&db, "order", "key", 1);
+    rig.caught_up();
+    let walsender = slot.wait_active(PATIENCE);
+    first.signal(Signal::Stop);
+    db.batch(&format!("SELECT pg_terminate_backend({walsender})"));
+    slot.wait_inactive(PATIENCE);
+    let second = rig.streaming(&config);
+    insert_of(&db, "order", "key", 2);
+    rig.caught_up();
+    first.signal(Signal::Cont);
+    first.says("is being read by server process");
+    second.ends_well();
+    first.says("another relay has read the slot meanwhile");
+    insert_of(&db, "order", "key", 3);
+    rig.finish(first).assert_nothing_repeated();
+}
+
+/// `transaction_timeout` ends a walsender in the middle of a transaction that takes longer to send:
+/// the relay turns it off for its sessions.
+#[test]
+fn of_long_transactions_by_a_timeout_are_prevented() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    db.batch("ALTER DATABASE postgres SET transaction_timeout = '100ms'");
+    let relay = rig.relay();
+    db.batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key-' || k, 'T', \
+         jsonb_build_object('number', n) FROM generate_series(1, 1000) n, generate_series(1, 100) k",
+    );
+    rig.caught_up();
+    // The history is read in new sessions.
+    db.batch("ALTER DATABASE postgres RESET transaction_timeout");
+    rig.finish(relay).assert_counts(100_000, 0);
 }
 
 /// A slot that was relayed and is gone is not created again.
