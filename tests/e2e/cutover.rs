@@ -250,7 +250,8 @@ fn a_shadow_finds_what_differs_and_nothing_else() {
     assert!(rig.slot().read().is_none());
     kill(&rig, poller, kind);
     let poller = poller::start(&rig, kind, true);
-    let differs = shadow("18s", "15s");
+    // The patience is for the poller: what it omits is awaited to its end.
+    let differs = shadow("18s", "40s");
     let text = said(&differs);
     assert_eq!(differs.status.code(), Some(65), "{text}");
     let found = kinds(&differs);
