@@ -11,12 +11,11 @@ pub(crate) use relay::*;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use walrelay_lab::servers::{Postgres, Shutdown};
+use walrelay_lab::servers::{Postgres, Shutdown, copy_dir};
 pub(crate) use walrelay_testkit::PATIENCE;
 use walrelay_testkit::{
     ChaosProxy, Db, Delivered, History, Kafka, Running, SlotWatch, Verdict, Workload, eventually,
@@ -207,7 +206,7 @@ impl Rig {
     pub(crate) fn back_up(&self) {
         let data = self.postgres.data_dir();
         self.postgres.stop(Shutdown::Fast).expect("it stops");
-        copy(&data, &data.with_extension("backup"));
+        copy_dir(&data, &data.with_extension("backup")).expect("it is copied");
         self.postgres.start_again().expect("it starts again");
     }
 
@@ -333,10 +332,4 @@ pub(crate) fn edit(path: &Path, old: &str, new: &str) {
 pub(crate) fn with_source(config: PathBuf, lines: &str) -> PathBuf {
     edit(&config, "[source]\n", &format!("[source]\n{lines}\n"));
     config
-}
-
-/// Copies a directory with owners and permissions.
-pub(crate) fn copy(from: &Path, to: &Path) {
-    let status = Command::new("cp").arg("-a").args([from, to]).status();
-    assert!(status.expect("cp runs").success());
 }

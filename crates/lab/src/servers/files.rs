@@ -79,8 +79,11 @@ pub(super) fn postgres_scratch(account: Option<Account>) -> Result<Scratch, Thro
 }
 
 /// Copies a directory with owners and permissions. `cp` does that on every system.
-pub(super) fn copy_dir(from: &Path, to: &Path) -> Result<(), ThrowawayError> {
-    let what = "copy the data directory";
+///
+/// # Errors
+/// [`ThrowawayError::Io`], with what `cp` printed.
+pub fn copy_dir(from: &Path, to: &Path) -> Result<(), ThrowawayError> {
+    let what = "copy a directory";
     let output = Command::new("cp")
         .arg("-a")
         .args([from, to])

@@ -18,7 +18,7 @@
 //! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server. The
 //!   tests' Kafka is built from them too.
 //! - [`ChildGuard`], [`end_with_owner`]: a program that ends with the process that started it.
-//! - [`cache_dir`]: the directory of downloaded servers. `scripts/fetch-servers.sh` has the same
+//! - [`copy_dir`]: copies a data directory. [`cache_dir`]: the directory of downloaded servers. `scripts/fetch-servers.sh` has the same
 //!   rule.
 //!
 //! # Invariants
@@ -53,6 +53,7 @@ pub use binaries::{PostgresBinaries, Version, cache_dir};
 pub use builder::Builder;
 pub use child::{ChildGuard, end_with_owner};
 pub use error::ThrowawayError;
+pub use files::copy_dir;
 pub use janitor::Scratch;
 pub use postgres::{Postgres, Shutdown};
 pub use process::Process;

@@ -14,7 +14,7 @@ use rdkafka::{
     ClientConfig,
     consumer::{BaseConsumer, Consumer as _},
 };
-use walrelay_lab::servers::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+use walrelay_lab::servers::{Process, Scratch, Signal, ThrowawayError, cache_dir, copy_dir};
 
 use crate::threads::lock;
 
@@ -136,22 +136,16 @@ impl Node {
         arguments: &[String],
     ) -> Result<(), ThrowawayError> {
         static FORMATTED: Mutex<Option<HashMap<Vec<String>, Scratch>>> = Mutex::new(None);
-        let copy = |from: PathBuf, to: PathBuf| {
-            let copied = Command::new("cp").arg("-a").args([from, to]).status();
-            let copied = copied.map_err(failed_to("run cp"))?;
-            assert!(copied.success(), "a formatted directory cannot be copied");
-            Ok(())
-        };
         let mut formatted = lock(&FORMATTED);
         let formatted = formatted.get_or_insert_default();
         if let Some(first) = formatted.get(arguments) {
             self.write_properties(properties)?;
-            return copy(first.path().join("data"), self.data_dir());
+            return copy_dir(&first.path().join("data"), &self.data_dir());
         }
         self.format(properties, arguments)?;
         let first = Scratch::new("walrelay-kafka-", None)
             .map_err(failed_to("make a temporary directory for Kafka"))?;
-        copy(self.data_dir(), first.path().join("data"))?;
+        copy_dir(&self.data_dir(), &first.path().join("data"))?;
         formatted.insert(arguments.to_vec(), first);
         Ok(())
     }

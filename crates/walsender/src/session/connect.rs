@@ -201,9 +201,8 @@ impl Plan<'_> {
         self.queue_startup(&mut wire)?;
         authenticate(&mut wire, self.info, host).await?;
         let mut session = until_ready(wire, host).await?;
-        let options = self.info.options.as_deref().unwrap_or_default();
         if session.server_version().major >= WITH_TRANSACTION_TIMEOUT
-            && !options.contains("transaction_timeout")
+            && !self.is_in_options("transaction_timeout")
         {
             // Not in the startup message: older servers refuse a parameter that they do not know.
             session.query("SET transaction_timeout = 0").await?;
@@ -217,6 +216,12 @@ impl Plan<'_> {
             wanted,
             found,
         })
+    }
+
+    /// Whether the `options` of the connection string name this setting.
+    fn is_in_options(&self, name: &str) -> bool {
+        let options = self.info.options.as_deref();
+        options.is_some_and(|options| options.contains(name))
     }
 
     /// Asks the server for TLS and sets it up, as `sslmode` demands.
@@ -280,9 +285,8 @@ impl Plan<'_> {
             // A decimal point in any locale of the database.
             ("lc_monetary", "C"),
         ];
-        let options = info.options.as_deref().unwrap_or_default();
-        let named = |(name, _): &(&str, &str)| options.contains(name);
-        parameters.extend(TIMEOUTS_OFF.into_iter().filter(|setting| !named(setting)));
+        let others = TIMEOUTS_OFF.into_iter();
+        parameters.extend(others.filter(|(name, _)| !self.is_in_options(name)));
         if self.kind == SessionKind::Replication {
             parameters.push(("replication", "database"));
         }
