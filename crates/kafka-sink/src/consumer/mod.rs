@@ -2,6 +2,7 @@
 //! brokers, with the same credentials. It joins no group and commits no offsets.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -209,26 +210,40 @@ impl Consumer {
             .map_err(KafkaError::Tail)
     }
 
-    /// The offset of the first record at or after the timestamp, in each partition.
+    /// In each partition, the first record at or after the timestamp, or the end if there is none.
     ///
-    /// **Blocks** for `timeout` at most.
+    /// **Blocks** for `timeout` at most for each request: one per partition, and one for all.
     pub(crate) fn offsets_at(
         &self,
         topic: &str,
         partitions: impl Iterator<Item = i32>,
         timestamp_ms: i64,
         timeout: Duration,
-    ) -> Result<Vec<Start>, KafkaError> {
-        let asked = list(topic, partitions.map(|p| (p, Offset::Offset(timestamp_ms))))?;
+    ) -> Result<Vec<FollowedPartition>, KafkaError> {
+        // The order matters: a record that is written between the requests is behind these ends.
+        let ends = partitions
+            .map(|partition| Ok((partition, self.ends(topic, partition, timeout)?.1)))
+            .collect::<Result<BTreeMap<i32, i64>, KafkaError>>()?;
+        let at = Offset::Offset(timestamp_ms);
+        let asked = list(topic, ends.keys().map(|partition| (*partition, at)))?;
         let found = self
             .consumer
             .offsets_for_times(asked, timeout)
             .map_err(KafkaError::Tail)?;
-        let elements = found.elements();
-        Ok(elements
+        let starts: BTreeMap<i32, Offset> = found
+            .elements()
             .iter()
-            .map(|e| (e.partition(), e.offset()))
-            .collect())
+            .map(|found| (found.partition(), found.offset()))
+            .collect();
+        let followed = ends.into_iter().map(|(partition, end)| FollowedPartition {
+            partition,
+            start: match starts.get(&partition) {
+                Some(Offset::Offset(start)) => *start,
+                _ => end,
+            },
+            end,
+        });
+        Ok(followed.collect())
     }
 
     /// Reads these partitions from these offsets, and no others.
@@ -321,19 +336,16 @@ mod tests {
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
     use super::*;
-    use crate::testing::{LONG, cluster, config_of};
+    use crate::testing::proxy::{LIST_OFFSETS, Proxy};
+    use crate::testing::{Cluster, LONG, cluster, config_of, eventually, next};
 
-    #[test]
-    fn a_topic_was_written_to_once_it_had_a_record() {
-        let cluster = cluster(&[("orders", 4)]);
-        let config = config_of(&cluster, &[]);
-        let written = || was_written_to(&config, "orders", LONG).expect("an answer");
-        assert!(!written());
+    /// Writes a record to partition 0 of "orders".
+    fn write(cluster: &Cluster) {
         let producer: BaseProducer = ClientConfig::new()
             .set("bootstrap.servers", cluster.bootstrap_servers())
             .create()
             .expect("a producer");
-        let record: BaseRecord<'_, str, str> = BaseRecord::to("orders").partition(3).payload("x");
+        let record: BaseRecord<'_, str, str> = BaseRecord::to("orders").partition(0).payload("x");
         producer
             .send(record)
             .map_err(|(error, _)| error)
@@ -342,6 +354,33 @@ mod tests {
         while producer.in_flight_count() > 0 && begun.elapsed() < LONG {
             producer.poll(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn a_topic_was_written_to_once_it_had_a_record() {
+        let cluster = cluster(&[("orders", 4)]);
+        let config = config_of(&cluster, &[]);
+        let written = || was_written_to(&config, "orders", LONG).expect("an answer");
+        assert!(!written());
+        write(&cluster);
         assert!(written());
+    }
+
+    /// The record is written between the questions about the topic's offsets.
+    #[test]
+    fn a_record_that_is_written_while_a_tail_begins_is_read() {
+        let cluster = cluster(&[("orders", 1)]);
+        let proxy = Proxy::start(&cluster);
+        let mut tail = Tail::open(&proxy.servers(), &[], LONG).expect("a tail");
+        proxy.withhold(LIST_OFFSETS);
+        std::thread::scope(|scope| {
+            let follow = scope.spawn(|| tail.follow("orders", 1, LONG));
+            proxy.release_one(LIST_OFFSETS);
+            eventually("a second question", || proxy.requests(LIST_OFFSETS) > 1);
+            write(&cluster);
+            proxy.release(LIST_OFFSETS);
+            follow.join().unwrap().expect("an answer").expect("a topic");
+        });
+        assert_eq!(next(&mut tail).offset, 0);
     }
 }

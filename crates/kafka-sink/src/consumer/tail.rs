@@ -94,22 +94,9 @@ impl Tail {
         let Some(partitions) = self.consumer.partitions(topic, timeout)? else {
             return Ok(None);
         };
-        let starts = self
+        let followed = self
             .consumer
             .offsets_at(topic, partitions.into_iter(), from_ms, timeout)?;
-        let mut followed = Vec::new();
-        for (partition, start) in starts {
-            let (_, end) = self.consumer.ends(topic, partition, timeout)?;
-            let start = match start {
-                Offset::Offset(offset) => offset,
-                _ => end,
-            };
-            followed.push(FollowedPartition {
-                partition,
-                start,
-                end,
-            });
-        }
         let from = followed
             .iter()
             .map(|of| (of.partition, Offset::Offset(of.start)));

@@ -56,13 +56,15 @@ impl DlqReader {
     /// Skips the records with an earlier timestamp (milliseconds since 1970-01-01 UTC; by the clock
     /// of the brokers or of the relay).
     ///
-    /// **Blocks** for `patience` at most.
+    /// **Blocks** for `patience` at most for each request: one per partition, and one for all.
     pub(super) fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
         let partitions = self.offsets.keys().copied();
         let found = self
             .client
             .offsets_at(&self.topic, partitions, timestamp_ms, self.patience)?;
-        self.offsets.extend(found);
+        let starts = found.into_iter();
+        self.offsets
+            .extend(starts.map(|of| (of.partition, Offset::Offset(of.start))));
         Ok(())
     }
 
@@ -76,7 +78,6 @@ impl DlqReader {
             let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
             let from = match *next {
                 Offset::Offset(offset) => offset.max(low),
-                Offset::End => high,
                 _ => low,
             };
             *next = Offset::Offset(from);

@@ -2,7 +2,7 @@
 //! key and withholds responses until the test releases them, so that a test need not presume how
 //! long a request takes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,6 +13,7 @@ use super::{Cluster, eventually};
 /// An API key of Kafka's protocol.
 pub(crate) type ApiKey = i16;
 pub(crate) const PRODUCE: ApiKey = 0;
+pub(crate) const LIST_OFFSETS: ApiKey = 2;
 const METADATA: ApiKey = 3;
 const FIND_COORDINATOR: ApiKey = 10;
 pub(crate) const INIT_PRODUCER_ID: ApiKey = 22;
@@ -36,8 +37,8 @@ struct Shared {
 struct State {
     /// Whether the metadata have no broker.
     without_broker: bool,
-    /// API keys whose responses are withheld.
-    withheld: BTreeSet<ApiKey>,
+    /// API keys whose responses are withheld, with the number of those that pass yet.
+    withheld: BTreeMap<ApiKey, u64>,
     connections: u64,
     requests: BTreeMap<ApiKey, Requests>,
     ended: bool,
@@ -91,7 +92,13 @@ impl Proxy {
 
     /// Withholds the responses to these requests, and the later responses of their connections.
     pub(crate) fn withhold(&self, key: ApiKey) {
-        self.shared.lock().withheld.insert(key);
+        self.shared.lock().withheld.insert(key, 0);
+    }
+
+    /// Forwards one response that [`withhold`](Self::withhold) keeps back.
+    pub(crate) fn release_one(&self, key: ApiKey) {
+        *self.shared.lock().withheld.entry(key).or_default() += 1;
+        self.shared.changed.notify_all();
     }
 
     /// Forwards the responses that [`withhold`](Self::withhold) keeps back.
@@ -158,8 +165,11 @@ impl Shared {
 
     /// Waits while the responses to these requests are withheld.
     fn wait_released(&self, key: ApiKey) {
-        let withheld = |state: &mut State| state.withheld.contains(&key) && !state.ended;
-        let _state = self.changed.wait_while(self.lock(), withheld).unwrap();
+        let withheld = |state: &mut State| state.withheld.get(&key) == Some(&0) && !state.ended;
+        let mut state = self.changed.wait_while(self.lock(), withheld).unwrap();
+        if let Some(passing) = state.withheld.get_mut(&key) {
+            *passing = passing.saturating_sub(1);
+        }
     }
 }
 
