@@ -1,6 +1,6 @@
 //! The project's only `unsafe`: topic handles and their partitioner, requests for metadata and for
-//! rights on topics, added brokers, OAUTHBEARER tokens for clients without a poll thread, and
-//! verification of certificates.
+//! rights on topics, added brokers, OAUTHBEARER tokens for clients without a poll thread,
+//! verification of certificates, and the end of the process.
 //!
 //! rdkafka's safe API produces by the topic's name only. For every record librdkafka then searches
 //! the topics linearly under its global lock (`rd_kafka_topic_find`): 4 µs a record at a thousand
@@ -8,7 +8,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "librdkafka is C; only this file calls its functions"
+    reason = "librdkafka and OpenSSL are C; only this file calls functions in C"
 )]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -35,6 +35,19 @@ const _: () = assert!(usize::BITS >= u64::BITS);
 
 /// `RD_KAFKA_PARTITION_UA`: the partitioner chooses.
 const UNASSIGNED: i32 = -1;
+
+unsafe extern "C" {
+    /// <https://man7.org/linux/man-pages/man2/exit.2.html>
+    fn _exit(status: c_int) -> !;
+}
+
+/// Ends the process with this code at once. `exit(3)`, which `std::process::exit` calls, runs the
+/// handlers that OpenSSL has registered, while threads of librdkafka still use what they free: the
+/// process may crash instead of ending with its code.
+pub fn exit_at_once(code: u8) -> ! {
+    // SAFETY: `_exit` takes any number, and nothing of this process runs after it.
+    unsafe { _exit(c_int::from(code)) }
+}
 
 /// A topic handle of one producer. Keeps the producer alive, because librdkafka requires that the
 /// handle is destroyed before its client.
@@ -320,6 +333,15 @@ pub(crate) fn topic_states(
     // SAFETY: the result is not borrowed any more, and is freed once.
     unsafe { sys::rd_kafka_metadata_destroy(metadata) };
     Ok(topics)
+}
+
+/// Whether a connection to some broker is established. Otherwise makes librdkafka connect to one.
+/// **Blocks** for `timeout` at most.
+pub(crate) fn connects(producer: &BaseProducer<impl TopicOwner>, timeout: Duration) -> bool {
+    // `rd_kafka_metadata` fails so if no broker is connected, and with a timeout if the broker has
+    // not responded yet.
+    let unconnected = RDKafkaErrorCode::BrokerTransportFailure;
+    topic_states(producer, timeout).err() != Some(unconnected)
 }
 
 fn check(code: RDKafkaRespErr) -> Result<(), RDKafkaErrorCode> {

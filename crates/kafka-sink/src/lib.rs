@@ -83,6 +83,7 @@ pub use admin::{
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
 pub use consumer::{FollowedPartition, Tail, TailedRecord, was_written_to};
 pub use error::KafkaError;
+pub use ffi::exit_at_once;
 pub use probe::{ClusterInfo, probe};
 pub use producer::{KafkaSink, KafkaSinkFactory};
 pub use tokens::{Token, TokenError, TokenSource};

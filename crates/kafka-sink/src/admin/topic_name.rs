@@ -27,9 +27,25 @@ pub fn problem(name: &str) -> Option<String> {
     })
 }
 
+/// Whether Kafka refuses a topic for the name of another one: in the names of metrics it replaces
+/// each `.` by `_`.
+pub(crate) fn collides(name: &str, other: &str) -> bool {
+    let metric = |name: &str| name.replace('.', "_");
+    name != other && metric(name) == metric(other)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::problem;
+    use super::{collides, problem};
+
+    #[test]
+    fn names_collide_that_differ_only_in_dots_and_underscores() {
+        assert!(collides("my.topic", "my_topic"));
+        assert!(collides("a.b_c", "a_b.c"));
+        for other in ["my.topic", "my-topic", "mytopic", "My_topic"] {
+            assert!(!collides("my.topic", other), "{other}");
+        }
+    }
 
     #[test]
     fn kafkas_rules() {

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use rdkafka::client::{Client, OAuthToken};
@@ -17,7 +19,7 @@ mod rules;
 use check::{check_property, is_secret, names_of};
 pub use error::KafkaConfigError;
 pub use options::{KafkaOptions, TopicCreation};
-use rules::ALIASES;
+use rules::{ALIASES, FILES};
 
 use crate::client_log::{LogThrottle, no_token};
 use crate::ffi;
@@ -40,6 +42,12 @@ const DEFAULTS: &[(&str, &str)] = &[
 
 /// `statistics.interval.ms`: how often librdkafka reports round-trip times and states of brokers.
 const STATISTICS_INTERVAL: &str = "1000";
+
+/// librdkafka's default of `batch.size` and of `message.max.bytes`.
+const DEFAULT_BATCH_SIZE: usize = 1_000_000;
+/// `batch.size` is not lowered below this: it is the default of Java's client, and smaller batches
+/// would slow down all topics for the sake of one.
+const LOWEST_BATCH_SIZE: usize = 16_384;
 
 /// Properties that cannot be overridden: a rule refuses any other value.
 const FIXED: &[(&str, &str)] = &[
@@ -80,6 +88,9 @@ pub struct KafkaConfig {
     statistics: bool,
     /// Throttles log lines about the cluster, for all producers of this configuration.
     throttle: Arc<LogThrottle>,
+    /// The limit of `batch.size` since a topic refused a batch, for all later producers of this
+    /// configuration.
+    batch_limit: Arc<AtomicUsize>,
 }
 
 impl KafkaConfig {
@@ -108,6 +119,7 @@ impl KafkaConfig {
             tokens: tokens.map(TokenCache::new),
             statistics: false,
             throttle: Arc::default(),
+            batch_limit: Arc::new(AtomicUsize::new(usize::MAX)),
         };
         config.check_together()?;
         Ok(config)
@@ -323,11 +335,39 @@ impl KafkaConfig {
         (config, keyless)
     }
 
-    /// Adds the statistics interval of a producer, if statistics are enabled.
+    /// The size that a batch of a new producer has at most, unless a single record is larger.
+    pub(crate) fn batch_size(&self) -> usize {
+        let configured = |property, default| {
+            let value = self
+                .get(property)
+                .and_then(|value| value.trim().parse().ok());
+            value.unwrap_or(default)
+        };
+        configured("batch.size", DEFAULT_BATCH_SIZE)
+            .min(configured("message.max.bytes", DEFAULT_BATCH_SIZE))
+            .min(self.batch_limit.load(Relaxed))
+    }
+
+    /// Lowers `batch.size` of later producers after a topic refused a batch of a producer with the
+    /// size `refused`, and returns the lower one. `None`: the size is low already.
+    pub(crate) fn lower_batch_size(&self, refused: usize) -> Option<usize> {
+        let lower = (refused / 10).max(LOWEST_BATCH_SIZE);
+        if lower >= refused {
+            return None;
+        }
+        self.batch_limit.fetch_min(lower, Relaxed);
+        Some(lower)
+    }
+
+    /// Adds what only a producer needs: the interval of statistics, if they are enabled, and a
+    /// lowered `batch.size`.
     pub(crate) fn for_producer(&self, mut config: ClientConfig) -> ClientConfig {
         const INTERVAL: &str = "statistics.interval.ms";
         if self.statistics && self.get(INTERVAL).is_none() {
             config.set(INTERVAL, STATISTICS_INTERVAL);
+        }
+        if self.batch_limit.load(Relaxed) < usize::MAX {
+            config.set("batch.size", self.batch_size().to_string());
         }
         config
     }
@@ -370,9 +410,25 @@ impl KafkaConfig {
             ClientError::ClientConfig(_, reason, property, _) => {
                 self.scrub(&format!("{property}: {reason}"))
             }
-            ClientError::ClientCreation(reason) => self.scrub(reason),
+            ClientError::ClientCreation(reason) => match self.unreadable_file(reason) {
+                Some(unreadable) => unreadable,
+                None => self.scrub(reason),
+            },
             other => self.scrub(&other.to_string()),
         }
+    }
+
+    /// Which property that `reason` mentions has a file that cannot be read, and why: librdkafka's
+    /// message has no path, and OpenSSL's code for the cause.
+    fn unreadable_file(&self, reason: &str) -> Option<String> {
+        FILES.iter().find_map(|property| {
+            let path = self.get(property).filter(|_| reason.contains(property))?;
+            let error = File::open(path).err()?;
+            Some(format!(
+                "{property}: {path:?} cannot be read: {error}; correct the path, or let this user \
+                 read the file"
+            ))
+        })
     }
 }
 

@@ -214,6 +214,15 @@ pub(super) const SECRETS: &[&str] = &[
     "ssl.keystore.password",
 ];
 
+/// The properties with the path of a file that librdkafka reads when it creates a client.
+pub(super) const FILES: &[&str] = &[
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.crl.location",
+];
+
 /// Names from Java's client, and what has the same effect here.
 pub(super) const JAVA_NAMES: &[(&str, &str)] = &[
     ("max.request.size", "message.max.bytes"),

@@ -381,3 +381,25 @@ fn librdkafka_knows_every_name_in_the_tables() {
         "kept in order so that a missing one is seen"
     );
 }
+
+#[test]
+fn the_batch_size_is_lowered_to_a_tenth_and_not_below_the_lowest() {
+    let config = with(&[]).expect("valid");
+    assert_eq!(
+        config.for_producer(ClientConfig::new()).get("batch.size"),
+        None
+    );
+    assert_eq!(config.batch_size(), 1_000_000);
+    assert_eq!(config.lower_batch_size(1_000_000), Some(100_000));
+    // The same for the other records of the batch.
+    assert_eq!(config.lower_batch_size(1_000_000), Some(100_000));
+    let clone = config.clone();
+    assert_eq!(clone.batch_size(), 100_000);
+    assert_eq!(config.lower_batch_size(100_000), Some(LOWEST_BATCH_SIZE));
+    assert_eq!(config.lower_batch_size(LOWEST_BATCH_SIZE), None);
+    let client = clone.for_producer(ClientConfig::new());
+    assert_eq!(client.get("batch.size"), Some("16384"));
+    let small = with(&[("batch.size", "9000")]).expect("valid");
+    assert_eq!(small.lower_batch_size(small.batch_size()), None);
+    assert_eq!(small.batch_size(), 9_000);
+}

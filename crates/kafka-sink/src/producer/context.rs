@@ -5,7 +5,7 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rdkafka::ClientContext;
 use rdkafka::client::OAuthToken;
@@ -24,8 +24,9 @@ use crate::error::{is_refusal, remedy};
 use crate::ffi::{self, TopicOwner};
 use crate::producer::outcome::delivery_error;
 use crate::producer::partition_gate::OPEN;
+use crate::producer::reachability::Reachability;
 use crate::producer::shared::{Purge, Shared};
-use crate::producer::statistics;
+use crate::producer::statistics::{self, Figures};
 use crate::producer::topic::TopicContext;
 use crate::sync::lock;
 
@@ -37,14 +38,29 @@ const HEADERS_OVERHEAD: u64 = 96;
 /// Bytes for each header, which librdkafka allocates individually (measured: 57 to 66).
 const HEADER_OVERHEAD: u64 = 60;
 
+/// How long a throttle time is remembered after its end: the next response follows, and the next
+/// statistics show its throttle time.
+const THROTTLE_GRACE: Duration = Duration::from_secs(2);
+
+/// A broker that throttles this client: it does not read the connection for that time.
+#[derive(Debug)]
+struct Throttled {
+    broker: String,
+    time: Duration,
+    until: Instant,
+}
+
 /// The context of a producer: shared with its poll thread, and called by rdkafka.
 pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
+    reachability: Reachability,
     /// All brokers were down since the last delivery.
     all_down: AtomicBool,
     /// A record was reported since the last `take_reported`.
     reported: AtomicBool,
     config: KafkaConfig,
+    /// The largest batch of several records.
+    batch_size: usize,
     /// A broker refused the credentials since the last `renew_refused_token`.
     refused: AtomicBool,
     /// The last attempt to get a token failed.
@@ -53,6 +69,8 @@ pub(crate) struct Context {
     /// dropped.
     topics: Mutex<Vec<Arc<TopicContext>>>,
     brokers: Arc<Mutex<Vec<BrokerStats>>>,
+    /// The last throttle time of a response.
+    throttled: Mutex<Option<Throttled>>,
     /// The topic of the last report: consecutive reports often have the same topic.
     last_topic: Mutex<Option<(Box<str>, Arc<TopicStats>)>>,
 }
@@ -73,10 +91,13 @@ impl Context {
     pub(crate) fn new(shared: Arc<Shared>, config: KafkaConfig) -> Self {
         Self {
             brokers: shared.stats.client(),
+            throttled: Mutex::default(),
             last_topic: Mutex::default(),
             shared,
+            reachability: Reachability::default(),
             all_down: AtomicBool::new(false),
             reported: AtomicBool::new(false),
+            batch_size: config.batch_size(),
             config,
             refused: AtomicBool::new(false),
             tokenless: AtomicBool::new(false),
@@ -101,6 +122,29 @@ impl Context {
         }
     }
 
+    /// Requests a connection if the last one has ended, and notes whether there is one now. Called
+    /// by the poll thread. Blocks it for `timeout` at most.
+    pub(crate) fn reconnect(&self, producer: &BaseProducer<Self>, timeout: Duration) {
+        if !self.reachability.is_lost() {
+            return;
+        }
+        if ffi::connects(producer, timeout) {
+            self.reachability.found();
+            self.shared.stats.all_down.store(false, Relaxed);
+        } else if let Some(reason) = self.reachability.take_reason(Instant::now()) {
+            self.all_down.store(true, SeqCst);
+            self.shared.stats.all_down.store(true, Relaxed);
+            let kind = format!("{:?}", RDKafkaErrorCode::AllBrokersDown);
+            if let Some(held_back) = self.throttle().pass(&kind) {
+                tracing::warn!(
+                    kind,
+                    held_back = held_back.shown(),
+                    "Kafka: no broker can be reached: {reason}"
+                );
+            }
+        }
+    }
+
     /// Whether a record was reported since the last call.
     pub(crate) fn take_reported(&self) -> bool {
         self.reported.swap(false, Relaxed)
@@ -108,6 +152,16 @@ impl Context {
 
     pub(crate) fn bootstrap_servers(&self) -> &str {
         self.config.bootstrap_servers()
+    }
+
+    /// Which broker throttles this client, and what to do. Known only with librdkafka's statistics.
+    pub(crate) fn throttled(&self, now: Instant) -> Option<String> {
+        let throttled = lock(&self.throttled);
+        let Throttled { broker, time, .. } = throttled.as_ref().filter(|t| now < t.until)?;
+        Some(format!(
+            "broker {broker} throttles this client for {time:?}: a quota of its user or client.id is \
+             exceeded; raise producer_byte_rate or request_percentage"
+        ))
     }
 
     /// Gives librdkafka `bootstrap.servers` again.
@@ -139,6 +193,37 @@ impl Context {
         };
         topic.failed.fetch_add(1, Relaxed);
         self.shared.stats.failed(class);
+    }
+
+    /// The error of a record whose batch was refused for its size although the record itself may be
+    /// small enough: later producers make smaller batches. `None`: another refusal, or the record
+    /// was alone in its batch, or `batch.size` is low already; then the relay sends the records one
+    /// by one.
+    fn batch_refusal(
+        &self,
+        message: &BorrowedMessage<'_>,
+        code: RDKafkaErrorCode,
+    ) -> Option<DeliveryError> {
+        use RDKafkaErrorCode::{MessageBatchTooLarge, MessageSizeTooLarge};
+        // The last record of a batch is the only one in flight, too, but others failed before it.
+        let only = || !self.shared.broken() && self.shared.window.in_flight() == 1;
+        if !matches!(code, MessageSizeTooLarge | MessageBatchTooLarge)
+            || payload_of_message(message) >= self.batch_size
+            || only()
+        {
+            return None;
+        }
+        let refused = self.batch_size;
+        let lower = self.config.lower_batch_size(refused)?;
+        Some(DeliveryError {
+            topic: Arc::from(message.topic()),
+            reason: format!(
+                "{code}; the records are sent again with batch.size = {lower} instead of {refused}: set \
+                 batch.size below max.message.bytes and segment.bytes of the topic, or raise those"
+            ),
+            disposition: Disposition::Retryable,
+            poison: None,
+        })
     }
 
     fn delivered(&self, seq: u64) {
@@ -178,8 +263,15 @@ impl ClientContext for Context {
     /// Implemented also for sinks without metrics, because rdkafka's default parses and prints each
     /// document.
     fn stats_raw(&self, document: &[u8]) {
-        match statistics::brokers(document) {
-            Ok(brokers) => {
+        match statistics::figures(document) {
+            Ok(Figures { brokers, throttled }) => {
+                if let Some((broker, time)) = throttled {
+                    *lock(&self.throttled) = Some(Throttled {
+                        broker,
+                        time,
+                        until: Instant::now() + time + THROTTLE_GRACE,
+                    });
+                }
                 if brokers.iter().any(|broker| broker.state == "UP") {
                     self.shared.stats.all_down.store(false, Relaxed);
                 }
@@ -197,8 +289,9 @@ impl ClientContext for Context {
         // Only if all brokers are down: with one broker down records still flow, and the message
         // "again" would be logged often.
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {
-            self.all_down.store(true, SeqCst);
-            self.shared.stats.all_down.store(true, Relaxed);
+            self.reachability
+                .lost(self.config.scrub(reason), Instant::now());
+            return;
         }
         // `oauth_token` has logged it; librdkafka repeats it.
         if reason.contains("Failed to acquire SASL OAUTHBEARER token") {
@@ -266,8 +359,9 @@ impl ProducerContext<NoCustomPartitioner> for Context {
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                self.shared
-                    .failed(seq, delivery_error(message.topic(), code));
+                let error = self.batch_refusal(message, code);
+                let error = error.unwrap_or_else(|| delivery_error(message.topic(), code));
+                self.shared.failed(seq, error);
                 self.count(message, Some(format!("{code:?}")));
                 message
             }

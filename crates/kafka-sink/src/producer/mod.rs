@@ -7,7 +7,7 @@
 //! - `shared`: the state shared by the producers of one sink. `topic`: a topic of one producer, for
 //!   librdkafka's callbacks.
 //! - `context`: handles librdkafka's events. `poll`: the thread that serves them. `rebootstrap`:
-//!   when librdkafka is given `bootstrap.servers` again.
+//!   when librdkafka is given `bootstrap.servers` again. `reachability`: when brokers count as down.
 //! - `producers`: the two producers of a sink, and the mode that selects one.
 //! - `obstacle`: why records are not acknowledged.
 //! - `statistics`: librdkafka's figures of its brokers.
@@ -20,6 +20,7 @@ pub(crate) mod outcome;
 pub(crate) mod partition_gate;
 pub(crate) mod poll;
 pub(crate) mod producers;
+pub(crate) mod reachability;
 pub(crate) mod rebootstrap;
 pub(crate) mod shared;
 mod sink;

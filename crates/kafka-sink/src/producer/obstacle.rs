@@ -3,7 +3,8 @@
 //! librdkafka gives up a record without a topic after `topic.metadata.propagation.max.ms` (30 s),
 //! and a record without a leader or a broker never. Until then it reports nothing about the record.
 //! So while the oldest record is not acknowledged, a broker is asked for the metadata of the topics
-//! in use.
+//! in use. A broker that throttles the client does not respond meanwhile, so the throttle times of
+//! earlier responses are considered, too.
 //!
 //! # Bounds
 //! One request and one thread at a time, at growing intervals. A request blocks only its own
@@ -118,7 +119,10 @@ impl Inquiry {
                 .collect();
             let context = first.context();
             let states = states.map(|states| states.concat());
-            let found = obstacle(states, context.bootstrap_servers());
+            let now = Instant::now();
+            let mut contexts = busy.iter().map(|client| client.context());
+            let throttled = contexts.find_map(|context| context.throttled(now));
+            let found = obstacle(states, throttled, context.bootstrap_servers());
             let news = found != *lock(&answer);
             *lock(&answer) = found;
             if news {
@@ -142,9 +146,16 @@ impl Inquiry {
     }
 }
 
-/// Why records of these topics are not acknowledged, if the metadata show it.
-fn obstacle(answer: Result<Vec<TopicState>, Code>, brokers: &str) -> Option<Obstacle> {
+/// Why records of these topics are not acknowledged, if the metadata show it or if a broker
+/// throttles the client.
+fn obstacle(
+    answer: Result<Vec<TopicState>, Code>,
+    throttled: Option<String>,
+    brokers: &str,
+) -> Option<Obstacle> {
     let mut found: Vec<(Disposition, String)> = match answer {
+        // A broker that throttles does not respond to this request either.
+        Err(_) if throttled.is_some() => Vec::new(),
         Ok(topics) => topics.iter().flat_map(problems).collect(),
         Err(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown) => {
             let what = format!("no broker answers: {brokers}");
@@ -155,6 +166,7 @@ fn obstacle(answer: Result<Vec<TopicState>, Code>, brokers: &str) -> Option<Obst
             vec![(Disposition::Retryable, what)]
         }
     };
+    found.extend(throttled.map(|what| (Disposition::Retryable, what)));
     // Problems that need an operator come first.
     found.sort_by_key(|(disposition, _)| *disposition == Disposition::Retryable);
     // Two producers may report the same problem.
@@ -211,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_and_what_needs_somebody_comes_first() {
-        let of = |answer| obstacle(answer, "b1:9092,b2:9092").map(|o| (o.what, o.disposition));
+        let of =
+            |answer| obstacle(answer, None, "b1:9092,b2:9092").map(|o| (o.what, o.disposition));
         let some = |what: &str, disposition| Some((what.to_owned(), disposition));
         assert_eq!(of(Ok(vec![topic("orders", None, &[])])), None);
         assert_eq!(
@@ -240,12 +253,25 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_that_throttles_is_not_one_that_does_not_answer() {
+        let throttled = || Some("broker b1 throttles".to_owned());
+        let what = |answer| obstacle(answer, throttled(), "b1:9092").map(|o| o.what);
+        assert_eq!(what(Err(Code::OperationTimedOut)), throttled());
+        assert_eq!(what(Ok(Vec::new())), throttled());
+        let leaderless = what(Ok(vec![topic("orders", None, &[1])])).expect("an obstacle");
+        assert!(
+            leaderless.ends_with("has no leader, broker b1 throttles"),
+            "{leaderless}"
+        );
+    }
+
+    #[test]
     fn no_more_than_a_few_are_named() {
         let topics = vec![topic("orders", None, &[0, 1, 2, 3, 4])];
-        let what = obstacle(Ok(topics), "b").expect("an obstacle").what;
+        let what = obstacle(Ok(topics), None, "b").expect("an obstacle").what;
         assert!(what.ends_with("has no leader, and 2 more"), "{what}");
         let missing = topic("users", Some(Code::UnknownTopicOrPartition), &[]);
-        let by_both = obstacle(Ok(vec![missing.clone(), missing]), "b");
+        let by_both = obstacle(Ok(vec![missing.clone(), missing]), None, "b");
         let what = by_both.expect("an obstacle").what;
         assert_eq!(what, "topic \"users\" does not exist");
     }

@@ -74,7 +74,10 @@ fn advice(code: Code) -> &'static str {
         Code::InvalidTimestamp => {
             "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic"
         }
-        Code::InvalidTopic => "no topic can have this name",
+        Code::InvalidTopic => {
+            "no topic can have this name, or the name of an existing topic differs from it only in . \
+             and _"
+        }
         Code::PolicyViolation => "a policy of the cluster forbids it",
         Code::UnsupportedForMessageFormat => "the topic has an old message format without headers",
         Code::InvalidRequiredAcks => "the broker does not take acks=all",

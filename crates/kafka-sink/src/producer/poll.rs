@@ -91,6 +91,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
         if rebootstrap.is_due(in_flight, context.take_reported(), Instant::now()) {
             context.rebootstrap(producer);
         }
+        context.reconnect(producer, METADATA_TIMEOUT);
         serve_events(producer, wait, &mut broken_since);
     }
 }

@@ -1,6 +1,7 @@
-//! The brokers in librdkafka's statistics document (`STATISTICS.md` in its sources).
+//! The figures of brokers in librdkafka's statistics document (`STATISTICS.md` in its sources).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Deserialize;
 use walrelay_sink::BrokerStats;
@@ -21,6 +22,8 @@ struct Broker {
     waitresp_msg_cnt: i64,
     txretries: u64,
     rtt: Window,
+    #[serde(default)]
+    throttle: Throttle,
 }
 
 /// A rolling window of round-trip times, in microseconds.
@@ -31,9 +34,30 @@ struct Window {
     cnt: u64,
 }
 
-/// The brokers; the bootstrap servers while no broker is known.
-pub(super) fn brokers(document: &[u8]) -> Result<Vec<BrokerStats>, serde_json::Error> {
+/// The throttle times of the responses since the last document, in milliseconds.
+#[derive(Default, Deserialize)]
+struct Throttle {
+    max: u64,
+}
+
+/// The figures of a document.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    /// The brokers; the bootstrap servers while no broker is known.
+    pub(super) brokers: Vec<BrokerStats>,
+    /// The broker with the longest throttle time, if any response had one.
+    pub(super) throttled: Option<(String, Duration)>,
+}
+
+pub(super) fn figures(document: &[u8]) -> Result<Figures, serde_json::Error> {
     let Document { brokers } = serde_json::from_slice(document)?;
+    let throttled = brokers.values().max_by_key(|broker| broker.throttle.max);
+    let throttled = throttled
+        .filter(|broker| broker.throttle.max > 0)
+        .map(|broker| {
+            let time = Duration::from_millis(broker.throttle.max);
+            (broker.name.clone(), time)
+        });
     let known = brokers.values().any(|broker| broker.nodeid >= 0);
     let brokers = brokers.into_values().filter(|broker| {
         // The group coordinator is another connection to one of the brokers.
@@ -41,7 +65,7 @@ pub(super) fn brokers(document: &[u8]) -> Result<Vec<BrokerStats>, serde_json::E
     });
     let count = |records: i64| u64::try_from(records).unwrap_or(0);
     let seconds = |micros: u64| micros as f64 / 1e6;
-    Ok(brokers
+    let brokers = brokers
         .map(|broker| BrokerStats {
             rtt_mean: (broker.rtt.cnt > 0).then(|| seconds(broker.rtt.avg)),
             rtt_p99: (broker.rtt.cnt > 0).then(|| seconds(broker.rtt.p99)),
@@ -50,7 +74,8 @@ pub(super) fn brokers(document: &[u8]) -> Result<Vec<BrokerStats>, serde_json::E
             name: broker.name,
             state: broker.state,
         })
-        .collect())
+        .collect();
+    Ok(Figures { brokers, throttled })
 }
 
 #[cfg(test)]
@@ -60,12 +85,16 @@ mod tests {
     const BOOTSTRAP: &str = r#""b:9092/bootstrap":{"name":"b:9092/bootstrap","nodeid":-1,"state":"UP","outbuf_msg_cnt":0,
         "waitresp_msg_cnt":0,"txretries":0,"rtt":{"avg":0,"p99":0,"cnt":0}}"#;
     const BROKER: &str = r#""b:9092/1":{"name":"b:9092/1","nodeid":1,"state":"DOWN","outbuf_msg_cnt":3,
-        "waitresp_msg_cnt":4,"txretries":5,"rtt":{"avg":1500,"p99":20000,"cnt":7}}"#;
+        "waitresp_msg_cnt":4,"txretries":5,"rtt":{"avg":1500,"p99":20000,"cnt":7},
+        "throttle":{"max":1500}}"#;
 
     #[test]
     fn bootstrap_servers_are_shown_only_while_no_broker_is_known() {
         let document = format!(r#"{{"name":"x","brokers":{{{BOOTSTRAP},{BROKER}}}}}"#);
-        let known = brokers(document.as_bytes()).unwrap();
+        let Figures {
+            brokers: known,
+            throttled,
+        } = figures(document.as_bytes()).unwrap();
         let expected = BrokerStats {
             name: "b:9092/1".to_owned(),
             state: "DOWN".to_owned(),
@@ -75,12 +104,13 @@ mod tests {
             retries: 5,
         };
         assert_eq!(known, [expected]);
+        let throttle_time = Duration::from_millis(1_500);
+        assert_eq!(throttled, Some(("b:9092/1".to_owned(), throttle_time)));
         let document = format!(r#"{{"brokers":{{{BOOTSTRAP}}}}}"#);
-        let known = brokers(document.as_bytes()).unwrap();
-        assert_eq!(
-            (&*known[0].name, known[0].rtt_p99),
-            ("b:9092/bootstrap", None)
-        );
-        assert!(brokers(b"{").is_err());
+        let bootstrap = figures(document.as_bytes()).unwrap();
+        let known = &bootstrap.brokers[0];
+        assert_eq!((&*known.name, known.rtt_p99), ("b:9092/bootstrap", None));
+        assert_eq!(bootstrap.throttled, None);
+        assert!(figures(b"{").is_err());
     }
 }

@@ -37,9 +37,13 @@ struct Shared {
 struct State {
     /// Whether the metadata have no broker.
     without_broker: bool,
+    /// The throttle time in responses to produce requests, in milliseconds.
+    throttle_ms: u32,
     /// API keys whose responses are withheld, with the number of those that pass yet.
     withheld: BTreeMap<ApiKey, u64>,
     connections: u64,
+    /// The clients' ends of all connections, also of closed ones.
+    clients: Vec<TcpStream>,
     requests: BTreeMap<ApiKey, Requests>,
     ended: bool,
 }
@@ -69,7 +73,11 @@ impl Proxy {
                         return;
                     }
                     let client = client.unwrap();
-                    shared.lock().connections += 1;
+                    {
+                        let mut state = shared.lock();
+                        state.connections += 1;
+                        state.clients.push(client.try_clone().unwrap());
+                    }
                     // Fails when the cluster has ended.
                     if let Ok(server) = TcpStream::connect(broker) {
                         forward(client, server, [address.port(), broker.port()], &shared);
@@ -90,6 +98,11 @@ impl Proxy {
         self.shared.lock().without_broker = without;
     }
 
+    /// Sets the throttle time in responses to produce requests. The proxy itself does not throttle.
+    pub(crate) fn set_throttle(&self, throttle_ms: u32) {
+        self.shared.lock().throttle_ms = throttle_ms;
+    }
+
     /// Withholds the responses to these requests, and the later responses of their connections.
     pub(crate) fn withhold(&self, key: ApiKey) {
         self.shared.lock().withheld.insert(key, 0);
@@ -105,6 +118,14 @@ impl Proxy {
     pub(crate) fn release(&self, key: ApiKey) {
         self.shared.lock().withheld.remove(&key);
         self.shared.changed.notify_all();
+    }
+
+    /// Closes all connections, as a broker closes idle ones. Further ones are accepted.
+    pub(crate) fn close_connections(&self) {
+        for client in self.shared.lock().clients.drain(..) {
+            // Fails if the connection is closed already.
+            let _ = client.shutdown(Shutdown::Both);
+        }
     }
 
     /// The number of accepted connections.
@@ -228,7 +249,13 @@ fn forward_responses(
                     response = with_brokers(&response, (!without).then_some(own));
                 }
                 // An error of a produce request can name the leader's address (KIP-951).
-                FIND_COORDINATOR | PRODUCE => response = with_port(&response, broker, own),
+                FIND_COORDINATOR | PRODUCE => {
+                    response = with_port(&response, broker, own);
+                    let throttle_ms = shared.lock().throttle_ms;
+                    if key == PRODUCE && throttle_ms > 0 {
+                        set_throttle_time(&mut response, throttle_ms);
+                    }
+                }
                 _ => {}
             }
             shared.count_response(key);
@@ -273,6 +300,13 @@ fn with_brokers(response: &[u8], port: Option<u16>) -> Vec<u8> {
     }
     bytes.extend(&response[end..]);
     bytes
+}
+
+/// Sets the throttle time of a produce response, whose end it is, before an empty list of tags.
+fn set_throttle_time(response: &mut [u8], throttle_ms: u32) {
+    let at = response.len() - 5;
+    assert_eq!(response[at..], [0; 5], "throttle time, tags");
+    response[at..at + 4].copy_from_slice(&throttle_ms.to_be_bytes());
 }
 
 /// Replaces the first port `from` in a response by `to`.

@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
-use walrelay_kafka_sink::KafkaSinkFactory;
 use walrelay_kafka_sink::dlq::DlqWatcher;
+use walrelay_kafka_sink::{KafkaSinkFactory, exit_at_once};
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
@@ -380,7 +380,7 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
             signals.next().await;
             warn!("second signal: stopping at once, without draining");
             // Records in flight are not confirmed, so the next start sends them again.
-            std::process::exit(i32::from(Exit::Temporary.code()));
+            exit_at_once(Exit::Temporary.code());
         });
         info!("asked to stop");
     })

@@ -12,7 +12,9 @@ use rdkafka::admin::NewTopic;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{Deliveries, DeliveryError, Disposition, Obstacle, Poison};
 
+use super::topic_name::collides;
 use super::{Client, client, new_topic, options};
+use crate::client_log::LogThrottle;
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
 use crate::producer::outcome::delivery_error;
@@ -203,6 +205,7 @@ impl Requests {
 
 fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deliveries) {
     let mut pause = FIRST_PAUSE;
+    let throttle = LogThrottle::default();
     while let Some(names) = requests.next(IDLE) {
         if names.is_empty() {
             admin.idle();
@@ -236,11 +239,14 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
         match retry {
             None => pause = FIRST_PAUSE,
             Some((topic, reason)) => {
-                tracing::warn!(
-                    %topic,
-                    retry_in = ?pause,
-                    "the topic could not be created: {reason}"
-                );
+                if let Some(held_back) = throttle.pass(&reason) {
+                    tracing::warn!(
+                        %topic,
+                        retry_in = ?pause,
+                        held_back = held_back.shown(),
+                        "the topic could not be created: {reason}"
+                    );
+                }
                 if !requests.pause(pause) {
                     return;
                 }
@@ -317,6 +323,14 @@ impl Connection {
                 Ok(name) => (name, Ok(())),
                 Err((name, code)) => (name, Err(code)),
             }));
+            // Finds the topic that the name collides with, which may be new.
+            if outcomes
+                .values()
+                .any(|r| *r == Err(RDKafkaErrorCode::InvalidTopic))
+                && let Ok(now) = list(&self.client)
+            {
+                *existing = now;
+            }
         }
         Ok(names
             .iter()
@@ -334,7 +348,7 @@ impl Connection {
                             "created a topic"
                         );
                     }
-                    interpret(name, *outcome)
+                    interpret(name, *outcome, existing)
                 }
             })
             .collect())
@@ -366,8 +380,12 @@ fn list(client: &Client) -> Result<HashSet<String>, String> {
         .collect())
 }
 
-/// Interprets the broker's response for a topic.
-fn interpret(name: &str, outcome: Result<(), RDKafkaErrorCode>) -> Attempt {
+/// Interprets the broker's response for a topic. `existing`: the names of topics.
+fn interpret(
+    name: &str,
+    outcome: Result<(), RDKafkaErrorCode>,
+    existing: &HashSet<String>,
+) -> Attempt {
     use RDKafkaErrorCode as Code;
     let code = match outcome {
         Ok(()) | Err(Code::TopicAlreadyExists) => return Ok(TopicStatus::Exists),
@@ -387,7 +405,23 @@ fn interpret(name: &str, outcome: Result<(), RDKafkaErrorCode>) -> Attempt {
         Code::UnsupportedFeature | Code::UnsupportedVersion => {
             "this broker cannot create topics by request; turn the creation of topics off"
         }
-        Code::InvalidTopic => return Ok(TopicStatus::Denied(delivery_error(name, code))),
+        Code::InvalidTopic => {
+            let mut error = delivery_error(name, code);
+            // rdkafka does not return the broker's message.
+            if let Some(other) = existing.iter().find(|other| collides(name, other)) {
+                error.reason = format!(
+                    "{code}; the name collides with that of topic {other:?}, which differs only in . \
+                     and _: Kafka allows one of the two; route the event to another name"
+                );
+            }
+            return Ok(TopicStatus::Denied(error));
+        }
+        Code::ThrottlingQuotaExceeded => {
+            return Err(format!(
+                "{code}; a quota limits how many topics this principal or client.id may create in a \
+                 time: raise its controller_mutation_rate, or create the topics beforehand"
+            ));
+        }
         // Includes a replication factor that is too large: brokers may be down.
         code => return Err(code.to_string()),
     };

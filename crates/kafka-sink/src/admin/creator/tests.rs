@@ -1,6 +1,11 @@
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
+
+use tracing::field::Field;
+use tracing::span::{self, Attributes, Id};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
 use crate::KafkaOptions;
@@ -32,6 +37,33 @@ impl CreateTopics for Stuck {
         assert_eq!(stop.unless_stopped(never), None);
         vec![Err("closed".to_owned()); names.len()]
     }
+}
+
+/// The messages of all warnings.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+            if field.name() == "message" {
+                lock(&self.0).push(format!("{value:?}"));
+            }
+        });
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
 }
 
 fn start(answers: &[Attempt]) -> (TopicCreator, Arc<Reports>, Arc<AtomicU64>) {
@@ -100,7 +132,7 @@ fn dropping_the_creator_ends_an_unanswered_call() {
 #[test]
 fn the_brokers_responses_are_interpreted() {
     use RDKafkaErrorCode as Code;
-    let interpret = |outcome| interpret("t", outcome);
+    let interpret = |outcome| interpret("t", outcome, &HashSet::new());
     let disposition = |attempt| match attempt {
         Ok(TopicStatus::Denied(error)) => error.disposition,
         other => panic!("{other:?}"),
@@ -129,6 +161,71 @@ fn the_brokers_responses_are_interpreted() {
     ] {
         assert!(interpret(Err(passing)).is_err());
     }
+}
+
+#[test]
+fn a_name_that_collides_with_another_topics_is_named() {
+    let reason = |existing: &[&str]| {
+        let existing = existing.iter().map(ToString::to_string).collect();
+        match interpret("my.topic", Err(RDKafkaErrorCode::InvalidTopic), &existing) {
+            Ok(TopicStatus::Denied(error)) => {
+                assert_eq!(error.poison, Some(Poison::Unroutable));
+                error.reason
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let found = reason(&["other", "my_topic"]);
+    assert!(
+        found.contains("collides with that of topic \"my_topic\""),
+        "{found}"
+    );
+    // The principal may not see the other topic.
+    let unknown = reason(&["other"]);
+    assert!(
+        unknown.contains("differs from it only in . and _"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn a_quota_for_the_creation_of_topics_is_named() {
+    let quota = Err(RDKafkaErrorCode::ThrottlingQuotaExceeded);
+    let reason = interpret("t", quota, &HashSet::new()).expect_err("it is tried again");
+    assert!(reason.contains("controller_mutation_rate"), "{reason}");
+}
+
+/// The creation of many topics fails often, each time for the same reason.
+#[test]
+fn the_same_reason_is_logged_once() {
+    let log = Log::default();
+    let quota = Err("a quota".to_owned());
+    let answers = [
+        quota.clone(),
+        quota.clone(),
+        quota,
+        Err("another".to_owned()),
+    ];
+    tracing::subscriber::with_default(log.clone(), || {
+        let mut scripted = Scripted {
+            answers: answers.into_iter().collect(),
+            calls: Arc::default(),
+        };
+        let requests = Requests::default();
+        let state = || lock(&requests.state);
+        state().topics.insert(Arc::from("t"), TopicStatus::Pending);
+        let reports = Reports::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                reports.wait(|state| state.capacity >= 1);
+                requests.stop();
+            });
+            run(&mut scripted, &requests, &reports);
+        });
+    });
+    let logged = lock(&log.0).clone();
+    let expected = ["a quota", "another"].map(|r| format!("the topic could not be created: {r}"));
+    assert_eq!(logged, expected);
 }
 
 /// No process listens on port 1.

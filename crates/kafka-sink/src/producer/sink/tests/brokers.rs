@@ -1,6 +1,10 @@
-//! A cluster that reports no brokers, as for a moment while its last broker stops.
+//! Brokers that close idle connections, that stop, and a cluster that reports no brokers, as for a
+//! moment while its last broker stops.
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::producer::reachability;
 
 /// The most rounds without brokers. The defect depends on a race of two of librdkafka's threads, so
 /// one round may not show it. After it has happened, librdkafka never looks for brokers again.
@@ -34,4 +38,72 @@ fn a_cluster_that_has_no_brokers_for_a_moment_is_found_again() {
     let records = read(&cluster, &["t"], sent as usize);
     let seqs: Vec<u64> = records.iter().map(seq_in).collect();
     assert_eq!(seqs, (0..sent).collect::<Vec<_>>());
+}
+
+/// An idle connection that the only broker closes is no outage: with the metric at 1 somebody would
+/// be paged.
+#[test]
+fn an_idle_connection_that_the_broker_closes_is_no_outage() {
+    let cluster = cluster(&[("t", 1)]);
+    let proxy = Proxy::start(&cluster);
+    let (mut sink, reports) = sink_through(&cluster, &proxy);
+    send_first(&mut sink, &reports);
+    for _ in 0..2 {
+        let before = proxy.connections();
+        proxy.close_connections();
+        let closed = Instant::now();
+        while closed.elapsed() < reachability::LIMIT + Duration::from_millis(500) {
+            assert!(!sink.shared.stats.all_down.load(Relaxed));
+            thread::sleep(Duration::from_millis(5));
+        }
+        eventually("connected again", || proxy.connections() > before);
+    }
+    close_delivered(sink, &reports, 1);
+}
+
+/// A broker that stops while nothing is sent is an outage, and its return ends the outage.
+#[test]
+fn an_idle_broker_that_stops_is_down_until_it_returns() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = sink(&cluster);
+    send_first(&mut sink, &reports);
+    let all_down = || sink.shared.stats.all_down.load(Relaxed);
+    cluster.broker_down(1).expect("a broker");
+    let stopped = Instant::now();
+    eventually("down", all_down);
+    let noticed = stopped.elapsed();
+    assert!(
+        noticed < reachability::LIMIT + Duration::from_secs(3),
+        "{noticed:?}"
+    );
+    cluster.broker_up(1).expect("a broker");
+    let started = Instant::now();
+    eventually("up", || !all_down());
+    let noticed = started.elapsed();
+    assert!(noticed < Duration::from_secs(5), "{noticed:?}");
+    close_delivered(sink, &reports, 1);
+}
+
+/// A broker that throttles a client does not read its connection for a time, so it does not respond
+/// to a request for metadata either.
+#[test]
+fn a_broker_that_throttles_is_named_as_what_records_wait_for() {
+    let cluster = cluster(&[("t", 1)]);
+    let proxy = Proxy::start(&cluster);
+    let config = config_of(&cluster, &[("bootstrap.servers", &proxy.servers())]);
+    let factory = KafkaSinkFactory::new(config).with_stats(Arc::default());
+    let (mut sink, reports) = reporting(|reports| factory.of_one_producer().create(reports));
+    proxy.set_throttle(40_000);
+    send_first(&mut sink, &reports);
+    proxy.withhold(PRODUCE);
+    send_seq(&mut sink, &reports, "t", b"k", 1);
+    let mut named = String::new();
+    eventually("an obstacle", || {
+        named = sink.waiting_for().map_or_else(String::new, |o| o.what);
+        named.contains("throttles this client for 40s")
+    });
+    assert!(named.contains("producer_byte_rate"), "{named}");
+    assert!(!named.contains("no broker answers"), "{named}");
+    proxy.release(PRODUCE);
+    close_delivered(sink, &reports, 2);
 }

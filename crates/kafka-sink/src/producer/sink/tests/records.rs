@@ -177,3 +177,68 @@ fn the_embedded_broker_stores_and_returns_records() {
     // A broker that cannot be reached is an error.
     assert!(Tail::open("127.0.0.1:1", &["demo"], Duration::from_millis(200)).is_err());
 }
+
+/// A topic may take less than `batch.size`. Its first refusal of a batch is the last one.
+#[test]
+fn batches_are_smaller_after_a_refusal_for_their_size() {
+    const RECORDS: u64 = 50;
+    let cluster = cluster(&[("t", 1)]);
+    let proxy = Proxy::start(&cluster);
+    let config = config_of(&cluster, &[("bootstrap.servers", &proxy.servers())]);
+    let mut factory = KafkaSinkFactory::new(config).of_one_producer();
+    let mut send_all = || {
+        let (mut sink, reports) = reporting(|reports| factory.create(reports));
+        // All records are queued when the first request is made.
+        proxy.withhold(INIT_PRODUCER_ID);
+        for seq in 0..RECORDS {
+            send(
+                &mut sink,
+                &reports,
+                &record("t", b"k", &[b'x'; 10_000]),
+                seq,
+            );
+        }
+        let before = proxy.requests(PRODUCE);
+        proxy.release(INIT_PRODUCER_ID);
+        reports.wait_for(RECORDS);
+        close_complete(sink, &reports, RECORDS);
+        (proxy.requests(PRODUCE) - before, reports.failures())
+    };
+    let too_large = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[too_large]);
+    let (requests, failures) = send_all();
+    assert_eq!((requests, failures.len() as u64), (1, RECORDS));
+    for failure in failures {
+        assert_eq!((failure.disposition, failure.poison), (Retryable, None));
+        let expected = "batch.size = 100000 instead of 1000000";
+        assert!(failure.reason.contains(expected), "{failure}");
+    }
+    let (requests, failures) = send_all();
+    assert_eq!(failures, []);
+    // Nine records fit into a batch.
+    assert_eq!(requests, 6);
+}
+
+/// With batches as small as they may become, the records of a refused one are sent one by one.
+#[test]
+fn a_small_batch_that_is_refused_for_its_size_has_a_record_at_fault() {
+    let cluster = cluster(&[("t", 1)]);
+    let proxy = Proxy::start(&cluster);
+    let more = [
+        ("bootstrap.servers", &*proxy.servers()),
+        ("batch.size", "16384"),
+    ];
+    let (mut sink, reports) = sink_of(&cluster, &more);
+    let too_large = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[too_large]);
+    proxy.withhold(INIT_PRODUCER_ID);
+    for seq in 0..2 {
+        send_seq(&mut sink, &reports, "t", b"k", seq);
+    }
+    proxy.release(INIT_PRODUCER_ID);
+    reports.wait_for(2);
+    close_complete(sink, &reports, 2);
+    for failure in reports.failures() {
+        assert_eq!(failure.disposition, Fatal, "{failure}");
+    }
+}

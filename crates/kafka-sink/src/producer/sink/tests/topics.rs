@@ -111,20 +111,29 @@ fn a_probe_distinguishes_a_cluster_and_a_closed_port() {
 }
 
 #[test]
-fn a_missing_certificate_is_a_configuration_error() {
+fn a_missing_certificate_is_a_configuration_error_that_names_the_file() {
     let cluster = cluster(&[]);
-    let tls = [
-        ("security.protocol", "ssl"),
-        ("ssl.ca.location", "/nonexistent/ca.pem"),
-    ];
-    let reports: Arc<dyn Deliveries> = Arc::new(Reports::default());
-    let error = KafkaSinkFactory::new(config_of(&cluster, &tls))
-        .of_one_producer()
-        .create(reports)
-        .expect_err("no such file");
-    assert!(matches!(error, KafkaError::Create { .. }), "{error:?}");
-    assert_eq!(
-        KafkaSinkFactory::disposition(&error),
-        Disposition::Configuration
-    );
+    let missing = "/nonexistent/file.pem";
+    for property in [
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.keystore.location",
+        "ssl.crl.location",
+    ] {
+        let tls = [("security.protocol", "ssl"), (property, missing)];
+        let reports: Arc<dyn Deliveries> = Arc::new(Reports::default());
+        let error = KafkaSinkFactory::new(config_of(&cluster, &tls))
+            .of_one_producer()
+            .create(reports)
+            .expect_err("no such file");
+        assert!(matches!(error, KafkaError::Create { .. }), "{error:?}");
+        for part in [property, missing, "No such file"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        assert_eq!(
+            KafkaSinkFactory::disposition(&error),
+            Disposition::Configuration
+        );
+    }
 }
