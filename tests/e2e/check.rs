@@ -29,7 +29,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// A sink that prints and confirms, for checks of the database alone.
-const WITHOUT_KAFKA: [&str; 4] = [
+pub(crate) const WITHOUT_KAFKA: [&str; 4] = [
     "--set",
     "sink.kind=stdout",
     "--set",

@@ -89,6 +89,37 @@ fn the_script_of_a_dry_run_makes_the_role_of_the_url() {
     assert_has(&named, &["CREATE ROLE \"other\""]);
 }
 
+/// The script of a dry run makes the table with the configured names of columns: `check` accepts it,
+/// and so does `init` without `--dry-run`.
+#[test]
+fn the_script_of_a_dry_run_has_the_configured_columns() {
+    let rig = Rig::without_broker(15);
+    let names = [
+        "router.debezium.\"table.field.event.id\"=event_id",
+        "router.debezium.\"table.field.event.key\"=order",
+        "router.debezium.\"table.field.event.payload\"=data",
+        "router.debezium.\"table.field.event.timestamp\"=at",
+        "router.debezium.\"route.by.field\"=Kind of order",
+        "router.debezium.\"table.fields.additional.placement\"=tenant:header,part:partition",
+    ];
+    let set: Vec<&str> = names.iter().flat_map(|name| ["--set", name]).collect();
+    let config = rig.config();
+    let script = stdout_with("init", &config, &[&["--dry-run"][..], &set].concat());
+    let db = rig.db();
+    psql(&db, &script);
+    let again = stdout_with("init", &config, &set);
+    assert_eq!(again, "everything is there already\n");
+    let checked = || Checked::of(&config, &[&crate::check::WITHOUT_KAFKA[..], &set].concat());
+    checked().passes("postgres/table", &[]);
+    checked().passes("postgres/route", &[]);
+    checked().ends(0);
+    db.batch("DROP TABLE outbox");
+    db.batch("DROP PUBLICATION walrelay; SELECT pg_drop_replication_slot('walrelay')");
+    let made = stdout_with("init", &config, &set);
+    assert_has(&made, &["created table public.outbox"]);
+    checked().ends(0);
+}
+
 /// `check` reports beforehand what would stop `run`.
 #[test]
 fn check_knows_who_may_create_the_publication() {

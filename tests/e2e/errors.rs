@@ -1,6 +1,9 @@
 //! Each error has its own id, exit code and remedy, tested with the binary.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Output;
+use std::thread;
 
 use walrelay_lab::servers::Signal;
 use walrelay_testkit::{Db, servers};
@@ -98,6 +101,28 @@ fn of_the_database() {
     db.batch("ALTER TABLE outbox RENAME TO events");
     refused("table-missing", &["public.outbox"]);
     assert!(rig.slot().read().is_none(), "a refusal left a slot behind");
+}
+
+/// PgBouncer refuses a startup parameter that it does not know, such as `replication`.
+#[test]
+fn of_a_pooler() {
+    let rig = rig();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.expect("a connection");
+            let mut startup = [0; 4096];
+            let _ = socket.read(&mut startup);
+            let fields = b"SFATAL\0C08P01\0Munsupported startup parameter: replication\0\0";
+            let length = u32::try_from(fields.len() + 4).expect("a length");
+            let answer = [b"E", &length.to_be_bytes()[..], fields].concat();
+            let _ = socket.write_all(&answer);
+        }
+    });
+    let url = format!("postgres://u@{address}/d?sslmode=disable");
+    let words = ["PgBouncer", "cannot carry a replication connection"];
+    refused(&rig, &url, "", ("pooler", 78), &words);
 }
 
 /// A column that is renamed while the relay runs stops it with the same error.

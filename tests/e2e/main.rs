@@ -30,7 +30,8 @@
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; least privileges; no secret in any output.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
-//! - [`prune`]: confirmed rows are deleted, no others.
+//! - [`prune`]: confirmed rows are deleted, no others. [`carried`]: rows that the slot does not carry
+//!   are neither marked nor deleted.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
 //! - [`page`]: the status page in a browser.
@@ -56,6 +57,7 @@ macro_rules! tests {
 
 mod alerts;
 mod bench;
+mod carried;
 mod check;
 mod children;
 mod cloud_events;

@@ -173,6 +173,45 @@ fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
     accepting(&rig, &config, "there is no gap in the log").ends_well();
 }
 
+/// A stop while Postgres waits for open transactions before it creates the slot undoes what the
+/// first start has made. The next start is a first start again, whether the transaction is still
+/// open or not.
+#[test]
+fn of_an_interrupted_first_start_is_made_by_the_next() {
+    for ended_first in [true, false] {
+        let rig = Rig::with_outbox(15);
+        let config = rig.config();
+        let writer = rig.db();
+        writer.batch("BEGIN; SELECT pg_current_xact_id()");
+        let relay = rig.start(&config);
+        relay.says("Postgres waits for open transactions");
+        let db = rig.db();
+        let waiting = "SELECT count(*) FROM pg_replication_slots WHERE active";
+        eventually(PATIENCE, || db.value::<i64>(waiting) == 1);
+        let (code, log) = relay.terminate();
+        assert_eq!(code, Some(0), "{log}");
+        if ended_first {
+            writer.batch("COMMIT");
+        }
+        let left = "SELECT (SELECT count(*) FROM pg_replication_slots) \
+                    + (SELECT count(*) FROM pg_publication)";
+        eventually(PATIENCE, || db.value::<i64>(left) == 0);
+        let next = rig.start(&config);
+        next.says("Postgres waits for open transactions");
+        if !ended_first {
+            writer.batch("COMMIT");
+        }
+        next.streaming();
+        insert(&db, 1);
+        rig.caught_up();
+        assert_lacks(&next.ends_well(), &["slot-missing", "walrelay init"]);
+        assert_eq!(delivered(&rig), numbers(&[1]));
+        // The slot existed: it is not made anew.
+        drop_slot(&db);
+        ends(&mut rig.start(&config), 78, "slot-missing");
+    }
+}
+
 /// Two relays start at the same moment on an empty database. One creates publication and slot, the
 /// other waits. Neither takes the other's unfinished set-up for a slot that was dropped.
 #[test]

@@ -47,6 +47,7 @@ fn log_change(change: Change) {
     match change {
         Change::Created(part) => info!(partition = %part, "created a partition"),
         Change::Dropped(part) => info!(partition = %part, "dropped a confirmed partition"),
+        Change::Kept(_) => {}
     }
 }
 

@@ -3,8 +3,8 @@ use std::fs;
 use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{Db, eventually, servers};
 
-use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy};
-use crate::rig::{NOWHERE, PATIENCE, Rig, create_slot};
+use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
+use crate::rig::{NOWHERE, PATIENCE, Rig, assert_has, create_slot, output_with, said};
 
 /// The role: its name, whether it may replicate, what it may see.
 #[test]
@@ -37,6 +37,38 @@ fn of_the_role() {
     );
     run_remedy(&case.db, checked.warns(item, &words));
     check().passes(item, &[]);
+}
+
+/// A generated column that the route reads is named, with the remedy of the server's version.
+#[test]
+fn of_generated_columns() {
+    let item = "postgres/table";
+    for (major, kind, words) in [
+        (15, "STORED", "Postgres 15 publishes no generated column"),
+        (18, "STORED", "publication walrelay does not carry it"),
+        (18, "VIRTUAL", "Postgres publishes no virtual column"),
+    ] {
+        let case = Case::of(Rig::without_broker(major));
+        let generated = format!(
+            "ALTER TABLE outbox DROP COLUMN payload; \
+             ALTER TABLE outbox ADD COLUMN body jsonb; \
+             ALTER TABLE outbox ADD COLUMN payload jsonb GENERATED ALWAYS AS (body) {kind}"
+        );
+        statements(&case.db, &generated);
+        let words = ["[column-generated]", "column payload", kind, words];
+        let checked = case.check();
+        let found = checked.fails(item, &words);
+        checked.passes("postgres/publication-columns", &[]);
+        assert!(checked.all("postgres/route").is_empty(), "told twice");
+        checked.ends(78);
+        let run = output_with("run", &case.config, &[]);
+        assert_eq!(run.status.code(), Some(78), "{run:?}");
+        assert_has(&said(&run), &words);
+        if kind == "STORED" {
+            run_remedy(&case.db, found);
+            case.check().nothing_fails("postgres");
+        }
+    }
 }
 
 /// Tables and routes.

@@ -1,7 +1,9 @@
-use walrelay_testkit::{eventually, servers};
+use std::thread;
 
-use super::{Case, Checked, WITHOUT_KAFKA, run_remedy, statements};
-use crate::rig::{NOWHERE, PATIENCE, Rig, SLOT};
+use walrelay_testkit::{Db, Standby, eventually, servers};
+
+use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
+use crate::rig::{NOWHERE, PATIENCE, Rig, SLOT, assert_has, output_with, said};
 
 const ADVANCE: &str = "SELECT pg_replication_slot_advance('walrelay', pg_current_wal_flush_lsn())";
 
@@ -70,6 +72,53 @@ fn of_the_rolling_bookmark() {
     let checked = Checked::until(|| advance(SLOT), item, "warn");
     checked.warns(item, &["bookmark advance rolling", "16.0 MiB"]);
     Checked::until(|| advance(rolling), item, "pass");
+}
+
+/// The slot of a standby is lost when the primary removes catalog rows that the slot needs. The
+/// remedy names the setting that prevents that, and a new slot says what its creation waits for.
+#[test]
+fn of_a_slot_of_a_standby() {
+    let rig = Rig::without_broker(18).outbox();
+    let standby = Standby::of(&rig.postgres, &[("hot_standby_feedback", "off")]);
+    let db = rig.db();
+    db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");
+    standby.wait_replayed(db.flush_lsn());
+    let config = rig.config_with(&standby.server.url(), "");
+    let snapshot = || statements(&db, "SELECT pg_log_standby_snapshot()");
+
+    let making = thread::spawn({
+        let config = config.clone();
+        move || output_with("slots", &config, &["create"])
+    });
+    eventually(PATIENCE, || {
+        snapshot();
+        making.is_finished()
+    });
+    let made = making.join().expect("an output");
+    let parts = ["creating slot walrelay", "pg_log_standby_snapshot()"];
+    assert_has(&said(&made), &parts);
+    assert!(made.status.success(), "{made:?}");
+
+    let remove =
+        "CREATE TABLE made (id int); DROP TABLE made; VACUUM pg_catalog.pg_class; CHECKPOINT";
+    let on_standby = Db::connect(&standby.server.url());
+    eventually(PATIENCE, || {
+        statements(&db, remove);
+        let reason = "SELECT invalidation_reason FROM pg_replication_slots";
+        on_standby.text(reason).as_deref() == Some("rows_removed")
+    });
+    let words = ["[slot-lost]", "rows_removed", "hot_standby_feedback = on"];
+    checked(&config, &WITHOUT_KAFKA, "").fails("postgres/slot", &words);
+
+    let confirming = ["--accept-gap", "--set", "sink.kind=stdout"];
+    let confirming = [&confirming[..], &["--set", "sink.stdout.confirm=true"]].concat();
+    let relay = rig.start_with(&config, &confirming);
+    relay.says("SELECT pg_log_standby_snapshot() on the primary");
+    eventually(PATIENCE, || {
+        snapshot();
+        relay.streams() == 1
+    });
+    relay.ends_well();
 }
 
 /// A server that has removed WAL of the slot reports that; before the first run there is no

@@ -154,6 +154,12 @@ pub trait Source: Send {
         resume: Option<&Resume>,
     ) -> impl Future<Output = Result<Opened<Self::Stream>, Self::Error>>;
 
+    /// Undoes what an [`open`](Self::open) has begun to set up: its future was dropped because of a
+    /// stop, or it failed. Takes a few seconds at most.
+    fn undo_open(&mut self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+
     /// Starts to note durably, in the state file beside the slot, that everything up to `position`
     /// is acknowledged. Returns the position that is noted durably by now: `position` or an earlier
     /// one. Only this position may be reported as flushed, so that the slot is never beyond the

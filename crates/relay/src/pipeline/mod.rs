@@ -434,6 +434,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
 
     /// The outcome of a stop while there is no connection to drain over.
     async fn stopped_without_connection(&mut self) -> Outcome {
+        self.source.undo_open().await;
         let had_sink = self.sessions.current.is_some();
         self.sessions.discard().await;
         let records = self.sessions.unconfirmed.count();

@@ -18,7 +18,7 @@ use super::Env;
 use crate::cli::{Exit, Failure};
 use crate::config::{self, Config, SnapshotMode};
 use crate::failures;
-use crate::postgres::{Marking, Selection, Wanted};
+use crate::postgres::{Carrier, Marking, NotCarried, Selection, Wanted};
 use crate::registry::Registry;
 use crate::telemetry::RegistryStats;
 
@@ -177,14 +177,26 @@ pub(super) fn selection(config: &Config) -> Selection {
 pub(super) fn marking(config: &Config) -> Marking {
     let source = &config.source;
     Marking {
-        slot: source.slot.clone(),
+        carrier: Carrier::new(vec![source.slot.clone()], source.publication.clone()),
         tables: source.tables.clone(),
         selection: Selection {
             unsent: true,
             ..selection(config)
         },
         set: source.mark_sent.clone().unwrap_or_default(),
+        messages: source.messages.clone(),
     }
+}
+
+/// The failure of a command that would mark or delete rows which the slot does not carry.
+pub(super) fn not_carried(why: NotCarried) -> Failure {
+    let what = "which rows were sent cannot be known: nothing is marked or deleted";
+    Failure::new("not-carried", Exit::Config, what)
+        .caused_by(why)
+        .remedy(
+            "see what walrelay check says of the slot and the publication. Rows of a time in which the publication \
+             did not publish them are sent by walrelay resend",
+        )
 }
 
 /// The settings of a pipeline.

@@ -1,14 +1,16 @@
 //! `walrelay init`: creates outbox table, publication, slot and role, or prints the SQL that does.
 
+use walrelay_event_router::Template;
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::connect::{block_on, conn_info, wanted};
 use super::{CommandResult, Env, load, print_text};
 use crate::cli::InitArgs;
-use crate::config::Router;
+use crate::config::{Config, Router};
 use crate::failures;
 use crate::postgres::{
-    Action, Moment, PostgresError, SetupError, Wanted, inspect, lock_setup, plan, script,
+    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup, plan,
+    script,
 };
 
 /// The comment above the function `outbox.emit` in scripts.
@@ -22,27 +24,48 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
         create: true,
         ..wanted(&config)
     };
-    // `init` creates outbox tables of Debezium's shape only; a table for templates must exist.
-    let create_tables = matches!(config.router, Router::Debezium(_));
+    let table = outbox_table(&config, &wanted);
     let info = conn_info(&config.source, env)?;
     if args.dry_run {
         // Without `--role`, the relay connects as the user of its URL.
         let role = args.role.as_deref().unwrap_or(&info.user);
-        return Ok(print_text(&whole_script(&wanted, role, create_tables))?);
+        return Ok(print_text(&whole_script(&wanted, role, table.as_ref()))?);
     }
     let done = block_on(async {
         let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
-        create(&mut session, &wanted, args.role.as_deref(), create_tables).await
+        create(&mut session, &wanted, args.role.as_deref(), table.as_ref()).await
     })?;
     Ok(print_text(&done.map_err(failures::postgres)?)?)
 }
 
-/// The SQL that prepares a database, in the order in which it must run.
-fn whole_script(wanted: &Wanted, role: &str, create_tables: bool) -> String {
-    let tables: Vec<String> = wanted.tables.iter().map(script::create_table).collect();
-    let tables = (create_tables && !tables.is_empty()).then(|| {
+/// The outbox tables to create. `None`: the route consists of templates, which do not say what the
+/// columns are for; a table for them must exist.
+fn outbox_table(config: &Config, wanted: &Wanted) -> Option<OutboxTable> {
+    let Router::Debezium(debezium) = &config.router else {
+        return None;
+    };
+    let times = config.cloud_events.iter().flat_map(|of| &of.time);
+    let times: Vec<String> = times
+        .flat_map(Template::columns)
+        .map(str::to_owned)
+        .collect();
+    let snapshot = wanted.snapshot.as_ref();
+    let unsent = snapshot.is_some_and(|rows| rows.unsent && rows.filter.is_none());
+    Some(OutboxTable::new(
+        &debezium.options,
+        &wanted.columns,
+        &times,
+        unsent,
+    ))
+}
+
+/// The SQL that prepares a database, in the order in which it must run. `table`: the outbox tables
+/// to create.
+fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> String {
+    let tables = table.filter(|_| !wanted.tables.is_empty()).map(|table| {
+        let tables = wanted.tables.iter().map(|name| table.create(name));
         let why = "The outbox: services insert here, in the transaction of their data.";
-        (why, tables.join("\n"))
+        (why, tables.collect::<Vec<_>>().join("\n"))
     });
     let emit = wanted.messages.as_deref();
     let emit = emit.map(|prefix| (EMIT, script::create_emit(prefix)));
@@ -85,7 +108,7 @@ async fn create(
     session: &mut Session,
     wanted: &Wanted,
     role: Option<&str>,
-    create_tables: bool,
+    new_table: Option<&OutboxTable>,
 ) -> Result<String, PostgresError> {
     let mut lines = Vec::new();
     lock_setup(session, &wanted.slot).await?;
@@ -93,12 +116,14 @@ async fn create(
     // Before anything is created, fail for every other reason than a missing table.
     match plan(wanted, &facts, Moment::Init) {
         Ok(_) => {}
-        Err(SetupError::TableMissing(_)) if create_tables => {}
+        Err(SetupError::TableMissing(_)) if new_table.is_some() => {}
         Err(error) => return Err(error.into()),
     }
     for (table, found) in &facts.tables {
-        if found.is_none() {
-            session.query(&script::create_table(table)).await?;
+        if found.is_none()
+            && let Some(new_table) = new_table
+        {
+            session.query(&new_table.create(table)).await?;
             lines.push(format!("created table {table}"));
         }
     }
@@ -132,7 +157,7 @@ async fn create(
                 lines.push(format!("created slot {}", wanted.slot));
             }
             // Only `run` plans these.
-            Action::RecreateSlot | Action::Snapshot => {
+            Action::DropSlot | Action::Snapshot => {
                 unreachable!("init drops nothing and reads no rows")
             }
         }
@@ -170,13 +195,94 @@ mod tests {
         super::wanted(&test_config())
     }
 
+    /// The script for these overrides of the configuration.
+    fn script_with(set: &[&str]) -> String {
+        let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
+                    [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
+        let set: Vec<String> = set.iter().copied().map(str::to_owned).collect();
+        let config = Config::parse(text, "walrelay.toml", &set, &|_| None).unwrap();
+        let wanted = super::wanted(&config);
+        whole_script(&wanted, "walrelay", outbox_table(&config, &wanted).as_ref())
+    }
+
+    fn default_table() -> OutboxTable {
+        outbox_table(&test_config(), &wanted()).expect("a table")
+    }
+
+    #[test]
+    fn the_table_has_the_configured_columns() {
+        let debezium = |key: &str, value: &str| format!("router.debezium.\"{key}\"={value}");
+        let all = [
+            debezium("table.field.event.id", "event_id"),
+            debezium("table.field.event.key", "Customer \"No\""),
+            debezium("table.field.event.type", "kind"),
+            debezium("table.field.event.payload", "data"),
+            debezium("table.field.event.timestamp", "at"),
+            debezium("table.field.event.schema.version", "version"),
+            debezium("topic.prefix", "shop"),
+            debezium("route.by.field", "order"),
+            debezium(
+                "table.fields.additional.placement",
+                "tenant:header,part:partition,kind:envelope",
+            ),
+        ];
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let script = script_with(&all);
+        let (table, _) = script.split_once(");").expect("a table");
+        let columns: Vec<&str> = table.lines().skip(2).map(str::trim).collect();
+        let begins = [
+            "\"event_id\"        uuid PRIMARY KEY",
+            "\"order\"           text NOT NULL,",
+            "\"Customer \"\"No\"\"\" text NOT NULL,",
+            "\"part\"            integer NOT NULL,",
+            "\"version\"         integer NOT NULL DEFAULT 1,",
+            "\"at\"              timestamptz NOT NULL DEFAULT now(),",
+            "\"kind\"            text NOT NULL,",
+            "\"tenant\"          text,",
+            "\"data\"            jsonb ",
+        ];
+        assert_eq!(columns.len(), begins.len(), "{table}");
+        for (column, begin) in columns.iter().zip(begins) {
+            assert!(column.starts_with(begin), "{column:?} not {begin:?}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_what_converters_snapshots_and_cloud_events_read() {
+        for (set, column) in [
+            (
+                "router.converters.\"value.converter\"=bytearray",
+                "payload       bytea ",
+            ),
+            ("source.snapshot=unsent", "\"dispatched_at\" timestamptz,"),
+            (
+                "router.cloudevents.time={at}",
+                "\"at\"          timestamptz",
+            ),
+            ("router.cloudevents.subject={who}", "\"who\"         text,"),
+        ] {
+            let cloud = [
+                "router.cloudevents.mode=binary",
+                "router.cloudevents.source=/shop",
+                "router.cloudevents.type={type}",
+            ];
+            let sets: Vec<&str> = if set.contains("cloud") {
+                cloud.into_iter().chain([set]).collect()
+            } else {
+                vec![set]
+            };
+            let script = script_with(&sets);
+            assert!(script.contains(column), "{set}: {script}");
+        }
+    }
+
     #[test]
     fn with_a_snapshot_the_script_grants_select_and_creates_no_slot() {
         let snapshot = Wanted {
             snapshot: Some(crate::postgres::Selection::default()),
             ..wanted()
         };
-        let script = whole_script(&snapshot, "relay", true);
+        let script = whole_script(&snapshot, "relay", Some(&default_table()));
         assert!(
             script.contains("GRANT SELECT ON \"public\".\"outbox\" TO \"relay\";"),
             "{script}"
@@ -188,10 +294,13 @@ mod tests {
     #[test]
     fn the_migration_is_what_a_dry_run_prints_by_default() {
         let migration = include_str!("../../../../migrations/0001_outbox.sql");
-        assert_eq!(whole_script(&wanted(), "walrelay", true), migration);
+        assert_eq!(
+            whole_script(&wanted(), "walrelay", Some(&default_table())),
+            migration
+        );
         let (outbox, rest) = migration.split_once("-- What the relay sees").unwrap();
         assert!(outbox.contains("CREATE TABLE"));
-        let without = whole_script(&wanted(), "walrelay", false);
+        let without = whole_script(&wanted(), "walrelay", None);
         assert_eq!(without, format!("-- What the relay sees{rest}"));
     }
 
@@ -202,10 +311,13 @@ mod tests {
             ..wanted()
         };
         let migration = include_str!("../../../../migrations/0002_emit.sql");
-        let whole = whole_script(&messages, "walrelay", true);
+        let whole = whole_script(&messages, "walrelay", Some(&default_table()));
         assert!(whole.contains(migration), "{whole}");
         let rest = whole.replace(&format!("{migration}\n"), "");
-        assert_eq!(rest, whole_script(&wanted(), "walrelay", true));
+        assert_eq!(
+            rest,
+            whole_script(&wanted(), "walrelay", Some(&default_table()))
+        );
         // Other prefixes are quoted.
         let sql = script::create_emit("it's");
         assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
@@ -223,7 +335,7 @@ mod tests {
             tables: Vec::new(),
             ..wanted()
         };
-        let script = whole_script(&messages, "walrelay", true);
+        let script = whole_script(&messages, "walrelay", Some(&default_table()));
         assert!(!script.contains("TABLE"), "{script}");
         assert!(
             script.contains("CREATE PUBLICATION \"walrelay\"\n        WITH ("),

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use super::confirm::ask_to_continue;
-use super::connect::block_on;
+use super::connect::{block_on, not_carried};
 use super::server::Server;
 use super::{CommandResult, Env, print_notice, print_text};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
-use crate::postgres::{Change, ConfirmedError, PruneError, Pruning};
+use crate::postgres::{Carrier, Change, ConfirmedError, PruneError, Pruning};
 
 /// `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
@@ -32,6 +32,10 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
                         "partition {part} is dropped, if its rows are confirmed"
                     )
                 }
+                Change::Kept(part) => writeln!(
+                    plan,
+                    "partition {part} stays: it was made before it was attached"
+                ),
             };
         }
         let _ = writeln!(
@@ -52,6 +56,7 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
             let _ = match change {
                 Change::Created(part) => writeln!(done, "created partition {part}"),
                 Change::Dropped(part) => writeln!(done, "dropped partition {part}"),
+                Change::Kept(_) => Ok(()),
             };
         });
         // Print the changes that were made, also if a later one failed.
@@ -81,7 +86,10 @@ pub(super) fn pruning(config: &Config, keep: Option<Duration>) -> Result<Pruning
     })?;
     let own = std::iter::once(config.source.slot.clone());
     Ok(Pruning {
-        slots: own.chain(prune.slots.iter().cloned()).collect(),
+        carrier: Carrier::new(
+            own.chain(prune.slots.iter().cloned()).collect(),
+            config.source.publication.clone(),
+        ),
         tables: config.source.tables.clone(),
         column: prune.column.clone(),
         keep,
@@ -117,6 +125,14 @@ fn failed(error: PruneError) -> Failure {
             let failure = Failure::new("prune-partition", Exit::Config, what).caused_by(error);
             failure.remedy("set partition in [prune] to the time that the partitions have, or leave it out")
         }
+        PruneError::Attached(_) => Failure::new("prune-attached", Exit::Config, what).remedy(
+            "see whether its rows were sent, send those that were not (walrelay resend), then drop it by hand. A \
+             partition is dropped by itself if one transaction makes and attaches it: CREATE TABLE … PARTITION OF",
+        ),
+        PruneError::Late { .. } => Failure::new("prune-late-rows", Exit::Data, what).remedy(
+            "insert them into the outbox table in one transaction that deletes them here; then prune again",
+        ),
+        PruneError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
         PruneError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
             Failure::new("prune-not-confirmed", Exit::Temporary, what).remedy(
                 "see that a relay runs for each of these slots: walrelay status. Nothing that is not confirmed is \

@@ -18,7 +18,9 @@ use crate::cli::{
     AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
     ListSlotsArgs, SlotsCommand,
 };
-use crate::postgres::{SlotRow, advance_slot as advance_sql, script, slots as read_slots};
+use crate::postgres::{
+    ON_STANDBY, SlotRow, advance_slot as advance_sql, script, slots as read_slots,
+};
 
 /// `walrelay slots`.
 pub(crate) fn slots(command: &SlotsCommand, env: Env<'_>) -> CommandResult {
@@ -58,6 +60,11 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     let sql = script::create_slot(name, server.config.source.failover);
     if args.change.dry_run {
         return print_line(&sql);
+    }
+    let in_recovery = "SELECT pg_catalog.pg_is_in_recovery()";
+    let rows = session.query(in_recovery).await.map_err(failure)?;
+    if rows.first().and_then(|row| row.get(0).map(|it| it == "t")) == Some(true) {
+        print_notice(&format!("creating slot {name}: {ON_STANDBY}"));
     }
     session.query(&sql).await.map_err(failure)?;
     session.close().await;

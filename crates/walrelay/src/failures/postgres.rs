@@ -127,7 +127,28 @@ fn is_tls(error: &walrelay_walsender::Error) -> bool {
     }
 }
 
+/// Whether a connection pooler refuses a startup parameter. A server knows all that are sent.
+fn is_pooler(error: &walrelay_walsender::Error) -> bool {
+    use walrelay_walsender::Error as E;
+    match error {
+        E::Server(error) => {
+            error.sqlstate == "08P01" && error.message.contains("unsupported startup parameter")
+        }
+        E::NoServer { attempts } => attempts.iter().all(is_pooler),
+        _ => false,
+    }
+}
+
 fn connection(error: walrelay_walsender::Error) -> Failure {
+    if is_pooler(&error) {
+        let what = "a connection pooler refuses the connection";
+        return Failure::new("pooler", Exit::Config, what)
+            .caused_by(error)
+            .remedy(
+                "a pooler such as PgBouncer cannot carry a replication connection: name host and port of \
+                 the Postgres server itself in [source] url",
+            );
+    }
     if is_tls(&error) {
         return Failure::new("postgres-tls", Exit::Config, "TLS to Postgres fails")
             .caused_by(error)

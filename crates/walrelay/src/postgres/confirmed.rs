@@ -1,9 +1,9 @@
-//! Changes confirmed rows: rows whose commit every slot has confirmed.
+//! Changes confirmed rows: rows that the slot carried, and whose commit every slot has confirmed.
 //!
-//! The rule needs only a row's visibility (docs/adr/0031-a-confirmed-row-is-a-visible-one.md). A
+//! The second needs only a row's visibility (docs/adr/0031-a-confirmed-row-is-a-visible-one.md). A
 //! transaction takes its snapshot, then reads the end of the WAL: every row that the snapshot sees
 //! was committed before that position. When every slot has confirmed the position, the same
-//! transaction changes the rows.
+//! transaction changes the rows that were carried ([`Carrier`]).
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
+use super::carried::{Carried, CarriedError, Carrier, NotCarried};
 use super::catalog::row::parsed;
-use super::script;
 
 /// Interval between two queries of the slots' positions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -31,6 +31,17 @@ pub(crate) enum ConfirmedError {
     /// At least one of the slots has not reached the position.
     #[error("the slots {slots} have not confirmed {position} within {} s", CONFIRM_TIMEOUT.as_secs())]
     NotConfirmed { slots: String, position: Lsn },
+    #[error(transparent)]
+    NotCarried(#[from] NotCarried),
+}
+
+impl From<CarriedError> for ConfirmedError {
+    fn from(error: CarriedError) -> Self {
+        match error {
+            CarriedError::Sql(error) => Self::Sql(error),
+            CarriedError::Not(error) => Self::NotCarried(error),
+        }
+    }
 }
 
 impl ConfirmedError {
@@ -40,18 +51,25 @@ impl ConfirmedError {
     }
 }
 
+/// What happens to the rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change<'a> {
+    Delete,
+    /// The SQL assignments of `UPDATE … SET`.
+    Update(&'a str),
+}
+
 /// A change of one table's confirmed rows, in batches.
 #[derive(Debug)]
 pub(super) struct ConfirmedRows<'a> {
     /// The slots that must have confirmed the rows.
-    pub(super) slots: &'a [String],
+    pub(super) carrier: &'a Carrier,
     pub(super) table: &'a TableName,
     /// An SQL condition for the rows. If no row fulfils it, the slots are not queried.
     pub(super) condition: &'a str,
     /// `ORDER BY …`: the rows to change first. May be empty.
     pub(super) order: &'a str,
-    /// `DELETE … AS rows USING batch` or `UPDATE … AS rows SET … FROM batch`.
-    pub(super) change: &'a str,
+    pub(super) change: Change<'a>,
     /// Rows changed by one transaction, at most.
     pub(super) batch: u32,
     /// Delay between two transactions.
@@ -86,27 +104,44 @@ impl ConfirmedRows<'_> {
     }
 
     async fn transaction(&self, session: &mut Session) -> Result<u64, ConfirmedError> {
-        let (table, order) = (script::table(self.table), self.order);
-        // The condition is on lines of its own, because it may end in a comment.
-        let rows = format!("FROM {table} WHERE (\n{}\n)", self.condition);
+        // Also without a row to change, so that a publication that is changed back is noticed.
+        let carried = self.carrier.carried(session, self.table).await?;
+        let rows = self.rows(&carried);
         let any = format!("SELECT count(*) AS rows FROM (SELECT {rows} LIMIT 1) AS found");
         if count_rows(session, &any).await? == 0 {
             return Ok(0);
         }
         flush_wal(session).await?;
         let position = begin_snapshot(session, self.lock_timeout).await?;
-        wait_confirmed(session, self.slots, position).await?;
+        let carried = self.carrier.carried(session, self.table).await?;
+        wait_confirmed(session, &self.carrier.slots, position).await?;
+        let (rows, table) = (self.rows(&carried), &carried.from);
+        let change = match self.change {
+            Change::Delete => format!("DELETE FROM {table} AS rows USING batch"),
+            // The assignments are on lines of their own, because they may end in a comment.
+            Change::Update(set) => format!("UPDATE {table} AS rows SET {set}\n FROM batch"),
+        };
         let change = format!(
             "WITH batch AS (SELECT tableoid AS part, ctid AS place {rows} {order} LIMIT {limit} \
              FOR UPDATE SKIP LOCKED), changed AS ({change} \
              WHERE rows.ctid = batch.place AND rows.tableoid = batch.part RETURNING 1) \
              SELECT count(*) AS rows FROM changed",
+            order = self.order,
             limit = self.batch,
-            change = self.change,
         );
         let count = count_rows(session, &change).await?;
         session.query("COMMIT").await?;
         Ok(count)
+    }
+
+    /// `FROM … WHERE …`: the carried rows that fulfil the condition.
+    fn rows(&self, carried: &Carried) -> String {
+        // The condition is on lines of its own, because it may end in a comment.
+        let (table, condition) = (&carried.from, self.condition);
+        format!(
+            "FROM {table} WHERE (\n{condition}\n){}",
+            carried.condition()
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use walrelay_relay::{LogError, SourceError, TableName};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{quote_ident, quote_literal};
 
-use super::catalog::SlotReader;
+use super::catalog::{CONFLICTING, Generated, SlotReader};
 use super::snapshot::RowError;
 use super::state_file::StateFileError;
 use super::{columns_remedy, script};
@@ -30,6 +30,21 @@ pub(crate) enum SetupError {
         present: Vec<String>,
         /// The columns are named by templates, not by Debezium's options.
         by_templates: bool,
+    },
+    /// The server does not send the column.
+    #[error(
+        "column {column} of table {table} is generated ({}), and {}",
+        kind(*generated),
+        unsent(*generated, publication, *published, *major)
+    )]
+    ColumnGenerated {
+        table: TableName,
+        column: String,
+        generated: Generated,
+        publication: String,
+        /// The publication exists.
+        published: bool,
+        major: u32,
     },
     /// The publication is missing and may not be created.
     #[error("publication {0} does not exist")]
@@ -147,9 +162,45 @@ fn if_dropped(gap: Option<&Gap>) -> String {
 pub(crate) const GO_ON: &str = "run walrelay run --accept-gap once to go on";
 pub(crate) const PUBLISH: &str = "publish the rows of the gap by inserting them anew";
 
+fn kind(generated: Generated) -> &'static str {
+    match generated {
+        Generated::Stored => "STORED",
+        Generated::Virtual => "VIRTUAL",
+    }
+}
+
+/// Why the server does not send a generated column.
+fn unsent(generated: Generated, publication: &str, published: bool, major: u32) -> String {
+    match generated {
+        Generated::Virtual => "Postgres publishes no virtual column".to_owned(),
+        Generated::Stored if major < 18 => {
+            format!("Postgres {major} publishes no generated column")
+        }
+        Generated::Stored if published => format!("publication {publication} does not carry it"),
+        Generated::Stored => {
+            format!("publication {publication} would not carry it as the relay creates it")
+        }
+    }
+}
+
 fn list(tables: &[TableName]) -> String {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
     names.join(", ")
+}
+
+/// What prevents that a slot is lost again for this reason: `invalidation_reason` of
+/// `pg_replication_slots`, or our text for `conflicting`.
+fn prevention(reason: &str) -> &'static str {
+    match reason {
+        "rows_removed" | CONFLICTING => {
+            "set hot_standby_feedback = on on this standby, and let the standby stream from a slot of the \
+             primary (primary_slot_name): otherwise the primary removes catalog rows that the slot needs. A \
+             new slot on a standby waits until SELECT pg_log_standby_snapshot() runs on the primary"
+        }
+        "wal_level_insufficient" => "keep wal_level = logical on the primary",
+        "idle_timeout" => "raise idle_replication_slot_timeout, or keep a relay running",
+        _ => "raise max_slot_wal_keep_size",
+    }
 }
 
 impl SetupError {
@@ -160,6 +211,7 @@ impl SetupError {
             Self::TableMissing(_) => "table-missing",
             Self::TableKind(_) => "table-kind",
             Self::ColumnsMissing { .. } => "column-missing",
+            Self::ColumnGenerated { .. } => "column-generated",
             Self::PublicationMissing(_) => "publication-missing",
             Self::PublicationGone { .. } => "publication-gone",
             Self::PublicationWithoutInsert(_) => "publication-without-insert",
@@ -200,6 +252,42 @@ impl SetupError {
                 by_templates,
                 ..
             } => columns_remedy(present, *by_templates),
+            Self::ColumnGenerated {
+                table,
+                column,
+                generated,
+                publication,
+                published,
+                major,
+            } => {
+                let ordinary = format!(
+                    "ALTER TABLE {} ALTER COLUMN {} DROP EXPRESSION",
+                    script::table(table),
+                    quote_ident(column)
+                );
+                let publication = quote_ident(publication);
+                match generated {
+                    Generated::Virtual => {
+                        "make the column STORED or an ordinary one, which takes DROP COLUMN and ADD COLUMN, \
+                         or name another column in [router]"
+                            .to_owned()
+                    }
+                    Generated::Stored if *major < 18 => format!(
+                        "make it an ordinary column, which the writer fills: {ordinary}; or name another column \
+                         in [router]. Postgres 18 and newer publish stored generated columns, with \
+                         publish_generated_columns = stored"
+                    ),
+                    Generated::Stored if *published => format!(
+                        "run ALTER PUBLICATION {publication} SET (publish_generated_columns = stored); a column \
+                         list, if the publication has one, must name the column instead"
+                    ),
+                    Generated::Stored => {
+                        "run the SQL of walrelay init --dry-run with publish_generated_columns = stored \
+                         in the WITH of CREATE PUBLICATION"
+                            .to_owned()
+                    }
+                }
+            }
             Self::PublicationMissing(_) => "run walrelay init".to_owned(),
             Self::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
@@ -270,14 +358,18 @@ impl SetupError {
             Self::SlotDatabase { found, .. } => format!(
                 "connect to database {found} in [source] url, or give the relay a slot of its own"
             ),
-            Self::SlotLost { catalog_xmin, .. } => {
+            Self::SlotLost {
+                catalog_xmin,
+                reason,
+                ..
+            } => {
                 let rows = catalog_xmin.map_or_else(String::new, |xmin| {
                     format!(" (none of them has an age(xmin) above age('{xmin}'::xid))")
                 });
                 format!(
                     "{GO_ON} with a new one in its place, and {PUBLISH}{rows}: docs/OPERATIONS.md, \
-                     \"The slot is lost\". So that it does not happen again, raise \
-                     max_slot_wal_keep_size"
+                     \"The slot is lost\". So that it does not happen again, {}",
+                    prevention(reason)
                 )
             }
             Self::SnapshotRule(_) => {

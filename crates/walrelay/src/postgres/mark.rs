@@ -3,14 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep};
 use walrelay_lsn::{Lsn, RelationId};
 use walrelay_pgoutput::{DecodeError, Insert, Message, Relation, Value, decode};
 use walrelay_relay::{Source as _, TableName, WalStream as _};
-use walrelay_walsender::{Frame, Session, SessionKind, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Frame, Session, SessionKind, quote_ident, quote_literal};
 
+use super::carried::{Carried, Carrier};
 use super::catalog;
 use super::confirmed::{
-    ConfirmedError, ConfirmedRows, begin_snapshot, count_rows, flush_wal, retry, wait_confirmed,
+    Change, ConfirmedError, ConfirmedRows, begin_snapshot, count_rows, flush_wal, retry,
+    wait_confirmed,
 };
 use super::error::PostgresError;
 use super::script;
@@ -24,17 +27,34 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Keys inserted by one statement, at most.
 const KEYS_PER_INSERT: usize = 500;
+/// Keys of rows that are looked for again, at most.
+const LOOKED_FOR: usize = 1_000;
+/// How long a commit may take from its record to its end, and the interval of the looks.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
+const COMMIT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Which rows are marked as sent, and how.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Marking {
-    /// A row is marked only if this slot has confirmed it.
-    pub(crate) slot: String,
+    /// A row is marked only if its slot has confirmed it.
+    pub(crate) carrier: Carrier,
     pub(crate) tables: Vec<TableName>,
     /// Selects the rows that are not marked yet.
     pub(crate) selection: Selection,
     /// The SQL assignments of `UPDATE … SET` that mark a row.
     pub(crate) set: String,
+    /// The prefix of logical messages that are events.
+    pub(crate) messages: Option<String>,
+}
+
+/// Unconfirmed events that no row holds: the row is deleted, or the event is a logical message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{events} events that are not confirmed have no row: they commit from {} to {}", from.unwrap_or(Lsn::ZERO), to)]
+pub(crate) struct EventsWithoutRow {
+    pub(crate) events: u64,
+    /// The first and the last commit of a transaction with an unconfirmed event.
+    pub(crate) from: Option<Lsn>,
+    pub(crate) to: Lsn,
 }
 
 /// Why rows are not marked.
@@ -50,10 +70,12 @@ pub(crate) enum MarkError {
     /// the stream.
     #[error("table {0} has no primary key in the publication")]
     Key(TableName),
+    #[error(transparent)]
+    WithoutRow(#[from] EventsWithoutRow),
 }
 
-impl From<walrelay_walsender::Error> for MarkError {
-    fn from(error: walrelay_walsender::Error) -> Self {
+impl From<Error> for MarkError {
+    fn from(error: Error) -> Self {
         Self::Postgres(error.into())
     }
 }
@@ -64,13 +86,12 @@ impl Marking {
         let mut total = 0;
         for table in &self.tables {
             let unsent = unsent_condition(session, table, &self.selection).await?;
-            let table_name = script::table(table);
             let rows = ConfirmedRows {
-                slots: std::slice::from_ref(&self.slot),
+                carrier: &self.carrier,
                 table,
                 condition: &unsent,
                 order: "",
-                change: &format!("UPDATE {table_name} AS rows SET {}\n FROM batch", self.set),
+                change: Change::Update(&self.set),
                 batch: BATCH,
                 pause: PAUSE,
                 lock_timeout: LOCK_TIMEOUT,
@@ -111,19 +132,32 @@ impl Marking {
             conditions.push(unsent_condition(session, table, &self.selection).await?);
         }
         let end = begin_snapshot(session, LOCK_TIMEOUT).await?;
+        let mut carried = Vec::new();
+        for table in &self.tables {
+            let of_table = self.carrier.carried(session, table).await;
+            carried.push(of_table.map_err(ConfirmedError::from)?);
+        }
         // A walsender sends only flushed WAL. This session cannot flush it, because its transaction
         // stays open.
         let mut other = Session::connect(&original.info, SessionKind::Sql, &[]).await?;
         flush_wal(&mut other).await?;
-        other.close().await;
         let mut unconfirmed = Vec::new();
         for (number, table) in self.tables.iter().enumerate() {
             unconfirmed.push(UnconfirmedKeys::create(session, number, table).await?);
         }
-        collect_unconfirmed(session, original.clone(), end, &mut unconfirmed).await?;
+        let messages = self.messages.as_deref();
+        let mut gone =
+            collect_unconfirmed(session, original.clone(), end, messages, &mut unconfirmed).await?;
+        for (keys, carried) in unconfirmed.iter().zip(&carried) {
+            gone.events += keys.count_without_row(session, &mut other, carried).await?;
+        }
+        other.close().await;
+        if gone.events > 0 {
+            return Err(gone.into());
+        }
         let mut total = 0;
-        for (condition, keys) in conditions.iter().zip(&unconfirmed) {
-            let mark = keys.mark_others(condition, &self.set);
+        for ((condition, keys), carried) in conditions.iter().zip(&unconfirmed).zip(&carried) {
+            let mark = keys.mark_others(condition, &self.set, carried);
             let marked = count_rows(session, &mark).await;
             total += marked.map_err(ConfirmedError::from)?;
         }
@@ -138,7 +172,7 @@ impl Marking {
         let position = begin_snapshot(session, LOCK_TIMEOUT).await?;
         session.query("COMMIT").await?;
         flush_wal(session).await?;
-        wait_confirmed(session, std::slice::from_ref(&self.slot), position).await
+        wait_confirmed(session, &self.carrier.slots, position).await
     }
 
     /// The values of `column`, quoted SQL, in the rows that are not marked.
@@ -241,10 +275,10 @@ impl<'a> UnconfirmedKeys<'a> {
         Ok(())
     }
 
-    /// Collects the key of an inserted row, if it is one of this table.
-    fn insert(&mut self, insert: &Insert<'_>) {
+    /// Collects the key of an inserted row, if it is one of this table. Returns whether it is.
+    fn insert(&mut self, insert: &Insert<'_>) -> bool {
         let Some(positions) = self.positions.get(&insert.relation) else {
-            return;
+            return false;
         };
         let values: Vec<Value<'_>> = insert.tuple.values().collect();
         let key = positions.iter().map(|at| match values.get(*at) {
@@ -253,6 +287,7 @@ impl<'a> UnconfirmedKeys<'a> {
         });
         let key: Vec<String> = key.collect();
         self.pending.push(format!("({})", key.join(", ")));
+        true
     }
 
     /// Stores the collected keys if there are `at_least` so many.
@@ -269,33 +304,88 @@ impl<'a> UnconfirmedKeys<'a> {
         Ok(())
     }
 
-    /// A statement that marks the rows that fulfil `condition` and are not among these keys.
-    /// Returns their number as `rows`.
-    fn mark_others(&self, condition: &str, set: &str) -> String {
-        let same_key: Vec<String> = self
-            .key
+    /// A statement that marks the rows that are carried, fulfil `condition` and are not among these
+    /// keys. Returns their number as `rows`.
+    fn mark_others(&self, condition: &str, set: &str, carried: &Carried) -> String {
+        format!(
+            "WITH marked AS (UPDATE {name} AS rows SET {set}\n WHERE (\n{condition}\n){parts} AND NOT EXISTS \
+             (SELECT FROM {temporary} AS unconfirmed WHERE {same_key}) RETURNING 1) \
+             SELECT count(*) AS rows FROM marked",
+            name = carried.from,
+            parts = carried.condition(),
+            temporary = self.temporary,
+            same_key = self.same_key(),
+        )
+    }
+
+    /// Counts these keys without a row.
+    ///
+    /// A transaction is invisible to the snapshot from its commit record until its commit is
+    /// complete, which takes as long as a flush, or an answer of a synchronous standby. So `other`,
+    /// a session without a transaction, looks for rows that the snapshot does not see.
+    async fn count_without_row(
+        &self,
+        session: &mut Session,
+        other: &mut Session,
+        carried: &Carried,
+    ) -> Result<u64, Error> {
+        let names: Vec<String> = self.key.iter().map(|name| quote_ident(name)).collect();
+        let texts: Vec<String> = names
             .iter()
-            .map(|name| {
-                let name = quote_ident(name);
-                format!("gone.{name} = rows.{name}")
+            .map(|name| format!("unconfirmed.{name}::text"))
+            .collect();
+        let missing = format!(
+            "SELECT DISTINCT {} FROM {} AS unconfirmed WHERE NOT EXISTS (SELECT FROM {} AS rows WHERE {}) LIMIT {}",
+            texts.join(", "),
+            self.temporary,
+            carried.from,
+            self.same_key(),
+            LOOKED_FOR + 1
+        );
+        let missing: Vec<String> = session
+            .query(&missing)
+            .await?
+            .iter()
+            .map(|row| {
+                let key = (0..names.len()).map(|at| quote_literal(row.get(at).unwrap_or_default()));
+                format!("({})", key.collect::<Vec<_>>().join(", "))
             })
             .collect();
-        format!(
-            "WITH marked AS (UPDATE {name} AS rows SET {set}\n WHERE (\n{condition}\n) AND NOT EXISTS \
-             (SELECT FROM {temporary} AS gone WHERE {same_key}) RETURNING 1) \
-             SELECT count(*) AS rows FROM marked",
-            name = script::table(self.table),
-            temporary = self.temporary,
-            same_key = same_key.join(" AND "),
-        )
+        let count = missing.len() as u64;
+        if missing.is_empty() || missing.len() > LOOKED_FOR {
+            return Ok(count);
+        }
+        let found = format!(
+            "SELECT count(*) AS rows FROM {} WHERE ({}) IN ({})",
+            carried.from,
+            names.join(", "),
+            missing.join(", ")
+        );
+        let begun = Instant::now();
+        loop {
+            let absent = count.saturating_sub(count_rows(other, &found).await?);
+            if absent == 0 || begun.elapsed() > COMMIT_TIMEOUT {
+                return Ok(absent);
+            }
+            sleep(COMMIT_INTERVAL).await;
+        }
+    }
+
+    fn same_key(&self) -> String {
+        let names = self.key.iter().map(|name| quote_ident(name));
+        let same: Vec<String> = names
+            .map(|name| format!("unconfirmed.{name} = rows.{name}"))
+            .collect();
+        same.join(" AND ")
     }
 }
 
-/// The OIDs of a table and all its descendants in `pg_inherits`.
+/// The OIDs of a table and all its partitions.
 async fn relations(session: &mut Session, table: &TableName) -> Result<Vec<RelationId>, MarkError> {
     let sql = format!(
         "WITH RECURSIVE tree AS (SELECT {}::pg_catalog.regclass::pg_catalog.oid AS oid UNION \
-         SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.oid) \
+         SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.oid \
+         JOIN pg_catalog.pg_class c ON c.oid = t.oid AND c.relkind = 'p') \
          SELECT oid::int8 FROM tree",
         quote_literal(&script::table(table))
     );
@@ -305,34 +395,57 @@ async fn relations(session: &mut Session, table: &TableName) -> Result<Vec<Relat
 }
 
 /// Reads a copy of the slot up to `end`, and stores the keys of the inserted rows in the temporary
-/// tables.
+/// tables. Returns the events that are logical messages.
 async fn collect_unconfirmed(
     session: &mut Session,
     original: Original,
     end: Lsn,
+    messages: Option<&str>,
     tables: &mut [UnconfirmedKeys<'_>],
-) -> Result<(), MarkError> {
+) -> Result<EventsWithoutRow, MarkError> {
     let name = format!("walrelay_rollback_{:08x}", fastrand::u32(..));
     let mut stream = CopySource::new(original, &name).open(None).await?.stream;
+    let mut found = EventsWithoutRow {
+        events: 0,
+        from: None,
+        to: Lsn::ZERO,
+    };
+    let mut commit = Lsn::ZERO;
     'stream: loop {
         while let Some(frame) = stream.peek()? {
             match frame {
                 Frame::Keepalive { wal_end, .. } if wal_end >= end => break 'stream,
                 Frame::Keepalive { .. } => {}
-                Frame::XLogData { body, .. } => match decode(body)? {
-                    Message::Begin(begin) if begin.final_lsn >= end => break 'stream,
-                    Message::Relation(relation) => {
-                        for keys in &mut *tables {
-                            keys.relation(&relation)?;
+                Frame::XLogData { body, .. } => {
+                    let is_event = match decode(body)? {
+                        Message::Begin(begin) if begin.final_lsn >= end => break 'stream,
+                        Message::Begin(begin) => {
+                            commit = begin.final_lsn;
+                            false
                         }
-                    }
-                    Message::Insert(insert) => {
-                        for keys in &mut *tables {
-                            keys.insert(&insert);
+                        Message::Relation(relation) => {
+                            for keys in &mut *tables {
+                                keys.relation(&relation)?;
+                            }
+                            false
                         }
+                        Message::Insert(insert) => {
+                            let mut tables = tables.iter_mut();
+                            tables.any(|keys| keys.insert(&insert))
+                        }
+                        Message::Logical(message) => {
+                            let is_event =
+                                message.transactional && Some(message.prefix) == messages;
+                            found.events += u64::from(is_event);
+                            is_event
+                        }
+                        _ => false,
+                    };
+                    if is_event {
+                        found.from.get_or_insert(commit);
+                        found.to = commit;
                     }
-                    _ => {}
-                },
+                }
             }
             stream.consume();
         }
@@ -344,5 +457,5 @@ async fn collect_unconfirmed(
     for keys in tables {
         keys.store(session, 1).await?;
     }
-    Ok(())
+    Ok(found)
 }

@@ -14,16 +14,20 @@
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
 //! - `bookmarks`: kept slots that replays read.
 //! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
-//!   as sent. `confirmed` is the rule by which a row's commit is confirmed.
-//! - `catalog`: the queries of the catalogs. `script`: the SQL that creates objects, as `init
-//!   --dry-run` prints it and `migrations/` holds it. `presets`: the preset that fits a table.
+//!   as sent. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
+//!   which the slot has the row.
+//! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
+//!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
+//!   `presets`: the preset that fits a table.
 
 mod bookmarks;
+mod carried;
 mod catalog;
 mod confirmed;
 mod deadline;
 mod error;
 mod mark;
+mod outbox_table;
 mod partitions;
 mod presets;
 mod prune;
@@ -38,6 +42,7 @@ pub(crate) use bookmarks::{
     Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot,
     slot_of as bookmark_slot,
 };
+pub(crate) use carried::{Carrier, NotCarried};
 pub(crate) use catalog::{
     Facts, PublicationFacts, PublishedOperations, PublishedTable, Sample, SlotRow, SlotStanding,
     Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, names_standby,
@@ -48,13 +53,15 @@ pub(crate) use catalog::{ServerFacts, Transaction};
 pub(crate) use confirmed::ConfirmedError;
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use mark::{MarkError, Marking};
+pub(crate) use outbox_table::OutboxTable;
 pub(crate) use partitions::Change;
 pub(crate) use presets::remedy as columns_remedy;
 pub(crate) use prune::{PruneError, Pruning, recent_rows};
 pub(crate) use retention::Retention;
 pub(crate) use setup::{
-    Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
-    lock_setup, no_publication, plan, slot_fits, table_fits, wal_level,
+    Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
+    failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,
+    wal_level,
 };
 pub(crate) use snapshot::{Plan as SnapshotPlan, Selection, SnapshotProgress, expected_rows};
 pub(crate) use source::{

@@ -11,8 +11,9 @@ use std::time::Duration;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::catalog::row::{is_true, text};
-use super::confirmed::{count_rows, flush_wal, insert_position, wait_confirmed};
+use super::carried::{BEFORE_ATTACH, Carried};
+use super::catalog::row::{is_true, parsed, text};
+use super::confirmed::{ConfirmedError, count_rows, flush_wal, insert_position, wait_confirmed};
 use super::prune::{PruneError, Pruning};
 use super::script;
 
@@ -20,6 +21,8 @@ use super::script;
 /// is appended.
 const LONGEST_STEM: usize = 46;
 const DAY: u64 = 24 * 60 * 60;
+/// The constraint that keeps rows out of a detached partition.
+const DETACHED: &str = "walrelay_detached";
 /// High half of the key of the advisory lock that is held to change a table's partitions. The low
 /// half is the table's OID.
 const LOCK_CLASS: u32 = 0x7761_6c72;
@@ -29,6 +32,8 @@ const LOCK_CLASS: u32 = 0x7761_6c72;
 pub(crate) enum Change {
     Created(TableName),
     Dropped(TableName),
+    /// Planned only: the partition is old enough, but was attached after it was made.
+    Kept(TableName),
 }
 
 /// A partition to be created.
@@ -43,6 +48,7 @@ struct NewPartition {
 /// A partition to be dropped: it is old enough, or was detached as such.
 #[derive(Debug, PartialEq, Eq)]
 struct OldPartition {
+    oid: u32,
     name: TableName,
     attached: bool,
 }
@@ -73,7 +79,17 @@ impl Pruning {
             let new = self.new_partitions(session, table).await?;
             planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
             let old = self.old_partitions(session, table).await?;
-            planned.extend(old.into_iter().map(|part| Change::Dropped(part.name)));
+            if old.is_empty() {
+                continue;
+            }
+            let carried = self.carried(session, table).await?;
+            planned.extend(old.into_iter().map(|part| {
+                if carried.attached.iter().any(|of| of.partition == part.oid) {
+                    Change::Kept(part.name)
+                } else {
+                    Change::Dropped(part.name)
+                }
+            }));
         }
         Ok(planned)
     }
@@ -171,9 +187,10 @@ impl Pruning {
         table: &TableName,
     ) -> Result<Vec<OldPartition>, Error> {
         let sql = format!(
-            "SELECT schema, name, attached FROM (SELECT schema, name, true AS attached, until FROM {parts} \
+            "SELECT oid::int8 AS oid, schema, name, attached FROM (SELECT oid, schema, name, true AS attached, until \
+             FROM {parts} \
              WHERE until <= pg_catalog.now() - pg_catalog.make_interval(secs => {keep}) \
-             UNION ALL SELECT n.nspname, c.relname, false, NULL FROM pg_catalog.pg_description d \
+             UNION ALL SELECT c.oid, n.nspname, c.relname, false, NULL FROM pg_catalog.pg_description d \
              JOIN pg_catalog.pg_class c ON c.oid = d.objoid AND NOT c.relispartition \
              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              WHERE d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objsubid = 0 \
@@ -184,6 +201,7 @@ impl Pruning {
         );
         let rows = session.query(&sql).await?;
         let old = rows.iter().map(|row| OldPartition {
+            oid: parsed(&row, "oid").unwrap_or(0),
             name: TableName {
                 schema: text(&row, "schema"),
                 name: text(&row, "name"),
@@ -233,18 +251,24 @@ impl Pruning {
         table: &TableName,
         changed: &mut impl FnMut(Change),
     ) -> Result<(), PruneError> {
+        // Before a partition is old, so that a publication that is changed later is noticed.
+        let carried = self.carrier.carried(session, table).await;
         let old = self.old_partitions(session, table).await?;
         if old.is_empty() {
             return Ok(());
         }
+        carried.map_err(ConfirmedError::from)?;
         // Nothing is detached while a slot is behind.
         self.wait_all_confirmed(session).await?;
-        let mut detached = Ok(());
+        let mut first = None;
         for part in old.iter().filter(|part| part.attached) {
-            detached = self.detach(session, table, part).await;
-            if detached.is_err() {
+            if let Err(error) = self.detach(session, table, part).await {
                 session.query("ROLLBACK").await?;
-                break;
+                let is_of_this = matches!(error, PruneError::Attached(_));
+                first.get_or_insert(error);
+                if !is_of_this {
+                    break;
+                }
             }
         }
         let old = self.old_partitions(session, table).await?;
@@ -253,18 +277,51 @@ impl Pruning {
             self.wait_all_confirmed(session).await?;
         }
         for part in gone {
-            self.begin_change(session, table).await?;
-            // Another relay may have dropped it.
-            let old = self.old_partitions(session, table).await?;
-            if old.contains(part) {
-                let drop = format!("DROP TABLE {}", script::table(&part.name));
-                let dropped = session.query(&drop).await;
-                dropped.map_err(|error| prune_error(error, &part.name, None))?;
-                changed(Change::Dropped(part.name.clone()));
+            match self.drop(session, table, part).await {
+                Ok(false) => {}
+                Ok(true) => changed(Change::Dropped(part.name.clone())),
+                Err(error) => {
+                    session.query("ROLLBACK").await?;
+                    first.get_or_insert(error);
+                }
             }
-            session.query("COMMIT").await?;
         }
-        detached
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Drops a detached partition whose rows are confirmed. Returns `false` if another relay has
+    /// dropped it.
+    async fn drop(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<bool, PruneError> {
+        self.begin_change(session, table).await?;
+        let there = self.old_partitions(session, table).await?.contains(part);
+        if there {
+            let name = script::table(&part.name);
+            let lock = format!("LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE");
+            let locked = session.query(&lock).await;
+            locked.map_err(|error| prune_error(error, &part.name, None))?;
+            // Without the constraint it was detached by an earlier version, or by hand. Rows that are
+            // younger than the comment may have been written by the partition's name.
+            let late = format!(
+                "SELECT count(*) AS rows FROM {name} WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_constraint \
+                 WHERE conrelid = {oid} AND conname = '{DETACHED}') AND pg_catalog.age(xmin) < \
+                 (SELECT pg_catalog.age(d.xmin) FROM pg_catalog.pg_description d WHERE d.objoid = {oid} \
+                 AND d.objsubid = 0 AND d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass)",
+                oid = part.oid
+            );
+            let rows = count_rows(session, &late).await?;
+            if rows > 0 {
+                let part = part.name.clone();
+                return Err(PruneError::Late { part, rows });
+            }
+            session.query(&format!("DROP TABLE {name}")).await?;
+        }
+        session.query("COMMIT").await?;
+        Ok(there)
     }
 
     /// Detaches the partition, and marks it as one to be dropped. Does nothing if another relay has
@@ -275,11 +332,24 @@ impl Pruning {
         table: &TableName,
         part: &OldPartition,
     ) -> Result<(), PruneError> {
+        // Reads the partition, without a lock that anybody waits for. The transaction that attached it
+        // has ended, so it writes no more such rows.
+        let before_attach = format!(
+            "SELECT count(*) AS rows FROM (SELECT FROM {} WHERE {BEFORE_ATTACH} LIMIT 1) AS found",
+            script::table(&part.name)
+        );
+        if count_rows(session, &before_attach).await? > 0 {
+            return Err(PruneError::Attached(part.name.clone()));
+        }
         self.begin_change(session, table).await?;
         let old = self.old_partitions(session, table).await?;
         if !old.contains(part) {
             session.query("ROLLBACK").await?;
             return Ok(());
+        }
+        let carried = self.carried(session, table).await?;
+        if carried.attached.iter().any(|of| of.partition == part.oid) {
+            return Err(PruneError::Attached(part.name.clone()));
         }
         let (parent, child) = (script::table(table), script::table(&part.name));
         let statements = [
@@ -290,22 +360,36 @@ impl Pruning {
                 millis(self.lock_timeout)
             ),
             format!("ALTER TABLE {parent} DETACH PARTITION {child}"),
+            // Who writes into the partition by its name gets an error: no relay would send the row.
+            format!("ALTER TABLE {child} ADD CONSTRAINT {DETACHED} CHECK (false) NOT VALID"),
             format!(
                 "COMMENT ON TABLE {child} IS {}",
                 quote_literal(&detached_comment(table))
             ),
-            "COMMIT".to_owned(),
         ];
         let detached = session.query_all(&statements).await;
         detached.map_err(|error| prune_error(error, table, None))?;
+        // Nothing can be inserted into the partition any more: all that it has was carried, if
+        // nothing has changed until now.
+        self.carried(session, table).await?;
+        session.query("COMMIT").await?;
         Ok(())
+    }
+
+    async fn carried(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Carried, PruneError> {
+        let carried = self.carrier.carried(session, table).await;
+        Ok(carried.map_err(ConfirmedError::from)?)
     }
 
     /// Waits until every slot has confirmed the current end of the WAL.
     async fn wait_all_confirmed(&self, session: &mut Session) -> Result<(), PruneError> {
         let position = insert_position(session).await?;
         flush_wal(session).await?;
-        Ok(wait_confirmed(session, &self.slots, position).await?)
+        Ok(wait_confirmed(session, &self.carrier.slots, position).await?)
     }
 
     /// Begins a transaction as the table's owner, under the advisory lock of the table's
@@ -316,7 +400,8 @@ impl Pruning {
         table: &TableName,
     ) -> Result<(), PruneError> {
         let statements = [
-            "BEGIN".to_owned(),
+            // Each statement sees what was committed before it got its locks.
+            "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
             format!("SET LOCAL lock_timeout = {}", millis(self.lock_timeout)),
             format!(
                 "SELECT pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(relowner), true) \
@@ -359,8 +444,8 @@ fn partition_bounds(table: &TableName) -> String {
         )
     };
     format!(
-        "(SELECT schema, name, {since} AS since, {until} AS until FROM (SELECT n.nspname AS schema, c.relname AS name, \
-         pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound FROM pg_catalog.pg_inherits i \
+        "(SELECT oid, schema, name, {since} AS since, {until} AS until FROM (SELECT c.oid, n.nspname AS schema, \
+         c.relname AS name, pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound FROM pg_catalog.pg_inherits i \
          JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE i.inhparent = {}) AS bounds) AS parts",
         oid(table),

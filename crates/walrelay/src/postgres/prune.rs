@@ -6,14 +6,15 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::TIMES;
-use super::confirmed::{ConfirmedError, ConfirmedRows, count_rows};
+use super::carried::Carrier;
+use super::confirmed::{Change, ConfirmedError, ConfirmedRows, count_rows};
 use super::script;
 
 /// `[prune]`: which rows are deleted, and how. See `partitions` for tables partitioned by time.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Pruning {
-    /// A row is deleted only if all of these slots have confirmed it.
-    pub(crate) slots: Vec<String>,
+    /// A row is deleted only if all of its slots have confirmed it.
+    pub(crate) carrier: Carrier,
     pub(crate) tables: Vec<TableName>,
     /// The column of a row's time; `None`: the first of [`TIMES`] that the table has.
     pub(crate) column: Option<String>,
@@ -50,6 +51,18 @@ pub(crate) enum PruneError {
     /// A table of that name exists, or another partition's range overlaps.
     #[error("partition {0} cannot be created beside the tables that are there")]
     Partition(TableName, #[source] Error),
+    /// The partition was made before it was attached, so no log need have its rows as rows of the
+    /// table.
+    #[error(
+        "partition {0} is not dropped: it was made before it was attached, so its rows may not be sent"
+    )]
+    Attached(TableName),
+    /// Rows were written into a detached partition by its own name. No log has them as rows of the
+    /// table.
+    #[error(
+        "partition {part} is not dropped: {rows} rows were written into it after it was detached"
+    )]
+    Late { part: TableName, rows: u64 },
     #[error(transparent)]
     Confirmed(#[from] ConfirmedError),
 }
@@ -113,11 +126,11 @@ impl Pruning {
                 continue;
             }
             let rows = ConfirmedRows {
-                slots: &self.slots,
+                carrier: &self.carrier,
                 table,
                 condition: &is_older(&column, self.keep),
                 order: &format!("ORDER BY {}", quote_ident(&column)),
-                change: &format!("DELETE FROM {} AS rows USING batch", script::table(table)),
+                change: Change::Delete,
                 batch: self.batch,
                 pause: self.pause,
                 lock_timeout: self.lock_timeout,
@@ -127,7 +140,7 @@ impl Pruning {
         Ok(total)
     }
 
-    /// Counts the rows that are old enough, confirmed or not.
+    /// Counts the rows that are carried and old enough, confirmed or not.
     pub(crate) async fn count(&self, session: &mut Session) -> Result<u64, PruneError> {
         let mut total = 0;
         for table in &self.tables {
@@ -135,10 +148,13 @@ impl Pruning {
             if self.is_partitioned(session, table, &column).await? {
                 continue;
             }
+            let carried = self.carrier.carried(session, table);
+            let carried = carried.await.map_err(ConfirmedError::from)?;
             let sql = format!(
-                "SELECT count(*) AS rows FROM {} WHERE {}",
-                script::table(table),
-                is_older(&column, self.keep)
+                "SELECT count(*) AS rows FROM {} WHERE {}{}",
+                carried.from,
+                is_older(&column, self.keep),
+                carried.condition()
             );
             total += count_rows(session, &sql).await?;
         }

@@ -15,20 +15,6 @@ pub(crate) fn tables(names: &[TableName]) -> String {
     names.iter().map(table).collect::<Vec<_>>().join(", ")
 }
 
-/// SQL that creates an outbox table of the `debezium` preset, unless a table of that name exists.
-pub(crate) fn create_table(name: &TableName) -> String {
-    format!(
-        "CREATE TABLE IF NOT EXISTS {} (\n\
-         \x20   id            uuid PRIMARY KEY DEFAULT gen_random_uuid(), -- header \"id\": recognises a repeat\n\
-         \x20   aggregatetype text NOT NULL, -- topic outbox.event.<aggregatetype>\n\
-         \x20   aggregateid   text NOT NULL, -- key: order is kept per key\n\
-         \x20   type          text NOT NULL, -- what happened, for the consumers\n\
-         \x20   payload       jsonb          -- value\n\
-         );",
-        table(name)
-    )
-}
-
 /// SQL that creates the publication: inserts only, partitions under their root's name. Without
 /// tables the publication carries only logical messages, which any publication carries.
 pub(crate) fn create_publication(publication: &str, names: &[TableName]) -> String {

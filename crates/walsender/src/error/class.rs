@@ -60,11 +60,13 @@ const BY_SQLSTATE: &[(&str, ErrorClass)] = &[
     ("58P01", WalGone),  // a WAL segment has been removed; see `BY_WORDS`
 ];
 
-/// Other meanings of two SQLSTATEs, by words in the message or its detail. Only the text
+/// Other meanings of some SQLSTATEs, by words in the message or its detail. Only the text
 /// distinguishes them. It may be translated, so the table uses names of settings if possible, which
 /// never are. If no words match, the failure counts as [`WalGone`]: a missing range must not go
 /// unreported.
 const BY_WORDS: &[(&str, &str, ErrorClass)] = &[
+    // PgBouncer does not let the parameter pass, such as `replication`.
+    ("08P01", "unsupported startup parameter", Configuration),
     // The server is not configured for logical decoding.
     ("55000", "wal_level", Configuration),
     ("55000", "max_replication_slots", Configuration),
@@ -170,7 +172,7 @@ mod tests {
 
     /// A text's second line is the detail.
     #[test]
-    fn words_distinguish_the_meanings_of_55000_and_58p01() {
+    fn words_distinguish_the_meanings_of_an_sqlstate() {
         let configuration = [
             "logical decoding requires wal_level >= logical",
             "logical decoding requires \"wal_level\" >= \"logical\"",
@@ -194,6 +196,11 @@ mod tests {
             ("55000", &[synchronized], ServerUnavailable),
             ("58P01", &[removed], WalGone),
             ("58P01", &[plugin], Configuration),
+            (
+                "08P01",
+                &["unsupported startup parameter: replication"],
+                Configuration,
+            ),
         ] {
             for text in texts {
                 let (message, detail) = match text.split_once('\n') {

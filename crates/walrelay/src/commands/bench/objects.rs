@@ -12,7 +12,7 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, quote_iden
 use crate::cli::{Exit, Failure};
 use crate::commands::connect::{self, sql_session};
 use crate::config::Config;
-use crate::postgres::{CopySource, Original, script};
+use crate::postgres::{CopySource, Original, OutboxTable, script};
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -72,7 +72,7 @@ impl BenchObjects {
     pub(super) async fn create_schema(&mut self) -> Result<(), Failure> {
         let sql = [
             format!("CREATE SCHEMA {}", quote_ident(&self.name)),
-            script::create_table(&self.table()),
+            OutboxTable::default().create(&self.table()),
             script::create_publication(&self.name, &[self.table()]),
         ];
         let mut session = sql_session(&self.info).await?;

@@ -4,7 +4,7 @@
 use tokio::time::Instant;
 use walrelay_walsender::{Session, quote_literal};
 
-use super::super::connect::block_on;
+use super::super::connect::{block_on, not_carried};
 use super::super::server::Server;
 use super::super::{print_notice, print_text};
 use super::{marking, stop, wait_until_gone};
@@ -81,7 +81,7 @@ async fn mark_and_drop(
         slot: slot.name,
         publication: source.publication.clone(),
         tables: source.tables.clone(),
-        messages: false,
+        messages: source.messages.is_some(),
         wal_sender_timeout: source.wal_sender_timeout,
     };
     let marked = marking.run_stopped(&mut session, &original).await;
@@ -127,6 +127,16 @@ fn mark_failure(error: MarkError) -> Failure {
             ),
         )
         .remedy("give it a primary key, or mark the rows by hand: those that are in Kafka"),
+        MarkError::WithoutRow(events) => {
+            let what = "the polling relay would never send what has no row; nothing was marked, and the slot is there";
+            Failure::new("cutover-unsent-events", Exit::Temporary, what)
+                .caused_by(events)
+                .remedy(
+                    "let walrelay run send them, end the writers that use outbox.emit or delete their rows, and begin \
+                     again",
+                )
+        }
+        MarkError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
         error @ MarkError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
             Failure::new("cutover-busy", Exit::Temporary, error.to_string())
                 .remedy("begin it again")

@@ -144,6 +144,7 @@ fn no_time() -> Failure {
 fn not_confirmed(error: ConfirmedError) -> Failure {
     match error {
         ConfirmedError::Sql(error) => error.into(),
+        ConfirmedError::NotCarried(why) => connect::not_carried(why),
         error @ ConfirmedError::NotConfirmed { .. } => {
             Failure::new("cutover-not-confirmed", Exit::Temporary, error.to_string())
                 .remedy("see that walrelay run runs and keeps up: walrelay status")

@@ -31,7 +31,7 @@ use super::{CommandResult, Env};
 use crate::cli::{DemoArgs, Exit, Failure, colours};
 use crate::config::{Config, Log, LogFormat};
 use crate::failures;
-use crate::postgres::script;
+use crate::postgres::OutboxTable;
 use crate::telemetry::{RecentErrors, RelayEnvironment, log_to_stderr};
 use drill::Drill;
 use tracker::EventTracker;
@@ -240,7 +240,9 @@ fn join_result<T>(result: thread::Result<T>) -> Result<T, Failure> {
 
 async fn create_tables(info: &ConnInfo) -> Result<(), Failure> {
     let mut session = sql_session(info).await?;
-    session.query(&script::create_table(&outbox())).await?;
+    session
+        .query(&OutboxTable::default().create(&outbox()))
+        .await?;
     session.query(writer::CREATE_AGGREGATES).await?;
     session.close().await;
     Ok(())

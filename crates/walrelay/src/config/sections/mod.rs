@@ -86,7 +86,8 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let snapshots = source
         .as_ref()
         .is_ok_and(|source| source.snapshot != SnapshotMode::Never);
-    let prune = prune::prune(reader, snapshots);
+    let own = source.as_ref().ok().map(|source| source.slot.as_str());
+    let prune = prune::prune(reader, snapshots, own);
     let http = http::http(reader);
     let otel = otel::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);

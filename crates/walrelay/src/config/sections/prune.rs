@@ -1,5 +1,6 @@
 //! `[prune]`: the deletion of confirmed rows.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::config::declare::{
@@ -15,7 +16,7 @@ pub struct Prune at "prune" {
     "keep" keep: Option<Duration> = duration(SECOND..).optional();
     /// The column of a row's time, a date or timestamp. Unset: `occurred_at`, or else `created_at`.
     "column" column: Option<String> = string().optional();
-    /// More slots that must have confirmed a row: of relays that share the table.
+    /// More slots that must have confirmed a row: of relays that share the table. `source.slot` counts without it.
     "slots" slots: Vec<String> = strings().or_empty();
     /// Whether rows from before the slot may be deleted, which nobody may have sent. Not needed with `source.snapshot`.
     "before_slot" before_slot: bool = boolean().or("false");
@@ -33,9 +34,17 @@ pub struct Prune at "prune" {
 }
 
 /// Reads the section; `None` if rows from before the slot forbid to delete any. `snapshots`: these
-/// rows are relayed.
-pub(super) fn prune(reader: &mut Reader<'_>, snapshots: bool) -> Result<Option<Prune>, Noted> {
-    let prune = Prune::read(reader)?;
+/// rows are relayed. `own`: the slot of this relay.
+pub(super) fn prune(
+    reader: &mut Reader<'_>,
+    snapshots: bool,
+    own: Option<&str>,
+) -> Result<Option<Prune>, Noted> {
+    let mut prune = Prune::read(reader)?;
+    // Each name must be unique: rows are deleted when as many slots have confirmed them as there
+    // are names.
+    let mut seen: HashSet<String> = own.map(str::to_owned).into_iter().collect();
+    prune.slots.retain(|slot| seen.insert(slot.clone()));
     if prune.before_slot || snapshots {
         return Ok(Some(prune));
     }

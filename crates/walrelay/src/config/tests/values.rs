@@ -70,6 +70,18 @@ fn every_default_only_option_takes_its_default_and_nothing_else() {
     }
 }
 
+/// A slot that is named twice would be waited for twice, which no slot can satisfy.
+#[test]
+fn each_slot_of_prune_counts_once() {
+    let set = [
+        "source.slot=own",
+        "prune.before_slot=true",
+        "prune.slots=[\"own\", \"other\", \"own\", \"other\"]",
+    ];
+    let config = parse_set(LEAST, &set).unwrap();
+    assert_eq!(config.prune.unwrap().slots, ["other"]);
+}
+
 #[test]
 fn conflicting_keys_are_refused() {
     for overrides in [

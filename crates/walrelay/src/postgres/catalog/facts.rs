@@ -57,10 +57,21 @@ pub(crate) struct ColumnFacts {
     pub(crate) modifier: i32,
     /// The column belongs to the replica identity.
     pub(crate) is_key: bool,
-    /// The column is generated. A publication carries it only if it lists the column.
-    pub(crate) generated: bool,
+    /// How the column is generated; `None` for an ordinary column. A publication carries a generated
+    /// column only if it lists the column.
+    pub(crate) generated: Option<Generated>,
     /// The type is `smallint`, `integer` or `bigint`.
     pub(crate) integer: bool,
+}
+
+/// `pg_attribute.attgenerated` of a generated column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) enum Generated {
+    #[serde(rename = "s")]
+    Stored,
+    /// Postgres 18 and newer.
+    #[serde(rename = "v")]
+    Virtual,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +127,7 @@ impl Facts {
         });
         let columns = table.columns.iter().filter(|column| match listed {
             Some(listed) => listed.contains(&column.name),
-            None => !column.generated,
+            None => column.generated.is_none(),
         });
         columns
             .map(|column| (column.name.as_str(), column.type_oid, column.modifier))

@@ -14,9 +14,11 @@ use super::retention::Retention;
 use super::snapshot::Selection;
 pub(crate) use columns::describe;
 pub(crate) use facts::{
-    ColumnFacts, Facts, PublicationFacts, PublishedTable, ServerFacts, SlotReader, TableFacts,
+    ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
+    TableFacts,
 };
 use row::{is_true, json, parsed, text};
+pub(super) use slots::CONFLICTING;
 pub(crate) use slots::{SlotRow, slots};
 use slots::{first_slot, slot_sql};
 #[cfg(test)]
@@ -208,7 +210,7 @@ pub(super) fn table_sql(name: &TableName) -> String {
          'permanent', c.relpersistence = 'p', 'identity', c.relreplident, \
          'columns', coalesce((SELECT json_agg(json_build_object('name', a.attname, \
          'type_oid', a.atttypid::int8, 'modifier', a.atttypmod, 'is_key', coalesce({identity}, false), \
-         'generated', a.attgenerated <> '', 'integer', a.atttypid IN (20, 21, 23)) ORDER BY a.attnum) \
+         'generated', nullif(a.attgenerated, ''), 'integer', a.atttypid IN (20, 21, 23)) ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'), \
          'primary_key', coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND {primary}), '[]')) AS facts \

@@ -6,6 +6,10 @@ use walrelay_walsender::{Error, Row, Rows, Session, quote_literal};
 
 use super::row::{is_true, parsed, text};
 
+/// [`SlotRow::invalidated`] on Postgres 16, which has no reason: recovery on a standby has removed
+/// rows that the slot needs, or the primary's `wal_level` was lowered.
+pub(in crate::postgres) const CONFLICTING: &str = "conflicting with recovery";
+
 /// A row of `pg_replication_slots`, with the WAL that the slot retains. Any role may read it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct SlotRow {
@@ -68,10 +72,10 @@ fn select(major: u32) -> String {
             "NULL AS inactive_since, NULL AS unmoved_since, NULL AS invalidated, NULL AS failover, \
              NULL AS synced"
         }
-        16 => {
+        16 => &format!(
             "NULL AS inactive_since, NULL AS unmoved_since, CASE WHEN conflicting \
-             THEN 'conflicting with recovery' END AS invalidated, NULL AS failover, NULL AS synced"
-        }
+             THEN '{CONFLICTING}' END AS invalidated, NULL AS failover, NULL AS synced"
+        ),
         17.. => {
             "inactive_since, (1000000 * extract(epoch FROM inactive_since \
               - timestamptz '2000-01-01 00:00:00+00'))::int8 AS unmoved_since, \

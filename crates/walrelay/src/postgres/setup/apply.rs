@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use tracing::{debug, info, warn};
+use tokio::time::sleep;
+use tracing::{info, warn};
 use walrelay_lsn::Lsn;
-use walrelay_walsender::{Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Session, SlotOptions, quote_ident, quote_literal};
 
 use super::{Action, Moment, Plan, plan};
-use crate::postgres::catalog::{Facts, Wanted, inspect};
+use crate::postgres::catalog::{Facts, Wanted, inspect, slot};
 use crate::postgres::deadline::{bounded, bounded_by};
 use crate::postgres::error::{Gap, PostgresError, SetupError};
 use crate::postgres::script;
@@ -15,6 +16,15 @@ use crate::postgres::script;
 /// How long another relay may take to set up the same slot. Postgres waits for open transactions
 /// before it creates a slot.
 const LOCK_DEADLINE: Duration = Duration::from_secs(30);
+/// How long the undoing of an unfinished setup may take. A stop waits for it.
+pub(crate) const UNDO_DEADLINE: Duration = Duration::from_secs(5);
+/// Interval of the queries for a slot whose creation was ended.
+const UNDO_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What the creation of a slot on a standby waits for.
+pub(crate) const ON_STANDBY: &str = "the standby waits for the next record of running transactions \
+    from its primary, and for open transactions; SELECT pg_log_standby_snapshot() on the primary \
+    writes such a record at once";
 
 /// Locks the setup of this slot until [`unlock_setup`] or the end of the session. Without the lock,
 /// of two relays that start at the same time one could find the publication without the slot, and
@@ -34,7 +44,7 @@ fn lock_key(slot: &str) -> String {
     format!("pg_catalog.hashtextextended({name}, 0)")
 }
 
-/// The result of [`prepare`].
+/// The result of [`Setup::prepare`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Prepared {
     /// The gap that was accepted.
@@ -43,93 +53,203 @@ pub(crate) struct Prepared {
     pub(crate) snapshot: bool,
 }
 
-/// Plans the setup, and carries out the plan under the setup lock.
-pub(crate) async fn prepare(
-    wanted: &Wanted,
-    moment: Moment,
-    facts: &Facts,
-    control: &mut Session,
-    replication: &mut Session,
-) -> Result<Prepared, PostgresError> {
-    match plan(wanted, facts, moment) {
-        Ok(plan) if plan.actions.is_empty() => {
-            log_notes(&plan.notes);
-            return Ok(Prepared::default());
-        }
-        // Another relay may be about to create the slot: plan again under the lock.
-        Ok(_) | Err(SetupError::SlotMissing { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let slot = wanted.slot.as_str();
-    let doing = "waiting for another relay that sets up the slot";
-    bounded_by(LOCK_DEADLINE, doing, lock_setup(control, slot)).await?;
-    let facts = bounded("reading the catalogs", inspect(control, wanted)).await?;
-    let Plan {
-        actions,
-        notes,
-        gap,
-    } = plan(wanted, &facts, moment)?;
-    log_notes(&notes);
-    let snapshot = actions.contains(&Action::Snapshot);
-    let slot_start = carry_out(actions, wanted, control, replication).await?;
-    if snapshot {
-        // The lock is held until the slot exists.
-        return Ok(Prepared { gap, snapshot });
-    }
-    unlock_setup(control, slot).await?;
-    let gap = gap.map(|gap| Gap {
-        to: slot_start.or(gap.to),
-        ..gap
-    });
-    if let Some(gap) = gap {
-        warn!(
-            slot,
-            "accepted by --accept-gap: what was committed {gap} is not relayed"
-        );
-    }
-    Ok(Prepared { gap, snapshot })
+/// What a setup has begun and not completed: a publication without its slot would look as if the
+/// slot had been dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Unfinished {
+    /// The publication was created, and its slot was not.
+    publication: bool,
+    /// PID of the walsender that creates the slot.
+    walsender: Option<i32>,
 }
 
-/// Carries out the actions. Returns the start of the new slot, if one was created.
-async fn carry_out(
-    actions: Vec<Action>,
-    wanted: &Wanted,
-    control: &mut Session,
-    replication: &mut Session,
-) -> Result<Option<Lsn>, PostgresError> {
-    let slot = wanted.slot.as_str();
-    let mut slot_start = None;
-    let mut published = false;
-    for action in actions {
-        match action {
-            Action::CreatePublication => {
-                let sql = script::create_publication(&wanted.publication, &wanted.tables);
-                control.query(&sql).await?;
-                published = true;
-                info!(
-                    publication = wanted.publication,
-                    "created the publication: inserts of the outbox tables only"
-                );
+/// A setup that is being carried out. It outlives a future that is dropped by a stop, so that it can
+/// be undone.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    /// Holds the setup lock.
+    pub(crate) control: Session,
+    pub(crate) unfinished: Unfinished,
+}
+
+impl Unfinished {
+    pub(crate) fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Ends the creation of the slot and drops the publication again, unless the slot exists by now.
+    /// `control` holds the setup lock.
+    pub(crate) async fn undo(
+        self,
+        wanted: &Wanted,
+        control: &mut Session,
+    ) -> Result<(), PostgresError> {
+        if self.is_nothing() {
+            return Ok(());
+        }
+        let undone = self.undo_without_limit(wanted, control);
+        bounded_by(UNDO_DEADLINE, "undoing an unfinished setup", undone).await
+    }
+
+    async fn undo_without_limit(self, wanted: &Wanted, control: &mut Session) -> Result<(), Error> {
+        let name = &wanted.slot;
+        // The transaction of CREATE PUBLICATION may be open.
+        control.query("ROLLBACK").await?;
+        if let Some(walsender) = self.walsender {
+            // The walsender waits for transactions, and does not notice that its client is gone. The
+            // server drops a slot that is not complete before the process is gone.
+            let end = format!(
+                "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity \
+                 WHERE pid = {walsender} AND query LIKE 'CREATE_REPLICATION_SLOT%'"
+            );
+            while !control.query(&end).await?.is_empty() {
+                sleep(UNDO_INTERVAL).await;
             }
-            Action::RecreateSlot => {
-                control.query(&script::drop_slot(slot)).await?;
-                warn!(slot, "dropped the slot, which was lost");
-                slot_start = Some(create_slot(wanted, replication).await?);
-            }
-            // The caller reads the snapshot.
-            Action::Snapshot => {}
-            Action::CreateSlot => match create_slot(wanted, replication).await {
-                Ok(consistent_point) => slot_start = Some(consistent_point),
-                Err(error) => {
-                    if published {
-                        drop_publication(wanted, control).await;
-                    }
-                    return Err(error.into());
-                }
-            },
+        }
+        let found = slot(control, name).await?;
+        if self.publication && found.is_none() {
+            let publication = &wanted.publication;
+            let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_ident(publication));
+            control.query(&sql).await?;
+            info!(
+                publication,
+                "dropped the publication again: its slot was not created"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Setup {
+    pub(crate) fn new(control: Session) -> Self {
+        Self {
+            control,
+            unfinished: Unfinished::default(),
         }
     }
-    Ok(slot_start)
+
+    /// Plans the setup, and carries out the plan under the setup lock. If that fails, the caller
+    /// undoes what is unfinished.
+    pub(crate) async fn prepare(
+        &mut self,
+        wanted: &Wanted,
+        moment: Moment,
+        facts: &Facts,
+        replication: &mut Session,
+    ) -> Result<Prepared, PostgresError> {
+        match plan(wanted, facts, moment) {
+            Ok(plan) if plan.actions.is_empty() => {
+                log_notes(&plan.notes);
+                return Ok(Prepared::default());
+            }
+            // Another relay may be about to create the slot: plan again under the lock.
+            Ok(_) | Err(SetupError::SlotMissing { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let slot = wanted.slot.as_str();
+        let control = &mut self.control;
+        wait_for_lock(control, slot).await?;
+        let facts = bounded("reading the catalogs", inspect(control, wanted)).await?;
+        let Plan {
+            actions,
+            notes,
+            gap,
+        } = plan(wanted, &facts, moment)?;
+        log_notes(&notes);
+        let snapshot = actions.contains(&Action::Snapshot);
+        let in_recovery = facts.server.in_recovery;
+        let slot_start = self
+            .carry_out(actions, wanted, in_recovery, replication)
+            .await?;
+        if snapshot {
+            if let Some(gap) = gap {
+                warn!(
+                    slot,
+                    "accepted by --accept-gap: of what was committed {gap}, the snapshot relays the rows that are there"
+                );
+            }
+            // The lock is held until the slot exists.
+            return Ok(Prepared { gap, snapshot });
+        }
+        unlock_setup(&mut self.control, slot).await?;
+        let gap = gap.map(|gap| Gap {
+            to: slot_start.or(gap.to),
+            ..gap
+        });
+        if let Some(gap) = gap {
+            warn!(
+                slot,
+                "accepted by --accept-gap: what was committed {gap} is not relayed"
+            );
+        }
+        Ok(Prepared { gap, snapshot })
+    }
+
+    /// Carries out the actions. Returns the start of the new slot, if one was created.
+    async fn carry_out(
+        &mut self,
+        actions: Vec<Action>,
+        wanted: &Wanted,
+        in_recovery: bool,
+        replication: &mut Session,
+    ) -> Result<Option<Lsn>, PostgresError> {
+        let slot = wanted.slot.as_str();
+        let mut slot_start = None;
+        let snapshot = actions.contains(&Action::Snapshot);
+        for action in actions {
+            match action {
+                Action::CreatePublication => {
+                    self.create_publication(wanted).await?;
+                    // The next start reads an interrupted snapshot again, from the publication on.
+                    self.unfinished.publication &= !snapshot;
+                }
+                Action::DropSlot => {
+                    self.control.query(&script::drop_slot(slot)).await?;
+                    warn!(slot, "dropped the slot, which was lost");
+                }
+                // The caller reads the snapshot.
+                Action::Snapshot => {}
+                Action::CreateSlot => {
+                    slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
+                }
+            }
+        }
+        Ok(slot_start)
+    }
+
+    /// Creates the publication, in a transaction: a statement that waits for a lock while this
+    /// process ends is rolled back.
+    async fn create_publication(&mut self, wanted: &Wanted) -> Result<(), Error> {
+        let control = &mut self.control;
+        let sql = script::create_publication(&wanted.publication, &wanted.tables);
+        control.query("BEGIN").await?;
+        control.query(&sql).await?;
+        self.unfinished.publication = true;
+        control.query("COMMIT").await?;
+        info!(
+            publication = wanted.publication,
+            "created the publication: inserts of the outbox tables only"
+        );
+        Ok(())
+    }
+
+    async fn create_slot(
+        &mut self,
+        wanted: &Wanted,
+        in_recovery: bool,
+        replication: &mut Session,
+    ) -> Result<Lsn, Error> {
+        self.unfinished.walsender = Some(replication.backend_pid());
+        let start = create_slot(wanted, in_recovery, replication).await?;
+        self.unfinished = Unfinished::default();
+        Ok(start)
+    }
+}
+
+/// Locks the setup for this session, for [`LOCK_DEADLINE`] at most.
+pub(crate) async fn wait_for_lock(control: &mut Session, slot: &str) -> Result<(), PostgresError> {
+    let doing = "waiting for another relay that sets up the slot";
+    bounded_by(LOCK_DEADLINE, doing, lock_setup(control, slot)).await
 }
 
 fn log_notes(notes: &[String]) {
@@ -138,13 +258,21 @@ fn log_notes(notes: &[String]) {
     }
 }
 
-async fn create_slot(wanted: &Wanted, replication: &mut Session) -> Result<Lsn, Error> {
+async fn create_slot(
+    wanted: &Wanted,
+    in_recovery: bool,
+    replication: &mut Session,
+) -> Result<Lsn, Error> {
     let slot = wanted.slot.as_str();
     // Postgres waits for all transactions that are open now, so there is no deadline.
-    info!(
-        slot,
-        "creating the slot: Postgres waits for open transactions first"
-    );
+    if in_recovery {
+        info!(slot, "creating the slot: {ON_STANDBY}");
+    } else {
+        info!(
+            slot,
+            "creating the slot: Postgres waits for open transactions first"
+        );
+    }
     let options = SlotOptions {
         failover: wanted.failover,
         ..SlotOptions::default()
@@ -156,15 +284,4 @@ async fn create_slot(wanted: &Wanted, replication: &mut Session) -> Result<Lsn, 
         "created the slot: rows committed from here on are relayed, earlier ones are not"
     );
     Ok(created.consistent_point)
-}
-
-/// Drops the publication again. A publication without its slot would look as if the slot had been
-/// dropped.
-async fn drop_publication(wanted: &Wanted, control: &mut Session) {
-    let sql = format!("DROP PUBLICATION {}", quote_ident(&wanted.publication));
-    if let Err(error) = control.query(&sql).await
-        && error.class() != ErrorClass::ServerUnavailable
-    {
-        debug!(%error, "the publication stays without a slot");
-    }
 }

@@ -5,9 +5,9 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use apply::lock_setup;
-pub(super) use apply::{Prepared, prepare, unlock_setup};
+pub(crate) use apply::{ON_STANDBY, lock_setup};
+pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock};
 pub(crate) use plan::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
-    no_publication, plan, slot as slot_fits, table as table_fits, wal_level,
+    no_publication, plan, sends_columns, slot as slot_fits, table as table_fits, wal_level,
 };

@@ -34,6 +34,11 @@ impl Moment {
             Moment::Relayed { upto } => Some(upto),
         }
     }
+
+    /// Whether a gap is accepted.
+    fn accepts_gap(self) -> bool {
+        matches!(self, Moment::Start { accept_gap, .. } if accept_gap)
+    }
 }
 
 /// An object to create. A [`Plan`] lists actions in the order of their execution.
@@ -46,8 +51,8 @@ pub(crate) enum Action {
     CreateSlot,
     /// Read the existing rows, and create the slot when all of them are acknowledged.
     Snapshot,
-    /// Drop the lost slot and create it again.
-    RecreateSlot,
+    /// Drop the lost slot.
+    DropSlot,
 }
 
 /// The actions before streaming, with findings and the accepted gap.
@@ -70,6 +75,7 @@ pub(crate) fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Pla
     failover_known(wanted, facts)?;
     for (name, table) in &facts.tables {
         self::table(wanted, name, table.as_ref())?;
+        sends_columns(wanted, facts, name)?;
     }
     let mut plan = Plan::default();
     // The publication comes first, see `Action`.
@@ -120,6 +126,51 @@ pub(crate) fn table(
     })
 }
 
+/// Checks that the server sends the generated columns of a table that the router reads.
+///
+/// Source: the documentation of `publish_generated_columns` in CREATE PUBLICATION. Postgres 18 and
+/// newer publish stored generated columns; no version publishes virtual ones.
+pub(crate) fn sends_columns(
+    wanted: &Wanted,
+    facts: &Facts,
+    name: &TableName,
+) -> Result<(), SetupError> {
+    let mut tables = facts.tables.iter();
+    let Some((_, Some(table))) = tables.find(|(of, _)| of == name) else {
+        return Ok(());
+    };
+    let publication = facts.publication.as_ref();
+    let published = publication.and_then(|publication| {
+        let mut tables = publication.tables.iter();
+        tables
+            .find(|published| published.table == *name)?
+            .columns
+            .as_ref()
+    });
+    let listed = |column: &str| {
+        facts.server.major >= 18
+            && published.is_some_and(|columns| columns.iter().any(|listed| listed == column))
+    };
+    let read = table
+        .columns
+        .iter()
+        .filter(|of| wanted.columns.contains(&of.name));
+    for column in read {
+        let Some(generated) = column.generated.filter(|_| !listed(&column.name)) else {
+            continue;
+        };
+        return Err(SetupError::ColumnGenerated {
+            table: name.clone(),
+            column: column.name.clone(),
+            generated,
+            publication: wanted.publication.clone(),
+            published: publication.is_some(),
+            major: facts.server.major,
+        });
+    }
+    Ok(())
+}
+
 /// The columns that the router reads and that are not in `present`.
 fn columns_missing(wanted: &Wanted, present: &[String]) -> Vec<String> {
     let columns = wanted.columns.iter();
@@ -147,10 +198,14 @@ fn missing_slot(
     // A publication without its slot means that the slot was dropped, or that a snapshot was
     // interrupted. Reading all rows again is right for both: it repeats rows, and leaves out only
     // rows that were deleted.
-    let snapshot = wanted.snapshot.is_some() && moment.known().is_none();
+    // Over a gap, a snapshot has the rows of the gap that are there.
+    let accepted = moment.accepts_gap();
+    let snapshot = wanted.snapshot.is_some() && (accepted || moment.known().is_none());
     match moment {
-        Moment::Start { .. } if snapshot => {
-            if set_up {
+        Moment::Start { known, .. } if snapshot => {
+            if known.is_some() {
+                plan.gap = Some(gap(known));
+            } else if set_up {
                 plan.notes.push(format!(
                     "publication {} is there and slot {slot} is not: if no snapshot was interrupted, the slot was \
                      dropped, and what was relayed from it is relayed again",
@@ -229,7 +284,7 @@ pub(crate) fn slot(
             from: moment.known().max(slot.confirmed),
             to: facts.server.wal_end,
         };
-        if !matches!(moment, Moment::Start { accept_gap, .. } if accept_gap) {
+        if !moment.accepts_gap() {
             return Err(SetupError::SlotLost {
                 slot: name.clone(),
                 reason,
@@ -238,7 +293,12 @@ pub(crate) fn slot(
             });
         }
         plan.gap = Some(gap);
-        plan.actions.push(Action::RecreateSlot);
+        plan.actions.push(Action::DropSlot);
+        // A snapshot that is interrupted is begun again on the primary only.
+        plan.actions.push(match wanted.snapshot {
+            Some(_) if !facts.server.in_recovery => Action::Snapshot,
+            _ => Action::CreateSlot,
+        });
         return Ok(());
     }
     if wanted.failover && slot.failover == Some(false) {
@@ -269,7 +329,7 @@ fn publication(
     };
     carries_inserts(wanted, publication)?;
     carries_tables(wanted, publication)?;
-    carries_columns(wanted, publication)?;
+    carries_columns(wanted, facts, publication)?;
     for (table, filter) in publication.filtered() {
         plan.notes.push(format!(
             "publication {} carries only the rows of {table} for which {filter}",
@@ -348,16 +408,19 @@ pub(crate) fn carries_tables(
     Ok(())
 }
 
-/// Checks that the publication's column lists have the columns that the router reads.
+/// Checks that the publication's column lists have the columns that the router reads, except
+/// generated ones, which [`sends_columns`] checks.
 pub(crate) fn carries_columns(
     wanted: &Wanted,
+    facts: &Facts,
     publication: &PublicationFacts,
 ) -> Result<(), SetupError> {
     for published in &publication.tables {
         let Some(columns) = &published.columns else {
             continue;
         };
-        let missing = columns_missing(wanted, columns);
+        let mut missing = columns_missing(wanted, columns);
+        missing.retain(|column| !is_generated(facts, &published.table, column));
         if !missing.is_empty() {
             return Err(SetupError::PublicationColumns {
                 publication: wanted.publication.clone(),
@@ -367,4 +430,14 @@ pub(crate) fn carries_columns(
         }
     }
     Ok(())
+}
+
+fn is_generated(facts: &Facts, table: &TableName, column: &str) -> bool {
+    let mut tables = facts.tables.iter();
+    let found = tables.find(|(name, _)| name == table);
+    let Some((_, Some(table))) = found else {
+        return false;
+    };
+    let mut columns = table.columns.iter();
+    columns.any(|found| found.name == column && found.generated.is_some())
 }

@@ -3,7 +3,8 @@ use walrelay_relay::TableName;
 
 use super::*;
 use crate::postgres::catalog::{
-    ColumnFacts, Facts, PublicationFacts, PublishedTable, ServerFacts, SlotRow, TableFacts, Wanted,
+    ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotRow,
+    TableFacts, Wanted,
 };
 use crate::postgres::error::{Gap, SetupError};
 use crate::postgres::snapshot::Selection;
@@ -228,6 +229,8 @@ fn a_lost_slot_is_replaced_only_if_the_gap_is_accepted() {
         (Some("lost"), Some("wal_removed")),
         (Some("unreserved"), Some("idle_timeout")),
         (None, Some("conflicting with recovery")),
+        (Some("lost"), Some("rows_removed")),
+        (Some("lost"), Some("wal_level_insufficient")),
     ] {
         let mut facts = facts();
         slot(&mut facts).wal_status = wal_status.map(str::to_owned);
@@ -247,16 +250,28 @@ fn a_lost_slot_is_replaced_only_if_the_gap_is_accepted() {
             let reason = invalidated.unwrap_or("wal_status = lost");
             assert!(text.contains(reason), "{text}");
             assert!(error.remedy().contains("'751'::xid"), "{}", error.remedy());
+            let setting = match invalidated {
+                Some("idle_timeout") => "idle_replication_slot_timeout",
+                Some("conflicting with recovery" | "rows_removed") => "hot_standby_feedback = on",
+                Some("wal_level_insufficient") => "wal_level = logical on the primary",
+                _ => "max_slot_wal_keep_size",
+            };
+            assert!(error.remedy().contains(setting), "{}", error.remedy());
         }
         let plan = plan(&wanted(), &facts, start(at("0/30"), true)).expect("accepted");
-        assert_eq!(plan.actions, [Action::RecreateSlot]);
-        assert_eq!(
-            plan.gap,
-            Some(Gap {
-                from: at("0/30"),
-                to: at("0/90")
-            })
-        );
+        assert_eq!(plan.actions, [Action::DropSlot, Action::CreateSlot]);
+        let gap = Gap {
+            from: at("0/30"),
+            to: at("0/90"),
+        };
+        assert_eq!(plan.gap, Some(gap));
+        let wanted = Wanted {
+            snapshot: Some(Selection::default()),
+            ..wanted()
+        };
+        let plan = super::plan(&wanted, &facts, start(at("0/30"), true)).expect("accepted");
+        assert_eq!(plan.actions, [Action::DropSlot, Action::Snapshot]);
+        assert_eq!(plan.gap, Some(gap));
     }
 }
 
@@ -420,8 +435,57 @@ fn sent_columns_are_those_that_the_publication_carries() {
     assert_eq!(sent(&facts), some);
     // Before Postgres 15, or without a publication: all columns except generated ones.
     facts.publication = None;
-    table(&mut facts).columns[0].generated = true;
+    table(&mut facts).columns[0].generated = Some(Generated::Stored);
     assert_eq!(sent(&facts), some);
+}
+
+/// Postgres never publishes a virtual generated column, and a stored one only since 18, if the
+/// publication says so.
+#[test]
+fn a_generated_column_is_refused_unless_it_is_published() {
+    use Generated::{Stored, Virtual};
+    for (major, generated, published, words) in [
+        (15, Stored, None, Some("DROP EXPRESSION")),
+        (17, Stored, Some(false), Some("DROP EXPRESSION")),
+        (
+            18,
+            Stored,
+            Some(false),
+            Some("ALTER PUBLICATION \"pub\" SET (publish_generated_columns = stored)"),
+        ),
+        (18, Stored, None, Some("publish_generated_columns = stored")),
+        (18, Stored, Some(true), None),
+        (18, Virtual, Some(false), Some("STORED")),
+        (18, Virtual, None, Some("STORED")),
+    ] {
+        let mut facts = match published {
+            None => bare(),
+            Some(_) => facts(),
+        };
+        facts.server.major = major;
+        let payload = &mut table(&mut facts).columns[3];
+        assert_eq!(payload.name, "payload");
+        payload.generated = Some(generated);
+        if published == Some(false) {
+            publication(&mut facts).tables[0].columns = Some(columns()[..3].to_vec());
+        }
+        let planned = plan(&wanted(), &facts, FIRST);
+        let Some(words) = words else {
+            assert_eq!(planned, Ok(Plan::default()));
+            continue;
+        };
+        let error = planned.expect_err("it is not sent");
+        assert_eq!(error.id(), "column-generated", "{error}");
+        assert!(error.to_string().contains("payload"), "{error}");
+        assert!(error.remedy().contains(words), "{}", error.remedy());
+        assert_eq!(error.remedy().contains("18"), major < 18);
+    }
+    // A generated column that the router does not read does no harm.
+    let mut facts = facts();
+    let mut other = text_column("other".into());
+    other.generated = Some(Virtual);
+    table(&mut facts).columns.push(other);
+    assert_eq!(plan(&wanted(), &facts, FIRST), Ok(Plan::default()));
 }
 
 /// A snapshot is planned if no relayed position is known. If the publication exists, an earlier
@@ -452,7 +516,8 @@ fn a_snapshot_comes_before_the_slot() {
     let error = plan(&wanted, &facts, known(false)).expect_err("dropped");
     assert_eq!(error.id(), "slot-missing");
     let accepted = plan(&wanted, &facts, known(true)).expect("accepted");
-    assert_eq!(accepted.actions, [Action::CreateSlot]);
+    assert_eq!(accepted.actions, [Action::Snapshot]);
+    assert!(accepted.gap.is_some());
     let error = plan(&wanted, &facts, relayed()).expect_err("dropped");
     assert_eq!(error.id(), "slot-gone");
     // `init` leaves the snapshot to the relay, and printing reads no rows.

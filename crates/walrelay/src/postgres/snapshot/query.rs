@@ -205,7 +205,7 @@ pub(super) async fn find_tables(
         let kept = columns.filter(|(_, column)| {
             let listed = published.columns.as_ref();
             // Since Postgres 18, `columns` lists the generated columns that are published.
-            (major >= 18 || !column.generated)
+            (major >= 18 || column.generated.is_none())
                 && listed.is_none_or(|listed| listed.contains(&column.name))
         });
         Some(Table {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Looked, Opened, Resume, SlotOwner, Source};
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
@@ -22,7 +23,7 @@ use super::catalog::{ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
 use super::retention::{Retention, RetentionWatch};
-use super::setup::{Moment, plan};
+use super::setup::{Moment, Setup, Unfinished, plan};
 use super::snapshot::SnapshotProgress;
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
@@ -75,6 +76,10 @@ pub(crate) struct PostgresSource {
     /// PID of the stream's walsender; 0 before the first stream.
     walsender: Arc<AtomicI32>,
     watch: RetentionWatch,
+    /// The setup that is being carried out.
+    setup: Option<Setup>,
+    /// What is left of a setup that failed and could not be undone.
+    unfinished: Unfinished,
     /// The snapshot that is being read.
     snapshot: Option<InitialSnapshot>,
     snapshot_progress: Arc<SnapshotProgress>,
@@ -98,6 +103,8 @@ impl PostgresSource {
             relayed: Arc::default(),
             found_busy: false,
             walsender: Arc::default(),
+            setup: None,
+            unfinished: Unfinished::default(),
             snapshot: None,
             snapshot_progress: Arc::default(),
         }
@@ -143,6 +150,11 @@ impl Source for PostgresSource {
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
         self.inspections = Inspections::default();
+        // The future of the last attempt was dropped. Drop its control session, which releases the
+        // lock; `connect` undoes the rest over a new session.
+        if let Some(setup) = self.setup.take() {
+            self.unfinished = setup.unfinished;
+        }
         if let Some(opened) = self.continue_snapshot().await? {
             return Ok(opened);
         }
@@ -154,6 +166,25 @@ impl Source for PostgresSource {
         };
         self.found_busy = matches!(result, Err(PostgresError::SlotBusy { .. }));
         result
+    }
+
+    async fn undo_open(&mut self) {
+        let undone = match self.setup.take() {
+            Some(mut setup) => {
+                let undone = setup.unfinished.undo(&self.wanted, &mut setup.control);
+                undone.await
+            }
+            None if self.unfinished.is_nothing() => return,
+            None => self.undo_anew().await,
+        };
+        if let Err(error) = undone {
+            warn!(
+                error = %Chain(&error),
+                publication = self.wanted.publication,
+                "the interrupted setup is not undone: if the publication is left without its slot, drop it \
+                 before the next start"
+            );
+        }
     }
 
     fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {

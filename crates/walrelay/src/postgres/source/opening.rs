@@ -19,9 +19,11 @@ use super::stream::Stream;
 use crate::postgres::catalog::{
     ServerFacts, SlotReader, describe, inspect, is_synchronous, reader, slot,
 };
-use crate::postgres::deadline::bounded;
+use crate::postgres::deadline::{bounded, bounded_by};
 use crate::postgres::error::{Gap, PostgresError, SetupError};
-use crate::postgres::setup::{Moment, Prepared, prepare};
+use crate::postgres::setup::{
+    Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock,
+};
 use crate::postgres::state_file::Position;
 
 /// Interval of the queries for the reader of a busy slot.
@@ -44,6 +46,7 @@ pub(super) struct Connected {
 impl PostgresSource {
     async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+        self.undo_last_setup(&mut control).await?;
         self.wait_until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         if let Some(state_file) = &self.state_file {
@@ -58,8 +61,21 @@ impl PostgresSource {
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
         let moment = self.moment(resume, &ancestors);
-        let prepared = prepare(&self.wanted, moment, &facts, &mut control, &mut replication);
-        let Prepared { gap, snapshot } = prepared.await?;
+        // A stop drops this future, and undoes the setup.
+        let setup = self.setup.insert(Setup::new(control));
+        let prepared = setup.prepare(&self.wanted, moment, &facts, &mut replication);
+        let prepared = prepared.await;
+        if prepared.is_err() {
+            let undone = setup.unfinished.undo(&self.wanted, &mut setup.control);
+            if undone.await.is_ok() {
+                setup.unfinished = Unfinished::default();
+            }
+        }
+        let Some(setup) = self.setup.take() else {
+            unreachable!("the setup was inserted above")
+        };
+        self.unfinished = setup.unfinished;
+        let (control, Prepared { gap, snapshot }) = (setup.control, prepared?);
         if gap.is_some() {
             self.accepted = true;
             // The file's position is before the new slot's.
@@ -76,6 +92,31 @@ impl PostgresSource {
             moment,
             snapshot,
         })
+    }
+
+    /// Undoes what the last attempt has left of its setup, over a new session.
+    pub(super) async fn undo_anew(&mut self) -> Result<(), PostgresError> {
+        let undone = async {
+            let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+            self.undo_last_setup(&mut control).await
+        };
+        bounded_by(UNDO_DEADLINE, "undoing an unfinished setup", undone).await
+    }
+
+    /// Undoes what the last attempt has left of its setup, if that was not possible before.
+    pub(super) async fn undo_last_setup(
+        &mut self,
+        control: &mut Session,
+    ) -> Result<(), PostgresError> {
+        if self.unfinished.is_nothing() {
+            return Ok(());
+        }
+        let slot = &self.wanted.slot;
+        wait_for_lock(control, slot).await?;
+        self.unfinished.undo(&self.wanted, control).await?;
+        self.unfinished = Unfinished::default();
+        unlock_setup(control, slot).await?;
+        Ok(())
     }
 
     /// The moment of the inspection, with the relayed position limited to the history that a server

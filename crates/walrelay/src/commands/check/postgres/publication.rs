@@ -44,7 +44,7 @@ pub(super) fn existing(db: &DatabaseState<'_>, publication: &PublicationFacts) -
         let finding = format!("{name} carries the outbox tables and no others");
         checks.push((Item::PublishedTables, of_result(tables, finding)));
     }
-    let columns = carries_columns(&db.wanted, publication);
+    let columns = carries_columns(&db.wanted, &db.facts, publication);
     let finding = "no column list leaves out what the router reads";
     checks.push((Item::PublishedColumns, of_result(columns, finding)));
     checks.push((Item::RowFilter, rows(db, publication)));

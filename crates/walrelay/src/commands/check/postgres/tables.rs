@@ -10,7 +10,8 @@ use super::{DatabaseState, of_result};
 use crate::commands::check::item::Check;
 use crate::failures;
 use crate::postgres::{
-    PublishedOperations, Sample, TableFacts, TableSurvey, carries_columns, script, table_fits,
+    PublishedOperations, Sample, SetupError, TableFacts, TableSurvey, carries_columns, script,
+    sends_columns, table_fits,
 };
 
 /// Checks that each table exists, is of a kind that can be published, and has the columns that the
@@ -20,10 +21,20 @@ pub(super) fn tables(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
         let partitioned = found.as_ref().is_some_and(|table| table.kind == "p");
         let kind = if partitioned { ", partitioned" } else { "" };
         of_result(
-            table_fits(&db.wanted, name, found.as_ref()),
+            fits(db, name, found.as_ref()),
             format!("{name} has the columns that the router reads{kind}"),
         )
     })
+}
+
+/// Checks that a table has the columns that the router reads, and that the server sends them.
+fn fits(
+    db: &DatabaseState<'_>,
+    name: &TableName,
+    found: Option<&TableFacts>,
+) -> Result<(), SetupError> {
+    table_fits(&db.wanted, name, found)?;
+    sends_columns(&db.wanted, &db.facts, name)
 }
 
 /// Compiles the routes for the present columns of the tables. Adds the topics of sampled rows to
@@ -38,12 +49,12 @@ pub(super) fn routes(
     router.describe(described);
     let mut checks = Vec::new();
     let published = db.facts.publication.as_ref();
-    let carried = published.is_none_or(|of| carries_columns(&db.wanted, of).is_ok());
+    let carried = published.is_none_or(|of| carries_columns(&db.wanted, &db.facts, of).is_ok());
     for ((name, table), id) in db.facts.tables.iter().zip(1..) {
         // Missing columns are reported by the check of the table or of the publication.
         let Some(table) = table
             .as_ref()
-            .filter(|table| carried && table_fits(&db.wanted, name, Some(table)).is_ok())
+            .filter(|table| carried && fits(db, name, Some(table)).is_ok())
         else {
             continue;
         };

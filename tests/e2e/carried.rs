@@ -1,0 +1,337 @@
+//! Rows that the slot does not carry are neither marked as sent nor deleted.
+
+use std::path::PathBuf;
+
+use walrelay_testkit::{Db, eventually};
+
+use crate::rig::{
+    PATIENCE, Rig, assert_has, assert_lacks, create_slot, done, edit, insert_of, output_with,
+    refused, with_source,
+};
+
+const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
+                    mark_sent = \"sent_at = now()\"";
+const PRUNE: [&str; 2] = ["--keep=24h", "--yes"];
+
+/// An outbox with a column for the mark, and rows that are old enough to be deleted.
+fn rig(major: u32) -> Rig {
+    let rig = Rig::with_outbox(major);
+    rig.db().batch(
+        "ALTER TABLE outbox ADD sent_at timestamptz, \
+         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
+    );
+    rig
+}
+
+fn config(rig: &Rig, more: &str) -> PathBuf {
+    with_source(rig.config_and(more), MARK)
+}
+
+fn count(db: &Db, rows: &str) -> i64 {
+    db.value(&format!("SELECT count(*) FROM {rows}"))
+}
+
+fn insert(db: &Db, rows: u32, key: &str) {
+    for number in 1..=rows {
+        insert_of(db, "order", key, number);
+    }
+}
+
+const UNMARKED: &str = "outbox WHERE sent_at IS NULL";
+
+/// A transaction changes the publication, writes rows that are therefore not in the stream, and
+/// changes the publication back. No other session sees the change.
+#[test]
+fn a_changed_publication_ends_the_marking() {
+    for (major, out, back) in [
+        (
+            15,
+            "SET TABLE outbox WHERE (aggregateid <> 'out')",
+            "SET TABLE outbox",
+        ),
+        (18, "DROP TABLE outbox", "ADD TABLE outbox"),
+        (17, "SET (publish = 'update')", "SET (publish = 'insert')"),
+    ] {
+        let rig = rig(major);
+        let db = rig.db();
+        let relay = rig.streaming(&config(&rig, ""));
+        insert(&db, 10, "before");
+        eventually(PATIENCE, || {
+            count(&db, "outbox WHERE sent_at IS NOT NULL") == 10
+        });
+        db.batch(&format!("BEGIN; ALTER PUBLICATION walrelay {out}"));
+        insert(&db, 20, "out");
+        db.batch(&format!("ALTER PUBLICATION walrelay {back}; COMMIT"));
+        insert(&db, 5, "after");
+        rig.caught_up();
+        relay.says("were changed since this process began");
+        assert_eq!(count(&db, UNMARKED), 25, "{out}");
+        assert_eq!(rig.records(0).len(), 15, "{out}");
+        relay.ends_well();
+    }
+}
+
+/// Commands find a publication that leaves out rows, or a whole table.
+#[test]
+fn commands_refuse_a_publication_that_leaves_out_rows() {
+    let rig = rig(15);
+    let db = rig.db();
+    let marks = config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&marks);
+    insert(&db, 10, "before");
+    rig.caught_up();
+    relay.ends_well();
+    let rollback = || output_with("cutover rollback", &marks, &["--yes"]);
+    let prune = || output_with("prune", &marks, &PRUNE);
+    db.batch("UPDATE outbox SET sent_at = NULL");
+    for (change, why) in [
+        (
+            "DROP TABLE outbox",
+            "does not publish outbox as public.outbox",
+        ),
+        (
+            "ADD TABLE outbox; ALTER PUBLICATION walrelay SET (publish = 'update')",
+            "does not publish INSERT",
+        ),
+    ] {
+        db.batch(&format!("ALTER PUBLICATION walrelay {change}"));
+        refused(&prune(), 78, &["[not-carried]", why]);
+        refused(&rollback(), 78, &["[not-carried]", why]);
+    }
+    db.batch(
+        "ALTER PUBLICATION walrelay SET (publish = 'insert'); CREATE TABLE other (LIKE outbox)",
+    );
+    let tables = "--set=source.tables=[\"public.outbox\", \"public.other\"]";
+    let lacks = output_with("prune", &marks, &[PRUNE[0], PRUNE[1], tables]);
+    refused(&lacks, 78, &["[not-carried]", "public.other"]);
+    assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (10, 10));
+    assert!(rig.slot().read().is_some());
+    // What was in the way is gone.
+    let relay = rig.streaming(&marks);
+    rig.caught_up();
+    done(&prune());
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox"), 0);
+}
+
+/// A slot of this name in another database of the server confirms nothing of this one.
+#[test]
+fn a_slot_of_another_database_says_nothing() {
+    let rig = rig(18);
+    let db = rig.db();
+    insert(&db, 10, "before");
+    db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");
+    db.batch("CREATE DATABASE other");
+    create_slot(
+        &Db::connect(&rig.postgres.url_for("postgres", None, "other")),
+        "walrelay",
+    );
+    let pruned = output_with("prune", &config(&rig, "\n[prune]\n"), &PRUNE);
+    refused(&pruned, 78, &["[not-carried]", "no slot of this database"]);
+    assert_eq!(count(&db, "outbox"), 10);
+}
+
+/// Rows of children by INHERITS are seen by a query of the table, and are not published as its
+/// rows.
+#[test]
+fn rows_of_children_are_not_rows_of_the_table() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&config);
+    db.batch("CREATE TABLE child () INHERITS (outbox)");
+    insert(&db, 10, "parent");
+    db.batch("INSERT INTO child SELECT gen_random_uuid(), aggregatetype, 'child', type, payload, NULL, created_at FROM outbox");
+    rig.caught_up();
+    eventually(PATIENCE, || {
+        count(&db, "ONLY outbox WHERE sent_at IS NULL") == 0
+    });
+    let dry = done(&output_with("prune", &config, &["--keep=24h", "--dry-run"]));
+    assert_has(&dry, &["10 rows are old enough"]);
+    done(&output_with("prune", &config, &PRUNE));
+    relay.ends_well();
+    assert_eq!(count(&db, "ONLY outbox"), 0);
+    assert_eq!(count(&db, "child WHERE sent_at IS NULL"), 10);
+    assert_eq!(rig.records(10).len(), 10);
+}
+
+/// A table that has rows becomes a partition: Postgres publishes none of them.
+#[test]
+fn rows_of_an_attached_table_stay() {
+    let rig = Rig::with_outbox(15);
+    let db = rig.db();
+    db.batch(
+        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
+         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', sent_at timestamptz, \
+         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
+         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
+    );
+    let config = config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "carried");
+    db.batch(
+        "CREATE TABLE outbox_2 (LIKE outbox INCLUDING ALL); \
+         INSERT INTO outbox_2 SELECT gen_random_uuid(), aggregatetype, 'filled', type, payload, '2020-02-15' FROM outbox",
+    );
+    db.batch("ALTER TABLE outbox ATTACH PARTITION outbox_2 FOR VALUES FROM ('2020-02-01') TO ('2020-03-01')");
+    // One transaction makes and attaches this one.
+    db.batch(
+        "BEGIN; CREATE TABLE outbox_3 (LIKE outbox INCLUDING ALL); \
+         ALTER TABLE outbox ATTACH PARTITION outbox_3 FOR VALUES FROM ('2020-03-01') TO ('2020-04-01'); COMMIT; \
+         INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'carried', type, payload, '2020-03-15' \
+         FROM outbox_1",
+    );
+    rig.caught_up();
+    relay.says("it was made before it was attached");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 10);
+    let dry = done(&output_with("prune", &config, &["--keep=24h", "--dry-run"]));
+    assert_has(&dry, &["partition public.outbox_2 stays"]);
+    assert_lacks(&dry, &["outbox_2 is dropped"]);
+    let pruned = output_with("prune", &config, &PRUNE);
+    let said = refused(&pruned, 78, &["[prune-attached]", "public.outbox_2"]);
+    assert_has(
+        &said,
+        &[
+            "dropped partition public.outbox_1",
+            "dropped partition public.outbox_3",
+        ],
+    );
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox_2 WHERE sent_at IS NULL"), 10);
+    assert_eq!(rig.records(20).len(), 20);
+}
+
+/// A writer that names the partition writes rows into it after it was detached.
+#[test]
+fn rows_that_are_written_into_a_detached_partition_stay() {
+    let rig = Rig::with_outbox(17);
+    let db = rig.db();
+    db.batch(
+        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
+         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', \
+         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
+         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
+    );
+    let config = rig.config_and("\n[prune]\nbefore_slot = true\n");
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "sent");
+    rig.caught_up();
+    // As a relay that was killed before it dropped the partition.
+    db.batch(
+        "BEGIN; ALTER TABLE outbox DETACH PARTITION outbox_1; COMMENT ON TABLE outbox_1 IS \
+         'walrelay has detached this from public.outbox, and drops it once its rows are confirmed'; COMMIT",
+    );
+    db.batch("INSERT INTO outbox_1 SELECT gen_random_uuid(), aggregatetype, 'late', type, payload FROM outbox_1 LIMIT 3");
+    let prune = || output_with("prune", &config, &PRUNE);
+    refused(&prune(), 65, &["[prune-late-rows]", "3 rows were written"]);
+    assert_eq!(count(&db, "outbox_1"), 13);
+    db.batch("DELETE FROM outbox_1 WHERE aggregateid = 'late'");
+    assert_has(&done(&prune()), &["dropped partition public.outbox_1"]);
+    relay.ends_well();
+}
+
+/// A rollback drops the slot: events that are not sent and have no row would be lost.
+#[test]
+fn a_rollback_keeps_a_slot_with_events_that_have_no_row() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = config(&rig, "\n[source.messages]\nprefix = \"outbox\"\n");
+    done(&output_with("init", &config, &[]));
+    rig.streaming(&config).ends_well();
+    insert(&db, 4, "kept");
+    for number in 1..=5 {
+        db.batch(&format!(
+            "SELECT outbox.emit('order', 'emitted', '{{\"number\": {number}}}')"
+        ));
+    }
+    db.batch("BEGIN");
+    insert(&db, 3, "deleted");
+    db.batch("DELETE FROM outbox WHERE aggregateid = 'deleted'; COMMIT");
+    let rollback = || output_with("cutover rollback", &config, &["--yes"]);
+    refused(&rollback(), 75, &["[cutover-unsent-events]", "8 events"]);
+    assert!(rig.slot().read().is_some());
+    assert_eq!(count(&db, UNMARKED), 4);
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    done(&rollback());
+    assert!(rig.slot().read().is_none());
+    assert_eq!(rig.records(12).len(), 12);
+}
+
+/// The slot is gone, and with it the log of some rows: the snapshot sends them before they are
+/// marked.
+#[test]
+fn rows_of_an_accepted_gap_are_sent_before_they_are_marked() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = config(&rig, "");
+    let state = format!("[source]\nstate_file = {:?}\n", rig.path("state"));
+    edit(&config, "[source]\n", &state);
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "before");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    insert(&db, 20, "gap");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.says("the snapshot relays the rows that are there");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+    let verdict = rig.verdict();
+    assert_eq!(verdict.committed, 30);
+    verdict.assert_nothing_repeated();
+}
+
+/// A relay that shares the table with others has a row filter: it marks and deletes its own rows.
+#[test]
+fn rows_that_a_filter_leaves_out_stay() {
+    let rig = rig(15);
+    let db = rig.db();
+    db.batch(
+        "CREATE PUBLICATION walrelay FOR TABLE outbox WHERE (aggregateid <> 'out') WITH (publish = 'insert')",
+    );
+    create_slot(&db, "walrelay");
+    let config = config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&config);
+    insert(&db, 20, "out");
+    insert(&db, 10, "in");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 20);
+    rig.caught_up();
+    done(&output_with("prune", &config, &PRUNE));
+    relay.ends_well();
+    done(&output_with("cutover rollback", &config, &["--yes"]));
+    assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (20, 20));
+    assert_eq!(rig.records(0).len(), 10);
+}
+
+/// The transaction that attaches a partition has filled it before.
+#[test]
+fn rows_that_were_written_before_the_attach_stay() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    db.batch(
+        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
+         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', sent_at timestamptz, \
+         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
+         CREATE TABLE outbox_1 PARTITION OF outbox DEFAULT",
+    );
+    let config = config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&config);
+    db.batch(
+        "BEGIN; CREATE TABLE outbox_2 (LIKE outbox INCLUDING ALL); INSERT INTO outbox_2 \
+         SELECT gen_random_uuid(), 'order', 'filled', 'T', '{\"number\": 1}' FROM generate_series(1, 10); \
+         ALTER TABLE outbox ATTACH PARTITION outbox_2 FOR VALUES FROM ('2020-01-01') TO ('2020-02-01'); COMMIT",
+    );
+    insert(&db, 5, "carried");
+    rig.caught_up();
+    eventually(PATIENCE, || count(&db, UNMARKED) == 10);
+    refused(
+        &output_with("prune", &config, &PRUNE),
+        78,
+        &["[prune-attached]", "public.outbox_2"],
+    );
+    relay.ends_well();
+    assert_eq!((count(&db, "outbox_2"), count(&db, UNMARKED)), (15, 10));
+    assert_eq!(rig.records(0).len(), 5);
+}
