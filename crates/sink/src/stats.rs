@@ -21,7 +21,7 @@ pub struct SinkStats {
     /// Bytes of those records, including the client library's overhead for each.
     pub in_flight_bytes: AtomicU64,
     throughput: AtomicBool,
-    /// No broker was reachable at the last error, and none has acknowledged a record since.
+    /// No broker could be reached for two seconds, and none has answered since.
     pub all_down: AtomicBool,
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
