@@ -9,7 +9,7 @@ use crate::rig::{
     refused, with_source,
 };
 
-const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
+const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"outbox.sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
                     mark_sent = \"sent_at = now()\"";
 const PRUNE: [&str; 2] = ["--keep=24h", "--yes"];
 
@@ -334,4 +334,28 @@ fn rows_that_were_written_before_the_attach_stay() {
     relay.ends_well();
     assert_eq!((count(&db, "outbox_2"), count(&db, UNMARKED)), (15, 10));
     assert_eq!(rig.records(0).len(), 5);
+}
+
+/// A mark that does not make the condition false would be made again and again.
+#[test]
+fn a_mark_in_vain_is_made_once() {
+    let rig = rig(17);
+    let db = rig.db();
+    db.batch("ALTER TABLE outbox ADD part int, ADD walrelay_note text");
+    let config = config(&rig, "");
+    edit(
+        &config,
+        "mark_sent = \"sent_at",
+        "mark_sent = \"walrelay_note = 'x', part = 1 -- sent_at",
+    );
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "key");
+    relay.says("still count as not sent after mark_sent");
+    insert(&db, 10, "key");
+    rig.caught_up();
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox WHERE part IS NULL"), 20);
+    let rollback = output_with("cutover rollback", &config, &["--yes"]);
+    refused(&rollback, 78, &["[cutover-mark]", "mark_sent"]);
+    assert!(rig.slot().read().is_some());
 }

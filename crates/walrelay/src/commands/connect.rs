@@ -1,5 +1,6 @@
 //! Converts the configuration to the types of the crates below, and connects by it.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -185,6 +186,7 @@ pub(super) fn marking(config: &Config) -> Marking {
         },
         set: source.mark_sent.clone().unwrap_or_default(),
         messages: source.messages.clone(),
+        in_vain: RefCell::default(),
     }
 }
 

@@ -133,7 +133,7 @@ fn failed(error: PruneError) -> Failure {
             "insert them into the outbox table in one transaction that deletes them here; then prune again",
         ),
         PruneError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
-        PruneError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
+        PruneError::Confirmed(ConfirmedError::NotConfirmed { .. } | ConfirmedError::InVain(_)) => {
             Failure::new("prune-not-confirmed", Exit::Temporary, what).remedy(
                 "see that a relay runs for each of these slots: walrelay status. Nothing that is not confirmed is \
                  deleted",

@@ -14,6 +14,7 @@ use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::carried::{Carried, CarriedError, Carrier, NotCarried};
 use super::catalog::row::parsed;
+use super::script;
 
 /// Interval between two queries of the slots' positions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,6 +34,12 @@ pub(crate) enum ConfirmedError {
     NotConfirmed { slots: String, position: Lsn },
     #[error(transparent)]
     NotCarried(#[from] NotCarried),
+    /// The rows fulfil the condition also after the change.
+    #[error(
+        "rows of {0} still count as not sent after mark_sent: it does not make snapshot_where false, or a trigger \
+         undoes it"
+    )]
+    InVain(TableName),
 }
 
 impl From<CarriedError> for ConfirmedError {
@@ -116,20 +123,37 @@ impl ConfirmedRows<'_> {
         let carried = self.carrier.carried(session, self.table).await?;
         wait_confirmed(session, &self.carrier.slots, position).await?;
         let (rows, table) = (self.rows(&carried), &carried.from);
-        let change = match self.change {
-            Change::Delete => format!("DELETE FROM {table} AS rows USING batch"),
-            // The assignments are on lines of their own, because they may end in a comment.
-            Change::Update(set) => format!("UPDATE {table} AS rows SET {set}\n FROM batch"),
+        // The assignments and the condition are on lines of their own, because they may end in a
+        // comment. The names of the batch's columns must not be those of the table's.
+        let (change, unchanged) = match self.change {
+            Change::Delete => (format!("DELETE FROM {table} USING batch"), "false"),
+            Change::Update(set) => (
+                format!("UPDATE {table} SET {set}\n FROM batch"),
+                self.condition,
+            ),
         };
         let change = format!(
-            "WITH batch AS (SELECT tableoid AS part, ctid AS place {rows} {order} LIMIT {limit} \
+            "WITH batch AS (SELECT tableoid AS walrelay_part, ctid AS walrelay_place {rows} {order} LIMIT {limit} \
              FOR UPDATE SKIP LOCKED), changed AS ({change} \
-             WHERE rows.ctid = batch.place AND rows.tableoid = batch.part RETURNING 1) \
-             SELECT count(*) AS rows FROM changed",
+             WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part \
+             RETURNING (\n{unchanged}\n) AS unchanged) \
+             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM changed",
             order = self.order,
             limit = self.batch,
+            // Without an alias: the condition may name the table.
+            name = script::table(self.table),
         );
-        let count = count_rows(session, &change).await?;
+        let counts = session.query(&change).await?;
+        let count_of = |name| {
+            counts
+                .first()
+                .and_then(|row| parsed(&row, name))
+                .unwrap_or(0)
+        };
+        let (count, unchanged) = (count_of("rows"), count_of("unchanged"));
+        if unchanged > 0 {
+            return Err(ConfirmedError::InVain(self.table.clone()));
+        }
         session.query("COMMIT").await?;
         Ok(count)
     }

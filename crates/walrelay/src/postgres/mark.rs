@@ -1,6 +1,7 @@
 //! Marks confirmed rows as sent, in the column that a polling relay uses (`[source] mark_sent`).
 
-use std::collections::{HashMap, HashSet};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -11,6 +12,7 @@ use walrelay_walsender::{Error, Frame, Session, SessionKind, quote_ident, quote_
 
 use super::carried::{Carried, Carrier};
 use super::catalog;
+use super::catalog::row::parsed;
 use super::confirmed::{
     Change, ConfirmedError, ConfirmedRows, begin_snapshot, count_rows, flush_wal, retry,
     wait_confirmed,
@@ -45,6 +47,9 @@ pub(crate) struct Marking {
     pub(crate) set: String,
     /// The prefix of logical messages that are events.
     pub(crate) messages: Option<String>,
+    /// Tables whose rows cannot be marked. They are left alone for the life of this process: each
+    /// attempt would leave dead rows.
+    pub(crate) in_vain: RefCell<BTreeSet<TableName>>,
 }
 
 /// Unconfirmed events that no row holds: the row is deleted, or the event is a logical message.
@@ -85,6 +90,9 @@ impl Marking {
     pub(crate) async fn run(&self, session: &mut Session) -> Result<u64, MarkError> {
         let mut total = 0;
         for table in &self.tables {
+            if self.in_vain.borrow().contains(table) {
+                continue;
+            }
             let unsent = unsent_condition(session, table, &self.selection).await?;
             let rows = ConfirmedRows {
                 carrier: &self.carrier,
@@ -96,7 +104,11 @@ impl Marking {
                 pause: PAUSE,
                 lock_timeout: LOCK_TIMEOUT,
             };
-            total += rows.change_all(session, |_| {}).await?;
+            let changed = rows.change_all(session, |_| {}).await;
+            if let Err(ConfirmedError::InVain(table)) = &changed {
+                self.in_vain.borrow_mut().insert(table.clone());
+            }
+            total += changed?;
         }
         Ok(total)
     }
@@ -158,8 +170,17 @@ impl Marking {
         let mut total = 0;
         for ((condition, keys), carried) in conditions.iter().zip(&unconfirmed).zip(&carried) {
             let mark = keys.mark_others(condition, &self.set, carried);
-            let marked = count_rows(session, &mark).await;
-            total += marked.map_err(ConfirmedError::from)?;
+            let counts = session.query(&mark).await.map_err(ConfirmedError::from)?;
+            let count_of = |name| {
+                counts
+                    .first()
+                    .and_then(|row| parsed(&row, name))
+                    .unwrap_or(0)
+            };
+            if count_of("unchanged") > 0 {
+                return Err(ConfirmedError::InVain(keys.table.clone()).into());
+            }
+            total += count_of("rows");
         }
         session.query("COMMIT").await?;
         Ok(total)
@@ -305,13 +326,14 @@ impl<'a> UnconfirmedKeys<'a> {
     }
 
     /// A statement that marks the rows that are carried, fulfil `condition` and are not among these
-    /// keys. Returns their number as `rows`.
+    /// keys. Returns their number as `rows`, and of those that fulfil `condition` still as
+    /// `unchanged`.
     fn mark_others(&self, condition: &str, set: &str, carried: &Carried) -> String {
         format!(
-            "WITH marked AS (UPDATE {name} AS rows SET {set}\n WHERE (\n{condition}\n){parts} AND NOT EXISTS \
-             (SELECT FROM {temporary} AS unconfirmed WHERE {same_key}) RETURNING 1) \
-             SELECT count(*) AS rows FROM marked",
-            name = carried.from,
+            "WITH marked AS (UPDATE {from} SET {set}\n WHERE (\n{condition}\n){parts} AND NOT EXISTS \
+             (SELECT FROM {temporary} AS unconfirmed WHERE {same_key}) RETURNING (\n{condition}\n) AS unchanged) \
+             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM marked",
+            from = carried.from,
             parts = carried.condition(),
             temporary = self.temporary,
             same_key = self.same_key(),
@@ -335,7 +357,7 @@ impl<'a> UnconfirmedKeys<'a> {
             .map(|name| format!("unconfirmed.{name}::text"))
             .collect();
         let missing = format!(
-            "SELECT DISTINCT {} FROM {} AS unconfirmed WHERE NOT EXISTS (SELECT FROM {} AS rows WHERE {}) LIMIT {}",
+            "SELECT DISTINCT {} FROM {} AS unconfirmed WHERE NOT EXISTS (SELECT FROM {} WHERE {}) LIMIT {}",
             texts.join(", "),
             self.temporary,
             carried.from,
@@ -371,10 +393,13 @@ impl<'a> UnconfirmedKeys<'a> {
         }
     }
 
+    /// A condition for the table's row of an unconfirmed key. Without an alias of the table: a
+    /// condition beside it may name the table.
     fn same_key(&self) -> String {
+        let table = script::table(self.table);
         let names = self.key.iter().map(|name| quote_ident(name));
         let same: Vec<String> = names
-            .map(|name| format!("unconfirmed.{name} = rows.{name}"))
+            .map(|name| format!("unconfirmed.{name} = {table}.{name}"))
             .collect();
         same.join(" AND ")
     }

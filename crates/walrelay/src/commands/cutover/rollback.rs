@@ -137,6 +137,11 @@ fn mark_failure(error: MarkError) -> Failure {
                 )
         }
         MarkError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
+        error @ MarkError::Confirmed(ConfirmedError::InVain(_)) => {
+            Failure::new("cutover-mark", Exit::Config, error.to_string()).remedy(
+                "correct mark_sent or snapshot_where; nothing was marked, and the slot is there",
+            )
+        }
         error @ MarkError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
             Failure::new("cutover-busy", Exit::Temporary, error.to_string())
                 .remedy("begin it again")

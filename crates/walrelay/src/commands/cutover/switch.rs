@@ -148,7 +148,7 @@ async fn is_confirming(server: &Server, session: &mut Option<Session>) -> Result
     // The relay streams once it confirms a position at or above the present end of the WAL.
     match marking(&server.config).wait_confirmed(session).await {
         Ok(()) => Ok(true),
-        Err(ConfirmedError::NotConfirmed { .. } | ConfirmedError::NotCarried(_)) => Ok(false),
         Err(ConfirmedError::Sql(error)) => Err(error),
+        Err(_) => Ok(false),
     }
 }
