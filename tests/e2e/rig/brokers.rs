@@ -1,5 +1,6 @@
 //! Brokers that tests share. Each is started when it is first needed, and ends with this process.
 
+use std::net::TcpStream;
 use std::ops::Deref;
 use std::sync::{LazyLock, Mutex};
 use std::thread;
@@ -32,10 +33,16 @@ pub(crate) struct KafkaInTurn(Option<Kafka>);
 /// Brokers that no test has at the moment.
 static FREE: Mutex<Vec<Kafka>> = Mutex::new(Vec::new());
 
-/// Takes a free broker, or starts one.
+/// Takes a free broker that answers, or starts one.
 pub(crate) fn kafka_in_turn() -> KafkaInTurn {
-    let free = lock(&FREE).pop();
-    KafkaInTurn(Some(free.unwrap_or_else(|| Kafka::builder().start())))
+    loop {
+        let free = lock(&FREE).pop();
+        let kafka = free.unwrap_or_else(|| Kafka::builder().start());
+        if TcpStream::connect(kafka.bootstrap_servers()).is_ok() {
+            return KafkaInTurn(Some(kafka));
+        }
+        eprintln!("a free broker has ended by itself: {}", kafka.log());
+    }
 }
 
 impl Deref for KafkaInTurn {
