@@ -12,6 +12,7 @@ use crate::rig::{
 const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"outbox.sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
                     mark_sent = \"sent_at = now()\"";
 const PRUNE: [&str; 2] = ["--keep=24h", "--yes"];
+const UNMARKED: &str = "outbox WHERE sent_at IS NULL";
 
 /// An outbox with a column for the mark, and rows that are old enough to be deleted.
 fn rig(major: u32) -> Rig {
@@ -20,6 +21,19 @@ fn rig(major: u32) -> Rig {
         "ALTER TABLE outbox ADD sent_at timestamptz, \
          ADD created_at timestamptz DEFAULT now() - interval '2 days'",
     );
+    rig
+}
+
+/// Such an outbox, partitioned by time. [`insert`] writes to its partition `outbox_1`, unless another
+/// one has the time.
+fn partitioned(major: u32, bounds: &str) -> Rig {
+    let rig = Rig::with_outbox(major);
+    rig.db().batch(&format!(
+        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
+         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', sent_at timestamptz, \
+         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
+         CREATE TABLE outbox_1 PARTITION OF outbox {bounds}"
+    ));
     rig
 }
 
@@ -36,8 +50,6 @@ fn insert(db: &Db, rows: u32, key: &str) {
         insert_of(db, "order", key, number);
     }
 }
-
-const UNMARKED: &str = "outbox WHERE sent_at IS NULL";
 
 /// A transaction changes the publication, writes rows that are therefore not in the stream, and
 /// changes the publication back. No other session sees the change.
@@ -158,14 +170,8 @@ fn rows_of_children_are_not_rows_of_the_table() {
 /// A table that has rows becomes a partition: Postgres publishes none of them.
 #[test]
 fn rows_of_an_attached_table_stay() {
-    let rig = Rig::with_outbox(15);
+    let rig = partitioned(15, "FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')");
     let db = rig.db();
-    db.batch(
-        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
-         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', sent_at timestamptz, \
-         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
-         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
-    );
     let config = config(&rig, "\n[prune]\n");
     let relay = rig.streaming(&config);
     insert(&db, 10, "carried");
@@ -204,14 +210,8 @@ fn rows_of_an_attached_table_stay() {
 /// A writer that names the partition writes rows into it after it was detached.
 #[test]
 fn rows_that_are_written_into_a_detached_partition_stay() {
-    let rig = Rig::with_outbox(17);
+    let rig = partitioned(17, "FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')");
     let db = rig.db();
-    db.batch(
-        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
-         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', \
-         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
-         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
-    );
     let config = rig.config_and("\n[prune]\nbefore_slot = true\n");
     let relay = rig.streaming(&config);
     insert(&db, 10, "sent");
@@ -308,14 +308,8 @@ fn rows_that_a_filter_leaves_out_stay() {
 /// The transaction that attaches a partition has filled it before.
 #[test]
 fn rows_that_were_written_before_the_attach_stay() {
-    let rig = Rig::with_outbox(18);
+    let rig = partitioned(18, "DEFAULT");
     let db = rig.db();
-    db.batch(
-        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
-         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', sent_at timestamptz, \
-         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
-         CREATE TABLE outbox_1 PARTITION OF outbox DEFAULT",
-    );
     let config = config(&rig, "\n[prune]\n");
     let relay = rig.streaming(&config);
     db.batch(

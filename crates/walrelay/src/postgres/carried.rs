@@ -3,7 +3,7 @@
 //! That a row's commit is confirmed says that it was sent only if the slot carried the row. This is
 //! read under the snapshot of the transaction that marks or deletes: the slots must be of this
 //! database, the own one must decode by `pgoutput`, and each part of the table (the table itself,
-//! or each of its partitions that has rows) must be published whole under the table's name.
+//! or each of its partitions that has rows) must be published under the table's name.
 //!
 //! A catalog row has another `xmin`, or another OID, after every change. A [`Carrier`] remembers
 //! them from its first transaction on, so it finds that a publication was changed, also if it was
@@ -87,20 +87,25 @@ pub(crate) struct Carried {
     filter: Option<String>,
     /// Parts whose rows may be older than their place in the table: they were made, and attached
     /// later. Postgres publishes no row for an ATTACH.
-    pub(crate) attached: Vec<AttachedPart>,
+    attached: Vec<AttachedPart>,
 }
 
 /// A part of a table that was attached by a later transaction than the one that made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AttachedPart {
+struct AttachedPart {
     /// As the server prints it.
-    pub(crate) name: String,
+    name: String,
     oid: u32,
     /// The OID of the table's partition that is this part, or that it belongs to.
-    pub(crate) partition: u32,
+    partition: u32,
 }
 
 impl Carried {
+    /// Whether this partition of the table, by its OID, or a part of it is left out.
+    pub(super) fn leaves_out(&self, partition: u32) -> bool {
+        self.attached.iter().any(|part| part.partition == partition)
+    }
+
     /// ` AND …`: a condition for the rows that are carried; empty if all are.
     pub(crate) fn condition(&self) -> String {
         let mut conditions = Vec::new();
@@ -157,14 +162,14 @@ impl Carrier {
         let found = found.ok_or_else(|| NotCarried::Table(table.clone()))?;
         let inserts = is_true(&found, "inserts");
         let partitioned = is_true(&found, "partitioned");
-        let mut filter = found.get("filter").map(str::to_owned);
+        let filter = found.get("filter").filter(|_| !partitioned);
         let mut attached = Vec::new();
         let mut states = vec![(0, text(&found, "state"))];
         let mut obstacle = None;
         let parts = parts_sql(major, table, &self.publication);
         for row in session.query(&parts).await?.iter() {
             let (oid, name) = (parsed(&row, "oid").unwrap_or(0), text(&row, "part"));
-            if is_true(&row, "filtered") && (partitioned || filter.is_none()) {
+            if is_true(&row, "filtered") && filter.is_none() {
                 obstacle = Some(NotCarried::Filter {
                     publication: publication(),
                     table: table.clone(),
@@ -204,11 +209,10 @@ impl Carrier {
         }
         self.report(&attached);
         let only = if partitioned { "" } else { "ONLY " };
-        filter = filter.filter(|_| !partitioned);
         Ok(Carried {
             from: format!("{only}{}", script::table(table)),
             partitioned,
-            filter,
+            filter: filter.map(str::to_owned),
             attached,
         })
     }

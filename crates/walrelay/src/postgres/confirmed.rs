@@ -143,17 +143,7 @@ impl ConfirmedRows<'_> {
             // Without an alias: the condition may name the table.
             name = script::table(self.table),
         );
-        let counts = session.query(&change).await?;
-        let count_of = |name| {
-            counts
-                .first()
-                .and_then(|row| parsed(&row, name))
-                .unwrap_or(0)
-        };
-        let (count, unchanged) = (count_of("rows"), count_of("unchanged"));
-        if unchanged > 0 {
-            return Err(ConfirmedError::InVain(self.table.clone()));
-        }
+        let count = count_changed(session, &change, self.table).await?;
         session.query("COMMIT").await?;
         Ok(count)
     }
@@ -261,4 +251,27 @@ pub(super) async fn count_rows(session: &mut Session, sql: &str) -> Result<u64, 
     let rows = session.query(sql).await?;
     let count = rows.first().and_then(|row| parsed(&row, "rows"));
     Ok(count.unwrap_or(0))
+}
+
+/// The number that a change of a table's rows returns as `rows`.
+///
+/// # Errors
+/// Also if it returns more than 0 as `unchanged`: rows that fulfil the condition still.
+pub(super) async fn count_changed(
+    session: &mut Session,
+    change: &str,
+    table: &TableName,
+) -> Result<u64, ConfirmedError> {
+    let counts = session.query(change).await?;
+    let counts = counts.first();
+    let count = |name| {
+        counts
+            .as_ref()
+            .and_then(|row| parsed(row, name))
+            .unwrap_or(0)
+    };
+    if count("unchanged") > 0 {
+        return Err(ConfirmedError::InVain(table.clone()));
+    }
+    Ok(count("rows"))
 }

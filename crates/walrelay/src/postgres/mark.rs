@@ -12,10 +12,9 @@ use walrelay_walsender::{Error, Frame, Session, SessionKind, quote_ident, quote_
 
 use super::carried::{Carried, Carrier};
 use super::catalog;
-use super::catalog::row::parsed;
 use super::confirmed::{
-    Change, ConfirmedError, ConfirmedRows, begin_snapshot, count_rows, flush_wal, retry,
-    wait_confirmed,
+    Change, ConfirmedError, ConfirmedRows, begin_snapshot, count_changed, count_rows, flush_wal,
+    retry, wait_confirmed,
 };
 use super::error::PostgresError;
 use super::script;
@@ -170,17 +169,7 @@ impl Marking {
         let mut total = 0;
         for ((condition, keys), carried) in conditions.iter().zip(&unconfirmed).zip(&carried) {
             let mark = keys.mark_others(condition, &self.set, carried);
-            let counts = session.query(&mark).await.map_err(ConfirmedError::from)?;
-            let count_of = |name| {
-                counts
-                    .first()
-                    .and_then(|row| parsed(&row, name))
-                    .unwrap_or(0)
-            };
-            if count_of("unchanged") > 0 {
-                return Err(ConfirmedError::InVain(keys.table.clone()).into());
-            }
-            total += count_of("rows");
+            total += count_changed(session, &mark, keys.table).await?;
         }
         session.query("COMMIT").await?;
         Ok(total)

@@ -84,7 +84,7 @@ impl Pruning {
             }
             let carried = self.carried(session, table).await?;
             planned.extend(old.into_iter().map(|part| {
-                if carried.attached.iter().any(|of| of.partition == part.oid) {
+                if carried.leaves_out(part.oid) {
                     Change::Kept(part.name)
                 } else {
                     Change::Dropped(part.name)
@@ -252,12 +252,12 @@ impl Pruning {
         changed: &mut impl FnMut(Change),
     ) -> Result<(), PruneError> {
         // Before a partition is old, so that a publication that is changed later is noticed.
-        let carried = self.carrier.carried(session, table).await;
+        let carried = self.carried(session, table).await;
         let old = self.old_partitions(session, table).await?;
         if old.is_empty() {
             return Ok(());
         }
-        carried.map_err(ConfirmedError::from)?;
+        carried?;
         // Nothing is detached while a slot is behind.
         self.wait_all_confirmed(session).await?;
         let mut first = None;
@@ -348,7 +348,7 @@ impl Pruning {
             return Ok(());
         }
         let carried = self.carried(session, table).await?;
-        if carried.attached.iter().any(|of| of.partition == part.oid) {
+        if carried.leaves_out(part.oid) {
             return Err(PruneError::Attached(part.name.clone()));
         }
         let (parent, child) = (script::table(table), script::table(&part.name));
