@@ -42,3 +42,15 @@ BEGIN
     END LOOP;
 END $do$;
 GRANT outbox_owner TO walrelay;
+
+-- What the slot carries of the outbox: only such rows are deleted.
+CREATE SCHEMA IF NOT EXISTS walrelay_state;
+CREATE TABLE IF NOT EXISTS walrelay_state.carried (
+    slot    name, -- the relay's slot
+    "table" text, -- an outbox table of it
+    part    oid,  -- the table itself (0), or one of its parts
+    state   text NOT NULL, -- the catalog rows that decide what is carried
+    PRIMARY KEY (slot, "table", part)
+);
+GRANT USAGE ON SCHEMA walrelay_state TO "walrelay";
+GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.carried TO "walrelay";

@@ -6,7 +6,7 @@ use walrelay_testkit::{Db, eventually};
 
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, create_slot, done, edit, insert_of, output_with,
-    refused, with_source,
+    refused, said, with_source,
 };
 
 const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"outbox.sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
@@ -51,8 +51,13 @@ fn insert(db: &Db, rows: u32, key: &str) {
     }
 }
 
+/// Says that all rows of before are sent, as a user does who has sent what was missing.
+fn accept(db: &Db) {
+    db.batch("UPDATE walrelay_state.carried SET state = 'accepted' WHERE slot = 'walrelay'");
+}
+
 /// A transaction changes the publication, writes rows that are therefore not in the stream, and
-/// changes the publication back. No other session sees the change.
+/// changes the publication back. No other session sees the change, and a restart does not forget it.
 #[test]
 fn a_changed_publication_ends_the_marking() {
     for (major, out, back) in [
@@ -76,9 +81,14 @@ fn a_changed_publication_ends_the_marking() {
         db.batch(&format!("ALTER PUBLICATION walrelay {back}; COMMIT"));
         insert(&db, 5, "after");
         rig.caught_up();
-        relay.says("were changed since this process began");
+        relay.says("its publication or its partitions were changed");
+        relay.ends_well();
+        let relay = rig.streaming(&config(&rig, ""));
+        relay.says("its publication or its partitions were changed");
         assert_eq!(count(&db, UNMARKED), 25, "{out}");
         assert_eq!(rig.records(0).len(), 15, "{out}");
+        accept(&db);
+        eventually(PATIENCE, || count(&db, UNMARKED) == 0);
         relay.ends_well();
     }
 }
@@ -113,14 +123,121 @@ fn commands_refuse_a_publication_that_leaves_out_rows() {
     db.batch(
         "ALTER PUBLICATION walrelay SET (publish = 'insert'); CREATE TABLE other (LIKE outbox)",
     );
-    let tables = "--set=source.tables=[\"public.outbox\", \"public.other\"]";
+    let tables = "--set=source.tables=[\"public.other\", \"public.outbox\"]";
     let lacks = output_with("prune", &marks, &[PRUNE[0], PRUNE[1], tables]);
     refused(&lacks, 78, &["[not-carried]", "public.other"]);
     assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (10, 10));
+    // What was in the way is gone, and with it what was written meanwhile: no process was there.
+    insert(&db, 1, "meanwhile");
+    let changed = "its publication or its partitions were changed";
+    let dry = output_with("prune", &marks, &["--keep=24h", "--dry-run"]);
+    for refusal in [prune(), rollback(), dry] {
+        refused(
+            &refusal,
+            78,
+            &["[not-carried]", changed, "SET state = 'accepted'"],
+        );
+    }
+    assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (11, 11));
     assert!(rig.slot().read().is_some());
-    // What was in the way is gone.
+    accept(&db);
     let relay = rig.streaming(&marks);
     rig.caught_up();
+    done(&prune());
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox"), 0);
+}
+
+/// The slot is moved while no relay runs, and the user goes on over the gap.
+#[test]
+fn rows_that_a_moved_slot_passed_over_stay() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = config(&rig, "\n[prune]\n");
+    let state = format!("[source]\nstate_file = {:?}\n", rig.path("state"));
+    edit(&config, "[source]\n", &state);
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "before");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+    insert(&db, 20, "gap");
+    db.batch("SELECT pg_replication_slot_advance('walrelay', pg_current_wal_lsn())");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.says("passed over a gap");
+    let pruned = output_with("prune", &config, &PRUNE);
+    refused(&pruned, 78, &["[not-carried]", "passed over a gap"]);
+    assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (30, 20));
+    relay.ends_well();
+    // A slot that walrelay makes anew, with its snapshot, begins the record anew.
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+    let verdict = rig.verdict();
+    assert_eq!(verdict.committed, 30);
+    verdict.assert_nothing_repeated();
+}
+
+/// The command that moves the slot, and the one that drops it, say so in the record.
+#[test]
+fn rows_that_a_command_passed_over_stay() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = config(&rig, "");
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "before");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+    insert(&db, 20, "passed-over");
+    let slots = |line: &str| done(&output_with(&format!("slots {line}"), &config, &[]));
+    slots("advance walrelay --to now --yes");
+    let relay = rig.streaming(&config);
+    relay.says("passed over a gap");
+    relay.ends_well();
+    slots("drop walrelay --yes");
+    slots("create");
+    let relay = rig.streaming(&config);
+    relay.says("its slot was not made by walrelay run or init");
+    insert(&db, 5, "after");
+    rig.caught_up();
+    relay.ends_well();
+    assert_eq!(count(&db, UNMARKED), 25);
+    assert_eq!(rig.records(0).len(), 15);
+}
+
+/// The relay's role may write the table, and not what is recorded of it, until `init` lets it.
+#[test]
+fn nothing_is_deleted_without_the_record() {
+    let rig = rig(15);
+    let db = rig.db();
+    db.batch(
+        "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT, UPDATE, DELETE ON outbox TO relay; \
+         CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')",
+    );
+    create_slot(&db, "walrelay");
+    let admin = config(&rig, "\n[prune]\n");
+    let url = format!("--set=source.url={}", rig.url_as("relay", "x", "postgres"));
+    let relay = rig.start_with(&admin, &[&url]);
+    insert(&db, 10, "key");
+    rig.caught_up();
+    relay.says("table walrelay_state.carried does not exist");
+    let prune = || output_with("prune", &admin, &[PRUNE[0], PRUNE[1], &url]);
+    refused(&prune(), 78, &["[not-carried]", "walrelay init --role"]);
+    let checked = || said(&output_with("check", &admin, &[&url]));
+    assert_has(
+        &checked(),
+        &["no row of public.outbox is marked or deleted"],
+    );
+    assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (10, 10));
+    done(&output_with("init", &admin, &["--role=relay"]));
+    // Nobody knows what the slot carries of the rows from before.
+    relay.says("its slot was not made by walrelay");
+    refused(&prune(), 78, &["[not-carried]", "not made by walrelay"]);
+    assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (10, 10));
+    accept(&db);
+    let sent = "rows of public.outbox are marked and deleted";
+    assert_has(&checked(), &[sent]);
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
     done(&prune());
     relay.ends_well();
     assert_eq!(count(&db, "outbox"), 0);
@@ -296,6 +413,8 @@ fn rows_that_a_filter_leaves_out_stay() {
     let relay = rig.streaming(&config);
     insert(&db, 20, "out");
     insert(&db, 10, "in");
+    relay.says("its slot was not made by walrelay");
+    accept(&db);
     eventually(PATIENCE, || count(&db, UNMARKED) == 20);
     rig.caught_up();
     done(&output_with("prune", &config, &PRUNE));

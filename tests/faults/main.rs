@@ -57,6 +57,7 @@ mod report;
 )]
 #[path = "../e2e/rig/mod.rs"]
 mod rig;
+mod rows;
 mod run;
 mod table;
 mod takeover;

@@ -9,7 +9,8 @@ use crate::handover::Displaced;
 use crate::kafka_cluster::{Loss, Mode};
 use crate::outcome::Outcome;
 use crate::{
-    data, distance, failover, handover, kafka, kafka_cluster, network, postgres, process, takeover,
+    data, distance, failover, handover, kafka, kafka_cluster, network, postgres, process, rows,
+    takeover,
 };
 
 /// One fault, or several of a kind.
@@ -203,6 +204,8 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "data: a partitioned outbox by its partitions' names";
     "two-tables" => data::two_tables,
         "data: two outbox tables in one publication";
+    "unpublished" [subset] => rows::unpublished,
+        "data: rows are marked and deleted, and the publication loses the table for a while, between SIGKILL at random moments";
     "idle" => postgres::idle,
         "idle: other tables take 30 MB, the outbox is silent";
     "failover-synced" [on(FAILOVER_SLOTS)] => failover::synced,

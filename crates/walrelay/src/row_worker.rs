@@ -62,12 +62,14 @@ impl RowWorker {
     }
 
     async fn run(self) {
-        let (period, failed) = match &self.work {
+        let (work, period, failed) = match &self.work {
             Work::Prune(pruning) => (
+                "prune",
                 pruning.keep / 10,
                 "confirmed rows cannot be pruned at the moment; the relay goes on",
             ),
             Work::Mark(_) => (
+                "mark_sent",
                 SHORTEST_INTERVAL,
                 "confirmed rows cannot be marked as sent at the moment; the relay goes on",
             ),
@@ -81,7 +83,12 @@ impl RowWorker {
         let mut problem = String::new();
         loop {
             ticks.tick().await;
-            match self.round().await {
+            let round = self.round().await;
+            if let Some(telemetry) = &self.telemetry {
+                let obstacle = round.as_ref().err();
+                telemetry.row_changes(work, obstacle.map(|error| Chain(&**error).to_string()));
+            }
+            match round {
                 Ok(0) => {}
                 Ok(rows) => {
                     match self.work {

@@ -74,6 +74,22 @@ fn of_the_rolling_bookmark() {
     Checked::until(|| advance(rolling), item, "pass");
 }
 
+/// Nobody knows which rows were there before a slot that walrelay has not made.
+#[test]
+fn of_what_is_carried() {
+    let case = Case::of(Rig::without_broker(18));
+    let item = "postgres/carried";
+    assert!(case.check().all(item).is_empty(), "no row is changed");
+    let checked = case.check_with("prune.before_slot=true");
+    checked.passes(item, &["once they are sent"]);
+    let marks = "source.snapshot=\"unsent\" source.mark_sent=\"payload=NULL\"";
+    let words = ["its slot was not made by walrelay", "walrelay resend"];
+    case.check_with(marks).warns(item, &words);
+    // It recorded nothing.
+    let tables = "SELECT count(*) FROM pg_namespace WHERE nspname = 'walrelay_state'";
+    assert_eq!(case.db.value::<i64>(tables), 0);
+}
+
 /// The slot of a standby is lost when the primary removes catalog rows that the slot needs. The
 /// remedy names the setting that prevents that, and a new slot says what its creation waits for.
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 
 use walrelay_testkit::eventually;
 
-use super::{block, shell};
+use super::{block, run_block, shell};
 use crate::rig::{PATIENCE, Rig, assert_has, done, edit, output_with, psql};
 
 const DOCUMENT: &str = "docs/CUTOVER.md";
@@ -16,15 +16,17 @@ fn from_a_polling_relay() {
     let db = rig.db();
     db.batch(
         "ALTER TABLE outbox ADD seq bigserial, ADD status text DEFAULT 'PENDING'; \
-         CREATE ROLE walrelay LOGIN REPLICATION PASSWORD 'x'; \
-         CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')",
+         CREATE ROLE walrelay LOGIN REPLICATION PASSWORD 'x'",
     );
+    let lines = format!("{}\n", block(DOCUMENT, "cutover-config"));
+    let admin = rig.config_and("");
+    edit(&admin, "[source]\n", &lines);
+    run_block(DOCUMENT, "cutover-init", &admin);
     psql(&db, &format!("{}\n", block(DOCUMENT, "cutover-grant")));
     rig.workload().rows(100).seed(1).run();
     db.batch("UPDATE outbox SET status = 'PROCESSING' WHERE seq % 3 = 0");
     let path = rig.config_with(&rig.url_as("walrelay", "x", "postgres"), "");
-    let lines = block(DOCUMENT, "cutover-config");
-    edit(&path, "[source]\n", &format!("{lines}\n"));
+    edit(&path, "[source]\n", &lines);
     let mut command = shell(&block(DOCUMENT, "cutover"));
     command
         .env("WALRELAY_CONFIG", &path)

@@ -23,6 +23,7 @@ fn the_ways_of_the_page() {
     psql(&db, &format!("{}\n", block(DOCUMENT, "prune-grant")));
     create_slot(&db, SLOT);
     let lines = format!("\n{}\n", block(DOCUMENT, "prune-config"));
+    run_block(DOCUMENT, "prune-init", &rig.config_and(&lines));
     let config = rig.config_with(&rig.url_as("walrelay", "x", "postgres"), &lines);
     let relay = rig.streaming(&config);
 
@@ -42,7 +43,13 @@ fn the_ways_of_the_page() {
     eventually(PATIENCE, || rows() == 1);
     let text = fs::read_to_string(&config).expect("it is there");
     assert_has(&text, &["[prune]"]);
+    let recorded = || db.value::<i64>("SELECT count(*) FROM walrelay_state.carried");
+    assert!(recorded() > 0);
     relay.ends_well();
+    psql(&db, &format!("{}\n", block(DOCUMENT, "prune-record")));
+    let accepted =
+        db.value::<i64>("SELECT count(*) FROM walrelay_state.carried WHERE state = 'accepted'");
+    assert_eq!(accepted, recorded());
 }
 
 /// The table of `migrations/`, and the role that the relay must be a member of.

@@ -13,7 +13,7 @@ use walrelay_event_router::{
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
 use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings};
 use walrelay_sink::Parking;
-use walrelay_walsender::{ConnInfo, Session, SessionKind};
+use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
 use super::Env;
 use crate::cli::{Exit, Failure};
@@ -148,7 +148,20 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         create: config.source.create,
         failover: config.source.failover,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
+        record: config.source.mark_sent.is_some() || config.prune.is_some(),
     }
+}
+
+/// What this slot, and others that must have confirmed a row, carry.
+pub(super) fn carrier(config: &Config, others: &[String]) -> Carrier {
+    let source = &config.source;
+    let own = std::iter::once(source.slot.clone());
+    let slots = own.chain(others.iter().cloned()).collect();
+    let prune = config.prune.as_ref();
+    // Of rows from before the slot, `before_slot` says that they may be deleted, not that they count
+    // as sent.
+    let before = source.mark_sent.is_none() && prune.is_some_and(|prune| prune.before_slot);
+    Carrier::new(slots, source.publication.clone(), source.create, before)
 }
 
 /// The column with the id of events; `None` if the route names none.
@@ -178,7 +191,7 @@ pub(super) fn selection(config: &Config) -> Selection {
 pub(super) fn marking(config: &Config) -> Marking {
     let source = &config.source;
     Marking {
-        carrier: Carrier::new(vec![source.slot.clone()], source.publication.clone()),
+        carrier: carrier(config, &[]),
         tables: source.tables.clone(),
         selection: Selection {
             unsent: true,
@@ -193,12 +206,26 @@ pub(super) fn marking(config: &Config) -> Marking {
 /// The failure of a command that would mark or delete rows which the slot does not carry.
 pub(super) fn not_carried(why: NotCarried) -> Failure {
     let what = "which rows were sent cannot be known: nothing is marked or deleted";
+    let remedy = not_carried_remedy(&why);
     Failure::new("not-carried", Exit::Config, what)
         .caused_by(why)
-        .remedy(
-            "see what walrelay check says of the slot and the publication. Rows of a time in which the publication \
-             did not publish them are sent by walrelay resend",
-        )
+        .remedy(remedy)
+}
+
+pub(super) fn not_carried_remedy(why: &NotCarried) -> String {
+    match why {
+        NotCarried::Unrecorded => {
+            "walrelay init --role ROLE, as a user who may, creates it for the relay's role".to_owned()
+        }
+        NotCarried::Doubtful { slot, .. } => format!(
+            "send what may be missing (walrelay resend), then: UPDATE walrelay_state.carried SET state = 'accepted' \
+             WHERE slot = {}",
+            quote_literal(slot)
+        ),
+        _ => "see what walrelay check says of the slot and the publication. Rows of a time in which the publication \
+              did not publish them are sent by walrelay resend"
+            .to_owned(),
+    }
 }
 
 /// The settings of a pipeline.

@@ -9,8 +9,8 @@ use crate::cli::InitArgs;
 use crate::config::{Config, Router};
 use crate::failures;
 use crate::postgres::{
-    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup, plan,
-    script,
+    Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
+    plan, record, script,
 };
 
 /// The comment above the function `outbox.emit` in scripts.
@@ -86,6 +86,10 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
             script::ensure_slot(&wanted.slot, wanted.failover),
         )
     };
+    let record = wanted.record.then(|| {
+        let why = "What the slot carries of the outbox: only such rows are marked or deleted.";
+        (why, record::create_sql(Some(role)))
+    });
     let others = [
         (
             seen,
@@ -96,9 +100,9 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
              -- \\password, or by what your service has.",
             script::ensure_role(role),
         ),
-        last,
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
+    let parts = parts.chain(record).chain([last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
 }
@@ -144,6 +148,12 @@ async fn create(
             lines.push(format!("created role {role}; give it a password"));
         }
     }
+    if wanted.record {
+        if !record::exists(session).await? {
+            lines.push("created table walrelay_state.carried".to_owned());
+        }
+        session.query(&record::create_sql(role)).await?;
+    }
     for action in plan.actions {
         match action {
             Action::CreatePublication => {
@@ -152,6 +162,7 @@ async fn create(
                 lines.push(format!("created publication {}", wanted.publication));
             }
             Action::CreateSlot => {
+                Carrier::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
                 lines.push(format!("created slot {}", wanted.slot));

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use super::confirm::ask_to_continue;
-use super::connect::{block_on, not_carried};
+use super::connect::{block_on, carrier, not_carried};
 use super::server::Server;
 use super::{CommandResult, Env, print_notice, print_text};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
-use crate::postgres::{Carrier, Change, ConfirmedError, PruneError, Pruning};
+use crate::postgres::{Change, ConfirmedError, PruneError, Pruning};
 
 /// `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
@@ -19,6 +19,8 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
     let pruning = pruning(config, keep)?;
     let summary = block_on(Box::pin(async {
         let mut session = server.connect().await?;
+        // What is found now is not recorded: it changes nothing.
+        session.query("BEGIN").await?;
         let old = pruning.count(&mut session).await.map_err(failed)?;
         let mut plan = String::new();
         let mut removes = old > 0;
@@ -38,6 +40,7 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
                 ),
             };
         }
+        session.query("ROLLBACK").await?;
         let _ = writeln!(
             plan,
             "{old} rows are old enough to be deleted, if they are confirmed"
@@ -84,12 +87,8 @@ pub(super) fn pruning(config: &Config, keep: Option<Duration>) -> Result<Pruning
         Failure::new("prune-keep", Exit::Usage, "nothing says which rows stay")
             .remedy("say --keep 168h, or set keep in [prune]")
     })?;
-    let own = std::iter::once(config.source.slot.clone());
     Ok(Pruning {
-        carrier: Carrier::new(
-            own.chain(prune.slots.iter().cloned()).collect(),
-            config.source.publication.clone(),
-        ),
+        carrier: carrier(config, &prune.slots),
         tables: config.source.tables.clone(),
         column: prune.column.clone(),
         keep,

@@ -19,7 +19,7 @@ use crate::cli::{
     ListSlotsArgs, SlotsCommand,
 };
 use crate::postgres::{
-    ON_STANDBY, SlotRow, advance_slot as advance_sql, script, slots as read_slots,
+    ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
 };
 
 /// `walrelay slots`.
@@ -66,6 +66,8 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     if rows.first().and_then(|row| row.get(0).map(|it| it == "t")) == Some(true) {
         print_notice(&format!("creating slot {name}: {ON_STANDBY}"));
     }
+    // Nothing is known of what was committed before.
+    record::forget(&mut session, name).await.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
     session.close().await;
     print_line(&format!(
@@ -110,6 +112,7 @@ pub(super) async fn drop_slot(
         confirm(&question, |answer| answer == known_as, not_agreed())?;
     }
     session.query(&sql).await.map_err(failure)?;
+    record::forget(&mut session, name).await.map_err(failure)?;
     session.close().await;
     print_line(&format!("dropped slot {name}"))
 }
@@ -143,6 +146,8 @@ pub(super) async fn advance_slot(
     if !ask.yes {
         ask_to_continue(not_agreed())?;
     }
+    // Before the slot moves: what it passes over does not count as sent.
+    record::gap(&mut session, name).await.map_err(failure)?;
     let rows = session.query(&sql).await.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));
     session.close().await;

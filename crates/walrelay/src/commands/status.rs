@@ -252,6 +252,11 @@ impl Screen {
         if delivery.pruned_rows > 0 {
             self.line("pruned", format!("{} rows", delivery.pruned_rows));
         }
+        for (work, obstacle) in &delivery.row_changes {
+            if let Some(obstacle) = obstacle {
+                self.line(work, format!("stopped: {obstacle}"));
+            }
+        }
         let total = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
         self.line(
             "dead letters",

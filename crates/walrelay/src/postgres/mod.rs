@@ -42,7 +42,7 @@ pub(crate) use bookmarks::{
     Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot,
     slot_of as bookmark_slot,
 };
-pub(crate) use carried::{Carrier, NotCarried};
+pub(crate) use carried::{CarriedError, Carrier, NotCarried, record};
 pub(crate) use catalog::{
     Facts, PublicationFacts, PublishedOperations, PublishedTable, Sample, SlotRow, SlotStanding,
     Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, names_standby,

@@ -381,8 +381,21 @@ impl Pruning {
         session: &mut Session,
         table: &TableName,
     ) -> Result<Carried, PruneError> {
+        // The record is the relay's, not of the table's owner.
+        let as_itself = [
+            "SELECT pg_catalog.current_setting('role') AS role",
+            "SELECT pg_catalog.set_config('role', 'none', true)",
+        ];
+        let roles = session.query_all(&as_itself).await?;
+        let owner = roles
+            .first()
+            .and_then(|rows| rows.first().map(|row| text(&row, "role")));
         let carried = self.carrier.carried(session, table).await;
-        Ok(carried.map_err(ConfirmedError::from)?)
+        let carried = carried.map_err(ConfirmedError::from)?;
+        let owner = quote_literal(&owner.unwrap_or_default());
+        let sql = format!("SELECT pg_catalog.set_config('role', {owner}, true)");
+        session.query(&sql).await?;
+        Ok(carried)
     }
 
     /// Waits until every slot has confirmed the current end of the WAL.

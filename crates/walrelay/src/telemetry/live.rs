@@ -38,6 +38,8 @@ pub(super) struct Live {
     pub(super) slot_error: Option<String>,
     pub(super) bookmark: Option<BookmarkReport>,
     pub(super) pruned: u64,
+    /// Why rows are not changed, by the work.
+    pub(super) row_changes: BTreeMap<String, Option<String>>,
     pub(super) server_end: Option<Lsn>,
     /// The first end of the WAL reported by the server that is not confirmed yet, and when the
     /// server reported it.
@@ -63,6 +65,7 @@ impl Live {
             slot_error: None,
             bookmark: None,
             pruned: 0,
+            row_changes: BTreeMap::new(),
             server_end: None,
             unconfirmed_end: None,
         }

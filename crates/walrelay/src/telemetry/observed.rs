@@ -181,6 +181,12 @@ impl Telemetry {
         lock(&self.live).pruned += rows;
     }
 
+    /// Sets why confirmed rows are not changed by this work; `None` if they are.
+    pub(crate) fn row_changes(&self, work: &str, obstacle: Option<String>) {
+        let mut live = lock(&self.live);
+        live.row_changes.insert(work.to_owned(), obstacle);
+    }
+
     /// Sets the rolling bookmark; `None` if this relay keeps none.
     pub(crate) fn bookmark(&self, bookmark: Option<BookmarkReport>) {
         lock(&self.live).bookmark = bookmark;
@@ -321,6 +327,7 @@ impl Telemetry {
             transactions: counts.transactions,
             repeats_avoided: counts.repeats_avoided,
             pruned_rows: live.pruned,
+            row_changes: live.row_changes.clone(),
             ignored: [
                 ("update", counts.updates),
                 ("delete", counts.deletes),

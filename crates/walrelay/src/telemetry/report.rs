@@ -174,6 +174,9 @@ pub(crate) struct DeliveryReport {
     pub(crate) ignored: BTreeMap<String, u64>,
     /// Confirmed rows that this process has deleted (`[prune]`).
     pub(crate) pruned_rows: u64,
+    /// Why confirmed rows are not marked as sent (`mark_sent`) or not deleted (`prune`) at the
+    /// moment; `null` while they are.
+    pub(crate) row_changes: BTreeMap<String, Option<String>>,
     /// `latency` or `throughput`.
     pub(crate) mode: String,
     /// Records that were not delivered, by librdkafka's error code.

@@ -88,6 +88,7 @@ items! {
     PublishedColumns = Postgres, "publication-columns";
     RowFilter = Postgres, "publication-rows";
     Slot = Postgres, "slot";
+    Carried = Postgres, "carried";
     Snapshot = Postgres, "snapshot";
     RetainedWal = Postgres, "retained-wal";
     KeepSize = Postgres, "max-slot-wal-keep-size";

@@ -175,6 +175,9 @@
     if (total(dead.written) + total(dead.skipped) > 0) {
       add('note', 'Some events could not be delivered since the start', `see Dead letters: ${tally(dead.written) || 'none written'}; skipped: ${tally(dead.skipped) || 'none'}`);
     }
+    for (const [work, why] of Object.entries(s.delivery.row_changes)) {
+      if (why) add('warn', `Sent rows are not ${work === 'prune' ? 'deleted' : 'marked'}`, why, 'Events are relayed all the same: see WalrelayRowsStay in OPERATIONS.md.');
+    }
     if (s.bookmark && s.bookmark.cut_short) {
       add('note', 'Less than retention.keep can be replayed', `see WalrelayBookmarkShort in OPERATIONS.md: ${s.bookmark.cut_short}`);
     }

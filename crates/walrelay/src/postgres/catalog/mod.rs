@@ -46,6 +46,8 @@ pub(crate) struct Wanted {
     pub(crate) failover: bool,
     /// The rows that are relayed before the slot is created.
     pub(crate) snapshot: Option<Selection>,
+    /// Rows are marked or deleted, so what the slot carries is recorded.
+    pub(crate) record: bool,
 }
 
 /// Reads the [`Facts`] over an ordinary session, in one round trip.

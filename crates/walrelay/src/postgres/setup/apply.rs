@@ -8,6 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, SlotOptions, quote_ident, quote_literal};
 
 use super::{Action, Moment, Plan, plan};
+use crate::postgres::carried::Carrier;
 use crate::postgres::catalog::{Facts, Wanted, inspect, slot};
 use crate::postgres::deadline::{bounded, bounded_by};
 use crate::postgres::error::{Gap, PostgresError, SetupError};
@@ -159,7 +160,7 @@ impl Setup {
         let snapshot = actions.contains(&Action::Snapshot);
         let in_recovery = facts.server.in_recovery;
         let slot_start = self
-            .carry_out(actions, wanted, in_recovery, replication)
+            .carry_out(actions, wanted, moment, in_recovery, replication)
             .await?;
         if snapshot {
             if let Some(gap) = gap {
@@ -190,6 +191,7 @@ impl Setup {
         &mut self,
         actions: Vec<Action>,
         wanted: &Wanted,
+        moment: Moment,
         in_recovery: bool,
         replication: &mut Session,
     ) -> Result<Option<Lsn>, PostgresError> {
@@ -207,9 +209,13 @@ impl Setup {
                     self.control.query(&script::drop_slot(slot)).await?;
                     warn!(slot, "dropped the slot, which was lost");
                 }
-                // The caller reads the snapshot.
-                Action::Snapshot => {}
+                // The caller reads the snapshot, and creates the slot.
+                Action::Snapshot => Carrier::begin(&mut self.control, wanted).await?,
                 Action::CreateSlot => {
+                    // A copy that is printed is another slot. A standby cannot be written.
+                    if moment != Moment::Print && !in_recovery {
+                        Carrier::begin(&mut self.control, wanted).await?;
+                    }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
                 }
             }

@@ -33,6 +33,7 @@ fn wanted() -> Wanted {
         create: true,
         failover: false,
         snapshot: None,
+        record: false,
     }
 }
 

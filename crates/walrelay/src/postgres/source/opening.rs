@@ -16,6 +16,7 @@ use walrelay_walsender::{
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
+use crate::postgres::carried::record;
 use crate::postgres::catalog::{
     ServerFacts, SlotReader, describe, inspect, is_synchronous, reader, slot,
 };
@@ -235,6 +236,9 @@ impl PostgresSource {
                 }
                 Err(error) if self.accept_gap => {
                     warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
+                    let mut session = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+                    record::gap(&mut session, &self.wanted.slot).await?;
+                    session.close().await;
                     self.accepted = true;
                     here
                 }

@@ -131,6 +131,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| by("operation", &r.delivery.ignored) },
     Metric { name: "pruned_rows", unit: None, kind: Counter, help: "Confirmed rows that this process has deleted ([prune])",
         rows: |r| count(r.delivery.pruned_rows) },
+    Metric { name: "row_changes_failing", unit: None, kind: Gauge, help: "1 while confirmed rows cannot be marked as sent (mark_sent) or deleted (prune); absent without these",
+        rows: |r| r.delivery.row_changes.iter().map(|(work, why)| (vec![("work", work.clone())], f64::from(u8::from(why.is_some())))).collect() },
     Metric { name: "delivery_failures", unit: None, kind: Counter, help: "Records that were not delivered, by librdkafka's error code; they are sent again, or fall under the poison policy",
         rows: |r| by("code", &r.delivery.failed) },
     Metric { name: "dead_letters", unit: None, kind: Counter, help: "Events that became dead letters, by class",

@@ -2,9 +2,10 @@
 //! state.
 //!
 //! - [`check`]: reads the state, and runs all checks.
-//! - `server`: versions, limits, privileges, clocks. `tables`, `publication`, `slot`, `failover`:
-//!   the rest.
+//! - `server`: versions, limits, privileges, clocks. `tables`, `publication`, `carried`, `slot`,
+//!   `failover`: the rest.
 
+mod carried;
 mod failover;
 mod publication;
 mod server;
@@ -103,6 +104,7 @@ async fn connect_and_check(
     let standbys = failover::standbys(&db, info, session.host()).await;
     let (samples, largest) = samples(&mut session, &db).await;
     let snapshot = slot::snapshot(&mut session, &db).await;
+    let carried = carried::carried(&mut session, &db).await?;
     let connection = server::connection(&db, session.is_encrypted());
     session.close().await;
 
@@ -126,6 +128,7 @@ async fn connect_and_check(
     checks.extend(of(Item::ReplicaIdentity, tables::identities(&db)));
     checks.extend(publication);
     checks.push((Item::Slot, slot::slot(&db)));
+    checks.extend(of(Item::Carried, carried));
     checks.extend(of(Item::Snapshot, snapshot));
     checks.extend(of(Item::RetainedWal, slot::retained(&db)));
     checks.push((Item::KeepSize, server::keep_size(&db)));

@@ -5,23 +5,27 @@
 //! database, the own one must decode by `pgoutput`, and each part of the table (the table itself,
 //! or each of its partitions that has rows) must be published under the table's name.
 //!
-//! A catalog row has another `xmin`, or another OID, after every change. A [`Carrier`] remembers
-//! them from its first transaction on, so it finds that a publication was changed, also if it was
-//! changed back (docs/adr/0034-a-changed-row-was-carried.md).
+//! A catalog row has another `xmin`, or another OID, after every change. [`record`] has them from
+//! the slot's beginning on, so that a change of the publication is found, also if it was changed
+//! back (docs/adr/0034-a-changed-row-was-carried.md).
+
+pub(crate) mod record;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tracing::warn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
+use self::record::Doubt;
 use super::catalog::row::{is_true, parsed, text};
-use super::catalog::slots;
+use super::catalog::{Wanted, slots};
 use super::script;
 
 /// The plugin of the relay's slots.
 const PLUGIN: &str = "pgoutput";
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// A condition for rows that were written by the transaction that attached their partition. It may
 /// have written them before, into the partition alone. As text: rows of `xid` are not comparable.
@@ -51,15 +55,16 @@ pub(crate) enum NotCarried {
         publication: String,
         table: TableName,
     },
-    /// The publication, or the place of a partition, is not what it was when this process began.
-    #[error(
-        "publication {publication} or the partitions of {table} were changed since this process began: rows of \
-         meanwhile may not be sent"
-    )]
-    Changed {
-        publication: String,
+    /// The record has a [`Doubt`].
+    #[error("rows of {table} may not be sent: {doubt}")]
+    Doubtful {
         table: TableName,
+        slot: String,
+        doubt: Doubt,
     },
+    /// The record's table is missing.
+    #[error("table walrelay_state.carried does not exist, or the relay's role may not write it")]
+    Unrecorded,
 }
 
 /// The slots and the publication by which rows are carried, and what was seen of them.
@@ -68,9 +73,11 @@ pub(crate) struct Carrier {
     /// The relay's own slot first, then others that must have confirmed a row, too.
     pub(crate) slots: Vec<String>,
     pub(crate) publication: String,
-    /// The catalog rows that decide what is carried of a table, by its parts' OIDs; 0: of the table
-    /// and the publication.
-    seen: RefCell<BTreeMap<(TableName, u32), String>>,
+    /// The record's table may be created.
+    create: bool,
+    /// Rows from before the record may be changed: walrelay is about to make the slot, or the user
+    /// says so.
+    known_beginning: bool,
     /// Parts that were reported as left out.
     reported: RefCell<BTreeSet<u32>>,
 }
@@ -133,26 +140,57 @@ pub(crate) enum CarriedError {
 }
 
 impl Carrier {
-    pub(crate) fn new(slots: Vec<String>, publication: String) -> Self {
+    /// `known_beginning`: rows from before the record may be changed.
+    pub(crate) fn new(
+        slots: Vec<String>,
+        publication: String,
+        create: bool,
+        known_beginning: bool,
+    ) -> Self {
         Self {
             slots,
             publication,
-            seen: RefCell::default(),
+            create,
+            known_beginning,
             reported: RefCell::default(),
         }
+    }
+
+    /// Begins the record of a slot that is about to be made: forgets what was recorded of an earlier
+    /// one of its name, and records what the publication carries of the tables.
+    pub(crate) async fn begin(session: &mut Session, wanted: &Wanted) -> Result<(), Error> {
+        record::forget(session, &wanted.slot).await?;
+        let slots = vec![wanted.slot.clone()];
+        let carrier = Self::new(slots, wanted.publication.clone(), wanted.create, true);
+        for table in wanted.tables.iter().filter(|_| wanted.record) {
+            match carrier.of_table(session, table).await {
+                // It is recorded as well.
+                Ok(_) | Err(CarriedError::Not(_)) => {}
+                Err(CarriedError::Sql(error)) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// What the slot carries of a table, under the snapshot of the open transaction. Warns once of
     /// each part that is left out.
     ///
     /// # Errors
-    /// Also if it does not carry all of it, or what it carries was changed since the first call.
+    /// Also if it does not carry all of it, or what it carries is not what the record says.
     pub(crate) async fn carried(
         &self,
         session: &mut Session,
         table: &TableName,
     ) -> Result<Carried, CarriedError> {
         self.check_slots(session).await?;
+        self.of_table(session, table).await
+    }
+
+    async fn of_table(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Carried, CarriedError> {
         let publication = || self.publication.clone();
         let major = session.server_version().major;
         let found = session
@@ -192,18 +230,19 @@ impl Carrier {
                 states.push((oid, text(&row, "state")));
             }
         }
-        // First of all, so that a state is remembered in which rows are left out.
-        let changed = self.is_changed(table, states);
+        // First of all, so that a state is recorded in which rows are left out.
+        let doubt = self.compare(session, table, &states).await?;
         if !inserts {
             return Err(NotCarried::Publication(publication()).into());
         }
         if let Some(obstacle) = obstacle {
             return Err(obstacle.into());
         }
-        if changed {
-            return Err(NotCarried::Changed {
-                publication: publication(),
+        if let Some(doubt) = doubt {
+            return Err(NotCarried::Doubtful {
                 table: table.clone(),
+                slot: self.slot().to_owned(),
+                doubt,
             }
             .into());
         }
@@ -217,15 +256,31 @@ impl Carrier {
         })
     }
 
-    /// Remembers the states that are new, and returns whether another one was changed.
-    fn is_changed(&self, table: &TableName, states: Vec<(u32, String)>) -> bool {
-        let mut seen = self.seen.borrow_mut();
-        let mut changed = false;
-        for (oid, state) in states {
-            let known = seen.entry((table.clone(), oid));
-            changed |= *known.or_insert_with(|| state.clone()) != state;
+    /// Compares the states with the record, and records those that are new.
+    async fn compare(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        states: &[(u32, String)],
+    ) -> Result<Option<Doubt>, CarriedError> {
+        if !record::exists(session).await? {
+            if !self.create {
+                return Err(NotCarried::Unrecorded.into());
+            }
+            if let Err(error) = record::create(session).await {
+                return Err(match error.sqlstate() {
+                    Some(INSUFFICIENT_PRIVILEGE) => NotCarried::Unrecorded.into(),
+                    _ => error.into(),
+                });
+            }
         }
-        changed
+        let known = self.known_beginning;
+        Ok(record::compare(session, self.slot(), table, states, known).await?)
+    }
+
+    /// The relay's own slot.
+    fn slot(&self) -> &str {
+        self.slots.first().map_or("", String::as_str)
     }
 
     /// Warns once of each part that is left out.

@@ -1,0 +1,91 @@
+//! Rows that are marked as sent and deleted while faults happen.
+
+use std::collections::BTreeSet;
+
+use walrelay_testkit::eventually;
+
+use crate::context::{Context, Ragged};
+use crate::outcome::Outcome;
+use crate::rig::{PATIENCE, Relay};
+
+/// Marks rows as sent, and deletes those that are older than 10 s.
+const CHANGES: &str = "source.snapshot = \"unsent\"\nsource.snapshot_where = \"sent_at IS NULL\"\n\
+     source.snapshot_order = [\"created_at\"]\nsource.mark_sent = \"sent_at = now()\"\nprune.keep = \"10s\"";
+
+/// The publication loses the table for a while, in one of three ways, between relays that are killed
+/// at random moments: a row that is not in Kafka is neither marked nor deleted.
+pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
+    ctx.outbox();
+    let db = ctx.db();
+    db.batch(
+        "ALTER TABLE outbox ADD sent_at timestamptz, \
+         ADD created_at timestamptz DEFAULT now() - random() * interval '20 s'",
+    );
+    let config = ctx.config().set(CHANGES);
+    let mut relay = ctx.streaming(&config);
+    let load = ctx.load();
+    let killed = |ctx: &mut Context, mut relay: Relay| {
+        for _ in 0..3 {
+            ctx.wait_rows(&load, 200..2_000);
+            relay.kill();
+            relay = ctx.start(&config);
+        }
+        relay
+    };
+    relay = killed(ctx, relay);
+    relay.streaming();
+    // It marks and deletes.
+    let count = |rows: &str| db.value::<i64>(&format!("SELECT count(*) FROM outbox {rows}"));
+    eventually(PATIENCE, || {
+        let written = load.written().rows as i64;
+        count("WHERE sent_at IS NOT NULL") > 0 && count("") < written
+    });
+    let out = format!("ALTER PUBLICATION {} DROP TABLE outbox", ctx.name);
+    let back = format!("ALTER PUBLICATION {} ADD TABLE outbox", ctx.name);
+    match ctx.rng.u32(..3) {
+        // One transaction, beside others.
+        0 => db.batch(&format!(
+            "BEGIN; {out}; INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT \
+             gen_random_uuid(), 'order', 'out', 'T', '{{}}' FROM generate_series(1, 100); {back}; COMMIT"
+        )),
+        // Under the stream, which ends when the relay notices.
+        1 => {
+            db.batch(&out);
+            ctx.wait_rows(&load, 100..1_000);
+            db.batch(&back);
+        }
+        // While no relay runs.
+        _ => {
+            relay.kill();
+            db.batch(&out);
+            ctx.wait_rows(&load, 100..1_000);
+            db.batch(&back);
+            relay = ctx.start(&config);
+        }
+    }
+    relay = killed(ctx, relay);
+    relay.streaming();
+    load.stop();
+    ctx.caught_up();
+    relay.ends_well();
+
+    let ids = |rows: &str| -> BTreeSet<String> {
+        let sql = format!("SELECT id::text FROM outbox {rows}");
+        db.column(&sql, &[]).into_iter().collect()
+    };
+    let (unmarked, present) = (ids("WHERE sent_at IS NULL"), ids(""));
+    let records = ctx.records(0);
+    let sent: BTreeSet<&str> = records.iter().filter_map(|of| of.id.as_deref()).collect();
+    let logged = ctx.committed_by_the_log();
+    let (all, marked) = (logged.len(), present.len() - unmarked.len());
+    // An event is in Kafka, or its row is left as it was.
+    let is_left = |id: &str| !sent.contains(id) && unmarked.contains(id);
+    let committed: Vec<_> = logged.into_iter().filter(|row| !is_left(&row.id)).collect();
+    let mut commits = ctx.commit_log().ids();
+    commits.retain(|row| !is_left(&row.id));
+    let left = all - committed.len();
+    ctx.judge_records(&committed, &commits, &records, Ragged::Allowed)
+        .expect(left > 0, || "no row was left out".to_owned())
+        .expect(present.len() < all, || "no row was deleted".to_owned())
+        .expect(marked > 0, || "no row was marked".to_owned())
+}
