@@ -1,5 +1,6 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -202,18 +203,21 @@ impl DlqReplayer {
     }
 
     /// Fetches dead letters and passes them to `show` in this order; `None` for one that is gone.
+    /// Stops when `show` breaks.
     ///
     /// **Blocks**.
     pub fn each(
         &mut self,
         listed: &[Listed],
-        mut show: impl FnMut(&Listed, Option<&DlqRecord>),
+        mut show: impl FnMut(&Listed, Option<&DlqRecord>) -> ControlFlow<()>,
     ) -> Result<(), KafkaError> {
         // Small batches, because the sizes of the values are not known here.
         for some in listed.chunks(50) {
             let found = self.reader.fetch(some.iter().map(|l| l.position))?;
             for item in some {
-                show(item, found.get(&item.position));
+                if show(item, found.get(&item.position)).is_break() {
+                    return Ok(());
+                }
             }
         }
         Ok(())

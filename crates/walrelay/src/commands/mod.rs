@@ -39,6 +39,7 @@ pub(crate) use slots::slots;
 pub(crate) use status::status;
 
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 
 use tracing::Level;
 
@@ -85,10 +86,17 @@ fn write_failed(error: io::Error) -> Failure {
 /// Prints the output of a command on standard output, by one write. A reader that has gone away, as
 /// in `walrelay check | head -1`, is no failure: the exit code says what the command found.
 fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    print_part(bytes).map(drop)
+}
+
+/// Prints a part of a command's output as [`print_bytes`] does. Breaks if the reader has gone away,
+/// so that nothing more need be read to be printed.
+fn print_part(bytes: &[u8]) -> Result<ControlFlow<()>, Failure> {
     let mut out = io::stdout();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(write_failed(error)),
-        _ => Ok(()),
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(write_failed(error)),
     }
 }
 

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use rdkafka::types::RDKafkaRespErr;
 
@@ -283,9 +284,18 @@ fn dead_letters_that_would_be_out_of_order_are_found() {
     replayer
         .each(&listed, |_, dead_letter| {
             keys.push(dead_letter.and_then(|of| of.key.clone()).expect("there"));
+            ControlFlow::Continue(())
         })
         .expect("readable");
     assert_eq!(keys, [b"a", b"a", b"b", b"a"]);
+    let mut shown = 0;
+    replayer
+        .each(&listed, |_, _| {
+            shown += 1;
+            ControlFlow::Break(())
+        })
+        .expect("readable");
+    assert_eq!(shown, 1, "nothing is shown after a break");
 }
 
 #[test]
@@ -324,6 +334,7 @@ fn dead_letters_removed_by_retention_are_gone() {
     replayer
         .each(&listed, |_, dead_letter| {
             gone += usize::from(dead_letter.is_none());
+            ControlFlow::Continue(())
         })
         .expect("readable");
     assert_eq!(gone, 1);

@@ -1,5 +1,6 @@
 //! `walrelay dlq redrive` and `dlq drop`: close dead letters.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use walrelay_kafka_sink::dlq::{
@@ -9,7 +10,9 @@ use walrelay_kafka_sink::dlq::{
 use walrelay_lsn::Lsn;
 
 use super::render::{Columns, DlqTable, Fields, json_line};
-use super::{CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, show_each};
+use super::{
+    CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, print_part, show_each,
+};
 use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
 use crate::commands::print_line;
 use crate::failures::{dead_letters, dlq_replay};
@@ -148,9 +151,9 @@ impl<'a> CloseRun<'a> {
         show_each(replayer, plan, |listed, record| match self.args.output {
             Output::Table => {
                 table.add(listed, record);
-                Ok(())
+                Ok(ControlFlow::Continue(()))
             }
-            Output::Json => print_bytes(&json_line("open", record, Fields::default())),
+            Output::Json => print_part(&json_line("open", record, Fields::default())),
         })?;
         if self.args.output == Output::Table && !plan.is_empty() {
             table.print()?;

@@ -5,13 +5,14 @@ mod filter;
 mod read;
 mod render;
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use walrelay_kafka_sink::KafkaConfig;
 use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
 use super::connect::kafka;
-use super::{CommandResult, Env, load, log_warnings, print_bytes, print_notice};
+use super::{CommandResult, Env, load, log_warnings, print_bytes, print_notice, print_part};
 use crate::cli::{DlqCommand, DlqTopicArgs, Exit, Failure, FilterArgs};
 use crate::config::SinkConfig;
 use crate::failures::dead_letters;
@@ -87,19 +88,23 @@ fn print_foreign(index: &DlqIndex) {
     }
 }
 
-/// Calls `show` with each of these dead letters until it fails. Dead letters that the topic no
-/// longer has are left out.
+/// Calls `show` with each of these dead letters until it fails or breaks. Dead letters that the topic
+/// no longer has are left out.
 fn show_each(
     replayer: &mut DlqReplayer,
     listed: &[Listed],
-    mut show: impl FnMut(&Listed, &DlqRecord) -> Result<(), Failure>,
+    mut show: impl FnMut(&Listed, &DlqRecord) -> Result<ControlFlow<()>, Failure>,
 ) -> Result<(), Failure> {
     let mut written = Ok(());
     replayer
         .each(listed, |listed, record| {
-            if let Some(record) = record.filter(|_| written.is_ok()) {
-                written = show(listed, record);
-            }
+            let Some(record) = record else {
+                return ControlFlow::Continue(());
+            };
+            show(listed, record).unwrap_or_else(|failure| {
+                written = Err(failure);
+                ControlFlow::Break(())
+            })
         })
         .map_err(dead_letters)?;
     written

@@ -1,9 +1,13 @@
 //! `walrelay dlq list` and `dlq show`: read dead letters.
 
+use std::ops::ControlFlow;
+
 use walrelay_kafka_sink::dlq::{DlqRecord, Listed};
 
 use super::render::{Columns, DlqTable, Fields, describe, json_line, status};
-use super::{CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, show_each};
+use super::{
+    CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, print_part, show_each,
+};
 use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
 use crate::failures::dead_letters;
 
@@ -31,14 +35,14 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
             match args.output {
                 Output::Table => {
                     table.add(listed, record);
-                    Ok(())
+                    Ok(ControlFlow::Continue(()))
                 }
                 Output::Json => {
                     let fields = Fields {
                         key: args.keys,
                         ..Fields::default()
                     };
-                    print_bytes(&json_line(status(listed.outcome), record, fields))
+                    print_part(&json_line(status(listed.outcome), record, fields))
                 }
             }
         })?;
@@ -92,10 +96,12 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> CommandResult {
     let mut done = Ok(());
     replayer
         .each(&listed, |listed, record| {
-            if done.is_ok() {
-                done = record
-                    .ok_or_else(unknown)
-                    .and_then(|record| print(args, listed, record));
+            done = record
+                .ok_or_else(unknown)
+                .and_then(|record| print(args, listed, record));
+            match done {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
             }
         })
         .map_err(dead_letters)?;
