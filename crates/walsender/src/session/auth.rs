@@ -20,6 +20,7 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 use secrecy::{ExposeSecret, SecretString};
 
+use super::password::scram_password;
 use crate::conninfo::{ChannelBinding, ConnInfo, Host};
 use crate::error::{Error, ServerError};
 use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
@@ -127,7 +128,8 @@ impl Login<'_> {
             .map_err(|error| Error::malformed("list of SASL mechanisms", &error))?;
         let (mechanism, binding) = self.choose(&mechanisms)?;
         let password = self.password()?;
-        let mut scram = ScramSha256::new(password.expose_secret().as_bytes(), binding);
+        let password = scram_password(password.expose_secret().as_bytes());
+        let mut scram = ScramSha256::new(&password, binding);
         self.wire.queue("the login", |out| {
             frontend::sasl_initial_response(mechanism, scram.message(), out)
         })?;

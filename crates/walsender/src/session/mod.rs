@@ -3,6 +3,7 @@
 pub(crate) mod auth;
 mod connect;
 mod copy_out;
+mod password;
 mod query;
 mod replication;
 mod rows;

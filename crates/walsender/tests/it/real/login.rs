@@ -17,6 +17,7 @@ async fn logging_in() {
     assert_logins_succeed(&postgres, &encrypted).await;
     assert_logins_fail(&postgres).await;
     assert_target_session_attrs(&postgres).await;
+    assert_odd_passwords(&postgres).await;
 
     // The root certificate is another server's.
     let other = KeyPair::generate().unwrap();
@@ -121,6 +122,33 @@ async fn assert_logins_fail(postgres: &Postgres) {
         assert!(text.contains(words), "{text}");
         let password = password_of(name);
         assert!(!text.contains(password) || password == "x", "{text}");
+    }
+}
+
+/// Postgres prepares passwords by SASLprep, and takes those as they are that it does not allow: one of
+/// which nothing is left, or one with characters that came after Unicode 3.2.
+async fn assert_odd_passwords(postgres: &Postgres) {
+    let mut admin = sql(&info(&postgres.url())).await.unwrap();
+    let newer = "\u{1f100}";
+    for password in [
+        "\u{ad}",
+        "\u{ad}\u{200d}\u{ad}",
+        "a\u{ad}b",
+        "\u{aa}",
+        newer,
+        &newer.repeat(17),
+        "\u{2135}x",
+    ] {
+        let create = format!(
+            "SET password_encryption = 'scram-sha-256'; DROP ROLE IF EXISTS odd; \
+             CREATE ROLE odd LOGIN PASSWORD '{password}'"
+        );
+        admin.query(&create).await.unwrap();
+        let mut session = sql(&tcp(postgres, "odd", password, "sslmode=disable"))
+            .await
+            .unwrap_or_else(|error| panic!("{password:?}: {error}"));
+        assert_eq!(one(&mut session, "SELECT current_user").await, "odd");
+        session.close().await;
     }
 }
 
