@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use serde_json::Value;
 use walrelay_testkit::{Authority, Cut, Issued, Running, eventually, eventually_some};
 
 use crate::rig::{
-    NOWHERE, PATIENCE, Relay, Rig, assert_has, assert_lacks, insert, output_with, refused, stdout,
-    wait_rows,
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, assert_lacks, insert, output_with, refused,
+    run_command, stdout, wait_rows,
 };
 
 /// The section with which a relay serves the endpoint at a free port, which [`address`] returns.
@@ -43,9 +44,14 @@ fn at(address: SocketAddr) -> String {
 
 /// Status and body of a GET; `None` if nobody answers.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    get_by(address, &address.to_string(), path)
+}
+
+/// The same with this header `Host`.
+fn get_by(address: SocketAddr, host: &str, path: &str) -> Option<(u16, String)> {
     let mut connection = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     connection.set_read_timeout(Some(PATIENCE)).ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer).ok()?;
@@ -196,6 +202,28 @@ fn lag_grows_while_nothing_is_read() {
     assert!(reconnects >= Some(1.0));
     proxy.refuse(false);
     eventually(PATIENCE, || lag() == Some(0.0));
+    relay.ends_well();
+}
+
+/// A site whose name leads to the endpoint sees metrics and health, and nothing of the configuration.
+#[test]
+fn another_name_gets_no_status_without_a_token() {
+    let rig = Rig::with_outbox(18);
+    let config = config(&rig, &rig.postgres.url(), "hosts = [\"relay.internal\"]\n");
+    let relay = rig.streaming(&config);
+    let address = address(&relay);
+    let by = |host: &str, path: &str| get_by(address, host, path).expect("an answer");
+    for path in ["/", "/api/status", "/api/history", "/api/events"] {
+        let (status, body) = by("evil.example", path);
+        assert_eq!(status, 403, "{path}: {body}");
+        assert_has(&body, &["http.hosts", "http.token_file"]);
+    }
+    for path in ["/metrics", "/healthz", "/readyz"] {
+        assert_eq!(by("evil.example", path).0, 200, "{path}");
+    }
+    for host in ["localhost", "relay.internal:80"] {
+        assert_eq!(by(host, "/api/status").0, 200, "{host}");
+    }
     relay.ends_well();
 }
 
@@ -354,7 +382,7 @@ fn clients_that_hold_the_endpoint_do_not_hold_up_events() {
     let relay = rig.streaming(&config(&rig, &rig.postgres.url(), ""));
     let address = address(&relay);
     // The answers are more than the buffers of the system hold.
-    let requests = "GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(400);
+    let requests = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(400);
     let is_full = || get(address, "/healthz").is_none();
     let mut held = Vec::new();
     eventually(PATIENCE, || {
@@ -371,6 +399,45 @@ fn clients_that_hold_the_endpoint_do_not_hold_up_events() {
     assert!(is_full(), "the endpoint has given up clients");
     drop(held);
     eventually(PATIENCE, || !is_full());
+    rig.finish(relay).assert_clean();
+}
+
+/// Clients that ask for more connections than the process has file descriptors leave it enough to
+/// reconnect.
+#[test]
+fn clients_leave_descriptors_for_a_reconnect() {
+    let rig = Rig::with_outbox(18);
+    let (proxy, url) = rig.proxy();
+    let run = run_command(&config(&rig, &url, ""));
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .env_remove("WALRELAY_CONFIG");
+    let relay = Relay::spawn(&mut limited, &rig.path("limited.log"));
+    relay.streaming();
+    let address = address(&relay);
+    // A client whose connection was closed asks again, as a browser does.
+    let requests = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(400);
+    let ask = || {
+        let mut client = TcpStream::connect(address).expect("it listens");
+        let _ = client.write_all(requests.as_bytes());
+        client
+    };
+    let mut clients: Vec<TcpStream> = (0..90).map(|_| ask()).collect();
+    let streams = relay.streams();
+    proxy.cut(Cut::Reset);
+    relay.until("another stream", || {
+        if clients.len() < 150 {
+            clients.push(ask());
+        }
+        relay.streams() > streams
+    });
+    rig.workload().rows(500).run();
+    rig.caught_up();
+    assert!(get(address, "/healthz").is_none(), "the clients are gone");
+    drop(clients);
     rig.finish(relay).assert_clean();
 }
 

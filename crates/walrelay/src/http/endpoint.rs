@@ -25,6 +25,9 @@ use crate::telemetry::{SlotMonitor, Telemetry};
 
 /// Open connections at most; another one is closed at once.
 const MOST_CONNECTIONS: usize = 64;
+/// The share of the process' file descriptors that connections may take: one in so many. The others
+/// are left for Postgres and the brokers, so that no client prevents a reconnect.
+const DESCRIPTOR_SHARE: u64 = 4;
 /// Timeout of the TLS handshake, and of reading a request's head.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// The largest head of a request, in bytes.
@@ -71,7 +74,7 @@ pub(crate) fn start_endpoint(
         Some((certificate, key)) => ("https", Some(acceptor(certificate, key)?)),
         None => ("http", None),
     };
-    let answers = Answers::new(Arc::clone(&telemetry), config.token.clone());
+    let answers = Answers::new(Arc::clone(&telemetry), config);
     let endpoint = Background::start("http", move || {
         be_nicer();
         async move {
@@ -104,12 +107,20 @@ fn be_nicer() {
     }
 }
 
+/// How many connections may be open.
+fn most_connections() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let share = limit.map(|limit| limit / DESCRIPTOR_SHARE);
+    let share = share.and_then(|share| usize::try_from(share).ok());
+    share.map_or(MOST_CONNECTIONS, |share| share.clamp(1, MOST_CONNECTIONS))
+}
+
 async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Answers>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the HTTP endpoint cannot listen"),
     };
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let places = Arc::new(Semaphore::new(most_connections()));
     loop {
         let connection = match listener.accept().await {
             Ok((connection, _)) => connection,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::config::declare::{Section, boolean, path, secret_file, section, text};
+use crate::config::declare::{Section, boolean, list, path, secret_file, section, text};
 use crate::config::reader::{Noted, Reader};
 
 /// `[http]`: the endpoint of metrics, health and status.
@@ -15,6 +15,8 @@ pub struct Http {
     pub listen: SocketAddr,
     /// Token that requests must present, except to the health paths.
     pub token: Option<SecretString>,
+    /// Names of the endpoint, in lower case, that requests without a token may use in `Host`.
+    pub hosts: Vec<String>,
     /// PEM files of the certificate chain and the private key.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
@@ -27,6 +29,8 @@ pub(super) struct Keys at "http" {
     "token_file" token: Option<SecretString> = secret_file().optional();
     /// Whether no token is needed beyond the loopback interface.
     "allow_anonymous" anonymous: bool = boolean().or("false");
+    /// Names, besides `localhost`, by which the endpoint is asked without a token. Addresses need not be named.
+    "hosts" hosts: Vec<String> = list(host, None).or_empty();
     /// The certificate chain for HTTPS, a PEM file.
     "tls.certificate_file" certificate: Option<PathBuf> = path().optional();
     /// Its private key, a PEM file.
@@ -44,6 +48,7 @@ pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, Noted> {
         let others = [
             (TOKEN, keys.token.is_some()),
             ("http.allow_anonymous", keys.anonymous),
+            ("http.hosts", !keys.hosts.is_empty()),
             ("http.tls.certificate_file", keys.certificate.is_some()),
             ("http.tls.key_file", keys.key.is_some()),
         ];
@@ -80,8 +85,18 @@ pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, Noted> {
     Ok(Some(Http {
         listen,
         token: keys.token,
+        hosts: keys.hosts,
         tls,
     }))
+}
+
+fn host(hosts: &mut Vec<String>, text: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || !text.chars().all(plain) {
+        return Err("it is a name, such as walrelay.internal, without scheme and port".to_owned());
+    }
+    hosts.push(text.to_ascii_lowercase());
+    Ok(())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

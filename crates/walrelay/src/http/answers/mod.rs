@@ -1,6 +1,7 @@
 //! The response for each path of the HTTP endpoint.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,16 +13,18 @@ use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap,
-    HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap,
+    HeaderName, HeaderValue, ORIGIN, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::http::uri::Authority;
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::page::PAGE;
+use crate::config;
 use crate::telemetry::{METRICS_TYPE, Telemetry, metrics_text};
 
 /// Open event streams at most.
@@ -37,15 +40,20 @@ pub(super) type Answer = Response<Either<Full<Bytes>, Events>>;
 pub(super) struct Answers {
     telemetry: Arc<Telemetry>,
     token: Option<SecretString>,
+    /// The address that is listened on, and the configured names of the endpoint.
+    address: IpAddr,
+    hosts: Vec<String>,
     /// One permit for each event stream.
     streams: Arc<Semaphore>,
 }
 
 impl Answers {
-    pub(super) fn new(telemetry: Arc<Telemetry>, token: Option<SecretString>) -> Self {
+    pub(super) fn new(telemetry: Arc<Telemetry>, config: &config::Http) -> Self {
         Self {
             telemetry,
-            token,
+            token: config.token.clone(),
+            address: config.listen.ip(),
+            hosts: config.hosts.clone(),
             streams: Arc::new(Semaphore::new(MOST_STREAMS)),
         }
     }
@@ -58,7 +66,17 @@ impl Answers {
             let refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
             with(refusal, ALLOW, "GET, HEAD")
         } else if is_health || self.is_allowed(request.headers()) {
-            self.answer_path(path)
+            // Scrapers and probes may use any name.
+            if is_health || path == "/metrics" || self.token.is_some() || self.is_named_by(request)
+            {
+                self.answer_path(path)
+            } else {
+                text(
+                    StatusCode::FORBIDDEN,
+                    "the request's Host or Origin is no address of this endpoint: add its name to http.hosts, \
+                     or set http.token_file",
+                )
+            }
         } else {
             let refusal = text(
                 StatusCode::UNAUTHORIZED,
@@ -122,6 +140,35 @@ impl Answers {
         let events = Events::new(Arc::clone(&self.telemetry), permit);
         let answer = Response::new(Either::Right(events));
         with(answer, CONTENT_TYPE, "text/event-stream")
+    }
+
+    /// Whether the request names this endpoint, so that it comes from no page of another site. A site
+    /// can make its own name lead to any address (DNS rebinding), and the browser then takes this
+    /// endpoint for the site.
+    fn is_named_by<B>(&self, request: &Request<B>) -> bool {
+        let header = |name| request.headers().get(name).map(HeaderValue::to_str);
+        // The target of a request in the absolute form takes the place of Host (RFC 9112, 3.2.2).
+        let host = match (request.uri().authority(), header(HOST)) {
+            (Some(target), _) => Some(target.clone()),
+            (None, Some(Ok(host))) => host.parse::<Authority>().ok(),
+            (None, _) => None,
+        };
+        let origin = header(ORIGIN).map(|origin| origin.ok()?.parse::<Uri>().ok());
+        let origin_is_ours = origin.is_none_or(|origin| {
+            origin.is_some_and(|origin| origin.host().is_some_and(|host| self.has_name(host)))
+        });
+        origin_is_ours && host.is_some_and(|host| self.has_name(host.host()))
+    }
+
+    /// Whether this is a name or an address of the endpoint.
+    fn has_name(&self, host: &str) -> bool {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            Ok(address) => {
+                address.is_loopback() || address == self.address || self.address.is_unspecified()
+            }
+            Err(_) => host == "localhost" || self.hosts.contains(&host),
+        }
     }
 
     /// Whether no token is configured, or the request has it.

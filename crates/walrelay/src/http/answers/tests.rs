@@ -4,12 +4,23 @@ use super::*;
 use crate::telemetry::{RecentErrors, Setup};
 
 fn answers(token: Option<&str>) -> Answers {
+    answers_at("127.0.0.1:9187", token)
+}
+
+fn answers_at(listen: &str, token: Option<&str>) -> Answers {
     let telemetry = Arc::new(Telemetry::new(Setup::default(), RecentErrors::default()));
-    Answers::new(telemetry, token.map(SecretString::from))
+    let config = config::Http {
+        listen: listen.parse().unwrap(),
+        token: token.map(SecretString::from),
+        hosts: vec!["walrelay.internal".to_owned()],
+        tls: None,
+    };
+    Answers::new(telemetry, &config)
 }
 
 fn ask(answers: &Answers, method: Method, path: &str, authorization: Option<&str>) -> Answer {
     let mut request = Request::builder().method(method).uri(path);
+    request = request.header(HOST, "127.0.0.1:9187");
     if let Some(authorization) = authorization {
         request = request.header(AUTHORIZATION, authorization);
     }
@@ -54,6 +65,75 @@ fn every_path_but_health_needs_the_token_where_there_is_one() {
         ask(&answers, Method::POST, "/metrics", None).status(),
         StatusCode::METHOD_NOT_ALLOWED
     );
+}
+
+/// A site whose name leads to this address (DNS rebinding) gets nothing but metrics and health.
+#[test]
+fn without_a_token_the_endpoint_answers_only_to_its_own_names() {
+    let status = |answers: &Answers, path: &str, host: Option<&str>, origin: Option<&str>| {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in [(HOST, host), (ORIGIN, origin)] {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
+        }
+        answers.answer(&request.body(()).unwrap()).status()
+    };
+    let here = answers(None);
+    let everywhere = answers_at("0.0.0.0:9187", None);
+    let ours = [
+        "localhost",
+        "LocalHost.:9187",
+        "127.0.0.1:9187",
+        "[::1]:80",
+        "Walrelay.Internal",
+    ];
+    let foreign = [
+        "evil.example",
+        "localhost.evil.example:9187",
+        "127.0.0.1.evil.example",
+        "[::1",
+        "",
+    ];
+    for path in ["/", "/api/status", "/api/history", "/nowhere"] {
+        for host in ours {
+            let found = status(&here, path, Some(host), None);
+            assert_ne!(found, StatusCode::FORBIDDEN, "{path} {host}");
+            let found = status(&here, path, Some(host), Some("http://127.0.0.1:9187"));
+            assert_ne!(found, StatusCode::FORBIDDEN, "{path} {host}");
+            for origin in ["http://evil.example", "null"] {
+                let found = status(&here, path, Some(host), Some(origin));
+                assert_eq!(found, StatusCode::FORBIDDEN, "{path} {origin}");
+            }
+        }
+        for host in foreign {
+            for answers in [&here, &everywhere] {
+                let found = status(answers, path, Some(host), None);
+                assert_eq!(found, StatusCode::FORBIDDEN, "{path} {host}");
+            }
+        }
+        assert_eq!(status(&here, path, None, None), StatusCode::FORBIDDEN);
+        // The address of another interface leads here only if all are listened on.
+        let address = Some("192.0.2.7:9187");
+        assert_eq!(status(&here, path, address, None), StatusCode::FORBIDDEN);
+        assert_ne!(
+            status(&everywhere, path, address, None),
+            StatusCode::FORBIDDEN
+        );
+    }
+    for host in [Some("evil.example"), None] {
+        for path in ["/metrics", "/healthz"] {
+            assert_eq!(status(&here, path, host, None), StatusCode::OK, "{path}");
+        }
+        let ready = status(&here, "/readyz", host, None);
+        assert_eq!(ready, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let absolute = |target: &str| status(&here, target, Some("localhost"), None);
+    assert_eq!(
+        absolute("http://evil.example/api/status"),
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(absolute("http://localhost/api/status"), StatusCode::OK);
 }
 
 #[test]
