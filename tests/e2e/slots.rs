@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Cut, Db, Delivered, eventually, servers};
+use walrelay_testkit::{Cut, Db, Delivered, Workload, eventually, servers};
 
 use crate::rig::{
     PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, ends, insert,
@@ -536,4 +536,51 @@ fn for_failover_is_made_from_17_on() {
     let log = ends(&mut old.start(&config), 78, "failover-too-old");
     assert_has(&log, &["Postgres 15"]);
     assert!(old.slot().read().is_none());
+}
+
+/// A byte that is no UTF-8, in a database of SQL_ASCII, makes the server fail whenever it sends the
+/// row. The relay stops at the second time, and names what to pass over; the remedy is followed.
+#[test]
+fn with_a_row_that_the_server_cannot_send() {
+    let rig = Rig::new(15);
+    rig.db().batch(
+        "CREATE DATABASE bytes ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'",
+    );
+    let url = rig.postgres.url().replace("/postgres?", "/bytes?");
+    Workload::new(&url).create_tables();
+    let config = config_with(&rig, &url, "state_file = \"state\"");
+    rig.streaming(&config).ends_well();
+    let db = Db::connect(&url);
+    insert(&db, 1);
+    db.batch(
+        "BEGIN; \
+         INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 2}'); \
+         INSERT INTO outbox VALUES (gen_random_uuid(), 'order', E'\\377', 'T', '{\"number\": 3}'); \
+         INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 4}'); \
+         COMMIT",
+    );
+    insert(&db, 5);
+    let xid: String = db.value("SELECT xmin::text FROM outbox WHERE payload->>'number' = '3'");
+    let log = ends(&mut rig.start(&config), 65, "unsendable");
+    let transaction = format!("cannot send transaction {xid}, which commits at ");
+    let rows = "it has failed twice after 1 of its rows";
+    assert_has(
+        &log,
+        &[&transaction, rows, "SQLSTATE 22021", "--accept-gap"],
+    );
+    assert_lacks(&log, &["different servers"]);
+    let (_, to) = log.rsplit_once("--to ").expect("a position");
+    let advance = format!("slots advance walrelay --yes --to {}", lsn_of(to));
+    done(&output_with(&advance, &config, &[]));
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.streaming();
+    rig.caught_up();
+    relay.ends_well();
+    let mut found = delivered(&rig);
+    found.dedup();
+    assert_eq!(
+        found,
+        numbers(&[1, 2, 5]),
+        "the transaction alone is passed over"
+    );
 }

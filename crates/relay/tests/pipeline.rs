@@ -8,7 +8,9 @@
 )]
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::pending;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
     Environment, Looked, OnUpdate, Opened, Outcome, Pipeline, PipelineError, PoisonPolicy, Resume,
-    Settings, Source, TableName, WalStream,
+    Settings, Source, SourceError, TableName, WalStream,
 };
 use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory};
 use walrelay_walsender::framing::parse_frame;
@@ -26,6 +28,8 @@ use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
 
 const START: CommitEnd = CommitEnd::from_slot(Lsn::new(1_000));
 const COMMIT: Lsn = Lsn::new(2_000);
+/// The start of the commit record of the transaction at which the server fails.
+const NEXT: Lsn = Lsn::new(3_000);
 const END: CommitEnd = CommitEnd::from_slot(Lsn::new(2_048));
 const INTERVAL: Duration = Duration::from_millis(20);
 /// The limit of what must happen, also on a busy machine.
@@ -88,8 +92,41 @@ impl SinkFactory for Factory {
 
 type Statuses = Arc<Mutex<Vec<StatusUpdate>>>;
 
+#[derive(Debug)]
+enum Failure {
+    Wal(Error),
+    /// The server cannot send a row.
+    Row,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Wal(error) => error.fmt(f),
+            Failure::Row => f.write_str("a row cannot be sent"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl SourceError for Failure {
+    fn disposition(&self) -> Disposition {
+        match self {
+            Failure::Wal(error) => error.disposition(),
+            Failure::Row => Disposition::Retryable,
+        }
+    }
+
+    fn may_be_of_a_row(&self) -> bool {
+        matches!(self, Failure::Row)
+    }
+}
+
 struct Stream {
     bytes: Vec<u8>,
+    /// The server fails at the row after these bytes.
+    fails: bool,
     read: bool,
     at: usize,
     peeked: usize,
@@ -110,19 +147,22 @@ impl Stream {
 }
 
 impl WalStream for Stream {
-    type Error = Error;
+    type Error = Failure;
 
     fn socket(&self) -> Socket {
         Socket::Unix
     }
 
-    fn peek(&mut self) -> Result<Option<Frame<'_>>, Error> {
+    fn peek(&mut self) -> Result<Option<Frame<'_>>, Failure> {
+        if self.fails && self.at == self.bytes.len() {
+            return Err(Failure::Row);
+        }
         let bytes = if self.read {
             &self.bytes[self.at..]
         } else {
             &[]
         };
-        let Some((frame, length)) = parse_frame(bytes)? else {
+        let Some((frame, length)) = parse_frame(bytes).map_err(Failure::Wal)? else {
             return Ok(None);
         };
         self.peeked = length;
@@ -133,7 +173,7 @@ impl WalStream for Stream {
         self.at += self.peeked;
     }
 
-    async fn read(&mut self) -> Result<usize, Error> {
+    async fn read(&mut self) -> Result<usize, Failure> {
         if self.read {
             pending::<()>().await;
         }
@@ -145,28 +185,36 @@ impl WalStream for Stream {
         self.statuses.lock().expect("nobody panicked").push(update);
     }
 
-    async fn flush(&mut self) -> Result<(), Error> {
+    async fn flush(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
-    async fn finish(self) -> Result<(), Error> {
+    async fn finish(self) -> Result<(), Failure> {
         Ok(())
     }
 }
 
-struct OneTransaction(Statuses);
+struct OneTransaction {
+    statuses: Statuses,
+    /// How often a stream was opened.
+    opened: Arc<AtomicU32>,
+    /// Behind the transaction is another one, at whose second row the server fails.
+    fails: bool,
+}
 
 impl Source for OneTransaction {
     type Stream = Stream;
-    type Error = Error;
+    type Error = Failure;
 
-    async fn open(&mut self, _: Option<&Resume>) -> Result<Opened<Stream>, Error> {
+    async fn open(&mut self, _: Option<&Resume>) -> Result<Opened<Stream>, Failure> {
+        self.opened.fetch_add(1, Relaxed);
         let mut stream = Stream {
             bytes: Vec::new(),
+            fails: self.fails,
             read: false,
             at: 0,
             peeked: 0,
-            statuses: Arc::clone(&self.0),
+            statuses: Arc::clone(&self.statuses),
         };
         let text = TypeOid::new(25);
         let table = encode::Table::new(RelationId::new(7), "public", "outbox")
@@ -179,6 +227,10 @@ impl Source for OneTransaction {
         stream.push(&table.relation());
         stream.push(&table.insert(&[Some("r1"), Some("order"), Some("k"), Some("{}")]));
         stream.push(&encode::commit(COMMIT, END.lsn(), time));
+        if self.fails {
+            stream.push(&encode::begin(NEXT, time, Xid::new(8)));
+            stream.push(&table.insert(&[Some("r2"), Some("order"), Some("k"), Some("{}")]));
+        }
         Ok(Opened {
             stream,
             system_id: "7".to_owned(),
@@ -195,12 +247,12 @@ impl Source for OneTransaction {
 
     fn look(&mut self) {}
 
-    async fn looked(&mut self, _: bool) -> Result<Looked, Error> {
+    async fn looked(&mut self, _: bool) -> Result<Looked, Failure> {
         pending().await
     }
 
-    async fn confirmed_on_server(&mut self) -> Result<Lsn, Error> {
-        let statuses = self.0.lock().expect("nobody panicked");
+    async fn confirmed_on_server(&mut self) -> Result<Lsn, Failure> {
+        let statuses = self.statuses.lock().expect("nobody panicked");
         Ok(statuses.last().map_or(START, |status| status.flushed).lsn())
     }
 }
@@ -213,7 +265,7 @@ impl Environment for Clock {
     }
 }
 
-type Ended = Result<Outcome, PipelineError<Error, Infallible>>;
+type Ended = Result<Outcome, PipelineError<Failure, Infallible>>;
 
 /// Runs a pipeline until the positions that were reported as flushed satisfy `stop`, then stops it.
 /// Returns the result and those positions. `drain_timeout`: how long the stop waits for deliveries.
@@ -223,6 +275,26 @@ async fn relay(
     stop: impl Fn(&[CommitEnd]) -> bool,
 ) -> (Ended, Vec<CommitEnd>) {
     let statuses = Statuses::default();
+    let source = OneTransaction {
+        statuses: Arc::clone(&statuses),
+        opened: Arc::default(),
+        fails: false,
+    };
+    let flushed = || -> Vec<CommitEnd> {
+        let statuses = statuses.lock().expect("nobody panicked");
+        statuses.iter().map(|status| status.flushed).collect()
+    };
+    let ended = run(source, answer, drain_timeout, || stop(&flushed())).await;
+    (ended, flushed())
+}
+
+/// Runs a pipeline until `stop` is true, then stops it.
+async fn run(
+    source: OneTransaction,
+    answer: Answer,
+    drain_timeout: Duration,
+    stop: impl Fn() -> bool,
+) -> Ended {
     let settings = Settings {
         tables: [TableName::new("public", "outbox")].into(),
         messages: None,
@@ -236,20 +308,15 @@ async fn relay(
         on_update: OnUpdate::Warn,
         schemas: None,
     };
-    let source = OneTransaction(Arc::clone(&statuses));
     let router = Router::new(Options::default());
     let mut pipeline = Pipeline::new(source, router, Factory(answer), Clock, settings);
-    let flushed = || -> Vec<CommitEnd> {
-        let statuses = statuses.lock().expect("nobody panicked");
-        statuses.iter().map(|status| status.flushed).collect()
-    };
     let stopped = async {
-        while !stop(&flushed()) {
+        while !stop() {
             sleep(INTERVAL / 4).await;
         }
     };
     let ended = timeout(PATIENCE, pipeline.run(stopped)).await;
-    (ended.expect("the pipeline ends"), flushed())
+    ended.expect("the pipeline ends")
 }
 
 #[tokio::test]
@@ -283,4 +350,41 @@ async fn a_failed_delivery_report_ends_the_relay_and_confirms_nothing() {
     let error = ended.expect_err("a record was refused");
     assert!(matches!(error, PipelineError::Delivery { .. }), "{error:?}");
     assert!(flushed.iter().all(|at| *at == START));
+}
+
+/// The second failure at one transaction ends the relay, and names the transaction.
+#[tokio::test]
+async fn a_row_that_the_server_cannot_send_is_asked_for_twice() {
+    let opened = Arc::<AtomicU32>::default();
+    let source = OneTransaction {
+        statuses: Statuses::default(),
+        opened: Arc::clone(&opened),
+        fails: true,
+    };
+    let ended = run(source, Answer::Delivered, PATIENCE, || false).await;
+    let error = ended.expect_err("the server fails");
+    let PipelineError::Unsendable {
+        xid, commit, rows, ..
+    } = error
+    else {
+        panic!("{error:?}");
+    };
+    assert_eq!((xid.get(), commit, rows), (8, NEXT, 1));
+    assert_eq!(opened.load(Relaxed), 2);
+}
+
+/// Who passes the transaction over must not pass over one that is not delivered. So the relay names
+/// none, and goes on to try.
+#[tokio::test]
+async fn no_transaction_is_named_while_an_earlier_one_is_in_flight() {
+    let opened = Arc::<AtomicU32>::default();
+    let source = OneTransaction {
+        statuses: Statuses::default(),
+        opened: Arc::clone(&opened),
+        fails: true,
+    };
+    let often = || opened.load(Relaxed) >= 5;
+    let ended = run(source, Answer::Nothing, INTERVAL, often).await;
+    let ended = ended.expect("no error");
+    assert!(matches!(ended, Outcome::Incomplete { .. }), "{ended:?}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use walrelay_checkpoint::Seq;
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_pgoutput::PgTimestamp;
+use walrelay_pgoutput::{Begin, PgTimestamp};
 
 use super::Core;
 use crate::event::SentEvent;
@@ -83,6 +83,13 @@ impl Core {
     /// Whether a Begin was received whose Commit has not arrived yet.
     pub fn is_inside_transaction(&self) -> bool {
         self.transactions.open.is_some()
+    }
+
+    /// The open transaction and the number of its rows that were processed, if all transactions
+    /// before it are acknowledged.
+    pub(crate) fn open_behind_acknowledged(&self) -> Option<(Begin, u64)> {
+        let open = self.transactions.open.as_ref()?;
+        (self.confirmed() == self.seen()).then(|| (open.begin, open.rows()))
     }
 
     /// The figures so far.

@@ -28,6 +28,11 @@ impl OpenTransaction {
         }
     }
 
+    /// Rows processed.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
     pub(super) fn next_position(&self) -> EventPosition {
         EventPosition {
             lsn: self.begin.final_lsn.get(),

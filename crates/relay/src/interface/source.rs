@@ -21,6 +21,12 @@ pub trait SourceError: Error + Send + Sync + 'static {
         false
     }
 
+    /// Whether the server ended the stream with an error that a row may be the cause of. Such an error
+    /// comes again each time the row is to be sent.
+    fn may_be_of_a_row(&self) -> bool {
+        false
+    }
+
     /// Whether another process reads the slot. The server does not notify us when the slot becomes
     /// free, so it is retried at short intervals.
     fn is_slot_busy(&self) -> bool {
@@ -220,6 +226,13 @@ pub trait WalStream {
 }
 
 impl SourceError for walrelay_walsender::Error {
+    fn may_be_of_a_row(&self) -> bool {
+        // Classes 57 and 58 are errors of operators and of the system ("PostgreSQL Error Codes").
+        let of_row = |state: &str| !state.starts_with("57") && !state.starts_with("58");
+        self.class() == walrelay_walsender::ErrorClass::Unknown
+            && self.sqlstate().is_some_and(of_row)
+    }
+
     fn disposition(&self) -> Disposition {
         use walrelay_walsender::ErrorClass;
         match self.class() {

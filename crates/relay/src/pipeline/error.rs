@@ -2,7 +2,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use walrelay_lsn::Lsn;
+use walrelay_lsn::{Lsn, Xid};
 use walrelay_sink::{DeliveryError, Disposition, SinkFactory};
 
 use super::continuity::LogError;
@@ -18,6 +18,24 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     /// Connecting to Postgres or reading from it failed.
     #[error("the replication connection failed")]
     Source(#[source] S),
+    /// The server has failed twice in the middle of a transaction, before which everything is
+    /// acknowledged. It will fail there again, and what was sent of the transaction would be
+    /// repeated each time.
+    #[error(
+        "Postgres cannot send transaction {xid}, which commits at {commit}: it has failed twice after \
+         {rows} of its rows"
+    )]
+    Unsendable {
+        /// The transaction's number, which is the `xmin` of its rows.
+        xid: Xid,
+        /// The start of the transaction's commit record.
+        commit: Lsn,
+        /// Rows that were received of the transaction.
+        rows: u64,
+        /// The server's error.
+        #[source]
+        source: S,
+    },
     /// The core could not process the replication stream.
     #[error("the replication stream cannot be carried")]
     Core(#[from] CoreError),
@@ -82,7 +100,7 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
     pub fn cause(&self) -> &'static str {
         match self {
             PipelineError::Source(_) => "connection",
-            PipelineError::Core(_) => "stream",
+            PipelineError::Core(_) | PipelineError::Unsendable { .. } => "stream",
             PipelineError::Sink(_) => "sink",
             PipelineError::Delivery { .. } => "delivery",
             PipelineError::Log(_) => "log",
@@ -104,7 +122,7 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
             PipelineError::Silent { .. }
             | PipelineError::Displaced { .. }
             | PipelineError::OtherTimeline { .. } => Disposition::Retryable,
-            PipelineError::Log(_) => Disposition::Fatal,
+            PipelineError::Log(_) | PipelineError::Unsendable { .. } => Disposition::Fatal,
         }
     }
 }

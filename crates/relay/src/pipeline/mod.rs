@@ -22,6 +22,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 use walrelay_checkpoint::Seq;
 use walrelay_event_router::Router;
+use walrelay_lsn::Lsn;
+use walrelay_pgoutput::Begin;
 use walrelay_sink::{Disposition, SinkFactory};
 
 pub use attempts::Backoff;
@@ -63,6 +65,9 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     schema_fetcher: SchemaFetcher,
     /// The last error of an attempt, with its causes.
     failure: Option<String>,
+    /// The transaction in the middle of which the server failed last, by the start of its commit
+    /// record.
+    failed_inside: Option<Lsn>,
 }
 
 impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
@@ -82,6 +87,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             retry_policy: RetryPolicy::default(),
             settings,
             failure: None,
+            failed_inside: None,
         }
     }
 
@@ -358,7 +364,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             .map_err(PipelineError::Sink)?;
         session.core.connected(confirmed);
         session.core.describe(tables);
-        if stream.is_snapshot() {
+        let is_snapshot = stream.is_snapshot();
+        if is_snapshot {
             info!(system_id, timeline, "streaming the snapshot");
             self.environment.state(State::Snapshot);
         } else {
@@ -380,6 +387,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
         .run(shutdown)
         .await;
+        session.core.advance();
+        let open = session.core.open_behind_acknowledged();
         session.core.disconnected();
         self.resume = Some(Resume {
             system_id,
@@ -388,7 +397,33 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             confirmed: session.core.confirmed(),
             seen: session.core.seen(),
         });
-        result
+        match result {
+            Err(PipelineError::Source(source)) if !is_snapshot && source.may_be_of_a_row() => {
+                Err(self.failed_inside(source, open))
+            }
+            result => result,
+        }
+    }
+
+    /// The error of a stream that the server ended inside the transaction `open`, after so many of
+    /// its rows. Retryable the first time, and while a transaction before it is not acknowledged: a
+    /// user who passes the transaction over must not pass over others.
+    fn failed_inside(
+        &mut self,
+        source: S::Error,
+        open: Option<(Begin, u64)>,
+    ) -> PipelineError<S::Error, F::Error> {
+        let commit = open.map(|(begin, _)| begin.final_lsn);
+        let before = std::mem::replace(&mut self.failed_inside, commit);
+        match open {
+            Some((begin, rows)) if before == commit => PipelineError::Unsendable {
+                xid: begin.xid,
+                commit: begin.final_lsn,
+                rows,
+                source,
+            },
+            _ => PipelineError::Source(source),
+        }
     }
 
     /// Returns an error if the stream does not continue the WAL that this process has read so far.

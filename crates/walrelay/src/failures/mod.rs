@@ -7,6 +7,7 @@ mod postgres;
 use std::error::Error;
 
 use walrelay_event_router::RouteError;
+use walrelay_lsn::Lsn;
 use walrelay_relay::{CoreError, PipelineError};
 use walrelay_sink::Disposition;
 
@@ -78,6 +79,24 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
             failure.caused_by(source)
         }
         PipelineError::Log(error) => log(&error),
+        PipelineError::Unsendable {
+            xid,
+            commit,
+            source,
+            ..
+        } => {
+            // The decoder skips a transaction whose commit record starts before the slot's position
+            // (SnapBuildXactNeedsSkip in snapbuild.c).
+            let after = Lsn::new(commit.get().saturating_add(1));
+            Failure::new("unsendable", Exit::Data, what)
+                .caused_by(source)
+                .remedy(format!(
+                    "the cause says what is wrong with the row that follows. The transaction's rows are those WHERE \
+                     xmin = '{xid}'::xid; everything before it is delivered. To pass over the whole transaction: walrelay \
+                     slots advance SLOT --to {after}, start again (with a state_file once with --accept-gap), and \
+                     insert anew those of its rows that can be sent: docs/OPERATIONS.md, \"A row cannot be sent\""
+                ))
+        }
         // The relay retries these for as long as it runs, so a run does not end with them.
         other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
             .caused_by(other.to_string()),

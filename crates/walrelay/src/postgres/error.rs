@@ -498,6 +498,10 @@ impl PostgresError {
 }
 
 impl SourceError for PostgresError {
+    fn may_be_of_a_row(&self) -> bool {
+        matches!(self, Self::Wal(error) if error.may_be_of_a_row())
+    }
+
     fn is_slot_taken(&self) -> bool {
         matches!(self, Self::SlotBusy { reader, own, .. } if reader.is_some() && !own)
     }

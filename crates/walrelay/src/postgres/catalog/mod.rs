@@ -161,6 +161,14 @@ pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<S
     }))
 }
 
+/// Whether a process of this server is the walsender with this PID, of the same role.
+pub(super) async fn is_walsender(session: &mut Session, pid: i32) -> Result<bool, Error> {
+    let sql = format!(
+        "SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = {pid} AND backend_type = 'walsender'"
+    );
+    Ok(!session.query(&sql).await?.is_empty())
+}
+
 const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
      current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
      CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \

@@ -18,7 +18,7 @@ use super::inspections::Inspections;
 use super::stream::Stream;
 use crate::postgres::carried::record;
 use crate::postgres::catalog::{
-    ServerFacts, SlotReader, describe, inspect, is_synchronous, reader, slot,
+    ServerFacts, SlotReader, describe, inspect, is_synchronous, is_walsender, reader, slot,
 };
 use crate::postgres::deadline::{bounded, bounded_by};
 use crate::postgres::error::{Gap, PostgresError, SetupError};
@@ -290,7 +290,12 @@ impl PostgresSource {
         // With several hosts, or an address that moves, the two connections may reach different
         // servers. Then a position of one server would be confirmed to the other.
         if slot.active_pid != Some(i64::from(walsender)) {
-            return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
+            // A walsender that has failed already frees the slot and stays connected. Its error is
+            // read from the stream.
+            let here = is_walsender(&mut control, walsender);
+            if slot.active_pid.is_some() || !bounded("looking for the walsender", here).await? {
+                return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
+            }
         }
         // The slot's last reader may have written the file since.
         by_file |= self.load_file().await?;
