@@ -530,6 +530,15 @@ fn for_failover_is_made_from_17_on() {
     drop_slot(&db);
     done(&output_with("init", &config, &[]));
     assert!(failover());
+    // What a relay leaves that is killed between the copy of a snapshot's slot and its alteration.
+    drop_slot(&db);
+    create_slot(&db, SLOT);
+    assert!(!failover());
+    let log = rig.streaming(&config).ends_well();
+    assert_has(&log, &["made the slot a failover slot"]);
+    assert!(failover());
+    let log = rig.streaming(&config).ends_well();
+    assert_lacks(&log, &["failover slot"]);
 
     let old = Rig::with_outbox(15);
     let config = config_with(&old, &old.postgres.url(), "failover = true");

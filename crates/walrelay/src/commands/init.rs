@@ -168,8 +168,8 @@ async fn create(
                 lines.push(format!("created slot {}", wanted.slot));
             }
             // Only `run` plans these.
-            Action::DropSlot | Action::Snapshot => {
-                unreachable!("init drops nothing and reads no rows")
+            Action::DropSlot | Action::Snapshot | Action::EnableFailover => {
+                unreachable!("init changes no slot and reads no rows")
             }
         }
     }

@@ -52,7 +52,7 @@ pub struct Source at "source" {
         .required_if("[\"public.outbox\"]", |reader| !reader.has(MESSAGES));
     /// Whether slot and publication are created when both are missing.
     "create" create: bool = boolean().or("true");
-    /// Whether the slot is created as a failover slot; Postgres 17 and newer.
+    /// Whether the slot is a failover slot, and is made one at the start; Postgres 17 and newer.
     "failover" failover: bool = boolean().or("false");
     /// Which rows from before the slot are relayed: none, all, or those that no relay has sent. Creates the slot whatever `create` says.
     "snapshot" snapshot: SnapshotMode = choice(SNAPSHOTS).or("never");

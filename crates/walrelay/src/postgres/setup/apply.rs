@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{info, warn};
 use walrelay_lsn::Lsn;
-use walrelay_walsender::{Error, Session, SlotOptions, quote_ident, quote_literal};
+use walrelay_walsender::{Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal};
 
 use super::{Action, Moment, Plan, plan};
 use crate::postgres::carried::Carrier;
@@ -209,6 +209,15 @@ impl Setup {
                     self.control.query(&script::drop_slot(slot)).await?;
                     warn!(slot, "dropped the slot, which was lost");
                 }
+                Action::EnableFailover => match replication.set_failover(slot).await {
+                    Ok(()) => info!(
+                        slot,
+                        "made the slot a failover slot: standbys may keep a copy"
+                    ),
+                    // START_REPLICATION, which is next, reports the slot's reader.
+                    Err(error) if error.class() == ErrorClass::SlotInUse => {}
+                    Err(error) => return Err(error.into()),
+                },
                 // The caller reads the snapshot, and creates the slot.
                 Action::Snapshot => Carrier::begin(&mut self.control, wanted).await?,
                 Action::CreateSlot => {

@@ -53,6 +53,9 @@ pub(crate) enum Action {
     Snapshot,
     /// Drop the lost slot.
     DropSlot,
+    /// Make the slot a failover slot. A process that was killed after it copied a slot has left one
+    /// that is none, because a copy of a slot never is.
+    EnableFailover,
 }
 
 /// The actions before streaming, with findings and the accepted gap.
@@ -301,7 +304,16 @@ pub(crate) fn slot(
         });
         return Ok(());
     }
-    if wanted.failover && slot.failover == Some(false) {
+    let lacks_failover = wanted.failover && slot.failover == Some(false);
+    let starts = matches!(moment, Moment::Start { .. });
+    if lacks_failover
+        && starts
+        && wanted.create
+        && !facts.server.in_recovery
+        && slot.active_pid.is_none()
+    {
+        plan.actions.push(Action::EnableFailover);
+    } else if lacks_failover {
         plan.notes.push(format!(
             "slot {name} is no failover slot, though [source] failover is set: no standby keeps a \
              copy of it"

@@ -300,8 +300,30 @@ fn failover_slots_need_17() {
         ..wanted()
     };
     let mut facts = facts();
-    let notes = plan(&wanted, &facts, FIRST).expect("fine").notes;
-    assert!(notes[0].contains("no failover slot"), "{notes:?}");
+    // A starting relay mends that, unless it may create nothing, or the slot has a reader.
+    let begun = plan(&wanted, &facts, FIRST).expect("fine");
+    assert_eq!(
+        (begun.actions, begun.notes),
+        (vec![Action::EnableFailover], vec![])
+    );
+    let uncreated = Wanted {
+        create: false,
+        ..wanted.clone()
+    };
+    let mut read = facts.clone();
+    slot(&mut read).active_pid = Some(7);
+    let mut standby = facts.clone();
+    standby.server.in_recovery = true;
+    for (wanted, facts, moment) in [
+        (&wanted, &facts, Moment::Init),
+        (&uncreated, &facts, FIRST),
+        (&wanted, &read, FIRST),
+        (&wanted, &standby, FIRST),
+    ] {
+        let Plan { actions, notes, .. } = plan(wanted, facts, moment).expect("fine");
+        assert!(actions.is_empty(), "{actions:?}");
+        assert!(notes[0].contains("no failover slot"), "{notes:?}");
+    }
     slot(&mut facts).failover = Some(true);
     assert_eq!(plan(&wanted, &facts, FIRST), Ok(Plan::default()));
     facts.server.major = 16;

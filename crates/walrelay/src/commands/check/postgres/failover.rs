@@ -34,7 +34,7 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
         (true, Some(false)) => Check::warn(
             format!("slot {name} is no failover slot, though [source] failover is set"),
             format!(
-                "with the relay stopped, by psql \"dbname={} replication=database\": \
+                "start the relay anew; or with the relay stopped, by psql \"dbname={} replication=database\": \
                  ALTER_REPLICATION_SLOT {name} (FAILOVER true)",
                 db.facts.server.database
             ),
