@@ -1,7 +1,11 @@
 use std::fs;
 
+use walrelay_testkit::eventually;
+
 use super::checked;
-use crate::rig::{Rig, assert_has, assert_lacks, command_with, output_unread, output_with};
+use crate::rig::{
+    PATIENCE, Rig, assert_has, assert_lacks, command_with, output_unread, output_with, refused,
+};
 
 /// Errors of the file alone are found without a server.
 #[test]
@@ -42,6 +46,51 @@ fn of_the_configuration() {
     let checked = offline(&format!("source.state_file={}", state.display()));
     checked.fails(item, &["[state-file]"]);
     checked.ends(78);
+}
+
+/// A state file that `run` could not write fails, and none is made or changed.
+#[test]
+fn of_a_state_file_that_cannot_be_written() {
+    let rig = Rig::without_broker(18).outbox();
+    let files = || {
+        let mut files: Vec<_> = fs::read_dir(rig.folder())
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        files.sort();
+        files
+    };
+    let item = "configuration/state-file";
+    fs::write(rig.path("file"), "").expect("written");
+    // What is left of a write that failed has the name that the next write begins with.
+    fs::create_dir(rig.path("left.new")).expect("created");
+    let config = rig.config();
+    let before = files();
+    for (name, cause) in [
+        ("missing/state", "No such file or directory"),
+        ("file/state", "Not a directory"),
+        ("left", "Is a directory"),
+    ] {
+        let state = rig.path(name);
+        let set = format!("source.state_file={}", state.display());
+        let checked = checked(&config, &["--offline"], &set);
+        checked.fails(
+            item,
+            &["[state-file]", "cannot be", cause, "directory that exists"],
+        );
+        checked.ends(78);
+        let output = output_with("run", &config, &["--set", &set]);
+        refused(&output, 78, &["[state-file]"]);
+    }
+    let fine = format!("source.state_file={}", rig.path("fine").display());
+    checked(&config, &["--offline"], &fine).passes(item, &["run makes it"]);
+    assert_eq!(files(), before);
+    let relay = rig.start_with(&config, &["--set", &fine]);
+    eventually(PATIENCE, || rig.path("fine").exists());
+    drop(relay);
+    let other = format!("{fine} source.slot=other");
+    let of_other = checked(&config, &["--offline"], &other);
+    of_other.fails(item, &["[state-file]", "is of slot walrelay, not other"]);
 }
 
 /// The table for people has a line for each item, remedies below, and figures at the end.

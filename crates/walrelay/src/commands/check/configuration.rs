@@ -11,7 +11,7 @@ use crate::commands::Env;
 use crate::commands::connect::{conn_info, kafka, registry, router};
 use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures;
-use crate::postgres::read_state_file;
+use crate::postgres::{check_state_file, read_state_file};
 use crate::registry::Registry;
 
 /// The parts of the configuration that the other checks use; `None` for those that cannot be used.
@@ -55,7 +55,14 @@ pub(super) fn check(config: &Config, env: Env<'_>, checks: &mut Checks) -> Usabl
         })
     });
     let known = config.source.state_file.as_ref().and_then(|path| {
-        let read = read_state_file(path).map_err(|error| failures::postgres(error.into()));
+        let read = read_state_file(path).and_then(|found| {
+            if let Some(found) = &found {
+                found.check_owner(path, &config.source.slot, None)?;
+            }
+            check_state_file(path)?;
+            Ok(found)
+        });
+        let read = read.map_err(|error| failures::postgres(error.into()));
         let position = add_check(checks, Item::StateFile, read, |found| match found {
             Some(found) => format!("its position is {}", found.confirmed),
             None => "there is none yet: run makes it".to_owned(),

@@ -16,7 +16,7 @@
 mod writer;
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -72,6 +72,33 @@ impl Position {
             confirmed,
             seen: confirmed,
         }
+    }
+
+    /// Checks that the position in the file `path` is of this slot, and of this database if that is
+    /// known.
+    ///
+    /// # Errors
+    /// [`StateFileError::Foreign`].
+    pub(crate) fn check_owner(
+        &self,
+        path: &Path,
+        slot: &str,
+        database: Option<&str>,
+    ) -> Result<(), StateFileError> {
+        for (what, found, wanted) in [
+            ("slot", self.slot.as_str(), Some(slot)),
+            ("database", self.database.as_str(), database),
+        ] {
+            if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
+                return Err(StateFileError::Foreign {
+                    path: path.to_owned(),
+                    what,
+                    found: found.to_owned(),
+                    wanted: wanted.to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn text(&self) -> String {
@@ -226,21 +253,54 @@ pub(super) fn write(path: &Path, position: &Position) -> Result<(), StateFileErr
     })
 }
 
+/// Checks that [`write`] can write the file, by writing another one in its directory. Changes
+/// neither the file nor what a relay is writing meanwhile.
+///
+/// # Errors
+/// [`StateFileError::Write`].
+pub(crate) fn check_writable(path: &Path) -> Result<(), StateFileError> {
+    let probe = directory(path).join(format!(".walrelay-check-{}", std::process::id()));
+    let written = replace_file(&probe, HEAD);
+    // If the rename failed, the text is still in the new file.
+    for left in [new_file(&probe), probe] {
+        let _ = fs::remove_file(left);
+    }
+    // Another user may have left a new file, which `write` would have to truncate.
+    let left = OpenOptions::new().write(true).open(new_file(path));
+    let left = match left {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    written.and(left).map_err(|source| StateFileError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 fn replace_file(path: &Path, text: &str) -> io::Result<()> {
-    // In the same directory, because a rename is atomic only within a file system.
-    let mut beside = OsString::from(path);
-    beside.push(".new");
-    let mut file = File::create(&beside)?;
+    let new = new_file(path);
+    let mut file = File::create(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     drop(file);
-    fs::rename(&beside, path)?;
+    fs::rename(&new, path)?;
     // The rename is durable when the directory is synced.
-    let directory = match path.parent() {
+    File::open(directory(path))?.sync_all()
+}
+
+/// The file that is written before it replaces `path`. It is in the same directory, because a
+/// rename is atomic only within a file system.
+fn new_file(path: &Path) -> PathBuf {
+    let mut new = OsString::from(path);
+    new.push(".new");
+    new.into()
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
-    File::open(directory)?.sync_all()
+    }
 }
 
 #[cfg(test)]

@@ -65,23 +65,10 @@ impl StateWriter {
 
     /// Checks that the file belongs to this slot and database.
     pub(crate) fn check_owner(&self, slot: &str, database: &str) -> Result<(), StateFileError> {
-        let Some(kept) = &self.kept else {
-            return Ok(());
-        };
-        for (what, found, wanted) in [
-            ("slot", kept.slot.as_str(), slot),
-            ("database", kept.database.as_str(), database),
-        ] {
-            if found != wanted {
-                return Err(StateFileError::Foreign {
-                    path: self.path.clone(),
-                    what,
-                    found: found.to_owned(),
-                    wanted: wanted.to_owned(),
-                });
-            }
+        match &self.kept {
+            Some(kept) => kept.check_owner(&self.path, slot, Some(database)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes a position and waits until it is on disk.
