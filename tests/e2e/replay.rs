@@ -12,12 +12,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 use walrelay_lab::servers::Signal;
+use walrelay_lsn::Lsn;
 use walrelay_testkit::{Db, Delivered, History, eventually, eventually_some};
 
-use crate::endpoint::{LISTEN, address, get};
+use crate::endpoint::{LISTEN, address, get, metric};
 use crate::rig::{
     PATIENCE, Relay, Rig, assert_has, assert_lacks, command_with, done, edit, ends, insert,
-    json_lines, output_with, refused, wait_rows,
+    json_lines, output_with, refused, wait_rows, with_source,
 };
 
 const ROWS: u64 = 20_000;
@@ -394,6 +395,92 @@ pub(crate) fn drop_rolling_bookmark(db: &Db) {
     );
 }
 
+/// The position of the rolling bookmark. A slot that is being created is listed before it has one.
+fn rolling_position(config: &Path) -> Lsn {
+    let text = eventually_some(PATIENCE, || {
+        let all = bookmarks(config);
+        let rolling = all.iter().find(|of| of["bookmark"] == "rolling")?;
+        rolling["position"].as_str().map(str::to_owned)
+    });
+    text.parse().expect("an LSN")
+}
+
+/// Relays that each end before the time to keep is over move the bookmark all the same.
+#[test]
+fn a_rolling_bookmark_follows_over_restarts() {
+    let rig = Rig::with_outbox(17);
+    let more = "\n[retention]\nkeep = \"10s\"\n";
+    let config = with_source(rig.config_and(more), "state_file = \"state\"");
+    let db = rig.db();
+    let notes = rig.path("state.bookmark");
+    let run = || {
+        let before = fs::read(&notes).unwrap_or_default();
+        let relay = rig.streaming(&config);
+        insert(&db, 1);
+        rig.caught_up();
+        relay.until("a note", || fs::read(&notes).is_ok_and(|now| now != before));
+        relay.ends_well();
+    };
+    run();
+    let begin = rolling_position(&config);
+    let mut runs = 1;
+    eventually(PATIENCE, || {
+        run();
+        runs += 1;
+        rolling_position(&config) > begin
+    });
+    assert!(
+        runs > 2,
+        "the first restart moved it: it was not {begin} long ago"
+    );
+}
+
+/// The server keeps a transaction's WAL for a bookmark at which it was open, also after it has ended.
+/// Then the limit holds again, and the log says what that costs.
+#[test]
+fn a_long_transaction_does_not_break_the_limit_of_the_rolling_bookmark() {
+    let rig = Rig::with_outbox(18);
+    let more = format!("\n[retention]\nkeep = \"1h\"\nmax_wal = \"16MiB\"\n{LISTEN}");
+    let config = rig.config_and(&more);
+    let relay = rig.streaming(&config);
+    let address = address(&relay);
+    let db = rig.db();
+    rolling_position(&config);
+    db.batch("CREATE TABLE bulk (text text)");
+    let open = rig.db();
+    open.batch("BEGIN; INSERT INTO bulk VALUES ('open')");
+    let retained = || {
+        let all = bookmarks(&config);
+        let rolling = all.iter().find(|of| of["bookmark"] == "rolling");
+        rolling.and_then(|of| of["retained_bytes"].as_u64())
+    };
+    for _ in 0..20 {
+        db.batch(
+            "INSERT INTO bulk SELECT repeat(md5(i::text), 8) FROM generate_series(1, 20000) i",
+        );
+        db.batch("CHECKPOINT");
+    }
+    insert(&db, 1);
+    rig.caught_up();
+    assert!(
+        retained() > Some(64 << 20),
+        "the open transaction keeps its WAL"
+    );
+    open.batch("COMMIT");
+    // Each checkpoint lets the slots find a later `restart_lsn`.
+    eventually(PATIENCE, || {
+        db.batch("CHECKPOINT");
+        insert(&db, 2);
+        rig.caught_up();
+        retained().is_some_and(|bytes| bytes < 32 << 20)
+    });
+    relay.says("moves the rolling bookmark early");
+    eventually(PATIENCE, || {
+        metric(address, "walrelay_bookmark_cut_short{cause=\"max_wal\"}") == Some(1.0)
+    });
+    relay.ends_well();
+}
+
 /// The running relay keeps the rolling bookmark at its distance, within the limit of WAL. A relay
 /// on standby does not touch it. If it is dropped, the relay creates it again with a warning.
 #[test]
@@ -413,13 +500,7 @@ fn a_rolling_bookmark_follows_the_relay() {
             .into_iter()
             .find(|bookmark| bookmark["bookmark"] == "rolling")
     };
-    // A slot that is being created is listed before it has a position.
-    let position = || -> walrelay_lsn::Lsn {
-        let text = eventually_some(PATIENCE, || {
-            rolling()?["position"].as_str().map(str::to_owned)
-        });
-        text.parse().expect("an LSN")
-    };
+    let position = || rolling_position(&config);
     let begin = position();
     // The bookmark follows at a distance. An attempt that took longer shows nothing.
     let mut attempts = 0;

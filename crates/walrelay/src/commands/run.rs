@@ -165,6 +165,7 @@ fn start_workers(
                 time: retention.keep,
                 max_wal: retention.max_wal,
             },
+            state_file: config.source.state_file.clone(),
             walsender: source.walsender(),
             telemetry: telemetry.cloned(),
         };

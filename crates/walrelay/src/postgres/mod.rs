@@ -68,7 +68,10 @@ pub(crate) use source::{
     CopySource, Original, PostgresSource, Range, RangeSource, Reading, ResendSource, SourceOptions,
     first_commit,
 };
-pub(crate) use state_file::{check_writable as check_state_file, read as read_state_file};
+pub(crate) use state_file::{
+    check_writable as check_state_file, read as read_state_file, replace_file, with_checksum,
+    without_checksum,
+};
 
 /// Columns of the presets' tables that hold the time of an event. The first that exists is used.
 const TIMES: [&str; 2] = ["occurred_at", "created_at"];

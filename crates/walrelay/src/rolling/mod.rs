@@ -2,7 +2,7 @@
 //! can be replayed.
 //!
 //! [`start`] keeps it on a thread and a connection of its own, beside the pipeline. [`policy`]
-//! decides where it is moved.
+//! decides where it is moved. [`notes`] keeps what it has to know beside the state file.
 //!
 //! # Invariants
 //! - Only the process whose walsender reads the relay's slot changes the bookmark; a standby relay
@@ -10,9 +10,11 @@
 //! - The bookmark is never beyond the relay's slot.
 //! - A bookmark that cannot be kept is logged, and does not stop the relay.
 
+mod notes;
 mod policy;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +28,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 use crate::background::Background;
 use crate::postgres::{SlotRow, advance_slot, copy_slot, script, slots};
 use crate::telemetry::{BookmarkReport, Telemetry, millis_now};
+use notes::Notes;
 pub(crate) use policy::Keep;
 use policy::{Positions, Slots, Target};
 
@@ -44,6 +47,8 @@ pub(crate) struct Keeping {
     /// The bookmark's slot.
     pub(crate) bookmark: String,
     pub(crate) keep: Keep,
+    /// The relay's state file. Beside it is noted where the relay was when.
+    pub(crate) state_file: Option<PathBuf>,
     /// PID of this process' walsender; 0 before the first stream.
     pub(crate) walsender: Arc<AtomicI32>,
     pub(crate) telemetry: Option<Arc<Telemetry>>,
@@ -63,6 +68,9 @@ const DROPPED: &str = "dropped";
 struct Keeper {
     keeping: Keeping,
     positions: Positions,
+    notes: Option<Notes>,
+    /// The walsender when the notes were read last, and the server's system identifier.
+    noted: (i32, String),
     /// Why and when the bookmark last lost events before their time to keep was over.
     cut: Option<(&'static str, Instant)>,
     /// The bookmark existed, so its absence is worth a warning.
@@ -73,8 +81,11 @@ struct Keeper {
 
 impl Keeper {
     fn new(keeping: Keeping) -> Self {
+        let state_file = keeping.state_file.as_deref();
         Self {
             positions: Positions::new(keeping.keep),
+            notes: state_file.map(|path| Notes::beside(path, &keeping.slot)),
+            noted: (0, String::new()),
             keeping,
             cut: None,
             seen: false,
@@ -144,8 +155,13 @@ impl Keeper {
         let (Some(confirmed), Some(restart)) = (relay.confirmed, relay.restart) else {
             return Ok(None);
         };
+        if self.noted.0 != walsender {
+            self.read_notes(session, walsender, confirmed).await?;
+        }
         let now = Instant::now();
-        self.positions.record(now, confirmed);
+        if self.positions.record(now, confirmed) {
+            self.write_notes(now);
+        }
         let Some(bookmark) = named(&self.keeping.bookmark) else {
             self.create(session).await?;
             return Ok(None);
@@ -168,12 +184,64 @@ impl Keeper {
             let name = &self.keeping.bookmark;
             session.query(&advance_slot(name, to)).await?;
             debug!(slot = name, %to, by_size, "the rolling bookmark has moved");
-            if by_size {
-                self.cut = Some((BY_SIZE, now));
-            }
             slots.bookmark = (to, from.max(restart_lsn(session, name).await?));
+            if by_size {
+                self.cut_by_size(now);
+            }
         }
         Ok(Some(self.report(now, slots)))
+    }
+
+    /// Reads the notes at the begin of a stream: another relay with the same state file may have read
+    /// the slot, and written them, since the last one.
+    async fn read_notes(
+        &mut self,
+        session: &mut Session,
+        walsender: i32,
+        confirmed: Lsn,
+    ) -> Result<(), Error> {
+        if let Some(notes) = &self.notes {
+            let sql = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
+            let rows = session.query(sql).await?;
+            let row = rows.first();
+            let system_id = row.as_ref().and_then(|row| row.get(0)).unwrap_or_default();
+            let samples = notes.read(system_id);
+            if !samples.is_empty() {
+                self.positions.restore(Instant::now(), confirmed, samples);
+            }
+            self.noted.1 = system_id.to_owned();
+        }
+        self.noted.0 = walsender;
+        Ok(())
+    }
+
+    fn write_notes(&self, now: Instant) {
+        let samples = self.positions.samples(now);
+        let written = self
+            .notes
+            .as_ref()
+            .map(|notes| notes.write(&self.noted.1, samples));
+        if let Some(Err(error)) = written {
+            debug!(%error, "the rolling bookmark's notes are not written");
+        }
+    }
+
+    /// Logs that `max_wal` moves the bookmark, unless it has done so within the time to keep.
+    fn cut_by_size(&mut self, now: Instant) {
+        let Keep { time, max_wal } = self.keeping.keep;
+        let known = self
+            .cut
+            .is_some_and(|(why, at)| why == BY_SIZE && now < at + time);
+        if !known {
+            warn!(
+                slot = self.keeping.bookmark,
+                max_wal,
+                keep_s = time.as_secs(),
+                "max_wal of [retention] moves the rolling bookmark early: not all events of the time to keep \
+                 can be replayed from it"
+            );
+        }
+        self.cut = Some((BY_SIZE, now));
     }
 
     /// Drops the lost bookmark and creates a new one.

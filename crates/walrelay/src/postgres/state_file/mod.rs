@@ -104,21 +104,15 @@ impl Position {
     fn text(&self) -> String {
         // Only the database's name may need escapes: the others are numbers and the name of a slot.
         let database = toml::Value::String(self.database.clone());
-        let text = format!(
+        with_checksum(format!(
             "{HEAD}version = {VERSION}\nsystem_identifier = \"{}\"\ntimeline = {}\n\
              database = {database}\nslot = \"{}\"\nconfirmed = \"{}\"\n",
             self.system_id, self.timeline, self.slot, self.confirmed
-        );
-        let sum = checksum(&text);
-        format!("{text}{CHECKSUM}{sum}\"\n")
+        ))
     }
 
     fn parse(text: &str) -> Result<Self, Unreadable> {
-        let (content, rest) = text.rsplit_once(CHECKSUM).ok_or(Unreadable::Broken)?;
-        let found = rest.strip_suffix("\"\n").ok_or(Unreadable::Broken)?;
-        if found != checksum(content) {
-            return Err(Unreadable::Broken);
-        }
+        let content = without_checksum(text).ok_or(Unreadable::Broken)?;
         // The checksum matches, so an unknown field is one of another version.
         let mut table: toml::Table = content.parse().map_err(|_| Unreadable::Broken)?;
         let version = table
@@ -129,6 +123,19 @@ impl Position {
         }
         table.try_into().map_err(|_| Unreadable::Broken)
     }
+}
+
+/// Adds the line of the checksum, by which a truncated or changed text is detected.
+pub(crate) fn with_checksum(text: String) -> String {
+    let sum = checksum(&text);
+    format!("{text}{CHECKSUM}{sum}\"\n")
+}
+
+/// The lines before that of the checksum; `None` if the text is truncated or was changed.
+pub(crate) fn without_checksum(text: &str) -> Option<&str> {
+    let (content, rest) = text.rsplit_once(CHECKSUM)?;
+    let found = rest.strip_suffix("\"\n")?;
+    (found == checksum(content)).then_some(content)
 }
 
 fn checksum(text: &str) -> String {
@@ -277,7 +284,9 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), StateFileError> {
     })
 }
 
-fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+/// Writes the file durably. After a failure, also of the machine, it has either this text or the
+/// previous one.
+pub(crate) fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let new = new_file(path);
     let mut file = File::create(&new)?;
     file.write_all(text.as_bytes())?;
