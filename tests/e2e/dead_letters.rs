@@ -1,11 +1,11 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 use walrelay_lsn::Lsn;
 use walrelay_sink::{EventPosition, dlq_headers};
 use walrelay_testkit::{Db, Delivered, eventually};
 
-use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, edit, ends, strict_kafka};
+use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, edit, ends, strict_kafka, with_source};
 
 /// Servers and a relay whose dead letters go to a topic that the history checker does not read.
 struct DeadLetters {
@@ -179,6 +179,39 @@ fn are_written_for_each_kind_of_poison() {
     assert_has(&log, &["\"dead_letters\":4"]);
     // The value of a row.
     assert_lacks(&log, &["secret-value"]);
+}
+
+/// Every other row of a transaction is refused by the broker. Each is written once, and no good row
+/// is sent again for it.
+#[test]
+fn are_written_once_for_each_refused_row_of_a_transaction() {
+    const ROWS: usize = 80;
+    let dead_letters = DeadLetters::new(Rig::new(18));
+    let rig = &dead_letters.rig;
+    let narrow = format!("{}narrow", rig.prefix);
+    rig.kafka()
+        .create_topic(&narrow, 1, &[("max.message.bytes", "20000")]);
+    // A relay that reconnects later than that forgets what is acknowledged.
+    let config = dead_letters.config("", "dead-letter", "");
+    let relay = rig.streaming(&with_source(config, "wal_sender_timeout = \"60s\""));
+    dead_letters.db().batch(&format!(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'narrow', 'key', 'T', \
+         jsonb_build_object('number', (n + 1) / 2, 'text', CASE WHEN n % 2 = 0 THEN \
+         (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 2000)) ELSE 'x' END) \
+         FROM generate_series(1, {ROWS}) n"
+    ));
+    rig.caught_up();
+    eprintln!("{} rows refused: {} streams", ROWS / 2, relay.streams());
+    let log = relay.ends_well();
+    let found = dead_letters.dead_letters(ROWS / 2);
+    let ids: HashSet<_> = found.iter().map(|found| found.id.as_deref()).collect();
+    assert_eq!((ids.len(), found.len()), (ROWS / 2, ROWS / 2));
+    assert_has(&log, &[&format!("\"dead_letters\":{}", ROWS / 2)]);
+    let good = rig.records_in(&narrow, ROWS / 2);
+    let numbers = good.iter().map(Delivered::value_text);
+    let expected =
+        (1..=ROWS / 2).map(|number| format!("{{\"text\": \"x\", \"number\": {number}}}"));
+    assert!(numbers.eq(expected), "each once, in order: {good:?}");
 }
 
 /// A routing column is dropped under the relay: dead letters are written from the remaining

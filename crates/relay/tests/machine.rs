@@ -7,6 +7,7 @@
 //!   durable at the broker.
 //! - **G2**: in the broker's log, the first deliveries of each key are in commit order; any other
 //!   record belongs to a repetition, which starts at an earlier record and leaves nothing out.
+//! - **G3**: with a new producer, no event is sent again that was acknowledged with all before it.
 //! - The confirmed position never moves backwards within a process, and the server is never sent a
 //!   position before its slot.
 //!
@@ -57,6 +58,8 @@ struct Process {
     /// The script of the connection, and how many pieces of it were read.
     connection: Option<(Vec<Piece>, usize)>,
     confirmed: u64,
+    /// The first event that was not acknowledged to the last producer of the process.
+    first: Option<EventPosition>,
 }
 
 struct World {
@@ -67,8 +70,9 @@ struct World {
     process: Process,
 }
 
-/// A process that starts now. It reads the parked keys from the topic of dead letters.
-fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
+/// A process that starts now, or gets a new producer and passes over the events before `first`. It
+/// reads the parked keys from the topic of dead letters.
+fn process(server: &Server, durable: &BTreeSet<RowId>, first: Option<EventPosition>) -> Process {
     let slot = server.slot;
     let action = match server.mode {
         Mode::Plain => PoisonAction::Halt,
@@ -105,12 +109,14 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
             confirmed,
         )
         .with_decisions(decisions)
+        .passing_over(first)
         .with_messages(Some(Messages::new("outbox", []))),
         ring,
         outstanding: BTreeMap::new(),
         failed: BTreeMap::new(),
         connection: None,
         confirmed: slot,
+        first,
     }
 }
 
@@ -249,6 +255,11 @@ impl World {
                     assert_eq!(event.dead_letter, self.server.is_dead_letter(id), "{id:?}");
                     assert_eq!(event.id.lsn, self.server.log[transaction].commit);
                     assert_eq!(event.id.row, row as u64, "{id:?} is known by its place");
+                    let repeats = Some(event.id) < self.process.first;
+                    assert!(
+                        !repeats,
+                        "G3: {id:?} was acknowledged to an earlier producer"
+                    );
                     if std::mem::take(&mut full) {
                         break;
                     }
@@ -351,19 +362,20 @@ impl World {
                 self.server.slot = self.server.durable;
             }
             Event::Rebuild => self.rebuild(true),
-            Event::Crash => self.process = process(&self.server, &self.durable_set),
+            Event::Crash => self.process = process(&self.server, &self.durable_set, None),
         }
         self.process.core.advance();
     }
 
     /// Does what the pipeline does after a failed delivery: confirms what is acknowledged, then
-    /// starts over from the slot with a new producer.
+    /// starts over from the slot with a new producer, and passes over what is acknowledged.
     fn rebuild(&mut self, confirm: bool) {
         self.process.core.advance();
         if confirm {
             self.feedback();
         }
-        self.process = process(&self.server, &self.durable_set);
+        let first = self.process.core.first_unacknowledged();
+        self.process = process(&self.server, &self.durable_set, first);
     }
 
     fn check(&mut self) {
@@ -422,7 +434,7 @@ proptest! {
         events in events(),
     ) {
         let server = Server::new(keys, mode, encoded);
-        let process = process(&server, &BTreeSet::new());
+        let process = process(&server, &BTreeSet::new(), None);
         let mut world =
             World { server, durable: Vec::new(), durable_set: BTreeSet::new(), process };
         for event in &events {

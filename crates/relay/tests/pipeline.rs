@@ -1,5 +1,5 @@
 //! The pipeline's task, with a source that sends one transaction and a sink with a configured
-//! answer: which positions are reported to the server.
+//! answer: which positions are reported to the server, and which records are sent again.
 
 #![allow(
     clippy::expect_used,
@@ -19,10 +19,12 @@ use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
-    Environment, Looked, OnUpdate, Opened, Outcome, Pipeline, PipelineError, PoisonPolicy, Resume,
-    Settings, Source, SourceError, TableName, WalStream,
+    Environment, Looked, OnUpdate, Opened, Outcome, Pipeline, PipelineError, PoisonAction,
+    PoisonPolicy, Resume, Settings, Source, SourceError, TableName, WalStream,
 };
-use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory};
+use walrelay_sink::{
+    Deliveries, DeliveryError, Disposition, Poison, Record, SendError, Sink, SinkFactory,
+};
 use walrelay_walsender::framing::parse_frame;
 use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
 
@@ -43,11 +45,61 @@ enum Answer {
     Failed,
     /// Takes the record and reports nothing.
     Nothing,
+    /// Sends requests of up to [`REQUEST`] records, and refuses each request with an odd row as too
+    /// large. Takes nothing after a refusal.
+    OddRefused,
+}
+
+/// Records in a request of [`Answer::OddRefused`].
+const REQUEST: usize = 8;
+/// Rows of the transaction.
+const ROWS: usize = 40;
+
+/// What the sinks of a run did.
+#[derive(Default)]
+struct Sinks {
+    created: usize,
+    /// Number of the row and topic of each delivered record.
+    delivered: Vec<(usize, String)>,
 }
 
 struct ScriptedSink {
     answer: Answer,
     deliveries: Arc<dyn Deliveries>,
+    sinks: Arc<Mutex<Sinks>>,
+    /// Sequence number, row and topic of the records of the request.
+    request: Vec<(u64, usize, String)>,
+    broken: bool,
+}
+
+impl ScriptedSink {
+    fn request(&mut self) {
+        let request = std::mem::take(&mut self.request);
+        let dead_letters = PoisonPolicy::default().topic;
+        let odd = |(_, row, topic): &(u64, usize, String)| row % 2 == 1 && **topic != *dead_letters;
+        if request.iter().any(odd) {
+            self.broken = true;
+            for (seq, _, topic) in request {
+                let error = failure(&topic, Some(Poison::Oversize));
+                self.deliveries.failed(seq, error);
+            }
+            return;
+        }
+        for (seq, row, topic) in request {
+            let mut sinks = self.sinks.lock().expect("nobody panicked");
+            sinks.delivered.push((row, topic));
+            self.deliveries.delivered(seq);
+        }
+    }
+}
+
+fn failure(topic: &str, poison: Option<Poison>) -> DeliveryError {
+    DeliveryError {
+        topic: topic.into(),
+        reason: "no".to_owned(),
+        disposition: Disposition::Fatal,
+        poison,
+    }
 }
 
 impl Sink for ScriptedSink {
@@ -55,33 +107,51 @@ impl Sink for ScriptedSink {
         match self.answer {
             Answer::Full => return Err(SendError::Full),
             Answer::Delivered => self.deliveries.delivered(seq),
-            Answer::Failed => self.deliveries.failed(
-                seq,
-                DeliveryError {
-                    topic: record.topic.into(),
-                    reason: "no".to_owned(),
-                    disposition: Disposition::Fatal,
-                    poison: None,
-                },
-            ),
+            Answer::Failed => self.deliveries.failed(seq, failure(record.topic, None)),
             Answer::Nothing => {}
+            Answer::OddRefused if self.broken => {
+                let mut error = failure(record.topic, None);
+                error.disposition = Disposition::Retryable;
+                return Err(SendError::Refused(error));
+            }
+            Answer::OddRefused => {
+                let id = record.headers.iter().find(|header| header.name == "id");
+                let id = id.and_then(|header| str::from_utf8(header.value?).ok());
+                let row = id.and_then(|id| id[1..].parse().ok());
+                let row = row.expect("the id of each row has its number");
+                self.request.push((seq, row, record.topic.to_owned()));
+                if self.request.len() == REQUEST {
+                    self.request();
+                }
+            }
         }
         Ok(())
+    }
+
+    fn poll(&mut self) {
+        self.request();
     }
 
     fn close(self, _: Duration) {}
 }
 
-struct Factory(Answer);
+struct Factory {
+    answer: Answer,
+    sinks: Arc<Mutex<Sinks>>,
+}
 
 impl SinkFactory for Factory {
     type Sink = ScriptedSink;
     type Error = Infallible;
 
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<ScriptedSink, Infallible> {
+        self.sinks.lock().expect("nobody panicked").created += 1;
         Ok(ScriptedSink {
-            answer: self.0,
+            answer: self.answer,
             deliveries,
+            sinks: Arc::clone(&self.sinks),
+            request: Vec::new(),
+            broken: false,
         })
     }
 
@@ -225,7 +295,10 @@ impl Source for OneTransaction {
         let time = PgTimestamp::new(0);
         stream.push(&encode::begin(COMMIT, time, Xid::new(7)));
         stream.push(&table.relation());
-        stream.push(&table.insert(&[Some("r1"), Some("order"), Some("k"), Some("{}")]));
+        for row in 0..ROWS {
+            let id = format!("r{row}");
+            stream.push(&table.insert(&[Some(&id), Some("order"), Some("k"), Some("{}")]));
+        }
         stream.push(&encode::commit(COMMIT, END.lsn(), time));
         if self.fails {
             stream.push(&encode::begin(NEXT, time, Xid::new(8)));
@@ -274,6 +347,16 @@ async fn relay(
     drain_timeout: Duration,
     stop: impl Fn(&[CommitEnd]) -> bool,
 ) -> (Ended, Vec<CommitEnd>) {
+    relay_into(&Arc::default(), answer, drain_timeout, stop).await
+}
+
+/// The same, and notes in `sinks` what the sinks did.
+async fn relay_into(
+    sinks: &Arc<Mutex<Sinks>>,
+    answer: Answer,
+    drain_timeout: Duration,
+    stop: impl Fn(&[CommitEnd]) -> bool,
+) -> (Ended, Vec<CommitEnd>) {
     let statuses = Statuses::default();
     let source = OneTransaction {
         statuses: Arc::clone(&statuses),
@@ -284,13 +367,14 @@ async fn relay(
         let statuses = statuses.lock().expect("nobody panicked");
         statuses.iter().map(|status| status.flushed).collect()
     };
-    let ended = run(source, answer, drain_timeout, || stop(&flushed())).await;
+    let ended = run(source, sinks, answer, drain_timeout, || stop(&flushed())).await;
     (ended, flushed())
 }
 
 /// Runs a pipeline until `stop` is true, then stops it.
 async fn run(
     source: OneTransaction,
+    sinks: &Arc<Mutex<Sinks>>,
     answer: Answer,
     drain_timeout: Duration,
     stop: impl Fn() -> bool,
@@ -304,12 +388,17 @@ async fn run(
         drain_timeout,
         backoff_initial: INTERVAL,
         backoff_max: INTERVAL,
-        poison: PoisonPolicy::default(),
+        poison: PoisonPolicy {
+            oversize: PoisonAction::DeadLetter,
+            ..PoisonPolicy::default()
+        },
         on_update: OnUpdate::Warn,
         schemas: None,
     };
     let router = Router::new(Options::default());
-    let mut pipeline = Pipeline::new(source, router, Factory(answer), Clock, settings);
+    let sinks = Arc::clone(sinks);
+    let factory = Factory { answer, sinks };
+    let mut pipeline = Pipeline::new(source, router, factory, Clock, settings);
     let stopped = async {
         while !stop() {
             sleep(INTERVAL / 4).await;
@@ -361,7 +450,10 @@ async fn a_row_that_the_server_cannot_send_is_asked_for_twice() {
         opened: Arc::clone(&opened),
         fails: true,
     };
-    let ended = run(source, Answer::Delivered, PATIENCE, || false).await;
+    let ended = run(source, &Arc::default(), Answer::Delivered, PATIENCE, || {
+        false
+    })
+    .await;
     let error = ended.expect_err("the server fails");
     let PipelineError::Unsendable {
         xid, commit, rows, ..
@@ -384,7 +476,38 @@ async fn no_transaction_is_named_while_an_earlier_one_is_in_flight() {
         fails: true,
     };
     let often = || opened.load(Relaxed) >= 5;
-    let ended = run(source, Answer::Nothing, INTERVAL, often).await;
+    let ended = run(source, &Arc::default(), Answer::Nothing, INTERVAL, often).await;
     let ended = ended.expect("no error");
     assert!(matches!(ended, Outcome::Incomplete { .. }), "{ended:?}");
+}
+
+/// An event is refused once alone, and its dead letter is written once, however many events of its
+/// transaction are refused. No acknowledged record is sent again, and the order is that of the rows.
+#[tokio::test]
+async fn each_refused_row_of_a_transaction_becomes_one_dead_letter() {
+    let sinks: Arc<Mutex<Sinks>> = Arc::default();
+    let (ended, flushed) = relay_into(&sinks, Answer::OddRefused, PATIENCE, |flushed| {
+        flushed.last() == Some(&END)
+    })
+    .await;
+    assert_eq!(
+        ended.expect("no error"),
+        Outcome::Drained { confirmed: END }
+    );
+    assert!(flushed.iter().all(|at| [START, END].contains(at)));
+    let sinks = sinks.lock().expect("nobody panicked");
+    let expected = (0..ROWS).map(|row| {
+        let topic = match row % 2 {
+            1 => PoisonPolicy::default().topic.to_string(),
+            _ => "outbox.event.order".to_owned(),
+        };
+        (row, topic)
+    });
+    assert_eq!(sinks.delivered, expected.collect::<Vec<_>>());
+    // The first sink, one after each refused request, and one after each row refused alone.
+    assert!(
+        sinks.created <= 1 + ROWS / REQUEST + ROWS / 2,
+        "{} sinks",
+        sinks.created
+    );
 }

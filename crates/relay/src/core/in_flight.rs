@@ -51,6 +51,17 @@ impl InFlightEvents {
         events.filter(|(_, events)| *events > 0).collect()
     }
 
+    /// The first event in the order of the WAL that one of the records `from..next` stands for.
+    pub(super) fn first_event(&self, from: u64, next: u64) -> Option<EventPosition> {
+        let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
+        let runs = self.runs.iter().zip(ends.chain([next]));
+        let events = runs.filter_map(|((first, _), end)| {
+            let seq = (*first).max(from);
+            (seq < end).then(|| self.of(seq)).flatten()
+        });
+        events.map(|event| event.id).min()
+    }
+
     /// The event that record `seq` stands for.
     pub(super) fn of(&self, seq: u64) -> Option<SentEvent> {
         let after = self.runs.partition_point(|(first, _)| *first <= seq);
@@ -98,6 +109,11 @@ mod tests {
         assert_eq!(in_flight.events(0, 8), BTreeMap::from([(8, 5), (9, 2)]));
         assert_eq!(in_flight.events(2, 8), BTreeMap::from([(8, 3), (9, 2)]));
         assert_eq!(in_flight.events(8, 8), BTreeMap::new());
+        // The records of the lost connection are in flight, too, and the repeat begins before them.
+        assert_eq!(in_flight.first_event(0, 8), Some(of(8, 0).id));
+        assert_eq!(in_flight.first_event(2, 8), Some(of(8, 3).id));
+        assert_eq!(in_flight.first_event(7, 8), Some(of(9, 1).id));
+        assert_eq!(in_flight.first_event(8, 8), None);
         in_flight.forget_below(6);
         assert_eq!(in_flight.events(6, 8), BTreeMap::from([(9, 2)]));
         assert_eq!(in_flight.runs.len(), 1);

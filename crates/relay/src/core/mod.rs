@@ -23,6 +23,12 @@
 //! any more ([`Ledger::abandon`]). This requires that the WAL is the same, which the pipeline
 //! checks: same system identifier, same timeline, and a slot at the position where it was left or
 //! before.
+//!
+//! # With a new sink
+//! The core of a sink that failed knows the first event that is not acknowledged
+//! ([`Core::first_unacknowledged`]). The core of the next sink passes over the events before it
+//! ([`Core::passing_over`]), so an event is refused once, and its dead letter is written once. This
+//! requires that no other relay has read the slot meanwhile, which the pipeline checks.
 
 mod diversions;
 mod error;
@@ -71,6 +77,8 @@ pub struct Core {
     transactions: Transactions,
     schemas: SchemaWait,
     diversions: Diversions,
+    /// Every event before this one was acknowledged, skipped or not selected with an earlier sink.
+    acknowledged_before: Option<EventPosition>,
     /// The event whose record was offered last, until the sink takes it.
     offered: Option<EventPosition>,
     ledger: Ledger,
@@ -100,6 +108,7 @@ impl Core {
             transactions: Transactions::default(),
             schemas: SchemaWait::default(),
             diversions: Diversions::default(),
+            acknowledged_before: None,
             offered: None,
             ledger: Ledger::new(ring, Some(confirmed)),
             in_flight: InFlightEvents::default(),
@@ -114,6 +123,14 @@ impl Core {
     pub fn with_decisions(mut self, mut decisions: PoisonDecisions) -> Self {
         decisions.forget_before(self.confirmed());
         self.diversions.decisions = decisions;
+        self
+    }
+
+    /// Makes the core pass over the events before `first`: the
+    /// [`first_unacknowledged`](Self::first_unacknowledged) event of an earlier core.
+    #[must_use]
+    pub fn passing_over(mut self, first: Option<EventPosition>) -> Self {
+        self.acknowledged_before = first;
         self
     }
 
@@ -299,6 +316,10 @@ impl Core {
         }
         let (table, unroutable) = self.tables.of_event(wal_event.relation(), lsn)?;
         let (event, position) = (open.next_event(), open.next_position());
+        if Some(position) < self.acknowledged_before {
+            self.transactions.row_skipped();
+            return Ok(Step::Consumed);
+        }
         let decisions = &mut self.diversions.decisions;
         if decisions.holds_back(position, self.ledger.in_flight()) {
             return Ok(Step::Blocked);

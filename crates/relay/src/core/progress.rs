@@ -6,6 +6,7 @@ use std::time::Duration;
 use walrelay_checkpoint::Seq;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::{Begin, PgTimestamp};
+use walrelay_sink::EventPosition;
 
 use super::Core;
 use crate::event::SentEvent;
@@ -52,6 +53,16 @@ impl Core {
     /// the start of the transaction's commit record.
     pub(crate) fn unacknowledged(&self) -> BTreeMap<u64, u64> {
         self.in_flight.events(self.lowest_in_flight(), self.next)
+    }
+
+    /// The first event that may not be acknowledged: every event before it is acknowledged, or was
+    /// skipped or not selected. `None`: no event is known to be.
+    pub fn first_unacknowledged(&self) -> Option<EventPosition> {
+        let in_flight = self
+            .in_flight
+            .first_event(self.lowest_in_flight(), self.next);
+        let first = in_flight.or(self.transactions.processed);
+        first.max(self.acknowledged_before)
     }
 
     /// The lowest sequence number that is not acknowledged: it grows when the acknowledged prefix

@@ -48,6 +48,8 @@ pub(super) struct Transactions {
     /// Transactions that commit before this position were enqueued on an earlier connection, or
     /// confirmed.
     pub(super) enqueued_before: Option<CommitEnd>,
+    /// The position after that of the last event that was sent, diverted or not selected.
+    pub(super) processed: Option<EventPosition>,
     /// The commit time of the transaction that began last.
     pub(super) last_begun: Option<PgTimestamp>,
     /// The sampled transaction, until it is confirmed; see `Environment::acknowledged`.
@@ -97,14 +99,19 @@ impl Transactions {
     pub(super) fn row_sent(&mut self) {
         if let Some(open) = &mut self.open {
             open.records += 1;
-            open.rows += 1;
         }
+        self.row_processed();
     }
 
-    /// Counts a row that becomes no record.
+    /// Counts a row that becomes no record, or whose record is acknowledged already.
     pub(super) fn row_skipped(&mut self) {
+        self.row_processed();
+    }
+
+    fn row_processed(&mut self) {
         if let Some(open) = &mut self.open {
             open.rows += 1;
+            self.processed = Some(open.next_position());
         }
     }
 

@@ -160,24 +160,24 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
     /// Drops the sink if another process reads the slot (`taken`), or may read it by now. Otherwise
     /// records of this process could be delivered after newer records of the other one.
     async fn discard_if_displaced(&mut self, taken: bool) {
-        let Some(session) = &self.sessions.current else {
-            return;
-        };
         let expired = self.lease.and_then(|lease| lease.expired(Instant::now()));
         if !taken && expired.is_none() {
             return;
         }
-        warn!(
-            in_flight = session.core.in_flight(),
-            unproven_s = expired.map(|age| age.as_secs()),
-            "{}: records in flight are given up, and sent again from where the slot stands",
-            if taken {
-                "another process reads the slot"
-            } else {
-                "no connection for longer than wal_sender_timeout, so another relay may read the slot"
-            }
-        );
-        self.sessions.discard().await;
+        if let Some(session) = &self.sessions.current {
+            warn!(
+                in_flight = session.core.in_flight(),
+                unproven_s = expired.map(|age| age.as_secs()),
+                "{}: records in flight are given up, and sent again from where the slot stands",
+                if taken {
+                    "another process reads the slot"
+                } else {
+                    "no connection for longer than wal_sender_timeout, so another relay may read the slot"
+                }
+            );
+            self.sessions.discard().await;
+        }
+        self.sessions.forget_acknowledged();
     }
 
     /// The delay after a failure. It is short while the slot is busy: the server does not notify us
@@ -224,10 +224,12 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         error: PipelineError<S::Error, F::Error>,
         stopping: bool,
     ) -> Option<PipelineError<S::Error, F::Error>> {
-        let spoiled = matches!(
-            error,
-            PipelineError::Delivery { .. } | PipelineError::OtherTimeline { .. }
-        );
+        if matches!(error, PipelineError::OtherTimeline { .. }) {
+            self.sessions.discard().await;
+            self.sessions.forget_events();
+            return Some(error);
+        }
+        let spoiled = matches!(error, PipelineError::Delivery { .. });
         if !spoiled && error.disposition(F::disposition) == Disposition::Retryable {
             return Some(error);
         }
@@ -238,11 +240,6 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         let core = close(session).await;
         match error {
             PipelineError::Delivery { .. } => self.decide(error, reports.failure(), core, stopping),
-            PipelineError::OtherTimeline { .. } => {
-                self.sessions.keep(core).forget_events();
-                self.sessions.unconfirmed.forget();
-                Some(error)
-            }
             error => {
                 self.sessions.keep(core);
                 Some(error)
@@ -358,6 +355,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             tables,
             ..
         } = opened;
+        if stream.is_snapshot() {
+            // Its positions are no positions of the WAL: a condition that depends on the time selects
+            // other rows the next time.
+            self.sessions.forget_acknowledged();
+        }
         let session = self
             .sessions
             .open(&self.settings, confirmed)

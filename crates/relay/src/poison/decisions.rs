@@ -67,8 +67,6 @@ impl PoisonDecisions {
             return false;
         };
         self.decided.insert(id, decision);
-        // The event at fault is found, so the others need not be sent alone.
-        self.alone_until = None;
         true
     }
 
@@ -164,6 +162,11 @@ impl PoisonDecisions {
     pub fn forget_events(&mut self) {
         self.decided.clear();
         self.alone_until = None;
+    }
+
+    /// Forgets the decisions about events before `first`, which are acknowledged.
+    pub(crate) fn forget_events_before(&mut self, first: Option<EventPosition>) {
+        self.decided.retain(|id, _| Some(*id) >= first);
     }
 
     /// Forgets the decisions about events before `confirmed`, which are not read again.

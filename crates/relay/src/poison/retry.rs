@@ -198,6 +198,11 @@ mod tests {
             let rejected = relay.decisions.is_rejected(B);
             assert_eq!(rejected, action != PoisonAction::Halt);
             assert!(!relay.decisions.is_rejected(A));
+            // Others of the request may be at fault, too.
+            assert!(relay.decisions.is_alone());
+            assert_eq!(relay.decide(&refusal(A, A, &error), 0), end);
+            let rejected = relay.decisions.is_rejected(A);
+            assert_eq!(rejected, action != PoisonAction::Halt);
         }
     }
 

@@ -27,6 +27,7 @@ use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Core, Step, TableName};
+use walrelay_sink::EventPosition;
 use walrelay_walsender::Frame;
 
 use crate::fingerprint::{FastBuildHasher, fingerprint};
@@ -59,8 +60,8 @@ pub(crate) enum Input {
     Nack(u8),
     /// The relay collects reports.
     Advance,
-    /// The sink is dropped. Its router is moved to a new core on a slot at this position.
-    NewSink(u16),
+    /// The sink is dropped. Its router is moved to a new core.
+    NewSink(Start),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,15 @@ pub(crate) struct View {
     pub(crate) is_settled: bool,
     pub(crate) is_inside: bool,
     pub(crate) has_failed: bool,
+    pub(crate) first_unacknowledged: Option<EventPosition>,
+}
+
+/// The core of a new sink: the position of the slot, and the first event that the core does not
+/// pass over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Start {
+    pub(crate) slot: u16,
+    pub(crate) first: Option<EventPosition>,
 }
 
 /// A core with its ring.
@@ -100,21 +110,21 @@ fn position(lsn: Lsn) -> u16 {
 }
 
 impl Machine {
-    fn new(router: Router, confirmed: u16) -> Self {
+    fn new(router: Router, start: Start) -> Self {
         let ring = Arc::new(AckRing::starting_at(Seq::new(u64::from(FIRST)), RING));
         let outbox = [TableName::new("public", "outbox")];
-        let confirmed = commit_end(confirmed);
+        let confirmed = commit_end(start.slot);
         let core = Core::new(router, outbox.into(), Arc::clone(&ring), confirmed);
         Self {
-            core: Some(core),
+            core: Some(core.passing_over(start.first)),
             ring,
             acked: Vec::new(),
             next: u64::from(FIRST),
         }
     }
 
-    fn fresh(confirmed: u16) -> Self {
-        Self::new(Router::new(Options::default()), confirmed)
+    fn fresh(start: Start) -> Self {
+        Self::new(Router::new(Options::default()), start)
     }
 
     fn core(&self) -> &Core {
@@ -146,9 +156,9 @@ impl Machine {
             }
             Input::Frame(piece) => return self.frame(piece, log, false),
             Input::Taken(row) => return self.frame(Piece::Row(row), log, true),
-            Input::NewSink(slot) => {
+            Input::NewSink(start) => {
                 let core = self.core.take().expect("it is there between two inputs");
-                *self = Self::new(core.into_parts().0, slot);
+                *self = Self::new(core.into_parts().0, start);
             }
         }
         Ok(Output::Done)
@@ -204,6 +214,7 @@ impl Machine {
             is_settled: core.is_settled(),
             is_inside: core.is_inside_transaction(),
             has_failed: self.ring.nacked().is_some(),
+            first_unacknowledged: core.first_unacknowledged(),
         }
     }
 
@@ -242,8 +253,8 @@ fn cut(text: &mut String, field: &str) {
 pub(crate) struct State(u32);
 
 struct KnownState {
-    /// The position of the slot that the core was created for.
-    slot: u16,
+    /// What the core was created with.
+    start: Start,
     /// The inputs that led to this state.
     inputs: Box<[Input]>,
     view: View,
@@ -255,7 +266,7 @@ pub(crate) struct Automaton {
     states: Vec<KnownState>,
     numbers: HashMap<u128, State, FastBuildHasher>,
     steps: HashMap<(State, Input), (State, Output), FastBuildHasher>,
-    starts: HashMap<u16, State, FastBuildHasher>,
+    starts: HashMap<Start, State, FastBuildHasher>,
     /// The steps of the walk that is being recorded, if one is.
     walk: Option<Vec<(State, Input, State, Output)>>,
 }
@@ -271,13 +282,13 @@ impl Automaton {
         }
     }
 
-    /// The state of a new core on a slot at `slot`.
-    pub(crate) fn start(&mut self, slot: u16) -> State {
-        if let Some(state) = self.starts.get(&slot) {
+    /// The state of a new core.
+    pub(crate) fn start(&mut self, start: Start) -> State {
+        if let Some(state) = self.starts.get(&start) {
             return *state;
         }
-        let state = self.intern(&Machine::fresh(slot), slot, Vec::new);
-        self.starts.insert(slot, state);
+        let state = self.intern(&Machine::fresh(start), start, Vec::new);
+        self.starts.insert(start, state);
         state
     }
 
@@ -305,16 +316,16 @@ impl Automaton {
         log: &Log,
     ) -> Result<(State, Output), String> {
         let from = &self.states[state.0 as usize];
-        let mut machine = Machine::fresh(from.slot);
+        let mut machine = Machine::fresh(from.start);
         for earlier in &from.inputs {
             machine.apply(*earlier, log)?;
         }
         let output = machine.apply(input, log)?;
         let from = &self.states[state.0 as usize];
-        let (slot, inputs) = (from.slot, from.inputs.clone());
+        let (start, inputs) = (from.start, from.inputs.clone());
         let next = match input {
-            Input::NewSink(slot) => self.intern(&machine, slot, Vec::new),
-            _ => self.intern(&machine, slot, || [&*inputs, &[input]].concat()),
+            Input::NewSink(start) => self.intern(&machine, start, Vec::new),
+            _ => self.intern(&machine, start, || [&*inputs, &[input]].concat()),
         };
         self.steps.insert((state, input), (next, output));
         Ok((next, output))
@@ -332,7 +343,7 @@ impl Automaton {
     fn intern(
         &mut self,
         machine: &Machine,
-        slot: u16,
+        start: Start,
         inputs: impl FnOnce() -> Vec<Input>,
     ) -> State {
         let snapshot = machine.snapshot();
@@ -342,7 +353,7 @@ impl Automaton {
         let state = State(u32::try_from(self.states.len()).expect("memory ends before"));
         self.numbers.insert(snapshot, state);
         self.states.push(KnownState {
-            slot,
+            start,
             inputs: inputs().into(),
             view: machine.view(),
             snapshot,
@@ -367,7 +378,7 @@ impl Automaton {
                 _ => {
                     let start = &self.states[from.0 as usize];
                     assert!(start.inputs.is_empty(), "the walk goes on elsewhere");
-                    Machine::fresh(start.slot)
+                    Machine::fresh(start.start)
                 }
             };
             assert_eq!(machine.apply(input, log), Ok(output), "{input:?}");

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
+use walrelay_sink::EventPosition;
 
 const TEXT: TypeOid = TypeOid::new(25);
 /// The position of the new slot.
@@ -165,6 +166,15 @@ impl Log {
         match self.pieces.get(piece) {
             Some(Piece::Begin(number)) => self.transactions[usize::from(*number)].commit,
             _ => self.end,
+        }
+    }
+
+    /// The position of a row's event.
+    pub(crate) fn position(&self, row: u8) -> EventPosition {
+        let transaction = &self.transactions[self.rows[usize::from(row)].transaction];
+        EventPosition {
+            lsn: transaction.commit.into(),
+            row: (usize::from(row) - transaction.rows.start) as u64,
         }
     }
 

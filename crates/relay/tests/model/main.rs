@@ -14,7 +14,8 @@
 //! - **G2** first deliveries of a key are in the order of the WAL. A repetition starts at an
 //!   earlier record and leaves nothing out.
 //! - **G3** a row is not sent again if the slot is past it, or if this sink got its whole
-//!   transaction, or if no fault happened.
+//!   transaction, or if the row and all before it were acknowledged when the last sink was dropped,
+//!   or if no fault happened.
 //! - Without further faults an end can be reached. At each end all events are at the broker, and
 //!   the slot is at the end of the WAL.
 //!
@@ -140,6 +141,7 @@ fn finds_what_confirms_early() {
     assert_finds(Mistake::SkipNack, &SHORT, "G1");
     assert_finds(Mistake::TrustKeepalive, &SHORT, "G1");
     assert_finds(Mistake::SkipAfterLostSink, &SHORT, "G1");
+    assert_finds(Mistake::SkipEnqueued, &SHORT, "G1");
     assert_finds(Mistake::StaleReport, &SHORT, "G1");
     assert_finds(Mistake::StartAhead, &SHORT, "G1");
 }

@@ -16,6 +16,8 @@ pub(crate) enum Mistake {
     TrustKeepalive,
     /// Skips, with a new sink, the transactions that were enqueued in the dropped sink.
     SkipAfterLostSink,
+    /// Passes over, with a new sink, the events before the last one in flight in the dropped sink.
+    SkipEnqueued,
     /// Counts reports of the dropped sink for the new one, which uses the same sequence numbers.
     StaleReport,
     /// Starts the stream at the position received before, not at the slot's position.

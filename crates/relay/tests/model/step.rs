@@ -1,7 +1,7 @@
 //! The effect of each action: the pipeline's part as in `crates/relay/src/pipeline`, the rest as by
 //! servers and brokers.
 
-use crate::core::{Input, Output, State};
+use crate::core::{Input, Output, Start, State};
 use crate::log::Piece;
 use crate::mistake::Mistake;
 use crate::world::{Action, Connection, Model, Phase, Process, Queue, SinkSession, World};
@@ -129,7 +129,8 @@ impl World {
             return Err("the relay stops: somebody moved the slot, it says".to_owned());
         }
         let slot = self.slot;
-        let fresh = |model: &mut Model| model.core.start(slot);
+        let first = self.process.first;
+        let fresh = |model: &mut Model| model.core.start(Start { slot, first });
         match &mut self.process.session {
             None => {
                 self.process.session = Some(SinkSession {
@@ -217,6 +218,11 @@ impl World {
         if self.sink().complete & (1 << known.transaction) != 0 {
             return Err(format!(
                 "G3: row {id} is sent again to the sink that got its transaction whole"
+            ));
+        }
+        if Some(model.log.position(row)) < self.process.first {
+            return Err(format!(
+                "G3: row {id} is sent again, and it was acknowledged with all rows before it"
             ));
         }
         if self.enqueued & bit != 0 {
@@ -405,6 +411,13 @@ impl World {
                 .map(|(seq, _)| *seq);
             self.process.stale = stale.collect();
         }
+        let view = *model.core.view(self.sink().core);
+        self.process.first = view.first_unacknowledged;
+        if model.has(Mistake::SkipEnqueued) {
+            let sent = self.sink().queues.iter().flat_map(|queue| &queue.records);
+            let last = sent.map(|(_, row)| model.log.position(*row)).max();
+            self.process.first = last.max(self.process.first);
+        }
         self.leave_behind(reach);
         self.process.session = None;
         if self.process.phase == (Phase::Settling { draining: true }) {
@@ -416,10 +429,13 @@ impl World {
 
     /// Checks that the router, which is moved from one core to the next, is as a new one.
     fn check_router_is_clean(&mut self, model: &mut Model) -> Result<(), String> {
-        let slot = self.slot;
+        let start = Start {
+            slot: self.slot,
+            first: None,
+        };
         let core = self.sink().core;
-        let (renewed, _): (State, _) = model.step(core, Input::NewSink(slot))?;
-        if renewed == model.core.start(slot) {
+        let (renewed, _): (State, _) = model.step(core, Input::NewSink(start))?;
+        if renewed == model.core.start(start) {
             Ok(())
         } else {
             Err("the router of a core that is no more differs from a new one".to_owned())

@@ -17,6 +17,8 @@
 
 use std::fmt::Write as _;
 
+use walrelay_sink::EventPosition;
+
 use crate::core::{Automaton, Input, Output, State, View};
 use crate::log::{Log, Piece};
 use crate::mistake::Mistake;
@@ -144,6 +146,8 @@ pub(crate) struct Process {
     /// `Resume::confirmed` while there is no connection: the confirmed position at the end of the
     /// last one.
     pub(crate) resume: Option<u16>,
+    /// `Sessions::acknowledged_before`: the first event that was not acknowledged to the last sink.
+    pub(crate) first: Option<EventPosition>,
     /// For [`Mistake::SkipAfterLostSink`].
     pub(crate) lost_sink_seen: u16,
     /// For [`Mistake::StaleReport`].

@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 use walrelay_checkpoint::AckRing;
 use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{Sink, SinkFactory};
+use walrelay_sink::{EventPosition, Sink, SinkFactory};
 
 use super::reports::Reports;
 use super::sink_session::SinkSession;
@@ -25,6 +25,8 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     idle: Option<(Router, PoisonDecisions)>,
     /// The figures of the sessions that ended.
     counts: Counts,
+    /// See [`Core::first_unacknowledged`]: that of the last session, for the next one.
+    acknowledged_before: Option<EventPosition>,
     pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }
 
@@ -35,6 +37,7 @@ impl<F: SinkFactory> Sessions<F> {
             current: None,
             idle: Some((router, decisions)),
             counts: Counts::default(),
+            acknowledged_before: None,
             unconfirmed: UnconfirmedEvents::default(),
         }
     }
@@ -73,6 +76,7 @@ impl<F: SinkFactory> Sessions<F> {
             .unwrap_or_else(|| unreachable!("the router comes back when a session is closed"));
         let core = Core::new(router, Arc::clone(&settings.tables), ring, confirmed)
             .with_decisions(decisions)
+            .passing_over(self.acknowledged_before)
             .with_messages(settings.messages.clone())
             .stopping_at_updates(settings.on_update == OnUpdate::Stop);
         Ok(SinkSession {
@@ -95,10 +99,29 @@ impl<F: SinkFactory> Sessions<F> {
     /// core. Returns the decisions.
     pub(in crate::pipeline) fn keep(&mut self, mut core: Core) -> &mut PoisonDecisions {
         core.advance();
+        self.acknowledged_before = core.first_unacknowledged();
         self.unconfirmed.add(core.unacknowledged());
         self.unconfirmed.forget_before(core.confirmed());
         self.counts = self.counts.plus(core.counts());
-        &mut self.idle.insert(core.into_parts()).1
+        let decisions = &mut self.idle.insert(core.into_parts()).1;
+        decisions.forget_events_before(self.acknowledged_before);
+        decisions
+    }
+
+    /// Forgets which events are acknowledged. Another relay may have sent some of them again since:
+    /// passing over the others would leave a key on an older event.
+    pub(in crate::pipeline) fn forget_acknowledged(&mut self) {
+        self.acknowledged_before = None;
+    }
+
+    /// Forgets all that is known of single events, without a session, because the timeline changed:
+    /// other events may have these positions now.
+    pub(in crate::pipeline) fn forget_events(&mut self) {
+        self.forget_acknowledged();
+        self.unconfirmed.forget();
+        if let Some((_, decisions)) = &mut self.idle {
+            decisions.forget_events();
+        }
     }
 }
 
