@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Cut, Db, Delivered, Workload, eventually, servers};
 
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, ends, insert,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, edit, ends, insert,
     kafka_in_turn, lsn_of, output_with, with_source,
 };
 
@@ -330,6 +331,42 @@ fn of_another_cluster_is_noticed() {
         accepts(&rig, &config).ends_well();
         rig.streaming(&config).ends_well();
     }
+}
+
+/// Another Kafka cluster answers at the address: nothing is confirmed into it.
+#[test]
+fn is_not_moved_by_another_kafka_cluster() {
+    let rig = Rig::new(18);
+    let config = noting(&rig);
+    relayed_one(&rig, &config).ends_well();
+    let other = EmbeddedBroker::start(&[]).expect("a broker");
+    let db = rig.db();
+    insert(&db, 2);
+    let end = db.flush_lsn();
+    edit(&config, &rig.bootstrap, other.bootstrap_servers());
+    for _ in 0..2 {
+        let log = ends(&mut rig.start(&config), 65, "other-kafka-cluster");
+        let words = ["Kafka's cluster id changed from ", "--accept-gap"];
+        assert_has(&log, &words);
+        let noted = noted_lsn(&rig.path("state")).expect("a position");
+        assert!(noted < end && rig.slot().confirmed() < end, "{log}");
+    }
+    edit(&config, other.bootstrap_servers(), &rig.bootstrap);
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    assert_eq!(delivered(&rig), numbers(&[1, 2]));
+
+    edit(&config, &rig.bootstrap, other.bootstrap_servers());
+    insert(&db, 3);
+    let relay = accepts(&rig, &config);
+    rig.caught_up();
+    relay.ends_well();
+    insert(&db, 4);
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    assert_eq!(delivered(&rig), numbers(&[1, 2]));
 }
 
 /// The server is restored from an older state while no relay runs.

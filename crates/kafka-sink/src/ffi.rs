@@ -458,6 +458,23 @@ pub(crate) fn add_brokers(producer: &BaseProducer<impl TopicOwner>, brokers: &st
     usize::try_from(known).unwrap_or(0)
 }
 
+/// The cluster's id, by the last metadata that the client received. `None` before the first, or if
+/// the cluster has none. Does not block.
+pub(crate) fn cluster_id(producer: &BaseProducer<impl TopicOwner>) -> Option<String> {
+    // SAFETY: the client is alive. The result is null or a NUL-terminated copy, which is ours, and
+    // is freed once after it was read. rdkafka's `fetch_cluster_id` does not free it.
+    unsafe {
+        let client = producer.client().native_ptr();
+        let id = sys::rd_kafka_clusterid(client, 0);
+        if id.is_null() {
+            return None;
+        }
+        let text = CStr::from_ptr(id).to_string_lossy().into_owned();
+        sys::rd_kafka_mem_free(client, id.cast());
+        Some(text)
+    }
+}
+
 /// Injects a fatal error into the producer.
 #[cfg(test)]
 pub(crate) fn inject_fatal_error(producer: &BaseProducer<impl TopicOwner>) {

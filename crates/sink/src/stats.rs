@@ -26,6 +26,7 @@ pub struct SinkStats {
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
     clients: Mutex<Vec<Weak<Mutex<Vec<BrokerStats>>>>>,
+    cluster_id: Mutex<Option<Box<str>>>,
 }
 
 /// Figures of a topic.
@@ -89,6 +90,20 @@ impl SinkStats {
     /// Records that were accepted and not delivered, by class.
     pub fn failures(&self) -> BTreeMap<String, u64> {
         lock(&self.failed).clone()
+    }
+
+    /// Sets the id of the cluster that records are sent to.
+    pub fn set_cluster_id(&self, id: &str) {
+        let mut known = lock(&self.cluster_id);
+        if known.as_deref() != Some(id) {
+            *known = Some(Box::from(id));
+        }
+    }
+
+    /// The id of the cluster that records are sent to. `None` if it has none, or before the first
+    /// record is acknowledged.
+    pub fn cluster_id(&self) -> Option<String> {
+        lock(&self.cluster_id).as_deref().map(str::to_owned)
     }
 
     /// Sets the mode that records are sent in.

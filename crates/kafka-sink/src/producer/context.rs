@@ -25,7 +25,7 @@ use crate::ffi::{self, TopicOwner};
 use crate::producer::outcome::delivery_error;
 use crate::producer::partition_gate::OPEN;
 use crate::producer::reachability::Reachability;
-use crate::producer::shared::{Purge, Shared};
+use crate::producer::shared::{Client, Shared};
 use crate::producer::statistics::{self, Figures};
 use crate::producer::topic::TopicContext;
 use crate::sync::lock;
@@ -81,9 +81,13 @@ impl TopicOwner for Context {
     }
 }
 
-impl Purge for BaseProducer<Context> {
+impl Client for BaseProducer<Context> {
     fn purge_queue(&self) {
         self.purge(PurgeConfig::default().queue().non_blocking());
+    }
+
+    fn cluster_id(&self) -> Option<String> {
+        ffi::cluster_id(self)
     }
 }
 

@@ -29,6 +29,8 @@ const METADATA_REQUESTS: [Duration; 4] = [
 const METADATA_TIMEOUT: Duration = Duration::from_millis(20);
 /// The interval at which a refused token is replaced by a new one of the source.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
+/// The interval at which the cluster's id is noted: the address may lead to another cluster.
+const CLUSTER_INTERVAL: Duration = Duration::from_secs(1);
 /// After a failure, how long brokers may still acknowledge requests in flight.
 const BROKEN_GRACE: Duration = Duration::from_secs(1);
 
@@ -71,7 +73,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let _abort = AbortOnPanic;
     let mut broken_since: Option<Instant> = None;
     let started = Instant::now();
-    let mut renewed = started;
+    let (mut renewed, mut noted) = (started, started);
     let mut requests = METADATA_REQUESTS.iter().peekable();
     let mut rebootstrap = Rebootstrap::default();
     let context = producer.context();
@@ -90,6 +92,10 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
         let in_flight = producer.in_flight_count() > 0 && !context.shared.broken();
         if rebootstrap.is_due(in_flight, context.take_reported(), Instant::now()) {
             context.rebootstrap(producer);
+        }
+        if noted.elapsed() > CLUSTER_INTERVAL && context.shared.acknowledged() {
+            noted = Instant::now();
+            context.shared.note_cluster();
         }
         context.reconnect(producer, METADATA_TIMEOUT);
         serve_events(producer, wait, &mut broken_since);

@@ -12,10 +12,13 @@ use walrelay_sink::{Deliveries, DeliveryError, SinkStats};
 use crate::producer::window::Window;
 use crate::sync::lock;
 
-/// A producer whose queue can be purged.
-pub(crate) trait Purge: Send + Sync {
+/// A producer as the others of its sink see it.
+pub(crate) trait Client: Send + Sync {
     /// Gives up the records that are queued and not in flight. Does not block.
     fn purge_queue(&self);
+
+    /// The id of the cluster, if it is known. Does not block.
+    fn cluster_id(&self) -> Option<String>;
 }
 
 /// Shared by a sink, its producers' poll threads, and librdkafka's callbacks.
@@ -28,12 +31,14 @@ pub(crate) struct Shared {
     pub(crate) queue_full: AtomicBool,
     /// An accepted record was not delivered: no record may be sent any more.
     broken: AtomicBool,
-    /// The sink's producers, to purge them. Weak, because their contexts hold this struct.
-    producers: Mutex<Vec<Weak<dyn Purge>>>,
+    /// The sink's producers. Weak, because their contexts hold this struct.
+    producers: Mutex<Vec<Weak<dyn Client>>>,
     /// Topics whose gates have requested a retry of their hold queues.
     retries: Mutex<Vec<usize>>,
     /// Whether `retries` has topics.
     retry_requested: AtomicBool,
+    /// A record was acknowledged.
+    acknowledged: AtomicBool,
     /// A record was acknowledged whose timestamp is too old to open a gate.
     stale: AtomicBool,
     /// The sink is being closed: records in flight are given up on purpose.
@@ -55,13 +60,14 @@ impl Shared {
             producers: Mutex::default(),
             retries: Mutex::default(),
             retry_requested: AtomicBool::new(false),
+            acknowledged: AtomicBool::new(false),
             stale: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         }
     }
 
     /// Adds a producer to be purged at the first failure.
-    pub(crate) fn attach(&self, producer: Weak<dyn Purge>) {
+    pub(crate) fn attach(&self, producer: Weak<dyn Client>) {
         let mut producers = lock(&self.producers);
         producers.retain(|producer| producer.strong_count() > 0);
         producers.push(producer);
@@ -126,14 +132,28 @@ impl Shared {
             return false;
         }
         // A producer that is being dropped purges itself.
-        let producers: Vec<_> = lock(&self.producers)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for producer in producers {
+        for producer in self.producers() {
             producer.purge_queue();
         }
         true
+    }
+
+    fn producers(&self) -> Vec<Arc<dyn Client>> {
+        let producers = lock(&self.producers);
+        producers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Notes the id of the cluster that the producers send to.
+    pub(crate) fn note_cluster(&self) {
+        let known = self.stats.cluster_id();
+        let producers = self.producers();
+        let mut ids = producers
+            .iter()
+            .filter_map(|producer| producer.cluster_id());
+        // If the producers differ, another one than before, so that the change is noticed.
+        if let Some(id) = ids.find(|id| known.as_ref() != Some(id)) {
+            self.stats.set_cluster_id(&id);
+        }
     }
 
     /// Updates the in-flight figures of the statistics.
@@ -148,8 +168,19 @@ impl Shared {
         self.deliveries.capacity();
     }
 
+    /// Whether a record was acknowledged, so that the brokers are known to answer.
+    pub(crate) fn acknowledged(&self) -> bool {
+        self.acknowledged.load(Relaxed)
+    }
+
     /// Reports an accepted record as delivered.
     pub(crate) fn delivered(&self, seq: u64) {
+        // Once, and before the first record is reported: nothing is confirmed before the cluster is
+        // known.
+        if !self.acknowledged() {
+            self.note_cluster();
+            self.acknowledged.store(true, Relaxed);
+        }
         self.deliveries.delivered(seq);
     }
 

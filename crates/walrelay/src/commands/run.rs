@@ -95,12 +95,14 @@ impl RelayRun<'_> {
                     })
                     .transpose()
                     .map_err(|error| failures::kafka_client(&error))?;
-                let source = slot_source(config, accept_gap, env)?.with_progress(snapshot);
-                let _workers = start_workers(config, env, &source, telemetry.as_ref())?;
                 let mut factory = KafkaSinkFactory::new(kafka);
                 if let Some(telemetry) = &telemetry {
                     factory = factory.with_stats(Arc::clone(&telemetry.sink));
                 }
+                let source = slot_source(config, accept_gap, env)?
+                    .with_progress(snapshot)
+                    .with_sink(factory.stats());
+                let _workers = start_workers(config, env, &source, telemetry.as_ref())?;
                 let parts = (source, factory, parking, telemetry);
                 relay(config, env, parts, environment, stop, DRAINED)
             }

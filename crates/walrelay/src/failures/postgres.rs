@@ -5,7 +5,7 @@ use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
 use crate::cli::{Exit, Failure};
-use crate::postgres::{GO_ON, PUBLISH, PostgresError};
+use crate::postgres::{GO_ON, PUBLISH, PostgresError, StateFileError};
 
 pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
     Failure::new("source-url", Exit::Config, "[source] url cannot be used")
@@ -56,6 +56,9 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
         ),
         PostgresError::Wal(error) => connection(error),
         PostgresError::Log(error) => log(&error),
+        PostgresError::StateFile(error @ StateFileError::OtherCluster { .. }) => {
+            Failure::new("other-kafka-cluster", Exit::Data, what).remedy(error.remedy())
+        }
         PostgresError::StateFile(error) => {
             let exit = match disposition {
                 Disposition::Configuration => Exit::Config,

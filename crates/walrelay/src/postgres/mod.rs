@@ -69,8 +69,8 @@ pub(crate) use source::{
     first_commit,
 };
 pub(crate) use state_file::{
-    check_writable as check_state_file, read as read_state_file, replace_file, with_checksum,
-    without_checksum,
+    StateFileError, check_writable as check_state_file, read as read_state_file, replace_file,
+    with_checksum, without_checksum,
 };
 
 /// Columns of the presets' tables that hold the time of an event. The first that exists is used.

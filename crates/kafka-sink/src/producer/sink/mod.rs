@@ -56,6 +56,11 @@ impl KafkaSinkFactory {
         }
     }
 
+    /// The figures of the factory's sinks.
+    pub fn stats(&self) -> Arc<SinkStats> {
+        Arc::clone(&self.stats)
+    }
+
     /// Counts in `stats`, and enables librdkafka's statistics.
     #[must_use]
     pub fn with_stats(self, stats: Arc<SinkStats>) -> Self {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Looked, Opened, Resume, SlotOwner, Source};
+use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
 use super::catalog::{ServerFacts, SlotRow, Wanted, slot};
@@ -116,6 +117,15 @@ impl PostgresSource {
             snapshot_progress,
             ..self
         }
+    }
+
+    /// Keeps the id of the sink's cluster in the state file. A sink with another cluster confirms
+    /// nothing, unless a gap may be accepted.
+    pub(crate) fn with_sink(mut self, sink: Arc<SinkStats>) -> Self {
+        let accepts = self.accept_gap;
+        let state_file = self.state_file.take();
+        self.state_file = state_file.map(|file| file.with_sink(sink, accepts));
+        self
     }
 
     /// PID of the stream's walsender; 0 before the first stream.

@@ -207,6 +207,9 @@ impl PostgresSource {
             database,
             slot: self.wanted.slot.clone(),
             confirmed: opened.confirmed.lsn(),
+            kafka_cluster: state_file
+                .kept()
+                .and_then(|kept| kept.kafka_cluster.clone()),
         };
         let position = match state_file.kept() {
             None => here,

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! # walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.
-//! version = 1
+//! version = 2
 //! system_identifier = "7431234567890123456"
 //! timeline = 1
 //! database = "app"
 //! slot = "walrelay"
 //! confirmed = "0/16B6A48"
+//! kafka_cluster = "5L6g3nShT-eMCtK--X86sw"
 //! sha256 = "…"
 //! ```
+//!
+//! A file without `kafka_cluster` is of version 1, one with it of version 2.
 //!
 //! The last line is the SHA-256 of all lines before it, so a truncated or changed file is detected.
 
@@ -29,7 +32,8 @@ use walrelay_sink::Disposition;
 
 pub(super) use writer::StateWriter;
 
-const VERSION: i64 = 1;
+/// The version of a file with `kafka_cluster`. The version before knows no such key.
+const VERSION: i64 = 2;
 const HEAD: &str =
     "# walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.\n";
 /// Begins the line of the checksum.
@@ -52,6 +56,10 @@ pub(crate) struct Position {
     /// beyond it, unless another process moved the slot.
     #[serde(deserialize_with = "lsn")]
     pub(crate) confirmed: Lsn,
+    /// The id of the Kafka cluster that acknowledged the records before `confirmed`, if it has one
+    /// and was known.
+    #[serde(default)]
+    pub(crate) kafka_cluster: Option<String>,
 }
 
 fn lsn<'de, D: Deserializer<'de>>(value: D) -> Result<Lsn, D::Error> {
@@ -102,11 +110,16 @@ impl Position {
     }
 
     fn text(&self) -> String {
-        // Only the database's name may need escapes: the others are numbers and the name of a slot.
-        let database = toml::Value::String(self.database.clone());
+        // These names may need escapes: the others are numbers and the name of a slot.
+        let string = |name: &str| toml::Value::String(name.to_owned());
+        let database = string(&self.database);
+        let (version, cluster) = match &self.kafka_cluster {
+            Some(id) => (VERSION, format!("kafka_cluster = {}\n", string(id))),
+            None => (VERSION - 1, String::new()),
+        };
         with_checksum(format!(
-            "{HEAD}version = {VERSION}\nsystem_identifier = \"{}\"\ntimeline = {}\n\
-             database = {database}\nslot = \"{}\"\nconfirmed = \"{}\"\n",
+            "{HEAD}version = {version}\nsystem_identifier = \"{}\"\ntimeline = {}\n\
+             database = {database}\nslot = \"{}\"\nconfirmed = \"{}\"\n{cluster}",
             self.system_id, self.timeline, self.slot, self.confirmed
         ))
     }
@@ -118,7 +131,7 @@ impl Position {
         let version = table
             .remove("version")
             .and_then(|version| version.as_integer());
-        if version != Some(VERSION) {
+        if !version.is_some_and(|version| (1..=VERSION).contains(&version)) {
             return Err(Unreadable::Version(version));
         }
         table.try_into().map_err(|_| Unreadable::Broken)
@@ -180,6 +193,19 @@ pub(crate) enum StateFileError {
         found: String,
         wanted: String,
     },
+    /// The records go to another Kafka cluster than before.
+    #[error(
+        "Kafka's cluster id changed from {kept} to {now}: what was committed before {confirmed} was \
+         sent to the former cluster, and nothing was confirmed since"
+    )]
+    OtherCluster {
+        /// The id in the file.
+        kept: String,
+        /// The id of the cluster that acknowledged records.
+        now: String,
+        /// The position in the file.
+        confirmed: Lsn,
+    },
 }
 
 impl StateFileError {
@@ -201,6 +227,7 @@ impl StateFileError {
             StateFileError::Broken { .. }
             | StateFileError::Version { .. }
             | StateFileError::Foreign { .. } => Disposition::Configuration,
+            StateFileError::OtherCluster { .. } => Disposition::Fatal,
         }
     }
 
@@ -225,6 +252,11 @@ impl StateFileError {
             }
             Self::Foreign { .. } => {
                 "give each relay a state file of its own, or remove the file if it is an old one"
+            }
+            Self::OtherCluster { .. } => {
+                "the address now leads to another cluster. If that is not meant, correct bootstrap.servers; \
+                 if it is, run walrelay run --accept-gap once: the relay goes on from the slot, and what \
+                 was sent before stays in the former cluster"
             }
         }
     }

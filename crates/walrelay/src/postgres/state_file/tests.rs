@@ -9,6 +9,7 @@ fn position() -> Position {
         database: "an \"odd\" näme".into(),
         slot: "walrelay".into(),
         confirmed: "16/B374D848".parse().unwrap(),
+        kafka_cluster: None,
     }
 }
 
@@ -29,7 +30,13 @@ fn what_was_written_is_read() {
         ..position()
     };
     write(&path, &later).unwrap();
-    assert_eq!(read(&path).unwrap(), Some(later));
+    assert_eq!(read(&path).unwrap(), Some(later.clone()));
+    let clustered = Position {
+        kafka_cluster: Some("a \"cluster\"".to_owned()),
+        ..later
+    };
+    write(&path, &clustered).unwrap();
+    assert_eq!(read(&path).unwrap(), Some(clustered));
     let files: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(files.len(), 1, "only the file itself remains: {files:?}");
 }
@@ -79,13 +86,13 @@ fn a_torn_or_changed_file_is_no_position() {
 fn the_error_names_another_version() {
     let (_dir, path) = dir();
     let with_checksum = |text: String| format!("{text}{CHECKSUM}{}\"\n", checksum(&text));
-    fs::write(&path, with_checksum("version = 2\nnews = true\n".into())).unwrap();
+    fs::write(&path, with_checksum("version = 3\nnews = true\n".into())).unwrap();
     let error = read(&path).unwrap_err();
     assert!(
-        matches!(error, StateFileError::Version { found: Some(2), .. }),
+        matches!(error, StateFileError::Version { found: Some(3), .. }),
         "{error}"
     );
-    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
     // The checksum matches, but a key is unknown, missing or wrong.
     let (body, _) = position()
         .text()

@@ -1,11 +1,14 @@
 //! [`StateWriter`]: writes the state file of a running relay, without delaying the stream.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::task::spawn_blocking;
+use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_sink::SinkStats;
 
 use super::{Position, StateFileError, read, write};
 
@@ -19,6 +22,10 @@ pub(crate) struct StateWriter {
     kept: Option<Position>,
     /// The position that is being written.
     writing: Option<(Position, oneshot::Receiver<Written>)>,
+    /// The figures of the sink, which know its cluster.
+    sink: Option<Arc<SinkStats>>,
+    /// Another cluster than that in the file may be gone on with.
+    accepts_cluster: bool,
 }
 
 impl StateWriter {
@@ -27,7 +34,16 @@ impl StateWriter {
             path,
             kept: None,
             writing: None,
+            sink: None,
+            accepts_cluster: false,
         }
+    }
+
+    /// Notes the sink's cluster, and refuses another one unless `accepts` is set.
+    pub(crate) fn with_sink(mut self, sink: Arc<SinkStats>, accepts: bool) -> Self {
+        self.sink = Some(sink);
+        self.accepts_cluster = accepts;
+        self
     }
 
     /// The position that is known to be on disk.
@@ -92,6 +108,24 @@ impl StateWriter {
         }
     }
 
+    /// The id of the cluster to write: that of the sink, or else that of the file.
+    ///
+    /// # Errors
+    /// [`StateFileError::OtherCluster`].
+    fn cluster(&self, kept: &Position) -> Result<Option<String>, StateFileError> {
+        let now = self.sink.as_ref().and_then(|sink| sink.cluster_id());
+        match (&kept.kafka_cluster, now) {
+            (Some(before), Some(now)) if *before != now && !self.accepts_cluster => {
+                Err(StateFileError::OtherCluster {
+                    kept: before.clone(),
+                    now,
+                    confirmed: kept.confirmed,
+                })
+            }
+            (before, now) => Ok(now.or_else(|| before.clone())),
+        }
+    }
+
     /// Starts to write `confirmed`, unless a write is running. Returns the position that is on
     /// disk, at most `confirmed`.
     pub(crate) fn note(&mut self, confirmed: CommitEnd) -> Result<CommitEnd, StateFileError> {
@@ -100,6 +134,7 @@ impl StateWriter {
             // Nothing is on disk, so nothing may be confirmed. (Every stream starts with `set`.)
             return Ok(CommitEnd::from_slot(Lsn::ZERO));
         };
+        let kafka_cluster = self.cluster(kept)?;
         let reached = CommitEnd::from_slot(kept.confirmed);
         if confirmed <= reached {
             return Ok(confirmed);
@@ -107,6 +142,7 @@ impl StateWriter {
         if self.writing.is_none() {
             let position = Position {
                 confirmed: confirmed.lsn(),
+                kafka_cluster,
                 ..kept.clone()
             };
             let (done, written) = oneshot::channel();
@@ -126,7 +162,23 @@ impl StateWriter {
             return Ok(());
         };
         match written.try_recv() {
-            Ok(Ok(())) => self.kept = Some(position),
+            Ok(Ok(())) => {
+                let now = self.sink.as_ref().and_then(|sink| sink.cluster_id());
+                // The file has the cluster that was accepted, so no other one is.
+                self.accepts_cluster &= now.is_none() || now != position.kafka_cluster;
+                let before = self
+                    .kept
+                    .as_ref()
+                    .and_then(|kept| kept.kafka_cluster.as_ref());
+                if let (Some(before), Some(now)) = (before, &position.kafka_cluster)
+                    && before != now
+                {
+                    warn!(
+                        "accepted by --accept-gap: Kafka's cluster id changed from {before} to {now}"
+                    );
+                }
+                self.kept = Some(position);
+            }
             Ok(Err(error)) => return Err(error),
             Err(TryRecvError::Empty) => self.writing = Some((position, written)),
             Err(TryRecvError::Closed) => return Err(panicked(&self.path)),
@@ -182,6 +234,7 @@ mod tests {
             database: "app".into(),
             slot: "s".into(),
             confirmed: Lsn::new(confirmed),
+            kafka_cluster: None,
         }
     }
 
@@ -321,6 +374,50 @@ mod tests {
                 let error = writer.check_owner(slot, database).unwrap_err();
                 assert!(error.to_string().contains(word), "{error}");
             }
+        });
+    }
+
+    #[test]
+    fn another_kafka_cluster_confirms_nothing_unless_it_is_accepted() {
+        run(async |dir| {
+            let path = dir.path().join("state");
+            let sink: Arc<SinkStats> = Arc::default();
+            let writer =
+                |accepts| StateWriter::new(path.clone()).with_sink(Arc::clone(&sink), accepts);
+            let mut first = writer(false);
+            first.set(position(10)).await.unwrap();
+            // Before a record is acknowledged, the position may follow an idle server.
+            note_until_written(&mut first, &path, at(11)).await;
+            assert_eq!(read(&path).unwrap(), Some(position(11)));
+            sink.set_cluster_id("one");
+            note_until_written(&mut first, &path, at(12)).await;
+            let of = |cluster: &str, confirmed| Position {
+                kafka_cluster: Some(cluster.to_owned()),
+                ..position(confirmed)
+            };
+            assert_eq!(read(&path).unwrap(), Some(of("one", 12)));
+
+            sink.set_cluster_id("two");
+            let mut second = writer(false);
+            second.load().await.unwrap();
+            for refused in [first.note(at(13)), second.note(at(12)), second.note(at(13))] {
+                let error = refused.unwrap_err();
+                assert!(
+                    matches!(error, StateFileError::OtherCluster { .. }),
+                    "{error}"
+                );
+                for word in ["from one to two", "0/C"] {
+                    assert!(error.to_string().contains(word), "{error}");
+                }
+            }
+            assert_eq!(read(&path).unwrap(), Some(of("one", 12)));
+
+            let mut third = writer(true);
+            third.load().await.unwrap();
+            note_until_written(&mut third, &path, at(13)).await;
+            assert_eq!(read(&path).unwrap(), Some(of("two", 13)));
+            sink.set_cluster_id("one");
+            assert!(third.note(at(14)).is_err(), "only one was accepted");
         });
     }
 }
