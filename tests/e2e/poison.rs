@@ -1,6 +1,6 @@
 use walrelay_testkit::{History, Producer};
 
-use crate::rig::{PATIENCE, Rig, SLOT, assert_has, assert_lacks, create_slot, ends, insert};
+use crate::rig::{PATIENCE, Rig, SLOT, assert_has, assert_lacks, create_slot, edit, ends, insert};
 
 /// Writes ten good rows, one that cannot be delivered, and ten good ones. The relay stops with an
 /// error and exit code 65. The first ten rows are confirmed and not repeated by the next start, the
@@ -82,6 +82,24 @@ fn with_a_name_no_topic_can_have() {
         "delivery",
         "we ird",
     );
+}
+
+/// A column of timestamps is ahead of the broker's clock.
+#[test]
+fn with_a_timestamp_of_the_future() {
+    let rig = Rig::with_outbox(15);
+    let db = rig.db();
+    db.batch("ALTER TABLE outbox ADD at timestamptz NOT NULL DEFAULT now()");
+    let config = rig.config();
+    let timestamp = "[router.debezium]\n\"table.field.event.timestamp\" = \"at\"\n";
+    edit(&config, "[router.debezium]\n", timestamp);
+    let mut relay = rig.streaming(&config);
+    insert(&db, 1);
+    rig.caught_up();
+    db.batch("ALTER TABLE outbox ALTER at SET DEFAULT now() + interval '1 day'");
+    insert(&db, 2);
+    let log = ends(&mut relay, 65, "delivery");
+    assert_has(&log, &["broker's clock", "message.timestamp.after.max.ms"]);
 }
 
 /// The broker itself refuses a record in the middle of its key's records. No later record may get

@@ -1,6 +1,6 @@
 use serde_json::Value;
 use walrelay_lsn::Lsn;
-use walrelay_testkit::eventually;
+use walrelay_testkit::{Delivered, Kafka, KafkaCluster, eventually, servers};
 
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, edit, insert_of, kafka_in_turn, strict_kafka,
@@ -122,6 +122,19 @@ fn are_not_blamed_for_a_broker_that_is_away() {
     rig.finish(relay).assert_clean_but_for_ragged();
 }
 
+/// A broker that advertises an address at which nothing listens: that address is named.
+#[test]
+fn are_not_blamed_for_an_address_that_is_advertised() {
+    let kafka = Kafka::builder().advertised_host("127.0.0.2").start();
+    let rig = Rig::with_kafka(15, &kafka);
+    let relay = rig.streaming(&rig.config());
+    insert(&rig, "order", 1);
+    let advertised = rig.bootstrap.replace("127.0.0.1", "127.0.0.2");
+    relay.says(&format!(
+        "\"waiting_for\":\"broker {advertised} cannot be reached, an address that the cluster advertises"
+    ));
+}
+
 /// A stop with a record whose topic is missing: nothing is retried, and the exit code and one line
 /// say that the record is unsent, and why.
 #[test]
@@ -170,4 +183,40 @@ fn that_are_missing_end_a_stop_with_a_reason() {
     }
     kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
     rig.finish(rig.streaming(&rig.config())).assert_clean();
+}
+
+/// A topic is deleted and made anew with another leader after its leader epoch has risen. librdkafka
+/// ignores the lower epoch of the new topic, so it sends to the former leader without end.
+#[test]
+fn that_are_deleted_and_made_anew_are_written_to() {
+    let cluster = Kafka::builder().without_auto_create().start_cluster();
+    let rig = Rig::with(servers::postgres(15), cluster.bootstrap_servers()).outbox();
+    let topic = format!("{}order", rig.prefix);
+    cluster.create_topic_on(&topic, &[&[1, 2, 3]], &[]);
+    let relay = rig.streaming(&rig.config());
+    insert(&rig, "order", 1);
+    rig.caught_up();
+    cluster.stop(1);
+    let leader = cluster.wait_other_leader(&topic, 0, 1);
+    // The relay learns of the leader.
+    insert(&rig, "order", 2);
+    rig.caught_up();
+    cluster.start_again(1);
+    cluster.wait_in_sync();
+    let mut replicas = KafkaCluster::BROKERS;
+    replicas.sort_by_key(|broker| *broker == leader);
+    cluster.delete_topics(&[&topic]);
+    cluster.create_topic_on(&topic, &[&replicas], &[]);
+    for number in 3..=5 {
+        insert(&rig, "order", number);
+    }
+    rig.caught_up();
+    relay.says("topics were deleted and made anew");
+    let records = rig.records(3);
+    let mut numbers: Vec<&str> = records.iter().map(Delivered::value_text).collect();
+    // Some may be repeated.
+    numbers.dedup();
+    let expected = [3, 4, 5].map(|number| format!("{{\"number\": {number}}}"));
+    assert_eq!(numbers, expected);
+    relay.ends_well();
 }

@@ -19,6 +19,11 @@ pub(crate) struct TopicState {
     pub(crate) leaderless: Vec<i32>,
 }
 
+/// The id of a topic, as the two halves of a UUID. A topic that is deleted and made anew has another
+/// one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TopicId(pub(crate) i64, pub(crate) i64);
+
 /// The rights of the client's principal on a topic, as a broker reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TopicRights {

@@ -1,5 +1,5 @@
-//! The project's only `unsafe`: topic handles and their partitioner, requests for metadata and for
-//! rights on topics, added brokers, OAUTHBEARER tokens for clients without a poll thread,
+//! The project's only `unsafe`: topic handles and their partitioner, requests for metadata, and for
+//! rights on topics and their ids, added brokers, OAUTHBEARER tokens for clients without a poll thread,
 //! verification of certificates, and the end of the process.
 //!
 //! rdkafka's safe API produces by the topic's name only. For every record librdkafka then searches
@@ -25,7 +25,7 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
-use crate::answers::{Finding, Findings, TopicRights, TopicState};
+use crate::answers::{Finding, Findings, TopicId, TopicRights, TopicState};
 use crate::producer::partition_gate::HoldQueue;
 use crate::producer::topic::{NotQueued, TopicContext};
 use crate::tokens::Token;
@@ -378,19 +378,13 @@ pub(crate) fn topic_rights<C: ClientContext>(
     topics: &[String],
     timeout: Duration,
 ) -> Result<Vec<TopicRights>, RDKafkaErrorCode> {
-    let answer = describe_topics(client, topics, milliseconds(timeout))?;
+    let answer = describe_topics(client, topics, true, milliseconds(timeout))?;
     let write = sys::rd_kafka_AclOperation_t::RD_KAFKA_ACL_OPERATION_WRITE;
-    let mut count = 0;
-    // SAFETY: the event owns the result and its parts, and lives to the end of this function. The
-    // lists have the lengths of their counts; a list of operations is null if the broker sent none.
-    unsafe {
-        let result = sys::rd_kafka_event_DescribeTopics_result(answer.pointer);
-        if result.is_null() {
-            return Err(RDKafkaErrorCode::Fail);
-        }
-        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
-        let rights = list(topics.cast_const(), count).iter().map(|topic| {
-            let mut count = 0;
+    let rights = described(&answer)?.iter().map(|topic| {
+        let mut count = 0;
+        // SAFETY: the event owns the description and its parts, and lives to the end of this
+        // function. The list has the length of its count; it is null if the broker sent none.
+        unsafe {
             let operations =
                 sys::rd_kafka_TopicDescription_authorized_operations(*topic, &raw mut count);
             let error = sys::rd_kafka_TopicDescription_error(*topic);
@@ -400,15 +394,58 @@ pub(crate) fn topic_rights<C: ClientContext>(
                 error: check(sys::rd_kafka_error_code(error)).err(),
                 write: (!operations.is_null()).then(|| list(operations, count).contains(&write)),
             }
-        });
-        Ok(rights.collect())
+        }
+    });
+    Ok(rights.collect())
+}
+
+/// Requests the ids of these topics. A topic that the broker does not describe is left out; its id
+/// is zero if the broker gives topics none (before Kafka 2.8). Creates no topic. **Blocks** until
+/// the response or the time is over.
+pub(crate) fn topic_ids<C: ClientContext>(
+    client: &Client<C>,
+    topics: &[String],
+    timeout: Duration,
+) -> Result<Vec<(String, TopicId)>, RDKafkaErrorCode> {
+    let answer = describe_topics(client, topics, false, milliseconds(timeout))?;
+    let ids = described(&answer)?.iter().filter_map(|topic| {
+        // SAFETY: the event owns the description and its parts, and lives to the end of this
+        // function. A description without an error has a name and an id.
+        unsafe {
+            let error = sys::rd_kafka_TopicDescription_error(*topic);
+            check(sys::rd_kafka_error_code(error)).ok()?;
+            let name = CStr::from_ptr(sys::rd_kafka_TopicDescription_name(*topic));
+            let id = sys::rd_kafka_TopicDescription_topic_id(*topic);
+            let most = sys::rd_kafka_Uuid_most_significant_bits(id);
+            let least = sys::rd_kafka_Uuid_least_significant_bits(id);
+            Some((name.to_string_lossy().into_owned(), TopicId(most, least)))
+        }
+    });
+    Ok(ids.collect())
+}
+
+/// The descriptions in a response to DescribeTopics.
+fn described(
+    answer: &Owned<sys::rd_kafka_event_t>,
+) -> Result<&[*const sys::rd_kafka_TopicDescription_t], RDKafkaErrorCode> {
+    let mut count = 0;
+    // SAFETY: the event owns the result and its list, and outlives the borrow. The list has the
+    // length of its count.
+    unsafe {
+        let result = sys::rd_kafka_event_DescribeTopics_result(answer.pointer);
+        if result.is_null() {
+            return Err(RDKafkaErrorCode::Fail);
+        }
+        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
+        Ok(list(topics.cast_const(), count))
     }
 }
 
-/// The response to a DescribeTopics request that includes the principal's rights.
+/// The response to a DescribeTopics request. `rights`: it includes the principal's rights.
 fn describe_topics<C: ClientContext>(
     client: &Client<C>,
     topics: &[String],
+    rights: bool,
     timeout: c_int,
 ) -> Result<Owned<sys::rd_kafka_event_t>, RDKafkaErrorCode> {
     let names = topics.iter().map(|name| topic_name(name));
@@ -428,8 +465,10 @@ fn describe_topics<C: ClientContext>(
         let queue = Owned::new(sys::rd_kafka_queue_new(rk), sys::rd_kafka_queue_destroy);
         let no_text = ptr::null_mut();
         sys::rd_kafka_AdminOptions_set_request_timeout(options.pointer, timeout, no_text, 0);
-        let refused =
-            sys::rd_kafka_AdminOptions_set_include_authorized_operations(options.pointer, 1);
+        let refused = sys::rd_kafka_AdminOptions_set_include_authorized_operations(
+            options.pointer,
+            c_int::from(rights),
+        );
         drop(Owned::new(refused, sys::rd_kafka_error_destroy));
         sys::rd_kafka_DescribeTopics(rk, topics.pointer, options.pointer, queue.pointer);
         // The request has its own timeout, which comes first.

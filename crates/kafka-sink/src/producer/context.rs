@@ -22,6 +22,7 @@ use crate::client_log::{self, LogThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
 use crate::ffi::{self, TopicOwner};
+use crate::producer::advertised::Advertised;
 use crate::producer::outcome::delivery_error;
 use crate::producer::partition_gate::OPEN;
 use crate::producer::reachability::Reachability;
@@ -54,6 +55,7 @@ struct Throttled {
 pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
     reachability: Reachability,
+    advertised: Advertised,
     /// All brokers were down since the last delivery.
     all_down: AtomicBool,
     /// A record was reported since the last `take_reported`.
@@ -99,6 +101,7 @@ impl Context {
             last_topic: Mutex::default(),
             shared,
             reachability: Reachability::default(),
+            advertised: Advertised::default(),
             all_down: AtomicBool::new(false),
             reported: AtomicBool::new(false),
             batch_size: config.batch_size(),
@@ -156,6 +159,11 @@ impl Context {
 
     pub(crate) fn bootstrap_servers(&self) -> &str {
         self.config.bootstrap_servers()
+    }
+
+    /// The broker that cannot be reached at its advertised address, and what to do.
+    pub(crate) fn unreachable(&self, now: Instant) -> Option<String> {
+        self.advertised.unreachable(now)
     }
 
     /// Which broker throttles this client, and what to do. Known only with librdkafka's statistics.
@@ -300,6 +308,14 @@ impl ClientContext for Context {
         // `oauth_token` has logged it; librdkafka repeats it.
         if reason.contains("Failed to acquire SASL OAUTHBEARER token") {
             return;
+        }
+        if matches!(
+            code,
+            Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::Resolve)
+        ) {
+            let reason = self.config.scrub(reason);
+            let bootstrap = self.config.bootstrap_servers();
+            self.advertised.failed(&reason, bootstrap, Instant::now());
         }
         if is_refusal(code) {
             self.refused.store(true, SeqCst);

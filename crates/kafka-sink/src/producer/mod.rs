@@ -8,11 +8,13 @@
 //!   librdkafka's callbacks.
 //! - `context`: handles librdkafka's events. `poll`: the thread that serves them. `rebootstrap`:
 //!   when librdkafka is given `bootstrap.servers` again. `reachability`: when brokers count as down.
+//!   `advertised`: brokers that cannot be reached at the address that the cluster advertises.
 //! - `producers`: the two producers of a sink, and the mode that selects one.
-//! - `obstacle`: why records are not acknowledged.
+//! - `obstacle`: why records are not acknowledged. `topic_ids`: which topics were made anew.
 //! - `statistics`: librdkafka's figures of its brokers.
 //! - `sink`: the implementation of [`Sink`](walrelay_sink::Sink).
 
+pub(crate) mod advertised;
 pub(crate) mod context;
 pub(crate) mod hold_queues;
 pub(crate) mod obstacle;
@@ -26,6 +28,7 @@ pub(crate) mod shared;
 mod sink;
 mod statistics;
 pub(crate) mod topic;
+pub(crate) mod topic_ids;
 pub(crate) mod window;
 
 pub use sink::{KafkaSink, KafkaSinkFactory};

@@ -10,6 +10,11 @@
 //! One request and one thread at a time, at growing intervals. A request blocks only its own
 //! thread; delivery reports continue. It covers all topics in use, so the result may include a
 //! topic that was deleted while none of its records was in flight.
+//!
+//! # Topics that were made anew
+//! The ids of topics are requested once records are acknowledged, and again while nothing is. If one
+//! has changed meanwhile, librdkafka may send to the wrong broker for ever
+//! ([`topic_ids`](super::topic_ids)), so the sink is broken, and the relay makes a new one.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -24,6 +29,7 @@ use crate::answers::TopicState;
 use crate::ffi;
 use crate::producer::context::Context;
 use crate::producer::producers::Producer;
+use crate::producer::topic_ids::TopicIds;
 use crate::sync::lock;
 
 /// Timeout of the requests of all producers together. Longer than a round trip to any broker, and
@@ -44,6 +50,8 @@ pub(crate) struct Inquiry {
     answer: Arc<Mutex<Option<Obstacle>>>,
     thread: Option<JoinHandle<()>>,
     schedule: Schedule,
+    ids: Arc<Mutex<TopicIds>>,
+    ids_schedule: Schedule,
 }
 
 /// When to send requests.
@@ -83,8 +91,7 @@ impl Inquiry {
     /// Returns the last result and starts a request if one is due. A new result wakes the sender.
     pub(crate) fn answer(&mut self, producers: &[Producer]) -> Option<Obstacle> {
         // While a request is running, the schedule is not advanced.
-        let idle = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        if idle {
+        if self.is_idle() {
             match self.schedule.due(Instant::now()) {
                 Due::NotYet => {}
                 due => {
@@ -99,6 +106,54 @@ impl Inquiry {
         lock(&self.answer).clone()
     }
 
+    fn is_idle(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Requests the ids of those `topics` whose id is not known, if a request is due. Call it only
+    /// when the brokers answer.
+    pub(crate) fn learn_ids<'a>(
+        &mut self,
+        producers: &[Producer],
+        topics: impl ExactSizeIterator<Item = &'a str>,
+    ) {
+        // Most calls end here.
+        if !self.is_idle() || lock(&self.ids).len() >= topics.len() {
+            return;
+        }
+        let Some(first) = producers.first() else {
+            return;
+        };
+        if self.ids_schedule.due(Instant::now()) == Due::NotYet {
+            return;
+        }
+        self.join();
+        let client = Arc::clone(&first.client);
+        let ids = Arc::clone(&self.ids);
+        let known = lock(&self.ids);
+        let unknown: Vec<String> = topics
+            .filter(|topic| !known.knows(topic))
+            .map(str::to_owned)
+            .collect();
+        drop(known);
+        self.start(move || {
+            match ffi::topic_ids(client.client(), &unknown, REQUEST_TIMEOUT) {
+                Ok(now) => drop(lock(&ids).update(now)),
+                // Retried after the next interval.
+                Err(code) => tracing::debug!(%code, "the brokers tell no ids of topics"),
+            }
+        });
+    }
+
+    fn start(&mut self, request: impl FnOnce() + Send + 'static) {
+        let thread = thread::Builder::new().name("kafka-inquiry".to_owned());
+        match thread.spawn(request) {
+            Ok(thread) => self.thread = Some(thread),
+            // Retried after the next interval.
+            Err(error) => tracing::debug!(%error, "no thread to ask the brokers with"),
+        }
+    }
+
     /// Sends a request by each producer with records in flight, because each knows its own topics.
     fn request(&mut self, producers: &[Producer]) {
         let busy = producers.iter().map(|producer| &producer.client);
@@ -110,8 +165,8 @@ impl Inquiry {
             return;
         };
         let answer = Arc::clone(&self.answer);
-        let thread = thread::Builder::new().name("kafka-inquiry".to_owned());
-        let thread = thread.spawn(move || {
+        let ids = Arc::clone(&self.ids);
+        self.start(move || {
             let limit = REQUEST_TIMEOUT / u32::try_from(busy.len()).unwrap_or(1);
             let states: Result<Vec<_>, Code> = busy
                 .iter()
@@ -119,21 +174,23 @@ impl Inquiry {
                 .collect();
             let context = first.context();
             let states = states.map(|states| states.concat());
+            let answered = states.is_ok();
             let now = Instant::now();
             let mut contexts = busy.iter().map(|client| client.context());
             let throttled = contexts.find_map(|context| context.throttled(now));
-            let found = obstacle(states, throttled, context.bootstrap_servers());
+            let mut contexts = busy.iter().map(|client| client.context());
+            let unreachable = contexts.find_map(|context| context.unreachable(now));
+            let servers = context.bootstrap_servers();
+            let found = obstacle(states, throttled, unreachable, servers);
             let news = found != *lock(&answer);
             *lock(&answer) = found;
             if news {
                 context.shared.wake_sender();
             }
+            if answered {
+                break_if_renewed(&first, &ids, limit);
+            }
         });
-        match thread {
-            Ok(thread) => self.thread = Some(thread),
-            // Retried after the next interval.
-            Err(error) => tracing::debug!(%error, "no thread to ask the brokers with"),
-        }
     }
 
     /// Joins the thread, which holds references to the producers. **Blocks** for a second at most.
@@ -146,19 +203,47 @@ impl Inquiry {
     }
 }
 
+/// Breaks the sink if one of its topics was made anew. Called while nothing is acknowledged.
+fn break_if_renewed(producer: &BaseProducer<Context>, ids: &Mutex<TopicIds>, timeout: Duration) {
+    let topics = lock(ids).topics();
+    if topics.is_empty() || producer.context().shared.broken() {
+        return;
+    }
+    let renewed = match ffi::topic_ids(producer.client(), &topics, timeout) {
+        Ok(now) => lock(ids).update(now),
+        Err(_) => return,
+    };
+    if !renewed.is_empty() {
+        tracing::warn!(
+            topics = ?renewed,
+            "Kafka: topics were deleted and made anew, and nothing is acknowledged: the producer is \
+             replaced, because it may send to brokers that do not lead the new topics"
+        );
+        producer.context().shared.break_off();
+    }
+}
+
 /// Why records of these topics are not acknowledged, if the metadata show it or if a broker
 /// throttles the client.
 fn obstacle(
     answer: Result<Vec<TopicState>, Code>,
     throttled: Option<String>,
+    unreachable: Option<String>,
     brokers: &str,
 ) -> Option<Obstacle> {
     let mut found: Vec<(Disposition, String)> = match answer {
         // A broker that throttles does not respond to this request either.
         Err(_) if throttled.is_some() => Vec::new(),
-        Ok(topics) => topics.iter().flat_map(problems).collect(),
+        Ok(topics) => {
+            let found: Vec<_> = topics.iter().flat_map(problems).collect();
+            match unreachable {
+                // The metadata came from another broker.
+                Some(what) if found.is_empty() => vec![(Disposition::Retryable, what)],
+                _ => found,
+            }
+        }
         Err(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown) => {
-            let what = format!("no broker answers: {brokers}");
+            let what = unreachable.unwrap_or_else(|| format!("no broker answers: {brokers}"));
             vec![(Disposition::Retryable, what)]
         }
         Err(code) => {
@@ -223,8 +308,9 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_and_what_needs_somebody_comes_first() {
-        let of =
-            |answer| obstacle(answer, None, "b1:9092,b2:9092").map(|o| (o.what, o.disposition));
+        let of = |answer| {
+            obstacle(answer, None, None, "b1:9092,b2:9092").map(|o| (o.what, o.disposition))
+        };
         let some = |what: &str, disposition| Some((what.to_owned(), disposition));
         assert_eq!(of(Ok(vec![topic("orders", None, &[])])), None);
         assert_eq!(
@@ -255,7 +341,7 @@ mod tests {
     #[test]
     fn a_broker_that_throttles_is_not_one_that_does_not_answer() {
         let throttled = || Some("broker b1 throttles".to_owned());
-        let what = |answer| obstacle(answer, throttled(), "b1:9092").map(|o| o.what);
+        let what = |answer| obstacle(answer, throttled(), None, "b1:9092").map(|o| o.what);
         assert_eq!(what(Err(Code::OperationTimedOut)), throttled());
         assert_eq!(what(Ok(Vec::new())), throttled());
         let leaderless = what(Ok(vec![topic("orders", None, &[1])])).expect("an obstacle");
@@ -266,12 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_that_cannot_be_reached_at_its_advertised_address_is_named() {
+        let unreachable = || Some("broker inner:9092 cannot be reached".to_owned());
+        let what = |answer| obstacle(answer, None, unreachable(), "b1:9092").map(|o| o.what);
+        assert_eq!(what(Err(Code::BrokerTransportFailure)), unreachable());
+        assert_eq!(what(Ok(vec![topic("orders", None, &[])])), unreachable());
+        let leaderless = what(Ok(vec![topic("orders", None, &[1])])).expect("an obstacle");
+        assert!(leaderless.ends_with("has no leader"), "{leaderless}");
+    }
+
+    #[test]
     fn no_more_than_a_few_are_named() {
         let topics = vec![topic("orders", None, &[0, 1, 2, 3, 4])];
-        let what = obstacle(Ok(topics), None, "b").expect("an obstacle").what;
+        let what = obstacle(Ok(topics), None, None, "b")
+            .expect("an obstacle")
+            .what;
         assert!(what.ends_with("has no leader, and 2 more"), "{what}");
         let missing = topic("users", Some(Code::UnknownTopicOrPartition), &[]);
-        let by_both = obstacle(Ok(vec![missing.clone(), missing]), None, "b");
+        let by_both = obstacle(Ok(vec![missing.clone(), missing]), None, None, "b");
         let what = by_both.expect("an obstacle").what;
         assert_eq!(what, "topic \"users\" does not exist");
     }

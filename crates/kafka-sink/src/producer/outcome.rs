@@ -72,7 +72,10 @@ fn advice(code: Code) -> &'static str {
             "the broker validates records: a compacted topic needs a key in each"
         }
         Code::InvalidTimestamp => {
-            "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic"
+            "the record's timestamp is too far from the broker's clock: compare the clocks of the broker, of \
+             this machine and of who writes the column of timestamps; how far is allowed is \
+             message.timestamp.after.max.ms (an hour unless configured) and \
+             message.timestamp.before.max.ms of the topic"
         }
         Code::InvalidTopic => {
             "no topic can have this name, or the name of an existing topic differs from it only in . \
@@ -130,6 +133,15 @@ mod tests {
         );
         assert!(error.reason.contains("WRITE"), "{error}");
         assert_eq!(&*error.topic, "orders");
+    }
+
+    #[test]
+    fn a_timestamp_that_is_refused_names_the_clock() {
+        let error = delivery_error("orders", Code::InvalidTimestamp);
+        for word in ["clock", "message.timestamp.after.max.ms"] {
+            assert!(error.reason.contains(word), "{error}");
+        }
+        assert_eq!(error.poison, Some(Poison::Rejected));
     }
 
     /// An error that is not about the record must never make a dead letter of it.

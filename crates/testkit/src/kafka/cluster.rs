@@ -13,7 +13,7 @@ use rdkafka::{
 use walrelay_lab::servers::{Signal, ThrowawayError};
 
 use super::{
-    KafkaBuilder, create_topics,
+    KafkaBuilder, create_topics, delete_topics,
     node::{Jvm, Node, addresses, consumer, on_free_ports},
 };
 use crate::{eventually, eventually_some};
@@ -157,6 +157,12 @@ impl KafkaCluster {
         let partitions = i32::try_from(brokers.len()).expect("not as many partitions");
         let topic = NewTopic::new(name, partitions, TopicReplication::Variable(brokers));
         create_topics(&self.bootstrap_servers(), iter::once(topic), settings);
+    }
+
+    /// Deletes topics.
+    #[track_caller]
+    pub fn delete_topics(&self, names: &[&str]) {
+        delete_topics(&self.bootstrap_servers(), names);
     }
 
     /// The leader of this partition, according to the brokers that answer; waits until there is

@@ -24,8 +24,8 @@ mod secure;
 pub use cluster::KafkaCluster;
 pub use secure::SecureKafka;
 
-/// Options of a [`Kafka`] or a [`KafkaCluster`]. Listeners, the proxy and format arguments apply to
-/// a single broker only.
+/// Options of a [`Kafka`] or a [`KafkaCluster`]. Listeners, advertised host, proxy and format
+/// arguments apply to a single broker only.
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct KafkaBuilder {
@@ -33,6 +33,7 @@ pub struct KafkaBuilder {
     full_speed: bool,
     settings: Vec<(String, String)>,
     listeners: Vec<(String, String)>,
+    advertised_host: Option<String>,
     format: Vec<String>,
 }
 
@@ -66,6 +67,12 @@ impl KafkaBuilder {
     /// A line of `server.properties`; overrides the defaults.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// The host that the first listener is advertised as. It listens at 127.0.0.1 all the same.
+    pub fn advertised_host(mut self, host: impl Into<String>) -> Self {
+        self.advertised_host = Some(host.into());
         self
     }
 
@@ -249,8 +256,7 @@ impl Kafka {
     /// Deletes topics.
     #[track_caller]
     pub fn delete_topics(&self, names: &[&str]) {
-        let admin = admin(&self.servers);
-        assert_accepted(block_on(admin.delete_topics(names, &options())));
+        delete_topics(&self.servers, names);
     }
 
     #[track_caller]
@@ -293,7 +299,8 @@ impl OwnBroker {
     /// Properties about the listeners.
     fn listener_properties(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
         let mut listeners = format!("PLAINTEXT://127.0.0.1:{}", self.node.port);
-        let mut advertised = listeners.clone();
+        let host = builder.advertised_host.as_deref().unwrap_or("127.0.0.1");
+        let mut advertised = format!("PLAINTEXT://{host}:{}", self.node.port);
         if let Some(proxy) = &self.proxy {
             let _ = write!(listeners, ",PROXIED://127.0.0.1:{behind}");
             let _ = write!(advertised, ",PROXIED://127.0.0.1:{}", proxy.port());
@@ -323,6 +330,12 @@ fn admin(bootstrap_servers: &str) -> AdminClient<DefaultClientContext> {
 
 fn options() -> AdminOptions {
     AdminOptions::new().operation_timeout(Some(Duration::from_secs(120)))
+}
+
+#[track_caller]
+fn delete_topics(bootstrap_servers: &str, names: &[&str]) {
+    let admin = admin(bootstrap_servers);
+    assert_accepted(block_on(admin.delete_topics(names, &options())));
 }
 
 #[track_caller]

@@ -359,6 +359,10 @@ impl Sink for KafkaSink {
         } else {
             self.resume();
         }
+        if self.shared.acknowledged() && !self.shared.broken() {
+            let topics = self.topics.all.iter().map(|(name, _)| &**name);
+            self.inquiry.learn_ids(&self.producers.all, topics);
+        }
         self.producers.close_unused();
         self.shared.update_in_flight_stats();
     }
