@@ -251,6 +251,24 @@ fn way_out_when_the_slot_is_lost() {
     assert!(rig.slot().read().is_none());
 }
 
+#[test]
+fn tables_that_are_no_outboxes_are_taken_out() {
+    let rig = Rig::with_outbox(17);
+    rig.relay().ends_well();
+    let db = rig.db();
+    let operations = |name: &str| block("docs/OPERATIONS.md", name);
+    db.batch("CREATE TABLE orders (id int); ALTER PUBLICATION walrelay ADD TABLE orders");
+    db.batch("INSERT INTO orders VALUES (1)");
+    db.batch(&operations("drop-table"));
+    insert(&db, 1);
+    db.batch("ALTER PUBLICATION walrelay ADD TABLES IN SCHEMA public");
+    db.batch("INSERT INTO orders VALUES (2)");
+    insert(&db, 2);
+    db.batch(&operations("set-table"));
+    insert(&db, 3);
+    rig.finish(rig.relay()).assert_counts(3, 0);
+}
+
 /// Uses the queries of OPERATIONS.md and the numbers of the error.
 #[test]
 fn way_past_an_event_that_cannot_be_delivered() {

@@ -14,6 +14,7 @@
 //!   [`dead_letters`]: or it goes elsewhere, by the policy.
 //! - [`presets`]: tables of other designs than Debezium's, and own routes; `route` shows what `run`
 //!   sends, `check` compares with the table.
+//! - [`places`]: the log has tables and columns by their names of then.
 //! - [`position`]: the header with an event's position.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
@@ -79,6 +80,7 @@ mod large;
 mod modes;
 mod otel;
 mod page;
+mod places;
 mod poison;
 mod position;
 mod presets;

@@ -79,7 +79,9 @@ mod router;
 mod value;
 
 pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
-pub use plan::{PlanError, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Target};
+pub use plan::{
+    ColumnNames, PlanError, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Target,
+};
 pub use render::cloudevents::{CloudEventMode, CloudEvents};
 pub use render::connect::{
     BinaryHandling, ColumnFacts, Converter, DecimalHandling, Handling, HstoreHandling,

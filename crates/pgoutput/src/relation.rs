@@ -33,6 +33,16 @@ impl<'a> Relation<'a> {
             left: self.count,
         }
     }
+
+    /// The relation under another name.
+    #[must_use]
+    pub const fn renamed(self, namespace: &'a str, name: &'a str) -> Self {
+        Self {
+            namespace,
+            name,
+            ..self
+        }
+    }
 }
 
 impl fmt::Debug for Relation<'_> {

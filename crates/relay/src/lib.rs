@@ -45,12 +45,13 @@ mod pipeline;
 mod poison;
 mod table;
 
-pub use crate::core::{Core, CoreError, Outgoing, Step};
+pub use crate::core::{Core, CoreError, Outgoing, Placement, Step};
 pub use event::SentEvent;
 pub use interface::environment::{Counts, Environment, Failpoint, Progress, State};
 pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use interface::source::{
-    Ancestor, Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, WalStream,
+    Ancestor, Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, TablePlace,
+    WalStream,
 };
 pub use pipeline::continuity::{Continuity, LogError};
 pub use pipeline::error::{Chain, PipelineError};

@@ -1,5 +1,5 @@
-//! Single steps of the state machine: a new connection forgets announced tables; a given-up schema
-//! is not requested again.
+//! Single steps of the state machine: a new connection forgets announced tables; a table that is not
+//! configured is placed before its first row; a given-up schema is not requested again.
 
 #![allow(
     clippy::expect_used,
@@ -12,9 +12,14 @@ mod support;
 use walrelay_event_router::{
     Lookups, Options, Place, Router, SubjectNames, Template, ValueFormat, WireFormat,
 };
-use walrelay_relay::{CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid};
+use walrelay_pgoutput::{PgTimestamp, encode};
+use walrelay_relay::{
+    Core, CoreError, Placement, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName,
+    TablePlace,
+};
 
-use support::{SLOT, begin, connected, consume, frame, table};
+use support::{COMMIT, SLOT, begin, connected, consume, frame, table};
 
 fn insert() -> Vec<u8> {
     table().insert(&[Some("r1"), Some("order"), Some("k"), Some("{}")])
@@ -34,6 +39,99 @@ fn a_table_is_known_only_on_the_connection_that_announced_it() {
         core.frame(&frame(&insert())),
         Err(CoreError::Sequence { .. })
     ));
+}
+
+const OTHER: RelationId = RelationId::new(8);
+
+/// A table of another name, which has the columns of an outbox or not.
+fn other(outbox: bool) -> encode::Table {
+    let text = TypeOid::new(25);
+    let other = encode::Table::new(OTHER, "public", "other").key("id", text);
+    if outbox {
+        let columns = ["aggregatetype", "aggregateid", "payload"];
+        return columns
+            .iter()
+            .fold(other, |table, name| table.column(name, text));
+    }
+    other.column("note", text)
+}
+
+fn row(outbox: bool) -> Vec<u8> {
+    let values = [Some("r2"), Some("order"), Some("k"), Some("{}")];
+    other(outbox).insert(&values[..if outbox { 4 } else { 2 }])
+}
+
+/// A core in a transaction in which the other table was announced.
+fn announced(outbox: bool) -> Core {
+    let (core, _) = connected(Router::new(Options::default()), PoisonDecisions::default());
+    let mut core = core.passing_over([TableName::new("public", "spare")].into());
+    consume(&mut core, &begin());
+    consume(&mut core, &other(outbox).relation());
+    core
+}
+
+#[test]
+fn a_table_of_another_name_is_placed_before_its_first_row() {
+    let outbox = TableName::new("public", "outbox");
+    let named = TableName::new("public", "other");
+    // Partitions are announced, and have no rows, if the publication publishes by the root.
+    let mut core = announced(true);
+    assert_eq!(core.unresolved(), None);
+    for _ in 0..2 {
+        let step = core
+            .frame(&frame(&row(true)))
+            .map(|step| format!("{step:?}"));
+        assert_eq!(step.expect("no error"), "AwaitsPlace");
+        assert_eq!(core.unresolved(), Some(OTHER));
+    }
+    let placed = core.place(OTHER, TablePlace::Outbox(outbox.clone()));
+    assert_eq!(placed.expect("placed"), Some(Placement::Outbox(outbox)));
+    assert!(matches!(core.frame(&frame(&row(true))), Ok(Step::Send(_))));
+    assert_eq!(core.unresolved(), None);
+
+    // Its rows have no number in the transaction, and the transaction is confirmed without them.
+    let mut core = announced(false);
+    let placed = core.place(OTHER, TablePlace::Other).expect("placed");
+    assert_eq!(placed, Some(Placement::PassedOver(named.clone())));
+    consume(&mut core, &row(false));
+    consume(&mut core, &row(false));
+    assert_eq!(core.take_passed_over(), [(named, 2)]);
+    assert!(core.take_passed_over().is_empty());
+    let end = CommitEnd::from_slot(Lsn::new(COMMIT + 8));
+    let commit = encode::commit(Lsn::new(COMMIT), end.lsn(), PgTimestamp::new(0));
+    consume(&mut core, &commit);
+    core.advance();
+    assert_eq!(core.confirmed(), end);
+    // The table may be another one when it is announced again.
+    consume(&mut core, &other(false).relation());
+    assert_eq!(
+        core.place(RelationId::new(9), TablePlace::Gone).ok(),
+        Some(None)
+    );
+}
+
+#[test]
+fn a_table_that_may_be_an_outbox_is_passed_over_only_by_name() {
+    let above = || TablePlace::Above(TableName::new("public", "outbox"));
+    for (outbox, place, error) in [
+        (true, TablePlace::Other, "it has the columns"),
+        (true, TablePlace::Gone, "no table has its OID"),
+        (false, TablePlace::Gone, "no table has its OID"),
+        (true, above(), "is a partition"),
+    ] {
+        let placed = announced(outbox).place(OTHER, place.clone());
+        let found = placed.expect_err("not passed over").to_string();
+        assert!(
+            found.contains("public.other") && found.contains(error),
+            "{found}"
+        );
+        let mut core = announced(outbox).passing_over([TableName::new("public", "other")].into());
+        let placed = core.place(OTHER, place).expect("placed");
+        assert!(
+            matches!(placed, Some(Placement::PassedOver(_))),
+            "{placed:?}"
+        );
+    }
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>, first: Option<EventPositi
             confirmed,
         )
         .with_decisions(decisions)
-        .passing_over(first)
+        .resuming_at(first)
         .with_messages(Some(Messages::new("outbox", []))),
         ring,
         outstanding: BTreeMap::new(),
@@ -239,6 +239,7 @@ impl World {
             let accepted = match self.process.core.frame(&frame).expect("a sound stream") {
                 Step::Consumed | Step::Reply => None,
                 Step::Blocked => break,
+                Step::AwaitsPlace => unreachable!("each table has the configured name"),
                 Step::AwaitsSchema => {
                     assert!(self.server.encoded, "no value has a schema");
                     break;

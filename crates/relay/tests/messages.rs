@@ -58,7 +58,7 @@ impl Relay {
     fn give(&mut self, body: &[u8]) -> Result<Option<(Seen, EventPosition)>, CoreError> {
         let (seq, seen, event) = match self.core.frame(&frame(body))? {
             Step::Consumed | Step::Reply => return Ok(None),
-            Step::Blocked | Step::AwaitsSchema => panic!("blocked"),
+            Step::Blocked | Step::AwaitsSchema | Step::AwaitsPlace => panic!("blocked"),
             Step::Send(outgoing) => {
                 let record = outgoing.record();
                 let headers = record.headers.iter().map(|header| {

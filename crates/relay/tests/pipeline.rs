@@ -318,7 +318,7 @@ impl Source for OneTransaction {
         })
     }
 
-    fn look(&mut self) {}
+    fn look(&mut self, _: Option<RelationId>) {}
 
     async fn looked(&mut self, _: bool) -> Result<Looked, Failure> {
         pending().await
@@ -381,6 +381,7 @@ async fn run(
 ) -> Ended {
     let settings = Settings {
         tables: [TableName::new("public", "outbox")].into(),
+        pass_over: [].into(),
         messages: None,
         max_in_flight_records: 64,
         status_interval: INTERVAL,

@@ -1,14 +1,40 @@
 //! The columns that a plan needs: found by name and numbered by slots.
 
+use std::collections::BTreeMap;
+
 use walrelay_pgoutput::{Column, Relation, Tuple, Value};
 
 use super::error::{self, PlanError, RouteError};
 use super::role::Role;
 use crate::value::Fault;
 
+/// Other names of columns, by the name that the configuration uses. A row from before a column was
+/// renamed has the name of then: pgoutput sends names of columns, and no numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ColumnNames(BTreeMap<String, Vec<String>>);
+
+impl ColumnNames {
+    /// Adds other names of the column `name`. The first that a table has is used.
+    pub fn add(&mut self, name: &str, others: impl IntoIterator<Item = String>) {
+        let known = self.0.entry(name.to_owned()).or_default();
+        for other in others {
+            if other != name && !known.contains(&other) {
+                known.push(other);
+            }
+        }
+    }
+
+    /// The names of a column: `name` itself, then the others.
+    pub fn of<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n str> {
+        let others = self.0.get(name).into_iter().flatten();
+        std::iter::once(name).chain(others.map(String::as_str))
+    }
+}
+
 /// The columns that a plan needs, collected while it is compiled. Slots count them in that order.
 pub(crate) struct Columns<'r> {
     relation: &'r Relation<'r>,
+    names: &'r ColumnNames,
     /// `schema.table`, for errors.
     table: String,
     /// Index in the table and name of each column, by slot.
@@ -26,9 +52,10 @@ pub(crate) struct Slots {
 }
 
 impl<'r> Columns<'r> {
-    pub(crate) fn of(relation: &'r Relation<'r>) -> Self {
+    pub(crate) fn of(relation: &'r Relation<'r>, names: &'r ColumnNames) -> Self {
         Self {
             relation,
+            names,
             table: format!("{}.{}", relation.namespace, relation.name),
             needed: Vec::new(),
         }
@@ -38,13 +65,22 @@ impl<'r> Columns<'r> {
         &self.table
     }
 
-    /// Finds the first column of this name; returns its slot and the column. A column has one slot.
+    /// The names of a column, see [`ColumnNames::of`].
+    pub(crate) fn names<'n>(&self, name: &'n str) -> impl Iterator<Item = &'n str>
+    where
+        'r: 'n,
+    {
+        let names: &'r ColumnNames = self.names;
+        names.of(name)
+    }
+
+    /// Finds the first column of this name, or of another name of the same column; returns its slot
+    /// and the column. A column has one slot.
     pub(crate) fn find(&mut self, name: &str) -> Option<(usize, Column<'r>)> {
-        let mut columns = self.relation.columns().enumerate();
-        let (index, column) = columns.find(|(_, column)| column.name == name)?;
+        let (index, column) = find(self.relation, self.names, name)?;
         let known = self.needed.iter().position(|(needed, _)| *needed == index);
         let slot = known.unwrap_or_else(|| {
-            self.needed.push((index, name.to_owned()));
+            self.needed.push((index, column.name.to_owned()));
             self.needed.len() - 1
         });
         Some((slot, column))
@@ -90,6 +126,20 @@ impl<'r> Columns<'r> {
             table: self.table,
         }
     }
+}
+
+/// The index of a column of the relation, and the column: the first of its names that the relation
+/// has.
+pub(crate) fn find<'r>(
+    relation: &Relation<'r>,
+    names: &ColumnNames,
+    name: &str,
+) -> Option<(usize, Column<'r>)> {
+    let with = |name: &str| {
+        let mut columns = relation.columns().enumerate();
+        columns.find(|(_, column)| column.name == name)
+    };
+    names.of(name).find_map(with)
 }
 
 impl Slots {

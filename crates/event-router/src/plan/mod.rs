@@ -11,7 +11,8 @@ mod topic;
 
 use walrelay_pgoutput::Value;
 
-pub(crate) use columns::{Columns, Slots};
+pub use columns::ColumnNames;
+pub(crate) use columns::{Columns, Slots, find};
 pub use error::{PlanError, RouteError};
 pub(crate) use error::{did_you_mean, nearest};
 pub use role::{Role, Target};

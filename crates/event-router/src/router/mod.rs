@@ -21,7 +21,7 @@ use selection::Parts;
 pub use selection::{Selection, SelectionError, TopicChange};
 use topics::TopicCache;
 
-use crate::plan::{Columns, Plan, PlanError, Role, RouteError, Slots, Topic};
+use crate::plan::{ColumnNames, Columns, Plan, PlanError, Role, RouteError, Slots, Topic};
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
 use crate::render::connect::TableFacts;
 use crate::render::registry::{Encoding, ValueSchema, WireFormat};
@@ -39,6 +39,7 @@ pub struct Router {
     encoding: Option<Encoding>,
     position_header: Option<String>,
     run_header: Option<(String, String)>,
+    column_names: ColumnNames,
     selection: Option<Selection>,
     topic_change: Option<TopicChange>,
     /// Changed topic of the last row.
@@ -74,6 +75,7 @@ impl Router {
             encoding: None,
             position_header: None,
             run_header: None,
+            column_names: ColumnNames::default(),
             selection: None,
             topic_change: None,
             changed_topic: String::new(),
@@ -119,6 +121,13 @@ impl Router {
     #[must_use]
     pub fn with_run_header(mut self, header: Option<(String, String)>) -> Self {
         self.run_header = header;
+        self
+    }
+
+    /// Sets the other names of columns.
+    #[must_use]
+    pub fn with_column_names(mut self, names: ColumnNames) -> Self {
+        self.column_names = names;
         self
     }
 
@@ -170,11 +179,12 @@ impl Router {
     fn compile(&mut self, relation: &Relation<'_>, topic: Option<&str>) -> Result<(), PlanError> {
         let former = self.tables.remove(relation.id);
         self.topics.clear();
-        let unroutable = UnroutableTable::of(self.route.partial_row_columns(), relation);
+        let names = &self.column_names;
+        let unroutable = UnroutableTable::of(self.route.partial_row_columns(), relation, names);
         self.unroutable_tables.insert(relation.id, unroutable);
         let mut facts = self.facts.iter();
         let facts = facts.find(|of| of.schema == relation.namespace && of.name == relation.name);
-        let mut columns = Columns::of(relation);
+        let mut columns = Columns::of(relation, names);
         let mut plan = self.route.compile(&mut columns, facts)?;
         if let Some(column) = topic {
             let (slot, _) = columns.needed(column, || Role::RouteBy)?;

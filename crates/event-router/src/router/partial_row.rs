@@ -5,6 +5,7 @@ use std::fmt;
 use walrelay_pgoutput::{Relation, Tuple, Value};
 use walrelay_sink::Header;
 
+use crate::plan::{ColumnNames, find};
 use crate::render::debezium::ID_HEADER;
 use crate::value::types::{self, Reading};
 
@@ -25,10 +26,13 @@ pub struct PartialRow<'a> {
 pub(super) struct UnroutableTable([Option<(usize, Reading)>; 3]);
 
 impl UnroutableTable {
-    pub(super) fn of(columns: [Option<&str>; 3], relation: &Relation<'_>) -> Self {
+    pub(super) fn of(
+        columns: [Option<&str>; 3],
+        relation: &Relation<'_>,
+        names: &ColumnNames,
+    ) -> Self {
         Self(columns.map(|wanted| {
-            let mut columns = relation.columns().enumerate();
-            let (index, column) = columns.find(|(_, column)| Some(column.name) == wanted)?;
+            let (index, column) = find(relation, names, wanted?)?;
             Some((index, types::reading(column.type_oid.get())))
         }))
     }

@@ -1,9 +1,11 @@
-use walrelay_event_router::{Options, PlanError, Role, RouteError, Router, ValueError};
+use walrelay_event_router::{
+    ColumnNames, Options, PlanError, Role, RouteError, Router, ValueError,
+};
 use walrelay_pgoutput::Value;
 use walrelay_sink::Poison;
 
 use crate::messages::{
-    BOOL, DEBEZIUM, INT8, JSONB, TABLE, TEXT, TIMESTAMPTZ, UUID, announce, debezium_outbox,
+    BOOL, DEBEZIUM, INT8, JSONB, TABLE, TEXT, TIMESTAMPTZ, UUID, announce, as_row, debezium_outbox,
     headers, insert, relation, route, text, text_record,
 };
 
@@ -41,6 +43,37 @@ fn a_row_becomes_a_record() {
     assert_eq!(record.headers.len(), 1);
     assert_eq!(record.headers[0].name, "id");
     assert_eq!(record.headers[0].value, Some(b"0-1".as_slice()));
+}
+
+/// The log has rows from before a column was renamed, with the name of then.
+#[test]
+fn a_column_is_read_under_each_of_its_names() {
+    let mut names = ColumnNames::default();
+    names.add("body", ["data".to_owned(), "payload".to_owned()]);
+    let options = Options {
+        payload: "body".to_owned(),
+        ..Options::default()
+    };
+    let mut router = Router::new(options).with_column_names(names);
+    let renamed = |name: &'static str| {
+        let mut columns = DEBEZIUM;
+        columns[4].0 = name;
+        relation(&columns)
+    };
+    for name in ["payload", "body", "data"] {
+        announce(&mut router, &renamed(name)).unwrap();
+        let message = row(4, text("{}"));
+        assert_eq!(
+            route(&mut router, &message).unwrap().value(),
+            Some(b"{}".as_slice())
+        );
+        // A dead letter has it, too.
+        let (id, tuple) = as_row(&message);
+        let partial = router.partial_row(id, &tuple);
+        assert_eq!(partial.value, Some(b"{}".as_slice()), "{name}");
+    }
+    let error = announce(&mut router, &renamed("other")).unwrap_err();
+    assert!(error.to_string().contains("no column \"body\""), "{error}");
 }
 
 #[test]

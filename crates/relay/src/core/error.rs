@@ -88,12 +88,32 @@ pub enum CoreError {
         /// The start of its commit record, to find the transaction in the WAL.
         commit: Lsn,
     },
-    /// The publication carries a table that the configuration does not name. Ignoring its rows
-    /// would lose events if the table is, say, a partition of the outbox.
-    #[error("the publication carries table {table}, which the configuration does not name")]
-    ForeignTable {
-        /// The table.
+    /// A table of the WAL is no outbox by its name or OID, and may have been one: it has the columns
+    /// that the router reads, or it is gone, so that nothing is known of it.
+    #[error(
+        "the stream has rows of table {table}, which may be events: the configuration does not name it, and {}",
+        if *gone {
+            "no table has its OID any more"
+        } else {
+            "it has the columns that the router reads"
+        }
+    )]
+    UnknownTable {
+        /// The table, by its name in the WAL.
         table: TableName,
+        /// The catalogs do not have it any more.
+        gone: bool,
+    },
+    /// A table of the WAL stands above an outbox table in its partition tree: the publication
+    /// published rows of the outbox under that name, and rows of other partitions, too.
+    #[error(
+        "the stream has rows of table {table}, of which outbox table {partition} is a partition"
+    )]
+    AboveOutbox {
+        /// The table, by its name in the WAL.
+        table: TableName,
+        /// The outbox table.
+        partition: TableName,
     },
     /// There is no schema for the values of a subject, or it cannot be requested: the requests were
     /// given up.
@@ -132,9 +152,10 @@ impl CoreError {
     /// Whether to stop, or to wait for a change of the configuration. No core error is retried.
     pub fn disposition(&self) -> Disposition {
         match self {
-            CoreError::Plan { .. } | CoreError::ForeignTable { .. } | CoreError::Schema { .. } => {
-                Disposition::Configuration
-            }
+            CoreError::Plan { .. }
+            | CoreError::UnknownTable { .. }
+            | CoreError::AboveOutbox { .. }
+            | CoreError::Schema { .. } => Disposition::Configuration,
             CoreError::Decode { .. }
             | CoreError::Route { .. }
             | CoreError::Message { .. }

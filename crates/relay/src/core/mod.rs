@@ -43,18 +43,19 @@ mod transactions;
 use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
-use walrelay_event_router::{Messages, Routed, Router, Row, TableFacts, ValueSchema};
+use walrelay_event_router::{Messages, PlanError, Routed, Router, Row, TableFacts, ValueSchema};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation, decode};
 use walrelay_sink::{EventPosition, Poison};
 use walrelay_walsender::Frame;
 
 pub use error::CoreError;
-pub use step::{Outgoing, Step};
+pub use step::{Outgoing, Placement, Step};
 
 use crate::event::SentEvent;
 use crate::interface::environment::Counts;
 use crate::interface::schemas::PendingSchema;
+use crate::interface::source::TablePlace;
 use crate::poison::{Body, Class, Diverted, PoisonDecisions};
 use crate::table::TableName;
 use diversions::Diversions;
@@ -62,7 +63,7 @@ use in_flight::InFlightEvents;
 use read::{WalEvent, messages_table};
 use schemas::{SchemaWait, Unreadable};
 use step::Content;
-use tables::Tables;
+use tables::{EventTable, Tables};
 use transactions::Transactions;
 
 /// The state machine of a pipeline, for the lifetime of one sink.
@@ -129,8 +130,16 @@ impl Core {
     /// Makes the core pass over the events before `first`: the
     /// [`first_unacknowledged`](Self::first_unacknowledged) event of an earlier core.
     #[must_use]
-    pub fn passing_over(mut self, first: Option<EventPosition>) -> Self {
+    pub fn resuming_at(mut self, first: Option<EventPosition>) -> Self {
         self.acknowledged_before = first;
+        self
+    }
+
+    /// Sets tables whose rows are passed over even if they may be events. No outbox is passed over:
+    /// a table that is one by its name or OID is routed.
+    #[must_use]
+    pub fn passing_over(mut self, tables: Arc<[TableName]>) -> Self {
+        self.tables.pass_over(tables);
         self
     }
 
@@ -175,6 +184,7 @@ impl Core {
     /// Processes the next frame. [`Step`] says whether to consume the frame or to pass it again.
     pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
         self.schemas.pending = None;
+        self.tables.awaited = None;
         match *frame {
             Frame::Keepalive {
                 wal_end,
@@ -223,8 +233,8 @@ impl Core {
             Message::Logical(_) => self.counts.logical_messages += 1,
             Message::Begin(begin) => self.begin(lsn, begin)?,
             Message::Commit(commit) => self.commit(lsn, &commit)?,
-            Message::Relation(relation) => self.relation(&relation)?,
-            Message::Update(update) => self.update(update.relation)?,
+            Message::Relation(relation) => self.relation(&relation, body)?,
+            Message::Update(update) => return self.update(update.relation, lsn),
             Message::Delete(_) => self.counts.deletes += 1,
             Message::Truncate(_) => self.counts.truncates += 1,
             Message::Origin(_) | Message::Type(_) => {}
@@ -249,32 +259,97 @@ impl Core {
         committed.map_err(CoreError::of_ledger(lsn))
     }
 
-    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), CoreError> {
+    /// Processes a Relation message, whose body is `announcement`.
+    fn relation(&mut self, relation: &Relation<'_>, announcement: &[u8]) -> Result<(), CoreError> {
         let table = TableName::new(relation.namespace, relation.name);
         if !self.tables.is_configured(&table) {
-            self.tables.add_foreign(relation.id, table);
+            self.tables.add_unresolved(relation.id, table, announcement);
             return Ok(());
         }
+        self.outbox(relation, table)
+    }
+
+    /// Plans the rows of a relation as those of an outbox table.
+    fn outbox(&mut self, relation: &Relation<'_>, table: TableName) -> Result<(), CoreError> {
         let plan = self.router.relation(relation);
         let policy = self.diversions.decisions.policy();
         self.tables.add_outbox(relation.id, table, plan, policy)
     }
 
-    /// Counts an update of a row; it is no event. Returns an error if updates of outbox rows stop
-    /// the relay. In a repeated transaction there is no error, because there was none when the
+    /// The table that the last frame waits for.
+    pub fn unresolved(&self) -> Option<RelationId> {
+        self.tables.awaited
+    }
+
+    /// Takes the place of an announced table whose name in the WAL is not configured. Returns what
+    /// becomes of its rows; `None` if the table's place is known, or the table was not announced.
+    ///
+    /// A table that has the columns which the router reads may have been an outbox, such as a
+    /// partition that was detached since, or a table that was renamed when another took its name.
+    /// A table that is gone may have been one, too. Neither is passed over unless the configuration
+    /// [says so](Self::passing_over).
+    ///
+    /// # Errors
+    /// If the rows may be events and are not routed, or the outbox table cannot be routed.
+    pub fn place(
+        &mut self,
+        id: RelationId,
+        place: TablePlace,
+    ) -> Result<Option<Placement>, CoreError> {
+        let Some((table, announcement)) = self.tables.unresolved(id) else {
+            return Ok(None);
+        };
+        let lsn = self.received;
+        let message = decode(&announcement).map_err(|source| CoreError::Decode { lsn, source })?;
+        let Message::Relation(relation) = message else {
+            return Ok(None);
+        };
+        if let TablePlace::Outbox(outbox) = place {
+            let relation = relation.renamed(&outbox.schema, &outbox.name);
+            self.outbox(&relation, outbox.clone())?;
+            return Ok(Some(Placement::Outbox(outbox)));
+        }
+        if !self.tables.is_passed_over(&table) {
+            let gone = place == TablePlace::Gone;
+            if let TablePlace::Above(partition) = place {
+                return Err(CoreError::AboveOutbox { table, partition });
+            }
+            let plan = self.router.relation(&relation);
+            if gone || !matches!(plan, Err(PlanError::MissingColumn { .. })) {
+                return Err(CoreError::UnknownTable { table, gone });
+            }
+        }
+        self.tables.add_passed_over(id, table.clone());
+        Ok(Some(Placement::PassedOver(table)))
+    }
+
+    /// Takes the rows that were passed over since the last call, by table.
+    pub fn take_passed_over(&mut self) -> Vec<(TableName, u64)> {
+        std::mem::take(&mut self.tables.passed_over)
+    }
+
+    /// Counts an update of an outbox row; it is no event. Returns an error if updates of outbox rows
+    /// stop the relay. In a repeated transaction there is no error, because there was none when the
     /// transaction was enqueued.
-    fn update(&mut self, relation: RelationId) -> Result<(), CoreError> {
-        self.counts.updates += 1;
-        match (self.tables.outbox(relation), &self.transactions.open) {
-            (Some(table), Some(open)) if self.stops_at_updates && !open.repeated => {
-                Err(CoreError::Update {
+    fn update<'a>(&mut self, relation: RelationId, lsn: Lsn) -> Result<Step<'a>, CoreError> {
+        let open = self.transactions.open.as_ref();
+        let stops = open.filter(|open| self.stops_at_updates && !open.repeated);
+        match (self.tables.of_event(relation, lsn), stops) {
+            (Ok(EventTable::PassedOver), _) => return Ok(Step::Consumed),
+            (Ok(EventTable::Unresolved), Some(_)) => {
+                self.tables.awaited = Some(relation);
+                return Ok(Step::AwaitsPlace);
+            }
+            (Ok(EventTable::Outbox(table, _)), Some(open)) => {
+                return Err(CoreError::Update {
                     table: table.clone(),
                     xid: open.begin.xid,
                     commit: open.begin.final_lsn,
-                })
+                });
             }
-            _ => Ok(()),
+            _ => self.counts.updates += 1,
         }
+        Ok(Step::Consumed)
     }
 
     fn is_event(&self, message: &LogicalMessage<'_>) -> bool {
@@ -314,7 +389,18 @@ impl Core {
         if open.repeated {
             return Ok(Step::Consumed);
         }
-        let (table, unroutable) = self.tables.of_event(wal_event.relation(), lsn)?;
+        let relation = wal_event.relation();
+        let (table, unroutable) = match self.tables.of_event(relation, lsn)? {
+            EventTable::Outbox(table, unroutable) => (table, unroutable),
+            EventTable::Unresolved => {
+                self.tables.awaited = Some(relation);
+                return Ok(Step::AwaitsPlace);
+            }
+            EventTable::PassedOver => {
+                self.tables.count_passed_over(relation);
+                return Ok(Step::Consumed);
+            }
+        };
         let (event, position) = (open.next_event(), open.next_position());
         if Some(position) < self.acknowledged_before {
             self.transactions.row_skipped();

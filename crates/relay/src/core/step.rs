@@ -6,6 +6,7 @@ use walrelay_sink::{EventPosition, Record};
 
 use crate::event::SentEvent;
 use crate::poison::DlqRecord;
+use crate::table::TableName;
 
 /// What to do after [`Core::frame`](super::Core::frame).
 #[derive(Debug)]
@@ -29,6 +30,18 @@ pub enum Step<'a> {
     /// [`Core::pending_schema`](super::Core::pending_schema) is [learned](super::Core::learn) or
     /// [given up](super::Core::give_up_schema).
     AwaitsSchema,
+    /// Pass the same frame again when the table [`Core::unresolved`](super::Core::unresolved) is
+    /// [placed](super::Core::place).
+    AwaitsPlace,
+}
+
+/// What became of a table that was placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placement {
+    /// Its rows are those of this outbox table.
+    Outbox(TableName),
+    /// Its rows, which the WAL has under this name, are passed over.
+    PassedOver(TableName),
 }
 
 /// A record to offer to the sink.

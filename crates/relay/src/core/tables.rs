@@ -1,3 +1,6 @@
+//! The tables that the server has announced: outboxes, tables that are passed over, and tables whose
+//! place in the catalogs is not known yet.
+
 use std::sync::Arc;
 
 use walrelay_event_router::PlanError;
@@ -9,43 +12,90 @@ use crate::table::TableName;
 
 #[derive(Debug)]
 enum Table {
-    /// A configured table. With an error if it cannot be routed: then the router has no plan for
-    /// it, and the poison policy applies to its rows.
+    /// An outbox. With an error if it cannot be routed: then the router has no plan for it, and the
+    /// poison policy applies to its rows.
     Outbox(TableName, Option<Arc<PlanError>>),
-    /// A table that the configuration does not name.
-    Foreign(TableName),
+    /// A table whose name in the WAL is not configured, with its Relation message. Its first row
+    /// asks for its place: with `publish_via_partition_root`, partitions are announced and have no
+    /// rows.
+    Unresolved(TableName, Box<[u8]>),
+    /// A table that is no outbox.
+    PassedOver(TableName),
+}
+
+/// The table of an event.
+pub(super) enum EventTable<'t> {
+    /// An outbox, and the error if it cannot be routed.
+    Outbox(&'t TableName, Option<&'t Arc<PlanError>>),
+    /// A table whose place must be known first.
+    Unresolved,
+    /// A table that is no outbox.
+    PassedOver,
 }
 
 /// The tables that the server has announced on this connection.
 #[derive(Debug)]
 pub(super) struct Tables {
     configured: Arc<[TableName]>,
+    /// Tables that are passed over though they may be outboxes.
+    pass_over: Arc<[TableName]>,
     announced: RelationMap<Table>,
+    /// The table whose place the frame at the front waits for.
+    pub(super) awaited: Option<RelationId>,
+    /// Rows that were passed over and not reported yet, by table.
+    pub(super) passed_over: Vec<(TableName, u64)>,
 }
 
 impl Tables {
     pub(super) fn new(configured: Arc<[TableName]>) -> Self {
         Self {
             configured,
+            pass_over: Arc::new([]),
             announced: RelationMap::new(),
+            awaited: None,
+            passed_over: Vec::new(),
         }
+    }
+
+    pub(super) fn pass_over(&mut self, tables: Arc<[TableName]>) {
+        self.pass_over = tables;
     }
 
     /// Forgets the announced tables: the server announces them again on each connection.
     pub(super) fn clear(&mut self) {
         self.announced.clear();
+        self.awaited = None;
     }
 
     pub(super) fn is_configured(&self, table: &TableName) -> bool {
         self.configured.contains(table)
     }
 
+    /// Whether the configuration says that rows of this table are no events.
+    pub(super) fn is_passed_over(&self, table: &TableName) -> bool {
+        self.pass_over.contains(table)
+    }
+
     pub(super) fn is_announced(&self, id: RelationId) -> bool {
         self.announced.contains(id)
     }
 
-    pub(super) fn add_foreign(&mut self, id: RelationId, table: TableName) {
-        self.announced.insert(id, Table::Foreign(table));
+    /// Adds a table whose name is not configured.
+    pub(super) fn add_unresolved(&mut self, id: RelationId, table: TableName, announcement: &[u8]) {
+        self.announced
+            .insert(id, Table::Unresolved(table, announcement.into()));
+    }
+
+    /// The name and the Relation message of a table whose place is not known.
+    pub(super) fn unresolved(&self, id: RelationId) -> Option<(TableName, Box<[u8]>)> {
+        match self.announced.get(id)? {
+            Table::Unresolved(table, announcement) => Some((table.clone(), announcement.clone())),
+            Table::Outbox(..) | Table::PassedOver(_) => None,
+        }
+    }
+
+    pub(super) fn add_passed_over(&mut self, id: RelationId, table: TableName) {
+        self.announced.insert(id, Table::PassedOver(table));
     }
 
     /// Adds an outbox table. `plan`: whether the router could plan it. Returns an error if it could
@@ -69,18 +119,15 @@ impl Tables {
         Ok(())
     }
 
-    /// The table of an event, and the error if the table cannot be routed.
+    /// The table of an event.
     #[inline]
-    pub(super) fn of_event(
-        &self,
-        id: RelationId,
-        lsn: Lsn,
-    ) -> Result<(&TableName, Option<&Arc<PlanError>>), CoreError> {
+    pub(super) fn of_event(&self, id: RelationId, lsn: Lsn) -> Result<EventTable<'_>, CoreError> {
         match self.announced.get(id) {
-            Some(Table::Outbox(table, unroutable)) => Ok((table, unroutable.as_ref())),
-            Some(Table::Foreign(table)) => Err(CoreError::ForeignTable {
-                table: table.clone(),
-            }),
+            Some(Table::Outbox(table, unroutable)) => {
+                Ok(EventTable::Outbox(table, unroutable.as_ref()))
+            }
+            Some(Table::Unresolved(..)) => Ok(EventTable::Unresolved),
+            Some(Table::PassedOver(_)) => Ok(EventTable::PassedOver),
             None => Err(CoreError::Sequence {
                 what: "a row of an unannounced table",
                 lsn,
@@ -88,11 +135,15 @@ impl Tables {
         }
     }
 
-    /// The name of the table if it is an outbox.
-    pub(super) fn outbox(&self, id: RelationId) -> Option<&TableName> {
-        match self.announced.get(id)? {
-            Table::Outbox(table, _) => Some(table),
-            Table::Foreign(_) => None,
+    /// Counts a row that is passed over.
+    pub(super) fn count_passed_over(&mut self, id: RelationId) {
+        let Some(Table::PassedOver(table)) = self.announced.get(id) else {
+            return;
+        };
+        let mut counted = self.passed_over.iter_mut();
+        match counted.find(|(of, _)| of == table) {
+            Some((_, rows)) => *rows += 1,
+            None => self.passed_over.push((table.clone(), 1)),
         }
     }
 }

@@ -5,6 +5,7 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
 
 use crate::poison::Diverted;
+use crate::table::TableName;
 
 /// What a pipeline is doing, for logs and status pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,6 +133,12 @@ pub trait Environment: Send {
         let _ = event;
     }
 
+    /// Called with the number of rows of a table that were passed over, because the table is no
+    /// outbox.
+    fn passed_over(&mut self, table: &TableName, rows: u64) {
+        let _ = (table, rows);
+    }
+
     /// Called at the end of a time in which nothing was read because the frame at the front could
     /// not be sent: the sink was full, a schema was missing, or the event had to wait.
     fn blocked(&mut self, duration: Duration) {
@@ -170,7 +177,7 @@ pub struct Counts {
     pub transactions: u64,
     /// Transactions ignored after a reconnect because they were enqueued or confirmed before.
     pub repeats_avoided: u64,
-    /// UPDATEs of an outbox table: not events, ignored.
+    /// UPDATEs of an outbox table: not events, ignored. Of a table whose place is not known, too.
     pub updates: u64,
     /// DELETEs of an outbox table: not events, ignored.
     pub deletes: u64,

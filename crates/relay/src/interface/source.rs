@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_event_router::TableFacts;
-use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_sink::Disposition;
 pub use walrelay_walsender::Ancestor;
 use walrelay_walsender::{Frame, Socket, StatusUpdate};
+
+use crate::table::TableName;
 
 /// An error of a source.
 pub trait SourceError: Error + Send + Sync + 'static {
@@ -110,6 +112,20 @@ pub struct Opened<S> {
     pub predecessor: Option<Predecessor>,
 }
 
+/// What a table of the WAL is in the catalogs of today, by its OID. The WAL has the names of then:
+/// a table may have been renamed, or announced as a partition, since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TablePlace {
+    /// It is this outbox table, under another name, or a partition of it.
+    Outbox(TableName),
+    /// This outbox table is a partition of it.
+    Above(TableName),
+    /// It is another table.
+    Other,
+    /// No table has its OID any more.
+    Gone,
+}
+
 /// The result of a look: a query of the catalogs beside the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Looked {
@@ -121,6 +137,8 @@ pub enum Looked {
         owner: SlotOwner,
         /// The server's timeline, from the same answer; `None` on a standby.
         timeline: Option<u32>,
+        /// The table that was asked for, and its place.
+        place: Option<(RelationId, TablePlace)>,
     },
     /// There was no answer: nothing is known.
     Failed {
@@ -181,7 +199,9 @@ pub trait Source: Send {
     /// Starts a look beside the stream: a query of the catalogs about publication, tables and slot.
     /// Returns at once, and does nothing if a look is under way. The caller decides when to look;
     /// [`looked`](Self::looked) returns the result. Opening a stream abandons a look.
-    fn look(&mut self);
+    ///
+    /// `unresolved`: a table of the WAL whose [`TablePlace`] is asked for.
+    fn look(&mut self, unresolved: Option<RelationId>);
 
     /// Waits for the look under way; pending for ever if there is none. Cancel-safe: the look goes
     /// on if the future is dropped.

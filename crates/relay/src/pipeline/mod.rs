@@ -12,6 +12,7 @@ mod settings;
 mod shutdown;
 mod streaming;
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::future::Future;
 use std::pin::pin;
@@ -33,6 +34,7 @@ use crate::core::Core;
 use crate::interface::environment::{Counts, Environment, State};
 use crate::interface::source::{Opened, Resume, Source, SourceError, WalStream};
 use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
+use crate::table::TableName;
 use attempts::FailedAttempts;
 use continuity::Continuity;
 use error::{Chain, PipelineError, PipelineResult};
@@ -63,6 +65,8 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     failed_attempts: FailedAttempts,
     retry_policy: RetryPolicy,
     schema_fetcher: SchemaFetcher,
+    /// The tables that were logged as passed over.
+    passed_over: BTreeSet<TableName>,
     /// The last error of an attempt, with its causes.
     failure: Option<String>,
     /// The transaction in the middle of which the server failed last, by the start of its commit
@@ -85,6 +89,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             schema_fetcher: SchemaFetcher::new(schemas, settings.poison.retry_for, backoff.clone()),
             failed_attempts: FailedAttempts::new(backoff),
             retry_policy: RetryPolicy::default(),
+            passed_over: BTreeSet::new(),
             settings,
             failure: None,
             failed_inside: None,
@@ -386,6 +391,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             environment: &mut self.environment,
             failed_attempts: &mut self.failed_attempts,
             schema_fetcher: &mut self.schema_fetcher,
+            passed_over: &mut self.passed_over,
         }
         .run(shutdown)
         .await;

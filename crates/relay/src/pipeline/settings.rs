@@ -11,8 +11,11 @@ use crate::table::TableName;
 /// The settings of a pipeline.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The outbox tables. A publication that carries another table is an error.
+    /// The outbox tables, by their names in the WAL and in the catalogs. Rows of other tables are
+    /// passed over, unless they may be events: see [`Core::place`](crate::Core::place).
     pub tables: Arc<[TableName]>,
+    /// Tables whose rows are passed over though they may be events.
+    pub pass_over: Arc<[TableName]>,
     /// Which logical messages are events. `None`: none are.
     pub messages: Option<Messages>,
     /// The limit of records in flight; rounded up to a power of two.

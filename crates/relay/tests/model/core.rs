@@ -116,7 +116,7 @@ impl Machine {
         let confirmed = commit_end(start.slot);
         let core = Core::new(router, outbox.into(), Arc::clone(&ring), confirmed);
         Self {
-            core: Some(core.passing_over(start.first)),
+            core: Some(core.resuming_at(start.first)),
             ring,
             acked: Vec::new(),
             next: u64::from(FIRST),
@@ -176,7 +176,9 @@ impl Machine {
         let seq = match core.frame(&frame).map_err(|error| error.to_string())? {
             Step::Consumed | Step::Reply => return Ok(Output::Done),
             Step::Blocked => return Ok(Output::Blocked),
-            Step::AwaitsSchema => unreachable!("no value has a schema here"),
+            Step::AwaitsSchema | Step::AwaitsPlace => {
+                unreachable!("no value has a schema, and each table has the configured name")
+            }
             Step::Send(outgoing) => {
                 let Piece::Row(row) = piece else {
                     return Err(format!("{piece:?} became a record"));

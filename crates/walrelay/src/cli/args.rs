@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use walrelay_relay::TableName;
 
 use super::bench::BenchArgs;
 use super::bookmark::BookmarkCommand;
@@ -18,6 +19,7 @@ use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsCommand;
+use crate::config::table_or_all;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -238,6 +240,15 @@ pub struct RunArgs {
     /// is found later stops the relay as usual.
     #[arg(long)]
     pub accept_gap: bool,
+
+    /// Pass over the rows of this table, also if they may be events: they are confirmed and sent to
+    /// nobody. Adds to `[source] pass_over`; `schema.*` names all tables that the publication
+    /// carries of a schema.
+    ///
+    /// An outbox is never passed over: rows of a table that `[source] tables` names, now or by its
+    /// former name, are sent.
+    #[arg(long, value_name = "TABLE", value_parser = table_or_all)]
+    pub pass_over: Vec<TableName>,
 }
 
 /// Arguments of `init`.
@@ -404,7 +415,10 @@ mod tests {
     fn commands_and_their_defaults() {
         let run = parsed!("run", Command::Run);
         assert_eq!(run.config.config, PathBuf::from("walrelay.toml"));
-        assert!(!run.accept_gap);
+        assert!(!run.accept_gap && run.pass_over.is_empty());
+        let run = parsed!("run --pass-over a.b --pass-over c.*", Command::Run);
+        let named = [TableName::new("a", "b"), TableName::new("c", "*")];
+        assert_eq!(run.pass_over, named);
         let run = parsed!("run --accept-gap -c a.toml", Command::Run);
         assert!(run.accept_gap);
         let line = "init -c a.toml --dry-run --role r --set source.slot=x --set a=b=c";

@@ -89,6 +89,7 @@ pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Fail
         .as_ref()
         .map(|registry| registry.wire.clone());
     let mut router = Router::new(route)
+        .with_column_names(config.column_names.clone())
         .with_cloud_events(config.cloud_events.clone())
         .with_position_header(config.position_header.clone())
         .with_wire_format(wire);
@@ -142,7 +143,9 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         slot: config.source.slot.clone(),
         publication: config.source.publication.clone(),
         tables: config.source.tables.clone(),
+        pass_over: config.source.pass_over.clone(),
         columns,
+        column_names: config.column_names.clone(),
         by_templates: matches!(config.router, config::Router::Templates(_)),
         messages: config.source.messages.clone(),
         create: config.source.create,
@@ -237,7 +240,10 @@ pub(super) fn settings(
 ) -> Settings {
     let delivery = &config.delivery;
     Settings {
-        tables: Arc::from(config.source.tables.as_slice()),
+        tables: [&*config.source.tables, &config.source.former_tables]
+            .concat()
+            .into(),
+        pass_over: Arc::from(config.source.pass_over.as_slice()),
         messages,
         max_in_flight_records: delivery.max_in_flight_records as usize,
         status_interval: config.source.status_interval,

@@ -39,7 +39,11 @@ const COPY_DRAINED: &str =
 
 /// `walrelay run`.
 pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> CommandResult {
-    let config = load(&args.config, env)?;
+    let mut config = load(&args.config, env)?;
+    config
+        .source
+        .pass_over
+        .extend(args.pass_over.iter().cloned());
     let errors = log_to_stderr(config.log, Some(&config.source.slot), env);
     let relay = RelayRun {
         config: &config,

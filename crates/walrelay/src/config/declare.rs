@@ -192,6 +192,18 @@ impl<T: 'static> Type<T> {
     }
 }
 
+impl<T> Type<T> {
+    /// Converts the value of an open section's key.
+    pub(super) fn convert(
+        &self,
+        reader: &mut Reader<'_>,
+        path: &str,
+        entry: &Entry,
+    ) -> Result<T, Noted> {
+        (self.convert)(reader, path, entry)
+    }
+}
+
 impl<T: 'static> Type<Vec<T>> {
     pub(super) fn or_empty(self) -> Key<Vec<T>> {
         let absent: Option<fn() -> Vec<T>> = Some(Vec::new);
@@ -360,7 +372,7 @@ pub(super) fn size(within: RangeInclusive<u64>) -> Type<u64> {
 /// A list of strings. `push` adds an item to the values before it, or returns why it is not
 /// allowed.
 pub(super) fn list<T: 'static>(
-    push: fn(&mut Vec<T>, &str) -> Result<(), String>,
+    push: impl Fn(&mut Vec<T>, &str) -> Result<(), String> + 'static,
     help: Option<&'static str>,
 ) -> Type<Vec<T>> {
     Type::new(Kind::TextList, move |reader, path, entry| {
@@ -387,6 +399,24 @@ pub(super) fn list<T: 'static>(
             }
         }
         Ok(values)
+    })
+}
+
+/// A name, or a list of a name and other names for the same thing. `parse` checks each.
+pub(super) fn names(parse: fn(&str) -> Result<String, String>) -> Type<Vec<String>> {
+    let push = list(
+        move |names: &mut Vec<String>, text: &str| {
+            names.push(parse(text)?);
+            Ok(())
+        },
+        None,
+    );
+    Type::new(Kind::Names, move |reader, path, entry| match &entry.value {
+        Value::Text(text) => match parse(text) {
+            Ok(name) => Ok(vec![name]),
+            Err(why) => Err(reader.invalid(path, entry, &why)),
+        },
+        _ => (push.convert)(reader, path, entry),
     })
 }
 

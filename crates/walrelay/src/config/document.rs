@@ -320,7 +320,8 @@ fn set_value(kind: &Kind, text: &str) -> Result<Value, String> {
         return Ok(Value::Bool(false));
     }
     let wants_text = !matches!(kind, Kind::Bool | Kind::Integer | Kind::TextList);
-    if wants_text && !quoted {
+    let is_list = *kind == Kind::Names && text.starts_with('[');
+    if wants_text && !quoted && !is_list {
         return Ok(Value::Text(text.to_owned()));
     }
     match DeValue::parse(text) {

@@ -15,6 +15,8 @@ pub(super) enum Kind {
     /// A string of a number and a unit of bytes.
     Size,
     TextList,
+    /// A string, or a list of strings.
+    Names,
     /// One of the strings in `here`. Those in `later` are refused as not supported by this version.
     Choice {
         here: Vec<&'static str>,
@@ -36,6 +38,10 @@ impl Kind {
             Kind::Duration => ("a duration", "\"1s\" (units: ms, s, m, h)"),
             Kind::Size => ("a size", "\"16MiB\" (units: B, KB, KiB, MB, MiB, GB, GiB)"),
             Kind::TextList => ("a list of strings", "[\"text\"]"),
+            Kind::Names => (
+                "a string or list of strings",
+                "\"now\", or [\"now\", \"then\"]",
+            ),
             Kind::Scalar => ("a string, number or boolean", "\"text\", 1 or true"),
             Kind::Template => ("a template", "\"{column}\""),
         }
@@ -94,10 +100,19 @@ pub(super) const HEADERS: &str = "router.route.headers";
 pub(super) const MEMBERS: &str = "router.route.value";
 /// The section whose keys are lookup tables and their values.
 pub(super) const LOOKUPS: &str = "router.lookup";
+/// The section whose keys are columns, with their former names.
+pub(super) const FORMER_COLUMNS: &str = "router.former_columns";
 /// The section whose keys are subjects.
 pub(super) const SCHEMAS: &str = "router.registry.schemas";
 /// The sections whose keys are the user's own names.
-const OPEN: &[&str] = &[PASS_THROUGH, HEADERS, MEMBERS, LOOKUPS, SCHEMAS];
+const OPEN: &[&str] = &[
+    PASS_THROUGH,
+    HEADERS,
+    MEMBERS,
+    LOOKUPS,
+    FORMER_COLUMNS,
+    SCHEMAS,
+];
 
 /// Every key, in the order of the reference.
 #[derive(Debug)]
@@ -122,6 +137,7 @@ impl Keys {
             None if below(path, HEADERS).is_some() || below(path, MEMBERS).is_some() => {
                 Some(Kind::Template)
             }
+            None if below(path, FORMER_COLUMNS).is_some() => Some(Kind::Names),
             None => is_free(path).then_some(Kind::Scalar),
         }
     }

@@ -41,7 +41,7 @@ mod tests;
 
 use std::path::Path;
 
-use walrelay_event_router::CloudEvents;
+use walrelay_event_router::{CloudEvents, ColumnNames};
 
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
@@ -50,6 +50,7 @@ pub use sections::{
     SinkConfig, SnapshotMode, Source, TokenOrigin, TopicCreation,
 };
 
+pub(crate) use table_name::parse_or_all as table_or_all;
 pub(crate) use units::duration;
 
 use document::Document;
@@ -74,6 +75,8 @@ pub struct Config {
     /// Name of the header that carries each event's position. Not empty, and no other header has
     /// it.
     pub position_header: Option<String>,
+    /// Other names of columns: rows from before a column was renamed have the name of then.
+    pub column_names: ColumnNames,
     /// `[router.registry]`: the schema registry, if values are in its wire format.
     pub registry: Option<Registry>,
     /// `[sink]`: where records are sent.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use walrelay_event_router::{
-    Lookups, Place as TemplatePlace, Template, TemplateError, TemplateProblem,
+    ColumnNames, Lookups, Place as TemplatePlace, Template, TemplateError, TemplateProblem,
 };
 
 use super::document::{Document, Entry, Origin, Value};
@@ -24,6 +24,8 @@ pub(super) struct Reader<'a> {
     files: ReadFile<'a>,
     /// The lookup tables that templates may name; read before any template.
     pub(super) lookups: Lookups,
+    /// Other names of columns.
+    pub(super) column_names: ColumnNames,
 }
 
 impl<'a> Reader<'a> {
@@ -32,6 +34,7 @@ impl<'a> Reader<'a> {
             document,
             files,
             lookups: Lookups::new(),
+            column_names: ColumnNames::default(),
         };
         reader.refuse_unsupported();
         reader

@@ -28,6 +28,18 @@ pub(super) fn parse(text: &str) -> Result<TableName, String> {
     }
 }
 
+/// The name that stands for all tables of a schema, as in `schema.*`.
+pub(crate) const ALL: &str = "*";
+
+/// Parses `schema.*`, whose name is [`ALL`], or as [`parse`] does.
+pub(crate) fn parse_or_all(text: &str) -> Result<TableName, String> {
+    match text.strip_suffix(".*").map(part) {
+        Some(Ok((schema, ""))) => Ok(TableName::new(schema, ALL)),
+        Some(Err(why)) => Err(why),
+        _ => parse(text),
+    }
+}
+
 /// Parses one identifier. Returns it with the rest of the text.
 fn part(text: &str) -> Result<(String, &str), String> {
     let (name, rest) = match text.strip_prefix('"') {
@@ -112,6 +124,21 @@ mod tests {
         ] {
             let table = parse(text).unwrap();
             assert_eq!((table.schema.as_str(), table.name.as_str()), (schema, name));
+        }
+    }
+
+    #[test]
+    fn all_tables_of_a_schema_are_named_by_a_star() {
+        for (text, schema, name) in [
+            ("app.*", "app", ALL),
+            ("\"A.b\".*", "A.b", ALL),
+            ("app.x", "app", "x"),
+        ] {
+            let table = parse_or_all(text).unwrap();
+            assert_eq!((table.schema.as_str(), table.name.as_str()), (schema, name));
+        }
+        for text in ["*", ".*", "a.b.*", "A.*", "a.*b"] {
+            assert!(parse_or_all(text).is_err(), "{text}");
         }
     }
 

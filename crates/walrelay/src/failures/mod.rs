@@ -113,10 +113,26 @@ fn core(error: CoreError) -> Failure {
             failure.remedy = failure.remedy.map(|remedy| again.to_owned() + &remedy);
             failure
         }
-        CoreError::ForeignTable { .. } => {
-            Failure::new("publication-foreign-table", Exit::Config, what).remedy(
-                "add it to [source] tables if it is an outbox, or take it out of the publication",
-            )
+        CoreError::UnknownTable { table, gone } => {
+            let now = if gone {
+                ""
+            } else {
+                "add it to [source] tables, or "
+            };
+            Failure::new("table-unknown", Exit::Config, what).remedy(format!(
+                "what came before is confirmed. If its rows are events, {now}start with [source] former_tables = \
+                 [\"{table}\"] to send them. If nobody needs them, start with --pass-over {table}: its rows are \
+                 confirmed and sent to nobody. Either stays necessary until the slot has passed these rows: \
+                 docs/OPERATIONS.md, \"An outbox was renamed, detached or dropped\""
+            ))
+        }
+        CoreError::AboveOutbox { table, partition } => {
+            Failure::new("table-above-outbox", Exit::Config, what).remedy(format!(
+                "what came before is confirmed. Put {table} in the place of {partition} in [source] tables, with \
+                 publish_via_partition_root = true in the publication: rows under either name are then sent as those \
+                 of {table}. If no row of {table} is an event, start with --pass-over {table}: its rows are confirmed \
+                 and sent to nobody"
+            ))
         }
         CoreError::Route { source, .. } => {
             let again = match *source {

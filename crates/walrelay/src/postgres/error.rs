@@ -9,6 +9,7 @@ use walrelay_sink::Disposition;
 use walrelay_walsender::{quote_ident, quote_literal};
 
 use super::catalog::{CONFLICTING, Generated, SlotReader};
+use super::foreign_tables::{self, Carries};
 use super::snapshot::RowError;
 use super::state_file::StateFileError;
 use super::{columns_remedy, script};
@@ -61,11 +62,14 @@ pub(crate) enum SetupError {
     },
     #[error(
         "publication {publication} carries {}, which [source] tables does not name",
-        list(tables)
+        foreign_tables::listed(tables)
     )]
     PublicationForeign {
         publication: String,
         tables: Vec<TableName>,
+        /// The configured tables.
+        wanted: Vec<TableName>,
+        carries: Carries,
     },
     /// A column list leaves out a column that the router reads.
     #[error("publication {publication} leaves out column {} of table {table}", missing.join(", "))]
@@ -242,7 +246,8 @@ impl SetupError {
             }
             Self::TableMissing(table) => format!(
                 "create {table} (walrelay init --dry-run prints the SQL), or correct [source] \
-                 tables or the database in [source] url"
+                 tables or the database in [source] url. If it was renamed, name it as it is named \
+                 now: rows that the log has under the former name are sent as its own"
             ),
             Self::TableKind(_) => "name an ordinary or partitioned table that is not UNLOGGED in \
                                    [source] tables"
@@ -308,12 +313,12 @@ impl SetupError {
                 quote_ident(publication),
                 script::tables(tables)
             ),
-            Self::PublicationForeign { publication, .. } => format!(
-                "add them to [source] tables if they are outbox tables, or give the relay a \
-                 publication of its own; for partitions of an outbox run ALTER PUBLICATION {} SET \
-                 (publish_via_partition_root = true)",
-                quote_ident(publication)
-            ),
+            Self::PublicationForeign {
+                publication,
+                tables,
+                wanted,
+                carries,
+            } => foreign_tables::remedy(&quote_ident(publication), tables, wanted, *carries),
             Self::PublicationColumns {
                 publication, table, ..
             } => format!(

@@ -9,7 +9,7 @@
 //!   case has a test), then carries out the plan.
 //! - `snapshot`: the rows of one moment as a stream.
 //! - `deadline`: timeouts of the server's answers.
-//! - `error`: errors with their remedies.
+//! - `error`: errors with their remedies. `foreign_tables`: what one of them says of a publication.
 //! - `state_file`: the acknowledged position on disk, written before the position is confirmed to
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
 //! - `bookmarks`: kept slots that replays read.
@@ -26,6 +26,7 @@ mod catalog;
 mod confirmed;
 mod deadline;
 mod error;
+mod foreign_tables;
 mod mark;
 mod outbox_table;
 mod partitions;

@@ -15,7 +15,16 @@ struct Fit {
 /// The remedy if the route reads columns that the table does not have. `by_templates`: the route
 /// consists of templates instead of Debezium's options.
 pub(crate) fn remedy(present: &[String], by_templates: bool) -> String {
-    let mut remedy = format!("the table has the columns {}", present.join(", "));
+    let how = if by_templates {
+        "under [router.former_columns], as in body = \"payload\""
+    } else {
+        "as in \"table.field.event.payload\" = [\"body\", \"payload\"]"
+    };
+    let mut remedy = format!(
+        "the table has the columns {}. If a column was renamed, give its name of now and that of then, {how}: the log \
+         has rows of both. Otherwise ",
+        present.join(", ")
+    );
     let debezium = Options::default().columns();
     let fits = Preset::ALL.iter().filter_map(|preset| fit(preset, present));
     let of_debezium = (by_templates && has(present, &debezium)).then_some(Fit {
@@ -56,7 +65,6 @@ pub(crate) fn remedy(present: &[String], by_templates: bool) -> String {
                 .to_owned()
         }
     };
-    remedy.push_str("; ");
     remedy.push_str(&rest);
     remedy
 }

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, info};
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Counts, Diverted, Environment, Failpoint, Progress, State};
+use walrelay_relay::{Counts, Diverted, Environment, Failpoint, Progress, State, TableName};
 
 use super::summary::Summaries;
 use super::{Latencies, Telemetry, wall_clock};
@@ -168,6 +168,10 @@ impl Environment for RelayEnvironment {
 
     fn diverted(&mut self, event: &Diverted) {
         self.observe(|telemetry| telemetry.diverted(event));
+    }
+
+    fn passed_over(&mut self, table: &TableName, rows: u64) {
+        self.observe(|telemetry| telemetry.passed_over(table, rows));
     }
 
     fn blocked(&mut self, duration: Duration) {

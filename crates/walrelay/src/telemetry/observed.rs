@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_lab::proc;
 use walrelay_lsn::Lsn;
-use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, State};
+use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, State, TableName};
 use walrelay_sink::{BatchingMode, Parking, SinkStats};
 
 use super::latencies::Latency;
@@ -150,6 +150,12 @@ impl Telemetry {
 
     pub(crate) fn blocked(&self, duration: Duration) {
         lock(&self.live).blocked += duration;
+    }
+
+    /// Adds to the rows of a table that were passed over.
+    pub(crate) fn passed_over(&self, table: &TableName, rows: u64) {
+        let mut live = lock(&self.live);
+        *live.passed_over.entry(table.to_string()).or_default() += rows;
     }
 
     pub(crate) fn diverted(&self, event: &Diverted) {
@@ -312,6 +318,7 @@ impl Telemetry {
             lag_seconds: live.lag().as_secs_f64(),
             reconnects: live.reconnects.clone(),
             feedback_sent: live.feedback_sent,
+            passed_over_rows: live.passed_over.clone(),
         }
     }
 

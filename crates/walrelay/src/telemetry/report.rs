@@ -96,6 +96,9 @@ pub(crate) struct SourceReport {
     pub(crate) reconnects: BTreeMap<String, u64>,
     /// Status updates sent to the server.
     pub(crate) feedback_sent: u64,
+    /// Rows of tables that are no outboxes, which were passed over, by table.
+    #[serde(default)]
+    pub(crate) passed_over_rows: BTreeMap<String, u64>,
 }
 
 /// The snapshot: rows that are read before the slot is created.

@@ -121,8 +121,11 @@ struct Table<'a, 'r> {
 impl Table<'_, '_> {
     fn find(&mut self, name: &str) -> Option<Column> {
         let (slot, column) = self.columns.find(name)?;
-        let mut facts = self.facts.iter().flat_map(|facts| &facts.columns);
-        let facts = facts.find(|column| column.name == name);
+        // The facts are of today: the column may have another name there.
+        let facts = self.columns.names(name).find_map(|name| {
+            let mut facts = self.facts.iter().flat_map(|facts| &facts.columns);
+            facts.find(|column| column.name == name)
+        });
         Some(Column::of(slot, &column, facts, self.options.handling))
     }
 

@@ -76,7 +76,8 @@ impl<F: SinkFactory> Sessions<F> {
             .unwrap_or_else(|| unreachable!("the router comes back when a session is closed"));
         let core = Core::new(router, Arc::clone(&settings.tables), ring, confirmed)
             .with_decisions(decisions)
-            .passing_over(self.acknowledged_before)
+            .resuming_at(self.acknowledged_before)
+            .passing_over(Arc::clone(&settings.pass_over))
             .with_messages(settings.messages.clone())
             .stopping_at_updates(settings.on_update == OnUpdate::Stop);
         Ok(SinkSession {

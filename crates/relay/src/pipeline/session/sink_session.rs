@@ -25,8 +25,9 @@ pub(crate) struct SinkSession<K> {
 pub(crate) struct BatchResult {
     /// The frame at the front cannot be sent yet, and must be offered again.
     pub(crate) blocked: bool,
-    /// The batch is `blocked` because the frame needs [`Core::pending_schema`].
-    pub(crate) awaits_schema: bool,
+    /// The batch is `blocked` because the frame needs [`Core::pending_schema`], or the place of
+    /// [`Core::unresolved`].
+    pub(crate) awaits_answer: bool,
     /// The server asked for a status update.
     pub(crate) reply: bool,
     /// Frames consumed.
@@ -42,7 +43,7 @@ enum FrameResult {
     /// The sink took the frame's record.
     Sent(Seq),
     /// The frame cannot be sent yet.
-    Blocked { awaits_schema: bool },
+    Blocked { awaits_answer: bool },
     /// The sink refused the frame's record.
     Refused(Refused),
 }
@@ -77,9 +78,9 @@ impl<K: Sink> SinkSession<K> {
             match self.send_frame(&frame)? {
                 FrameResult::Consumed { reply } => batch.reply |= reply,
                 FrameResult::Sent(seq) => self.core.sent(seq)?,
-                FrameResult::Blocked { awaits_schema } => {
+                FrameResult::Blocked { awaits_answer } => {
                     batch.blocked = true;
-                    batch.awaits_schema = awaits_schema;
+                    batch.awaits_answer = awaits_answer;
                     break;
                 }
                 // Pass the same frame again: it now yields a dead letter, or the event is skipped.
@@ -108,17 +109,17 @@ impl<K: Sink> SinkSession<K> {
             Ok(Step::Consumed) => FrameResult::Consumed { reply: false },
             Ok(Step::Reply) => FrameResult::Consumed { reply: true },
             Ok(Step::Blocked) => FrameResult::Blocked {
-                awaits_schema: false,
+                awaits_answer: false,
             },
-            Ok(Step::AwaitsSchema) => FrameResult::Blocked {
-                awaits_schema: true,
+            Ok(Step::AwaitsSchema | Step::AwaitsPlace) => FrameResult::Blocked {
+                awaits_answer: true,
             },
             Ok(Step::Send(ref outgoing)) => {
                 let seq = outgoing.seq();
                 match self.sink.try_send(&outgoing.record(), seq.get()) {
                     Ok(()) => FrameResult::Sent(seq),
                     Err(SendError::Full) => FrameResult::Blocked {
-                        awaits_schema: false,
+                        awaits_answer: false,
                     },
                     Err(SendError::Refused(source)) => FrameResult::Refused(Refused {
                         event: outgoing.event(),

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use walrelay_sink::SinkFactory;
@@ -9,6 +10,7 @@ use crate::pipeline::lease::Lease;
 use crate::pipeline::schema_fetcher::SchemaFetcher;
 use crate::pipeline::session::sink_session::SinkSession;
 use crate::pipeline::settings::Settings;
+use crate::table::TableName;
 
 /// One connection, and the parts of the pipeline that it uses.
 pub(in crate::pipeline) struct Streaming<'a, S: Source, F: SinkFactory, W> {
@@ -25,6 +27,8 @@ pub(in crate::pipeline) struct Streaming<'a, S: Source, F: SinkFactory, W> {
     pub(in crate::pipeline) failed_attempts: &'a mut FailedAttempts,
     /// A request that is under way outlives the connection.
     pub(in crate::pipeline) schema_fetcher: &'a mut SchemaFetcher,
+    /// The tables that were logged as passed over.
+    pub(in crate::pipeline) passed_over: &'a mut BTreeSet<TableName>,
 }
 
 impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {

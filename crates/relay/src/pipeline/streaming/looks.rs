@@ -48,10 +48,20 @@ impl Looks {
 
     /// When the next look is due; `None` while a look is under way, or if none is wanted.
     /// `regular`: looks are wanted every [`LOOK_INTERVAL`]. `prove_at`: when a look must prove that
-    /// the slot is still ours.
-    pub(crate) fn due(&self, regular: bool, prove_at: Option<Instant>) -> Option<Instant> {
+    /// the slot is still ours. `placing`: the frame at the front waits for the place of its table.
+    pub(crate) fn due(
+        &self,
+        regular: bool,
+        prove_at: Option<Instant>,
+        placing: bool,
+    ) -> Option<Instant> {
         let regular = regular.then_some(self.next_at);
-        let due = [regular, prove_at].into_iter().flatten().min()?;
+        let at_once = match self.failures {
+            0 => self.answered_at,
+            _ => self.next_at,
+        };
+        let placing = placing.then_some(at_once);
+        let due = [regular, prove_at, placing].into_iter().flatten().min()?;
         self.not_before.map(|not_before| due.max(not_before))
     }
 
@@ -114,6 +124,7 @@ mod tests {
             asked_at,
             owner: SlotOwner::Ours,
             timeline: Some(1),
+            place: None,
         }
     }
 
@@ -121,7 +132,7 @@ mod tests {
     fn a_failed_look_is_repeated_soon_and_an_answered_one_after_the_interval() {
         let start = Instant::now();
         let mut looks = Looks::new(start);
-        let due = |looks: &Looks| looks.due(true, None);
+        let due = |looks: &Looks| looks.due(true, None, false);
         assert_eq!(due(&looks), Some(start + LOOK_INTERVAL));
         looks.started(start + LOOK_INTERVAL);
         assert_eq!(due(&looks), None, "one is under way");
@@ -134,8 +145,15 @@ mod tests {
         looks.ended(&failure(), after);
         assert_eq!(due(&looks), Some(after + LOOK_RETRY));
         // A proof is requested sooner, but not before the pause.
-        assert_eq!(looks.due(false, Some(start)), Some(after + LOOK_PAUSE));
-        assert_eq!(looks.due(false, None), None);
+        assert_eq!(
+            looks.due(false, Some(start), false),
+            Some(after + LOOK_PAUSE)
+        );
+        assert_eq!(looks.due(false, None, false), None);
+        // A table's place is asked for at once; after a failure, at the next try.
+        assert_eq!(looks.due(false, None, true), Some(after + LOOK_RETRY));
+        looks.ended(&answer(after), after);
+        assert_eq!(looks.due(false, None, true), Some(after + LOOK_PAUSE));
     }
 
     #[test]

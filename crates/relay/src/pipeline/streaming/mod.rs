@@ -28,18 +28,18 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
-use walrelay_lsn::CommitEnd;
+use tracing::{debug, info, warn};
+use walrelay_lsn::{CommitEnd, RelationId};
 use walrelay_sink::{BatchingMode, Sink, SinkFactory};
 
 use super::schema_fetcher::FetchOutcome;
 use super::session::sink_session::BatchResult;
 use super::settings::Outcome;
 use super::shutdown::Shutdown;
-use crate::core::CoreError;
+use crate::core::{CoreError, Placement};
 use crate::interface::environment::{Environment, Failpoint, State};
 use crate::interface::schemas::SchemaFailure;
-use crate::interface::source::{Looked, SlotOwner, Source, WalStream};
+use crate::interface::source::{Looked, SlotOwner, Source, TablePlace, WalStream};
 use crate::pacing::Pace;
 use crate::pipeline::error::{Chain, PipelineError, PipelineResult};
 pub(super) use connection::Streaming;
@@ -216,6 +216,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         for event in &diverted {
             self.environment.diverted(event);
         }
+        for (table, rows) in self.session.core.take_passed_over() {
+            self.environment.passed_over(&table, rows);
+        }
         if let Some(committed) = self.session.core.take_received() {
             self.environment.received(committed);
         }
@@ -318,15 +321,17 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let regular = !turn.draining();
         // While the socket is not read, only a look proves that the slot is still ours.
         let prove_at = self.lease.prove_at();
-        let due = turn.looks.due(regular, prove_at);
+        let unresolved = self.session.core.unresolved();
+        let due = turn.looks.due(regular, prove_at, unresolved.is_some());
         if regular {
             let updates = self.session.core.counts().updates;
             turn.log.updates(updates, self.settings.on_update, now);
         }
         if due.is_some_and(|at| now >= at) {
-            self.source.look();
+            self.source.look(unresolved);
             turn.looks.started(now);
-            return turn.looks.due(regular, prove_at);
+            // Nothing is due while a look is under way.
+            return None;
         }
         due
     }
@@ -352,7 +357,35 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             Err(error) => return Err(PipelineError::Source(error)),
         };
         turn.looks.ended(&looked, Instant::now());
-        self.check_slot_owner(&looked)
+        self.check_slot_owner(&looked)?;
+        // Another server than that of the stream may not have the table yet.
+        if let Looked::Answered {
+            owner: SlotOwner::Ours,
+            place: Some((id, place)),
+            ..
+        } = looked
+        {
+            self.place(id, place)?;
+        }
+        Ok(())
+    }
+
+    /// Passes the place of a table to the core.
+    fn place(&mut self, id: RelationId, place: TablePlace) -> Result<(), CoreError> {
+        match self.session.core.place(id, place)? {
+            Some(Placement::PassedOver(table)) if self.passed_over.insert(table.clone()) => {
+                warn!(
+                    %table,
+                    "rows of this table are passed over: the publication carries it, or did, and it is no outbox \
+                     of this configuration"
+                );
+            }
+            Some(Placement::Outbox(table)) => {
+                debug!(id = id.get(), %table, "the table of the log is this outbox under another name");
+            }
+            Some(Placement::PassedOver(_)) | None => {}
+        }
+        Ok(())
     }
 
     /// Notes a read of this many bytes, and renews the lease.
@@ -424,6 +457,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             asked_at,
             owner,
             timeline,
+            ..
         } = looked
         else {
             return Ok(());

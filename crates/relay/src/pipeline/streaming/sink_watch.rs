@@ -40,8 +40,8 @@ impl SinkWatch {
         draining: bool,
         now: Instant,
     ) -> Option<State> {
-        if batch.awaits_schema {
-            // The sink is not the cause, and the wait for a schema is logged elsewhere.
+        if batch.awaits_answer {
+            // The sink is not the cause, and the wait for an answer is logged elsewhere.
             *self = Self::default();
             return None;
         }

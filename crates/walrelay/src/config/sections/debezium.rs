@@ -7,8 +7,8 @@ use walrelay_event_router::{
 use walrelay_relay::OnUpdate;
 
 use crate::config::declare::{
-    Section, choice, default_only, integer, loose_boolean, nested, not_empty, section, string,
-    text, why,
+    Section, choice, default_only, integer, loose_boolean, names, nested, not_empty, section,
+    string, text, why,
 };
 use crate::config::document::Entry;
 use crate::config::keys::Kind;
@@ -73,16 +73,16 @@ const HSTORE: &[(&str, HstoreHandling)] =
 
 section! {
 pub(super) struct Keys at "router.debezium" {
-    /// The column of the event's id, sent as header `id`.
-    "table.field.event.id" event_id: String = text(column).or("id");
+    /// The column of the event's id, sent as header `id`. A list: its name of now and [those of then](#renamed-columns); so for the next columns.
+    "table.field.event.id" event_id: Vec<String> = names(column).or("id");
     /// The column of the record's key.
-    "table.field.event.key" event_key: String = text(column).or("aggregateid");
+    "table.field.event.key" event_key: Vec<String> = names(column).or("aggregateid");
     /// The column of the event's type, for `walrelay replay --where`.
-    "table.field.event.type" event_type: String = text(column).or("type");
+    "table.field.event.type" event_type: Vec<String> = names(column).or("type");
     /// The column of the record's value.
-    "table.field.event.payload" payload: String = text(column).or("payload");
+    "table.field.event.payload" payload: Vec<String> = names(column).or("payload");
     /// The column that decides the topic.
-    "route.by.field" route_by: String = text(column).or("aggregatetype");
+    "route.by.field" route_by: Vec<String> = names(column).or("aggregatetype");
     /// The topic, a Java replacement string: `${routedByValue}`, or `${name}` and `$1` for groups of `route.topic.regex`.
     "route.topic.replacement" replacement: String = string().or("outbox.event.${routedByValue}");
     /// Debezium's name of the server, in schemas of envelopes and context headers.
@@ -90,9 +90,9 @@ pub(super) struct Keys at "router.debezium" {
     /// What an UPDATE of an outbox row, which is never sent, does: a warning, an error in the log, or a stop.
     "table.op.invalid.behavior" on_update: OnUpdate = choice(ON_UPDATE).or("warn");
     /// The column of the record's timestamp, a timestamp or date. Unset, or for NULL: the time of production.
-    "table.field.event.timestamp" event_timestamp: Option<String> = text(column).optional();
+    "table.field.event.timestamp" event_timestamp: Option<Vec<String>> = names(column).optional();
     /// The integer column of the version of the envelope's schema.
-    "table.field.event.schema.version" schema_version: Option<String> = text(column).optional();
+    "table.field.event.schema.version" schema_version: Option<Vec<String>> = names(column).optional();
     /// More columns: `column:placement[:alias]` between commas; a placement is `header`, `envelope` or `partition`.
     "table.fields.additional.placement" additional: Option<Vec<Additional>> = text(|text| Additional::parse(text).map_err(why)).optional();
     /// If the table lacks an additional column: the table is refused, or the column passed over.
@@ -265,16 +265,24 @@ pub(super) fn debezium(reader: &mut Reader<'_>) -> Result<Debezium, Noted> {
     let converters = Converters::read(reader);
     let keys = keys?;
     let converters = converters?;
+    let topic = topic(reader, &keys)?;
+    let ignore_missing = ignore_missing(reader, &keys)?;
+    let mut named = |names: Vec<String>| {
+        let mut names = names.into_iter();
+        let name = names.next().unwrap_or_default();
+        reader.column_names.add(&name, names);
+        name
+    };
     let options = Options {
-        topic: topic(reader, &keys)?,
-        ignore_missing: ignore_missing(reader, &keys)?,
-        event_id: keys.event_id,
-        event_key: keys.event_key,
-        event_type: keys.event_type,
-        payload: keys.payload,
-        event_timestamp: keys.event_timestamp,
-        schema_version: keys.schema_version,
-        route_by: keys.route_by,
+        topic,
+        ignore_missing,
+        event_id: named(keys.event_id),
+        event_key: named(keys.event_key),
+        event_type: named(keys.event_type),
+        payload: named(keys.payload),
+        event_timestamp: keys.event_timestamp.map(&mut named),
+        schema_version: keys.schema_version.map(&mut named),
+        route_by: named(keys.route_by),
         additional: keys.additional.unwrap_or_default(),
         tombstone_on_empty: keys.tombstone_on_empty,
         expand: keys.expand.then_some(keys.expanded),

@@ -69,6 +69,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
 pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let source = source::source(reader);
     route::lookups(reader);
+    router::former_columns(reader);
     let router = router::router(reader);
     let registry = registry::registry(reader);
     let registry_of = registry.as_ref().ok().and_then(Option::as_ref);
@@ -96,6 +97,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         router: router?,
         cloud_events: cloud_events?,
         position_header: position_header?,
+        column_names: reader.column_names.clone(),
         registry: registry?,
         sink: sink?,
         delivery: delivery?,

@@ -7,8 +7,10 @@ use walrelay_sink::dlq_headers;
 
 use super::debezium::{self, Debezium};
 use super::route;
-use crate::config::declare::{Section, choice, not_empty, section, text};
+use crate::config::declare::{Section, choice, names, not_empty, section, text};
+use crate::config::keys::FORMER_COLUMNS;
 use crate::config::reader::{Noted, Reader};
+use crate::config::table_name::owned_identifier;
 
 /// `[router]`.
 #[derive(Clone, PartialEq, Eq)]
@@ -83,6 +85,17 @@ pub(super) fn router(reader: &mut Reader<'_>) -> Result<Router, Noted> {
         }
         PresetKey::Templates(preset) => templates(reader, Some(preset)),
         PresetKey::Custom => templates(reader, None),
+    }
+}
+
+/// Reads `[router.former_columns]` into the reader.
+pub(super) fn former_columns(reader: &mut Reader<'_>) {
+    let names = names(owned_identifier);
+    for (column, entry) in reader.below(FORMER_COLUMNS) {
+        let path = format!("{FORMER_COLUMNS}.{column}");
+        if let Ok(former) = names.convert(reader, &path, &entry) {
+            reader.column_names.add(&column, former);
+        }
     }
 }
 

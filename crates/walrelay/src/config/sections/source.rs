@@ -50,6 +50,10 @@ pub struct Source at "source" {
     /// The outbox tables; without a schema, `public` is meant. Optional with `[source.messages]`.
     "tables" tables: Vec<TableName> = list(push_table, TABLES_HELP).or_empty()
         .required_if("[\"public.outbox\"]", |reader| !reader.has(MESSAGES));
+    /// Tables of the publication that are no outboxes: [their rows are passed over](OPERATIONS.md#rows-of-a-table-that-is-no-outbox). `schema.*` names all of a schema.
+    "pass_over" pass_over: Vec<TableName> = list(push_passed_over, None).or_empty();
+    /// Former names of outbox tables that are not there any more, while [the log still has their rows](OPERATIONS.md#an-outbox-was-renamed-detached-or-dropped).
+    "former_tables" former_tables: Vec<TableName> = list(push_table, None).or_empty();
     /// Whether slot and publication are created when both are missing.
     "create" create: bool = boolean().or("true");
     /// Whether the slot is a failover slot, and is made one at the start; Postgres 17 and newer.
@@ -93,6 +97,15 @@ pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, Noted> {
         let path = "source.password_file";
         let what = format!("the URL has a password, and `{path}` is set: keep one of them");
         return Err(reader.conflict(path, what));
+    }
+    for (path, others) in [
+        ("source.pass_over", &source.pass_over),
+        ("source.former_tables", &source.former_tables),
+    ] {
+        if others.iter().any(|table| source.tables.contains(table)) {
+            let what = format!("`{path}` names a table of `source.tables`: keep it in one of them");
+            return Err(reader.conflict(path, what));
+        }
     }
     snapshot(reader, &source)?;
     Ok(source)
@@ -156,6 +169,11 @@ fn slot_name(text: &str) -> Result<String, String> {
         let why = "the name of a slot is 1 to 63 of lower-case letters, digits and underscores";
         Err(why.to_owned())
     }
+}
+
+fn push_passed_over(tables: &mut Vec<TableName>, text: &str) -> Result<(), String> {
+    tables.push(table_name::parse_or_all(text)?);
+    Ok(())
 }
 
 fn push_table(tables: &mut Vec<TableName>, text: &str) -> Result<(), String> {

@@ -1,5 +1,7 @@
 //! Tests of single sections: accepted and refused values.
 
+use walrelay_relay::TableName;
+
 use super::*;
 
 #[test]
@@ -50,6 +52,49 @@ fn options_and_converters_of_debezium_are_read() {
         Converter::BinaryData(Some(Box::new(json)))
     );
     assert_eq!(options.header_converter, Converter::String);
+}
+
+#[test]
+fn a_column_has_names_of_now_and_then() {
+    let names = |config: &Config, column: &str| -> Vec<String> {
+        config.column_names.of(column).map(str::to_owned).collect()
+    };
+    let text = format!(
+        "{LEAST}\n[router.debezium]\n\"table.field.event.payload\" = [\"body\", \"payload\", \"data\"]\n\
+         [router.former_columns]\nbody = \"old\"\ntenant = [\"customer\"]\n"
+    );
+    let config = parse(&text).unwrap();
+    assert_eq!(debezium(&config).options.payload, "body");
+    assert_eq!(names(&config, "body"), ["body", "old", "payload", "data"]);
+    assert_eq!(names(&config, "tenant"), ["tenant", "customer"]);
+    assert_eq!(names(&config, "id"), ["id"]);
+    for (value, named) in [("a", "a"), ("['a', 'b']", "a"), ("'a'", "a")] {
+        let set = format!("router.debezium.route.by.field={value}");
+        let config = parse_set(LEAST, &[&set]).unwrap();
+        assert_eq!(debezium(&config).options.route_by, named, "{value}");
+    }
+    for (value, id) in [("[]", "config-invalid-value"), ("[1]", "config-wrong-type")] {
+        let set = format!("router.debezium.route.by.field={value}");
+        assert_eq!(only(parse_set(LEAST, &[&set])).0, id, "{value}");
+    }
+}
+
+#[test]
+fn tables_are_outboxes_or_passed_over() {
+    let set = [
+        "source.pass_over=['a.*', 'orders']",
+        "source.former_tables=['old']",
+    ];
+    let source = parse_set(LEAST, &set).unwrap().source;
+    let passed = [TableName::new("a", "*"), TableName::new("public", "orders")];
+    assert_eq!(source.pass_over, passed);
+    assert_eq!(source.former_tables, [TableName::new("public", "old")]);
+    for key in ["pass_over", "former_tables"] {
+        let set = format!("source.{key}=['outbox']");
+        let (id, _, what, _) = only(parse_set(LEAST, &[&set]));
+        assert_eq!(id, "config-conflict");
+        assert!(what.contains(&format!("`source.{key}`")), "{what}");
+    }
 }
 
 #[test]

@@ -78,6 +78,10 @@ pub(crate) enum Generated {
 pub(crate) struct PublicationFacts {
     /// The publication publishes INSERTs.
     pub(crate) insert: bool,
+    /// It was made `FOR ALL TABLES`.
+    pub(crate) all_tables: bool,
+    /// It was made `FOR TABLES IN SCHEMA`, perhaps among others.
+    pub(crate) schemas: bool,
     /// The tables whose changes it carries, under the names that the stream announces: without
     /// `publish_via_partition_root`, partitions are listed themselves.
     pub(crate) tables: Vec<PublishedTable>,

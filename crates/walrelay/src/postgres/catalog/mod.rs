@@ -2,10 +2,12 @@
 
 mod columns;
 mod facts;
+mod places;
 pub(super) mod row;
 mod slots;
 mod survey;
 
+use walrelay_event_router::ColumnNames;
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Rows, Session, quote_literal};
@@ -17,6 +19,7 @@ pub(crate) use facts::{
     ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
     TableFacts,
 };
+pub(crate) use places::place;
 use row::{is_true, json, parsed, text};
 pub(super) use slots::CONFLICTING;
 pub(crate) use slots::{SlotRow, slots};
@@ -34,8 +37,12 @@ pub(crate) struct Wanted {
     pub(crate) publication: String,
     /// The outbox tables.
     pub(crate) tables: Vec<TableName>,
+    /// Other tables that the publication may carry. The name `*` stands for all of a schema.
+    pub(crate) pass_over: Vec<TableName>,
     /// Columns that the router reads of each table.
     pub(crate) columns: Vec<String>,
+    /// Other names of these columns.
+    pub(crate) column_names: ColumnNames,
     /// The columns are named by templates, not by Debezium's options.
     pub(crate) by_templates: bool,
     /// The prefix of logical messages that are events.
@@ -50,6 +57,21 @@ pub(crate) struct Wanted {
     pub(crate) record: bool,
 }
 
+impl Wanted {
+    /// The name that a column of the router has among these.
+    pub(crate) fn found<'p>(&self, column: &str, present: &'p [String]) -> Option<&'p String> {
+        let mut names = self.column_names.of(column);
+        names.find_map(|name| present.iter().find(|present| *present == name))
+    }
+
+    /// All names of the columns that the router reads.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.columns
+            .iter()
+            .flat_map(|column| self.column_names.of(column))
+    }
+}
+
 /// Reads the [`Facts`] over an ordinary session, in one round trip.
 pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
     let major = session.server_version().major;
@@ -59,7 +81,8 @@ pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Fa
         SERVER.to_owned(),
         slot_sql(major, &wanted.slot),
         format!(
-            "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname = {}",
+            "SELECT pubinsert, puballtables, {} AS pubschemas FROM pg_catalog.pg_publication WHERE pubname = {}",
+            publishes_schemas(major),
             quote_literal(&wanted.publication)
         ),
         published_tables_sql(major, &wanted.publication),
@@ -236,6 +259,15 @@ pub(super) fn table(rows: &Rows) -> Option<TableFacts> {
     json(&rows.first()?, "facts")
 }
 
+/// Whether a publication was made `FOR TABLES IN SCHEMA`, which came with Postgres 15.
+fn publishes_schemas(major: u32) -> &'static str {
+    if major >= 15 {
+        "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = pg_publication.oid)"
+    } else {
+        "false"
+    }
+}
+
 fn published_tables_sql(major: u32, publication: &str) -> String {
     // Column lists and row filters came with Postgres 15.
     let lists = if major >= 15 {
@@ -251,9 +283,13 @@ fn published_tables_sql(major: u32, publication: &str) -> String {
 }
 
 fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
-    let insert = is_true(&publications.first()?, "pubinsert");
-    let tables = published(tables);
-    Some(PublicationFacts { insert, tables })
+    let row = publications.first()?;
+    Some(PublicationFacts {
+        insert: is_true(&row, "pubinsert"),
+        all_tables: is_true(&row, "puballtables"),
+        schemas: is_true(&row, "pubschemas"),
+        tables: published(tables),
+    })
 }
 
 fn published(tables: &Rows) -> Vec<PublishedTable> {

@@ -189,7 +189,7 @@ fn statements(major: u32, wanted: &Wanted) -> Vec<String> {
             quote_literal(&wanted.publication)
         ),
     ];
-    let columns = wanted.columns.iter().map(|name| quote_literal(name));
+    let columns = wanted.names().map(quote_literal);
     // `IN ()` is a syntax error; `IN (NULL)` finds no column.
     let columns: Vec<String> = columns.chain(["NULL".to_owned()]).collect();
     let columns = columns.join(", ");

@@ -3,6 +3,7 @@ use walrelay_relay::TableName;
 
 use crate::postgres::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
 use crate::postgres::error::{Gap, SetupError};
+use crate::postgres::foreign_tables::Carries;
 
 /// When the database is inspected. It decides what a missing or lost slot means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +158,7 @@ pub(crate) fn sends_columns(
     let read = table
         .columns
         .iter()
-        .filter(|of| wanted.columns.contains(&of.name));
+        .filter(|of| wanted.names().any(|name| name == of.name));
     for column in read {
         let Some(generated) = column.generated.filter(|_| !listed(&column.name)) else {
             continue;
@@ -174,10 +175,10 @@ pub(crate) fn sends_columns(
     Ok(())
 }
 
-/// The columns that the router reads and that are not in `present`.
+/// The columns that the router reads and that are not in `present`, under any of their names.
 fn columns_missing(wanted: &Wanted, present: &[String]) -> Vec<String> {
     let columns = wanted.columns.iter();
-    let missing = columns.filter(|column| !present.contains(column));
+    let missing = columns.filter(|column| wanted.found(column, present).is_none());
     missing.cloned().collect()
 }
 
@@ -342,6 +343,12 @@ fn publication(
     carries_inserts(wanted, publication)?;
     carries_tables(wanted, publication)?;
     carries_columns(wanted, facts, publication)?;
+    for table in others(wanted, publication).filter(|table| passes_over(wanted, table)) {
+        plan.notes.push(format!(
+            "publication {} carries table {table}, whose rows are passed over as [source] pass_over says",
+            wanted.publication
+        ));
+    }
     for (table, filter) in publication.filtered() {
         plan.notes.push(format!(
             "publication {} carries only the rows of {table} for which {filter}",
@@ -386,7 +393,22 @@ pub(crate) fn carries_inserts(
     Err(SetupError::PublicationWithoutInsert(name))
 }
 
-/// Checks that the publication carries the wanted tables and no others.
+/// The tables that the publication carries besides the wanted ones.
+fn others<'p>(
+    wanted: &'p Wanted,
+    publication: &'p PublicationFacts,
+) -> impl Iterator<Item = &'p TableName> {
+    let carried = publication.tables.iter().map(|published| &published.table);
+    carried.filter(|table| !wanted.tables.contains(table))
+}
+
+/// Whether the publication may carry a table that is not wanted.
+fn passes_over(wanted: &Wanted, table: &TableName) -> bool {
+    let mut named = wanted.pass_over.iter();
+    named.any(|of| of.schema == table.schema && (of.name == table.name || of.name == "*"))
+}
+
+/// Checks that the publication carries the wanted tables, and others only if they are passed over.
 pub(crate) fn carries_tables(
     wanted: &Wanted,
     publication: &PublicationFacts,
@@ -405,16 +427,22 @@ pub(crate) fn carries_tables(
             tables: missing,
         });
     }
-    let foreign: Vec<TableName> = publication
-        .tables
-        .iter()
-        .map(|published| published.table.clone())
-        .filter(|table| !wanted.tables.contains(table))
+    let foreign: Vec<TableName> = others(wanted, publication)
+        .filter(|table| !passes_over(wanted, table))
+        .cloned()
         .collect();
     if !foreign.is_empty() {
         return Err(SetupError::PublicationForeign {
             publication: name.clone(),
             tables: foreign,
+            wanted: wanted.tables.clone(),
+            carries: match publication {
+                PublicationFacts {
+                    all_tables: true, ..
+                } => Carries::AllTables,
+                PublicationFacts { schemas: true, .. } => Carries::Schemas,
+                _ => Carries::Tables,
+            },
         });
     }
     Ok(())
@@ -431,8 +459,11 @@ pub(crate) fn carries_columns(
         let Some(columns) = &published.columns else {
             continue;
         };
+        if !wanted.tables.contains(&published.table) {
+            continue;
+        }
         let mut missing = columns_missing(wanted, columns);
-        missing.retain(|column| !is_generated(facts, &published.table, column));
+        missing.retain(|column| !is_generated(wanted, facts, &published.table, column));
         if !missing.is_empty() {
             return Err(SetupError::PublicationColumns {
                 publication: wanted.publication.clone(),
@@ -444,12 +475,15 @@ pub(crate) fn carries_columns(
     Ok(())
 }
 
-fn is_generated(facts: &Facts, table: &TableName, column: &str) -> bool {
+fn is_generated(wanted: &Wanted, facts: &Facts, table: &TableName, column: &str) -> bool {
     let mut tables = facts.tables.iter();
     let found = tables.find(|(name, _)| name == table);
     let Some((_, Some(table))) = found else {
         return false;
     };
     let mut columns = table.columns.iter();
-    columns.any(|found| found.name == column && found.generated.is_some())
+    columns.any(|found| {
+        let mut names = wanted.column_names.of(column);
+        found.generated.is_some() && names.any(|name| found.name == name)
+    })
 }

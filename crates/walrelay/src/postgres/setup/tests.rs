@@ -1,3 +1,4 @@
+use walrelay_event_router::ColumnNames;
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 
@@ -27,7 +28,9 @@ fn wanted() -> Wanted {
         slot: "walrelay".into(),
         publication: "pub".into(),
         tables: vec![outbox()],
+        pass_over: Vec::new(),
         columns: columns(),
+        column_names: ColumnNames::default(),
         by_templates: false,
         messages: None,
         create: true,
@@ -70,6 +73,8 @@ fn facts() -> Facts {
         )],
         publication: Some(PublicationFacts {
             insert: true,
+            all_tables: false,
+            schemas: false,
             tables: vec![PublishedTable {
                 table: outbox(),
                 columns: Some(columns()),
@@ -329,6 +334,65 @@ fn failover_slots_need_17() {
     facts.server.major = 16;
     let error = plan(&wanted, &facts, FIRST).expect_err("too old");
     assert_eq!(error.id(), "failover-too-old");
+}
+
+#[test]
+fn other_tables_of_the_publication_are_named_or_refused() {
+    let mut facts = facts();
+    let mut more = publication(&mut facts).tables[0].clone();
+    more.table.name = "orders".into();
+    more.columns = Some(vec!["note".into()]);
+    publication(&mut facts).tables.push(more);
+    let planned = |facts: &Facts, pass_over: &[&str]| {
+        let pass_over = pass_over.iter().map(|name| TableName::new("public", *name));
+        let wanted = Wanted {
+            pass_over: pass_over.collect(),
+            ..wanted()
+        };
+        plan(&wanted, facts, start(None, false))
+    };
+    for named in ["orders", "*"] {
+        let notes = planned(&facts, &[named]).expect("passed over").notes;
+        assert!(notes[0].contains("public.orders"), "{notes:?}");
+    }
+    let remedy = |facts: &Facts| planned(facts, &["other"]).expect_err("refused").remedy();
+    let found = remedy(&facts);
+    assert!(
+        found.contains("DROP TABLE \"public\".\"orders\""),
+        "{found}"
+    );
+    assert!(found.contains("--pass-over public.orders,"), "{found}");
+    publication(&mut facts).schemas = true;
+    let found = remedy(&facts);
+    assert!(found.contains("SET TABLE \"public\".\"outbox\""), "{found}");
+    publication(&mut facts).all_tables = true;
+    let found = remedy(&facts);
+    assert!(!found.contains("ALTER PUBLICATION"), "{found}");
+}
+
+#[test]
+fn a_column_is_found_under_each_of_its_names() {
+    let mut names = ColumnNames::default();
+    names.add("body", ["payload".to_owned()]);
+    let columns = || {
+        ["id", "aggregatetype", "aggregateid", "body"]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    let wanted = Wanted {
+        columns: columns(),
+        column_names: names,
+        ..wanted()
+    };
+    let planned = |facts: &Facts| plan(&wanted, facts, start(None, false));
+    let mut facts = facts();
+    assert_eq!(planned(&facts).err(), None, "under the former name");
+    table(&mut facts).columns = columns().into_iter().map(text_column).collect();
+    publication(&mut facts).tables[0].columns = Some(columns());
+    assert_eq!(planned(&facts).err(), None, "under the present name");
+    table(&mut facts).columns.pop();
+    let error = planned(&facts).expect_err("under none");
+    assert_eq!(error.id(), "column-missing");
 }
 
 #[test]

@@ -1,19 +1,22 @@
 //! [`CopySource`]: reads a slot through temporary copies, so that nothing is confirmed in the slot
 //! itself.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::info;
-use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Looked, Opened, Resume, Source, TableName};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
+use walrelay_relay::{Chain, Looked, Opened, Resume, Source, TableName, TablePlace};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, StartReplication};
 
 use super::inspections::OwnLooks;
 use super::stream::Stream;
 use crate::postgres::bookmarks::copy_slot;
-use crate::postgres::catalog::{Wanted, describe, inspect, slot};
+use crate::postgres::catalog::{Wanted, describe, inspect, place, slot};
 use crate::postgres::deadline::bounded;
 use crate::postgres::error::{PostgresError, SetupError};
 use crate::postgres::setup::{Action, Moment, plan};
@@ -53,6 +56,10 @@ pub(crate) struct CopySource {
     control: Option<Session>,
     /// No other process can read a temporary slot.
     looks: OwnLooks,
+    /// The query for the place of a table.
+    placing: JoinSet<Result<TablePlace, PostgresError>>,
+    /// When that query was started, and the table.
+    placed: Option<(Instant, RelationId)>,
 }
 
 impl CopySource {
@@ -69,6 +76,8 @@ impl CopySource {
             walsender: Arc::default(),
             control: None,
             looks: OwnLooks::default(),
+            placing: JoinSet::new(),
+            placed: None,
         }
     }
 
@@ -214,6 +223,8 @@ impl CopySource {
         resume: Option<&Resume>,
         wrap: impl FnOnce(Stream) -> S,
     ) -> Result<Opened<S>, PostgresError> {
+        self.placing = JoinSet::new();
+        self.placed = None;
         // The server skips what was acknowledged: the stream starts there.
         let start = self.first(resume);
         // The server may still have the previous copy, if it has not noticed that its connection
@@ -265,6 +276,22 @@ impl CopySource {
     }
 }
 
+/// The place of a table on the server that has this copy.
+async fn place_of(
+    info: ConnInfo,
+    tables: Vec<TableName>,
+    copy: String,
+    id: RelationId,
+) -> Result<TablePlace, PostgresError> {
+    let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
+    if slot(&mut session, &copy).await?.is_none() {
+        return Err(PostgresError::TwoServers(copy));
+    }
+    let place = place(&mut session, &tables, id).await?;
+    session.close().await;
+    Ok(place)
+}
+
 impl Source for CopySource {
     type Stream = Stream;
     type Error = PostgresError;
@@ -273,12 +300,37 @@ impl Source for CopySource {
         self.open_as(resume, |stream| stream).await
     }
 
-    fn look(&mut self) {
-        self.looks.ask();
+    fn look(&mut self, unresolved: Option<RelationId>) {
+        match unresolved {
+            None => self.looks.ask(),
+            Some(id) if self.placing.is_empty() => {
+                self.placed = Some((Instant::now(), id));
+                let (info, tables) = (self.original.info.clone(), self.original.tables.clone());
+                let placing = place_of(info, tables, self.copy(), id);
+                let placing = bounded("reading the place of a table", placing);
+                self.placing.spawn(placing);
+            }
+            Some(_) => {}
+        }
     }
 
     async fn looked(&mut self, _: bool) -> Result<Looked, PostgresError> {
-        Ok(self.looks.answer().await)
+        let Some((asked_at, id)) = self.placed else {
+            return Ok(self.looks.answer().await);
+        };
+        let placed = match self.placing.join_next().await {
+            Some(Ok(placed)) => placed,
+            // The task panicked. (With `panic = "abort"` the process has ended.)
+            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            None => return pending().await,
+        };
+        self.placed = None;
+        Ok(match placed {
+            Ok(place) => OwnLooks::ours(asked_at, Some((id, place))),
+            Err(error) => Looked::Failed {
+                reason: Chain(&error).to_string(),
+            },
+        })
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {

@@ -158,7 +158,7 @@ pub(super) fn snapshot_looked(
     match facts {
         Ok(Facts {
             slot: Some(slot), ..
-        }) if slot.lost().is_none() => Ok(OwnLooks::ours(asked_at)),
+        }) if slot.lost().is_none() => Ok(OwnLooks::ours(asked_at, None)),
         Ok(_) => Err(PostgresError::SnapshotLost),
         Err(error) => Ok(Looked::Failed {
             reason: Chain(&error).to_string(),

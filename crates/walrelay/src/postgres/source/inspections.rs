@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use walrelay_relay::{Looked, SlotOwner};
+use walrelay_lsn::RelationId;
+use walrelay_relay::{Looked, SlotOwner, TablePlace};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-use crate::postgres::catalog::{Facts, Wanted, inspect};
+use crate::postgres::catalog::{Facts, Wanted, inspect, place};
 use crate::postgres::deadline::bounded_by;
 use crate::postgres::error::PostgresError;
 
@@ -29,6 +30,8 @@ pub(super) struct Inspection {
     pub(super) asked_at: Instant,
     /// The catalogs' answer, or why there is none.
     pub(super) facts: Result<Facts, PostgresError>,
+    /// The table whose place was asked for, and its place.
+    pub(super) place: Option<(RelationId, TablePlace)>,
 }
 
 /// Looks at a slot or snapshot that no other process can read. Each is answered at once, without a
@@ -47,17 +50,18 @@ impl OwnLooks {
     /// Answers the requested look; pending if none was requested.
     pub(super) async fn answer(&mut self) -> Looked {
         match self.asked_at.take() {
-            Some(asked_at) => Self::ours(asked_at),
+            Some(asked_at) => Self::ours(asked_at, None),
             None => pending().await,
         }
     }
 
-    /// The answer: this process has the slot.
-    pub(super) fn ours(asked_at: Instant) -> Looked {
+    /// The answer: this process has the slot. `place`: of the table that was asked for.
+    pub(super) fn ours(asked_at: Instant, place: Option<(RelationId, TablePlace)>) -> Looked {
         Looked::Answered {
             asked_at,
             owner: SlotOwner::Ours,
             timeline: None,
+            place,
         }
     }
 }
@@ -79,10 +83,20 @@ impl Inspections {
         }
     }
 
-    /// Starts an inspection, unless one is running.
-    pub(super) fn start(&mut self, info: &ConnInfo, wanted: &Wanted) {
+    /// Starts an inspection, unless one is running. `unresolved`: a table whose place is asked for.
+    pub(super) fn start(
+        &mut self,
+        info: &ConnInfo,
+        wanted: &Wanted,
+        unresolved: Option<RelationId>,
+    ) {
         if self.running.is_empty() {
-            let run = run(info.clone(), wanted.clone(), self.session.take());
+            let run = run(
+                info.clone(),
+                wanted.clone(),
+                unresolved,
+                self.session.take(),
+            );
             self.running.spawn(run);
         }
     }
@@ -104,25 +118,44 @@ impl Inspections {
 async fn run(
     info: ConnInfo,
     wanted: Wanted,
+    unresolved: Option<RelationId>,
     kept: Option<Session>,
 ) -> (Option<Session>, Inspection) {
     let asked_at = Instant::now();
     let inspection = async {
         if let Some(mut session) = kept {
             // If the idle connection was closed meanwhile, a new one is made below.
-            let found = timeout(KEPT_DEADLINE, inspect(&mut session, &wanted)).await;
-            if let Ok(Ok(facts)) = found {
-                return Ok((session, facts));
+            let found = timeout(KEPT_DEADLINE, queries(&mut session, &wanted, unresolved)).await;
+            if let Ok(Ok(found)) = found {
+                return Ok((session, found));
             }
         }
         let mut session = Session::connect(&info, SessionKind::Sql, SETTINGS).await?;
-        let facts = inspect(&mut session, &wanted).await?;
-        Ok::<_, Error>((session, facts))
+        let found = queries(&mut session, &wanted, unresolved).await?;
+        Ok::<_, Error>((session, found))
     };
     let done = bounded_by(DEADLINE, "a look at the catalogs", inspection).await;
-    let (session, facts) = match done {
-        Ok((session, facts)) => (Some(session), Ok(facts)),
-        Err(error) => (None, Err(error)),
+    let (session, facts, place) = match done {
+        Ok((session, (facts, place))) => (Some(session), Ok(facts), place),
+        Err(error) => (None, Err(error), None),
     };
-    (session, Inspection { asked_at, facts })
+    let inspection = Inspection {
+        asked_at,
+        facts,
+        place,
+    };
+    (session, inspection)
+}
+
+async fn queries(
+    session: &mut Session,
+    wanted: &Wanted,
+    unresolved: Option<RelationId>,
+) -> Result<(Facts, Option<(RelationId, TablePlace)>), Error> {
+    let facts = inspect(session, wanted).await?;
+    let place = match unresolved {
+        Some(id) => Some((id, place(session, &wanted.tables, id).await?)),
+        None => None,
+    };
+    Ok((facts, place))
 }

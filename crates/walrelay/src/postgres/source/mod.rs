@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tracing::warn;
-use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_relay::{Chain, Looked, Opened, Resume, SlotOwner, Source};
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
@@ -210,20 +210,24 @@ impl Source for PostgresSource {
         }
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, unresolved: Option<RelationId>) {
         let Some(snapshot) = &self.snapshot else {
-            self.inspections.start(&self.info, &self.wanted);
+            self.inspections.start(&self.info, &self.wanted, unresolved);
             return;
         };
         let temporary = Wanted {
             slot: snapshot.temporary.clone(),
             ..self.wanted.clone()
         };
-        self.inspections.start(&self.info, &temporary);
+        self.inspections.start(&self.info, &temporary, unresolved);
     }
 
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
-        let Inspection { asked_at, facts } = self.inspections.ended().await;
+        let Inspection {
+            asked_at,
+            facts,
+            place,
+        } = self.inspections.ended().await;
         if self.snapshot.is_some() {
             return snapshot_looked(asked_at, facts);
         }
@@ -267,6 +271,7 @@ impl Source for PostgresSource {
             asked_at,
             owner,
             timeline,
+            place,
         })
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use walrelay_lsn::Lsn;
+use walrelay_lsn::{Lsn, RelationId};
 use walrelay_pgoutput::{Message, PgTimestamp, decode};
 use walrelay_relay::{Looked, Opened, Resume, Source, WalStream};
 use walrelay_walsender::{Frame, Socket, StatusUpdate};
@@ -142,8 +142,8 @@ impl Source for RangeSource {
         Ok(opened)
     }
 
-    fn look(&mut self) {
-        self.copies.look();
+    fn look(&mut self, unresolved: Option<RelationId>) {
+        self.copies.look(unresolved);
     }
 
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {

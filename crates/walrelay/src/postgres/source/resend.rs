@@ -1,6 +1,6 @@
 //! [`ResendSource`]: selected rows of the current moment, without a slot.
 
-use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_relay::{Looked, Opened, Resume, Source};
 
 use super::inspections::OwnLooks;
@@ -62,7 +62,7 @@ impl Source for ResendSource {
         })
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, _: Option<RelationId>) {
         self.looks.ask();
     }
 

@@ -139,6 +139,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| by("class", &r.dead_letters.written) },
     Metric { name: "skipped_events", unit: None, kind: Counter, help: "Events that the poison policy passed over, by class",
         rows: |r| by("class", &r.dead_letters.skipped) },
+    Metric { name: "passed_over_rows", unit: None, kind: Counter, help: "Rows of tables that are no outboxes, which were passed over, by table; absent while there are none",
+        rows: |r| by("table", &r.source.passed_over_rows) },
     Metric { name: "parked_keys", unit: None, kind: Gauge, help: "Keys whose events go to the topic of dead letters",
         rows: |r| count(r.dead_letters.parked_keys) },
     Metric { name: "in_flight_records", unit: None, kind: Gauge, help: "Records enqueued and not acknowledged",

@@ -204,11 +204,13 @@ async fn samples(
         };
         let sent = db.facts.sent(name, table);
         let columns: Vec<&str> = sent.iter().map(|(column, ..)| *column).collect();
-        let read = &db.wanted.columns;
-        if !read.iter().all(|column| columns.contains(&column.as_str())) {
-            // The check of the table or of the publication reports the missing column.
+        let present: Vec<String> = columns.iter().map(ToString::to_string).collect();
+        let found = |column: &String| db.wanted.found(column, &present).cloned();
+        let read: Option<Vec<String>> = db.wanted.columns.iter().map(found).collect();
+        // The check of the table or of the publication reports a missing column.
+        let Some(read) = read else {
             continue;
-        }
+        };
         let mut surveyed = db.survey.tables.iter();
         let readable = surveyed.any(|(of, survey)| of == name && survey.readable);
         if !readable {
@@ -225,7 +227,7 @@ async fn samples(
             ));
             continue;
         }
-        match sample(session, name, table, &columns, read).await {
+        match sample(session, name, table, &columns, &read).await {
             Ok(sample) => {
                 largest = largest.map(|most: Option<u64>| most.max(sample.largest));
                 samples.push((name.clone(), sample));
