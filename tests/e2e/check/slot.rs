@@ -3,7 +3,9 @@ use std::thread;
 use walrelay_testkit::{Db, Standby, eventually, servers};
 
 use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
-use crate::rig::{NOWHERE, PATIENCE, Rig, SLOT, assert_has, output_with, said};
+use crate::rig::{
+    NOWHERE, PATIENCE, Rig, SLOT, assert_has, create_slot, insert, output_with, said,
+};
 
 const ADVANCE: &str = "SELECT pg_replication_slot_advance('walrelay', pg_current_wal_flush_lsn())";
 
@@ -47,6 +49,62 @@ fn of_the_slot() {
     checked.fails("postgres/slot", &["[slot-missing]", "--accept-gap"]);
     assert!(checked.all("postgres/retained-wal").is_empty());
     checked.ends(78);
+}
+
+/// Rows that a relay passes over, and rows that it would stop at; whether or not one runs.
+#[test]
+fn of_what_waits_in_the_slot() {
+    let case = Case::of(Rig::without_broker(18));
+    let item = "postgres/waiting-rows";
+    case.check().passes(item, &["the log that waits"]);
+    let published = |table: &str, columns: &str, row: &str| {
+        case.db.batch(&format!(
+            "CREATE TABLE {table} ({columns}); ALTER PUBLICATION walrelay ADD TABLE {table}; \
+             INSERT INTO {table} VALUES ({row}); ALTER PUBLICATION walrelay DROP TABLE {table}"
+        ));
+    };
+    published("orders", "id int", "1");
+    let checked = case.check();
+    checked.warns(item, &["public.orders", "passes them over"]);
+    checked.nothing_fails("postgres");
+    published(
+        "former",
+        "LIKE outbox",
+        "gen_random_uuid(), 'order', 'k', 'T', '{}'",
+    );
+    case.db.batch("DROP TABLE former");
+    let checked = case.check();
+    checked.fails(
+        item,
+        &[
+            "[table-unknown]",
+            "public.former",
+            "--pass-over public.former",
+        ],
+    );
+    checked.ends(78);
+    assert_eq!(checked.all(item).len(), 2);
+    case.check_with("source.pass_over=['public.former']")
+        .warns(item, &["public."]);
+
+    // A column of then.
+    insert(&case.db, 1);
+    case.db.batch("ALTER TABLE outbox RENAME payload TO body");
+    let set = "source.pass_over=['public.former'] router.debezium.table.field.event.payload=";
+    let checked = case.check_with(&format!("{set}body"));
+    checked.fails(item, &["[column-missing]", "[\"body\", \"payload\"]"]);
+    let both = case.check_with(&format!("{set}['body','payload']"));
+    both.nothing_fails("postgres");
+
+    // The copy needs a slot of its own.
+    let slots: i64 = case
+        .db
+        .value("SELECT current_setting('max_replication_slots')::int8");
+    for number in 1..slots {
+        create_slot(&case.db, &format!("other_{number}"));
+    }
+    case.check()
+        .warns(item, &["is not seen", "max_replication_slots"]);
 }
 
 /// A rolling bookmark that no relay moves retains more than configured.

@@ -104,7 +104,7 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
 }
 
 /// A failure of the relay's core: of an event, a table or the protocol.
-fn core(error: CoreError) -> Failure {
+pub(crate) fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
         CoreError::Plan { source, .. } => {

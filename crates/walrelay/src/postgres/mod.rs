@@ -12,6 +12,7 @@
 //! - `error`: errors with their remedies. `foreign_tables`: what one of them says of a publication.
 //! - `state_file`: the acknowledged position on disk, written before the position is confirmed to
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
+//! - `waiting`: the tables whose rows wait in a slot.
 //! - `bookmarks`: kept slots that replays read.
 //! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
 //!   as sent. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
@@ -38,6 +39,7 @@ mod setup;
 mod snapshot;
 mod source;
 mod state_file;
+mod waiting;
 
 pub(crate) use bookmarks::{
     Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot,
@@ -47,7 +49,7 @@ pub(crate) use carried::{CarriedError, Carrier, NotCarried, record};
 pub(crate) use catalog::{
     Facts, PublicationFacts, PublishedOperations, PublishedTable, Sample, SlotRow, SlotStanding,
     Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, names_standby,
-    sample, slot_standing, slots, survey,
+    place, sample, slot_standing, slots, survey,
 };
 #[cfg(test)]
 pub(crate) use catalog::{ServerFacts, Transaction};
@@ -73,6 +75,7 @@ pub(crate) use state_file::{
     StateFileError, check_writable as check_state_file, read as read_state_file, replace_file,
     with_checksum, without_checksum,
 };
+pub(crate) use waiting::{WAL_LIMIT, waiting};
 
 /// Columns of the presets' tables that hold the time of an event. The first that exists is used.
 const TIMES: [&str; 2] = ["occurred_at", "created_at"];

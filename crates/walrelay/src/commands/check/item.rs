@@ -89,6 +89,7 @@ items! {
     RowFilter = Postgres, "publication-rows";
     Slot = Postgres, "slot";
     Carried = Postgres, "carried";
+    Waiting = Postgres, "waiting-rows";
     Snapshot = Postgres, "snapshot";
     RetainedWal = Postgres, "retained-wal";
     KeepSize = Postgres, "max-slot-wal-keep-size";

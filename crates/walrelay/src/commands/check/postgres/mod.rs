@@ -11,6 +11,7 @@ mod publication;
 mod server;
 mod slot;
 mod tables;
+mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +24,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
 
 use super::item::{Check, Checks, Item};
-use crate::commands::connect::wanted;
+use crate::commands::connect::{router, wanted};
 use crate::commands::server::failure;
 use crate::config::{Config, SinkConfig};
 use crate::postgres::{
@@ -106,6 +107,10 @@ async fn connect_and_check(
     let snapshot = slot::snapshot(&mut session, &db).await;
     let carried = carried::carried(&mut session, &db).await?;
     let connection = server::connection(&db, session.is_encrypted());
+    let waiting = match router_of(config, router.is_some()) {
+        Some(router) => waiting::check(info, &mut session, &db, router, described.clone()).await,
+        None => None,
+    };
     session.close().await;
 
     let mut checks = vec![
@@ -129,6 +134,7 @@ async fn connect_and_check(
     checks.extend(publication);
     checks.push((Item::Slot, slot::slot(&db)));
     checks.extend(of(Item::Carried, carried));
+    checks.extend(of(Item::Waiting, waiting.into_iter().flatten()));
     checks.extend(of(Item::Snapshot, snapshot));
     checks.extend(of(Item::RetainedWal, slot::retained(&db)));
     checks.push((Item::KeepSize, server::keep_size(&db)));
@@ -144,6 +150,12 @@ async fn connect_and_check(
         topics,
         largest,
     })
+}
+
+/// Another router for the check of what waits in the slot, if the first could be made.
+fn router_of(config: &Config, usable: bool) -> Option<Router> {
+    let router = usable.then(|| router(config).ok())?;
+    router.map(|(router, _)| router)
 }
 
 /// Checks that are all of one item.
