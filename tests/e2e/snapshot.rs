@@ -3,6 +3,7 @@
 
 mod gate;
 mod resend;
+mod ordered;
 mod rewritten;
 
 use std::path::{Path, PathBuf};
@@ -324,7 +325,8 @@ fn same_records(major: u32) {
         "[router.debezium]\n",
         "[router.debezium]\n\"table.fields.additional.placement\" = \"note:header,bytes:header,at:header,type:header\"\n",
     );
-    let relay = rig.streaming(&with_source(config, "snapshot = \"initial\""));
+    let lines = "snapshot = \"initial\"\nsnapshot_unordered = true";
+    let relay = rig.streaming(&with_source(config, lines));
     db.batch("DELETE FROM outbox");
     rows("b");
     rig.caught_up();
@@ -387,7 +389,7 @@ fn of_unsent_rows_leaves_the_others_out() {
          INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k' || n, 'T', to_jsonb(n), \
          CASE WHEN n <= 3 THEN now() END FROM generate_series(1, 5) n",
     );
-    let config = config(&rig, "snapshot = \"unsent\"");
+    let config = config(&rig, "snapshot = \"unsent\"\nsnapshot_unordered = true");
     let checked = Checked::of(&config, &[]);
     checked.passes("postgres/snapshot", &["row(s) are read first"]);
     checked.passes("postgres/slot", &["reads the rows that are there first"]);
@@ -412,7 +414,7 @@ fn that_cannot_be_read_stops_the_relay() {
     for (lines, id, words) in [
         ("snapshot = \"unsent\"", "snapshot-rule", "dispatched_at"),
         (
-            "snapshot = \"initial\"\nsnapshot_where = \"no_such_column\"",
+            "snapshot = \"initial\"\nsnapshot_where = \"no_such_column\"\nsnapshot_unordered = true",
             "snapshot-sql",
             "no_such_column",
         ),
@@ -432,7 +434,8 @@ fn that_cannot_be_read_stops_the_relay() {
     // An error that depends on a row.
     rig.db()
         .batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', '', '1')");
-    let lines = "snapshot = \"initial\"\nsnapshot_where = \"1 / length(type) > 0\"";
+    let lines = "snapshot = \"initial\"\nsnapshot_where = \"1 / length(type) > 0\"\n\
+                 snapshot_unordered = true";
     let log = ends(&mut rig.start(&config(&rig, lines)), 78, "snapshot-sql");
     assert_has(&log, &["division by zero"]);
     assert!(rig.slot().read().is_none());

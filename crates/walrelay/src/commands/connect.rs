@@ -185,6 +185,7 @@ pub(super) fn selection(config: &Config) -> Selection {
         unsent: config.source.snapshot == SnapshotMode::Unsent,
         filter: config.source.snapshot_where.clone(),
         order: config.source.snapshot_order.clone(),
+        unordered: config.source.snapshot_unordered,
         time,
     }
 }

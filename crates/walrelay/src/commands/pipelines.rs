@@ -84,6 +84,8 @@ pub(super) fn selected_rows(
         selection: Selection {
             unsent: false,
             filter: Some(filter),
+            // Chosen rows are often single ones, and the user is asked first.
+            unordered: true,
             ..selection(&server.config)
         },
         progress: Arc::clone(progress),

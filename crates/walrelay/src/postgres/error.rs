@@ -128,6 +128,11 @@ pub(crate) enum SetupError {
     /// No column shows which rows were sent.
     #[error("[source] snapshot = \"unsent\": table {0} has neither dispatched_at nor sent_at")]
     SnapshotRule(TableName),
+    /// No column has the order of the commits of a key.
+    #[error(
+        "table {0} has no column that orders its rows: a snapshot would send the events of each key in any order"
+    )]
+    SnapshotOrder(TableName),
     #[error("[source] failover needs Postgres 17 or newer; the server is Postgres {0}")]
     FailoverTooOld(u32),
 }
@@ -231,6 +236,7 @@ impl SetupError {
             Self::SlotLost { .. } => "slot-lost",
             Self::FailoverTooOld(_) => "failover-too-old",
             Self::SnapshotRule(_) => "snapshot-rule",
+            Self::SnapshotOrder(_) => "snapshot-order",
         }
     }
 
@@ -380,6 +386,12 @@ impl SetupError {
             Self::SnapshotRule(_) => {
                 "write in [source] snapshot_where, in SQL, which rows no relay has \
                                       sent, or set snapshot = \"initial\" to send all"
+                    .to_owned()
+            }
+            Self::SnapshotOrder(_) => {
+                "name in [source] snapshot_order columns whose order is that of the commits of each key. If there \
+                 are none, snapshot_unordered = true reads the rows in any order: for consumers to which the order \
+                 of a key does not matter. A random UUID is no order, nor is a number that is added now"
                     .to_owned()
             }
             Self::FailoverTooOld(_) => {

@@ -62,8 +62,10 @@ pub struct Source at "source" {
     "snapshot" snapshot: SnapshotMode = choice(SNAPSHOTS).or("never");
     /// A condition in SQL on those rows. Unset, with `unsent`: `dispatched_at IS NULL`, or `sent_at IS NULL`.
     "snapshot_where" snapshot_where: Option<String> = text(condition).optional();
-    /// The columns to order those rows by. Unset: [by time or primary key](SNAPSHOTS.md#in-which-order).
+    /// The columns to order those rows by. Unset: [by number or time](SNAPSHOTS.md#in-which-order).
     "snapshot_order" snapshot_order: Vec<String> = list(push_column, None).or_empty();
+    /// Whether a table without such columns is read all the same: the events of a key then arrive in any order.
+    "snapshot_unordered" snapshot_unordered: bool = boolean().or("false");
     /// Assignments in SQL, such as `dispatched_at = now()`, with which the running relay marks confirmed rows. Needs `snapshot = "unsent"`.
     "mark_sent" mark_sent: Option<String> = text(condition).optional();
     /// A file of the position: a start notices a slot that was moved or made anew.
@@ -122,7 +124,13 @@ fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), Noted> {
         if source.snapshot_where.is_some() {
             return Err(reader.no_effect("source.snapshot_where", "without `source.snapshot`"));
         }
+        if source.snapshot_unordered {
+            return Err(reader.no_effect("source.snapshot_unordered", "without `source.snapshot`"));
+        }
         return Ok(());
+    }
+    if source.snapshot_unordered && !source.snapshot_order.is_empty() {
+        return Err(reader.no_effect("source.snapshot_unordered", "with `source.snapshot_order`"));
     }
     if source.tables.is_empty() {
         let what = "messages leave no rows to read: `source.snapshot` needs `source.tables`";

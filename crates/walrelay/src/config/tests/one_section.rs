@@ -313,6 +313,18 @@ fn snapshots_need_tables() {
             "no effect without `source.snapshot`",
         ),
         (
+            &["source.snapshot_unordered=true"],
+            "no effect without `source.snapshot`",
+        ),
+        (
+            &[
+                "source.snapshot=initial",
+                "source.snapshot_unordered=true",
+                "source.snapshot_order=['seq']",
+            ],
+            "no effect with `source.snapshot_order`",
+        ),
+        (
             &["source.snapshot=initial", "source.snapshot_where= "],
             "invalid value",
         ),

@@ -62,6 +62,8 @@ pub(crate) struct ColumnFacts {
     pub(crate) generated: Option<Generated>,
     /// The type is `smallint`, `integer` or `bigint`.
     pub(crate) integer: bool,
+    /// An identity column (`pg_attribute.attidentity`): its numbers ascend with the INSERTs.
+    pub(crate) identity: bool,
 }
 
 /// `pg_attribute.attgenerated` of a generated column.

@@ -243,7 +243,8 @@ pub(super) fn table_sql(name: &TableName) -> String {
          'permanent', c.relpersistence = 'p', 'identity', c.relreplident, \
          'columns', coalesce((SELECT json_agg(json_build_object('name', a.attname, \
          'type_oid', a.atttypid::int8, 'modifier', a.atttypmod, 'is_key', coalesce({identity}, false), \
-         'generated', nullif(a.attgenerated, ''), 'integer', a.atttypid IN (20, 21, 23)) ORDER BY a.attnum) \
+         'generated', nullif(a.attgenerated, ''), 'integer', a.atttypid IN (20, 21, 23), \
+         'identity', a.attidentity <> '') ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'), \
          'primary_key', coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND {primary}), '[]')) AS facts \

@@ -28,11 +28,14 @@ pub(crate) struct Selection {
     pub(crate) unsent: bool,
     /// An SQL condition.
     pub(crate) filter: Option<String>,
-    /// Columns to order by; empty: the column of the event's time, or else the primary key.
+    /// Columns to order by; empty: an identity column, or the column of the event's time, or else a
+    /// primary key of integers.
     pub(crate) order: Vec<String>,
     /// The column of the event's time, if the route names one.
     pub(crate) time: Option<String>,
 }
+    /// Tables without an order are read all the same. Otherwise they are an error.
+    pub(crate) unordered: bool,
 
 /// Progress of a snapshot, shared by the stream, the source and the metrics.
 #[derive(Debug, Default)]

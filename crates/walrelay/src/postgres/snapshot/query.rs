@@ -63,16 +63,17 @@ impl Table {
         self.facts.columns.iter().any(|known| known.name == column)
     }
 
-    /// The columns that order the table's rows.
+    /// The columns that order the table's rows; empty if it has none.
     fn order<'t>(&'t self, selection: &'t Selection) -> Vec<&'t str> {
         if !selection.order.is_empty() {
             return selection.order.iter().map(String::as_str).collect();
         }
+        let mut columns = self.facts.columns.iter();
+        if let Some(identity) = columns.find(|column| column.identity) {
+            return vec![&identity.name];
+        }
         let time = selection.time.as_deref().into_iter().chain(TIMES);
-        let Some(time) = time.into_iter().find(|column| self.has(column)) else {
-            let key = self.facts.primary_key.iter();
-            return key.map(String::as_str).collect();
-        };
+        let time = time.into_iter().find(|column| self.has(column));
         // Rows with the same time usually belong to one transaction. A serial key orders them, a
         // random key does not.
         let integer = |name: &str| {
@@ -80,10 +81,10 @@ impl Table {
             columns.any(|column| column.name == name && column.integer)
         };
         let key = self.facts.primary_key.iter().map(String::as_str);
-        let key: Vec<_> = key.filter(|name| *name != time).collect();
+        let key: Vec<_> = key.filter(|name| Some(*name) != time).collect();
         let serial = key.iter().all(|name| integer(name));
         let key = key.into_iter().filter(|_| serial);
-        [time].into_iter().chain(key).collect()
+        time.into_iter().chain(key).collect()
     }
 
     /// The conditions on the table's rows.
@@ -101,8 +102,15 @@ impl Table {
 
     /// A SELECT of the table's rows and of the columns that order them. `number`: the table's index
     /// in its group.
+    ///
+    /// # Errors
+    /// If no column tells which rows to read, or in which order.
     fn select(&self, number: usize, selection: &Selection) -> Result<String, SetupError> {
+        let filters = self.filters(selection)?;
         let order = self.order(selection);
+        if order.is_empty() && !selection.unordered {
+            return Err(SetupError::SnapshotOrder(self.name.clone()));
+        }
         let order = order.iter().enumerate();
         let order =
             order.map(|(place, column)| format!("{} AS \"walrelay {place}\"", quote_ident(column)));
@@ -118,7 +126,6 @@ impl Table {
         // Child tables (inheritance) are published under their own names.
         let only = if self.facts.kind == "p" { "" } else { "ONLY " };
         // Each condition is on lines of its own, because it may end in a comment.
-        let filters = self.filters(selection)?;
         let filters: Vec<String> = filters.iter().map(|sql| format!("(\n{sql}\n)")).collect();
         let filters = if filters.is_empty() {
             String::new()
@@ -270,10 +277,13 @@ mod tests {
 
     #[test]
     fn rows_are_ordered_by_configured_columns_or_by_time() {
+        let mut numbered = table("t", &["id", "created_at", "seq"], true);
+        numbered.facts.columns[2].identity = true;
         let timed = table("t", &["id", "payload", "created_at"], false);
         let serial = table("t", &["id", "payload", "created_at"], true);
-        let plain = table("t", &["id", "payload"], false);
+        let plain = table("t", &["id", "payload"], true);
         let default = Selection::default();
+        assert_eq!(numbered.order(&default), ["seq"]);
         assert_eq!(timed.order(&default), ["created_at"]);
         assert_eq!(serial.order(&default), ["created_at", "id"]);
         assert_eq!(plain.order(&default), ["id"]);
@@ -287,6 +297,19 @@ mod tests {
             ..Selection::default()
         };
         assert_eq!(timed.order(&of_debezium), ["payload"]);
+    }
+
+    #[test]
+    fn a_table_without_an_order_is_read_on_request_only() {
+        let random = || vec![table("t", &["id", "payload"], false)];
+        let mut selection = Selection::default();
+        let refused = groups(random(), &selection).unwrap_err();
+        assert!(matches!(refused, SetupError::SnapshotOrder(_)), "{refused}");
+        let mut without_key = random();
+        without_key[0].facts.primary_key.clear();
+        assert!(groups(without_key, &selection).is_err());
+        selection.unordered = true;
+        assert_eq!(groups(random(), &selection).unwrap().len(), 1);
     }
 
     #[test]
@@ -304,7 +327,7 @@ mod tests {
             filter: Some("id > 'a' -- all but the first".to_owned()),
             ..unsent
         };
-        let mut both = plain;
+        let mut both = table("t", &["id"], true);
         both.row_filter = Some("(payload <> ''::text)".to_owned());
         let sql = both.select(0, &filtered).unwrap();
         assert!(
@@ -318,9 +341,9 @@ mod tests {
     #[test]
     fn tables_with_the_same_columns_are_read_in_one_order() {
         let tables = vec![
-            table("a", &["id"], false),
-            table("b", &["id", "more"], false),
-            table("c", &["id"], false),
+            table("a", &["id"], true),
+            table("b", &["id", "more"], true),
+            table("c", &["id"], true),
         ];
         let groups = groups(tables, &Selection::default()).unwrap();
         let names: Vec<Vec<&str>> = groups

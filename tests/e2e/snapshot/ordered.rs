@@ -1,0 +1,54 @@
+//! The order of a snapshot: a table that has none is refused.
+
+use super::config;
+use crate::check::Checked;
+use crate::rig::{Rig, assert_has, done, edit, ends, output_with};
+
+/// Debezium's table has no column that orders its rows. `check` and `run` refuse a snapshot of it,
+/// unless it is asked for by name.
+#[test]
+fn is_needed_unless_the_configuration_renounces_it() {
+    let rig = Rig::with_outbox(15);
+    let rows = rig.workload().rows(50).seed(16).run().rows as usize;
+    let path = config(&rig, "snapshot = \"initial\"");
+    let words = [
+        "public.outbox has no column that orders its rows",
+        "snapshot-order",
+    ];
+    Checked::of(&path, &[]).fails("postgres/snapshot", &words);
+    let log = ends(&mut rig.start(&path), 78, "snapshot-order");
+    assert_has(
+        &log,
+        &[words[0], "snapshot_order", "snapshot_unordered = true"],
+    );
+    assert!(rig.slot().read().is_none(), "{log}");
+    edit(
+        &path,
+        "snapshot = \"initial\"",
+        "snapshot = \"initial\"\nsnapshot_unordered = true",
+    );
+    Checked::of(&path, &[]).passes("postgres/snapshot", &["row(s) are read first"]);
+    let relay = rig.streaming(&path);
+    assert_eq!(rig.records(rows).len(), rows);
+    relay.ends_well();
+}
+
+/// The table that `init` makes has a column for it.
+#[test]
+fn is_kept_for_the_table_that_init_makes() {
+    for major in [15, 18] {
+        let rig = Rig::new(major);
+        let path = config(&rig, "snapshot = \"initial\"");
+        done(&output_with("init", &path, &[]));
+        rig.db().batch(
+            "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) \
+             SELECT 'order', 'key', 'T', to_jsonb(n) FROM generate_series(1, 300) n",
+        );
+        let relay = rig.streaming(&path);
+        let records = rig.records(300);
+        let numbers = records.iter().map(|record| record.value_text().parse());
+        let numbers: Vec<u32> = numbers.collect::<Result<_, _>>().expect("numbers");
+        assert_eq!(numbers, (1..=300).collect::<Vec<_>>(), "Postgres {major}");
+        relay.ends_well();
+    }
+}
