@@ -2,7 +2,6 @@
 //! from there.
 
 mod gate;
-mod resend;
 mod ordered;
 mod rewritten;
 

@@ -1,6 +1,6 @@
 //! `walrelay resend`: sends chosen rows again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use walrelay_testkit::Delivered;
 
@@ -8,6 +8,7 @@ use super::rig;
 use crate::rig::{assert_has, done, output_with, refused, said};
 
 const HEADER: &str = "walrelay-resend";
+const POSITION: &str = "walrelay-position";
 
 fn run_of(record: &Delivered) -> Option<&str> {
     record.header(HEADER)
@@ -76,5 +77,63 @@ fn names_what_is_wrong() {
     let help = said(&output_with("resend", &config, &["--help"]));
     assert_has(&help, &["Examples:", "--dry-run"]);
     rig.caught_up();
+    relay.ends_well();
+}
+
+/// The number of the event of each key that a consumer ends on, which compares positions as
+/// docs/GUARANTEES.md says.
+fn kept(records: &[&Delivered]) -> HashMap<Vec<u8>, String> {
+    let mut kept: HashMap<Vec<u8>, (Option<String>, String)> = HashMap::new();
+    for record in records {
+        let key = record.key.clone().expect("a key");
+        let position = record.header(POSITION).map(str::to_owned);
+        let applies = match (&position, kept.get(&key)) {
+            (_, None | Some((None, _))) => true,
+            (None, Some((Some(_), _))) => false,
+            (Some(now), Some((Some(before), _))) => now > before,
+        };
+        if applies {
+            kept.insert(key, (position, record.value_text().to_owned()));
+        }
+    }
+    let kept = kept.into_iter();
+    kept.map(|(key, (_, value))| (key, value)).collect()
+}
+
+/// A consumer that compares positions ends on the newest event of a key, although an older one was
+/// sent again after it; and on the last one that was sent again where it knows no other.
+#[test]
+fn leaves_a_consumer_that_compares_positions_on_the_newest_event() {
+    let rig = rig(15);
+    let config = rig.config_and(&format!("\n[router]\nposition_header = \"{POSITION}\"\n"));
+    let relay = rig.streaming(&config);
+    let db = rig.db();
+    for number in 1..=3 {
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             VALUES (gen_random_uuid(), 'order', 'key', 'T', '{number}')"
+        ));
+    }
+    rig.caught_up();
+    for number in [1, 2] {
+        let again = format!("resend --where \"payload = '{number}'\" --yes");
+        done(&output_with(&again, &config, &[]));
+    }
+    let mut records = rig.records(3);
+    records.sort_by_key(|record| record.offset);
+    assert_eq!(records.len(), 5);
+    let all: Vec<&Delivered> = records.iter().collect();
+    let (again, first): (Vec<_>, Vec<_>) = all
+        .iter()
+        .copied()
+        .partition(|record| run_of(record).is_some());
+    assert!(first.iter().all(|record| record.header(POSITION).is_some()));
+    assert!(again.iter().all(|record| record.header(POSITION).is_none()));
+    let of = |number: &str| HashMap::from([(b"key".to_vec(), number.to_owned())]);
+    assert_eq!(kept(&all), of("3"));
+    assert_eq!(kept(&again), of("2"));
+    // Newer events of the stream are applied to what was sent again.
+    let after: Vec<&Delivered> = again.into_iter().chain(first).collect();
+    assert_eq!(kept(&after), of("3"));
     relay.ends_well();
 }

@@ -123,7 +123,11 @@ where
 {
     let id = run_id();
     let (router, settings) = router_and_settings(config, true, |_| PoisonAction::Halt)?;
-    let router = router.with_run_header(Some((HEADER.to_owned(), id.clone())));
+    // Where the row's commit is in the WAL is not known. Any position of now would be above those of
+    // newer events of the key.
+    let router = router
+        .with_position_header(None)
+        .with_run_header(Some((HEADER.to_owned(), id.clone())));
     let begun = Instant::now();
     let mut line = ProgressLine::new();
     let shown = Arc::clone(progress);
