@@ -25,8 +25,10 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
             };
             Failure::new(error.id(), exit, what).remedy(error.remedy())
         }
-        PostgresError::SlotBusy { .. } => Failure::new("slot-busy", Exit::Unavailable, what)
-            .remedy("stop the other relay, or give this one a slot of its own"),
+        PostgresError::SlotBusy { .. } | PostgresError::SetupBusy(_) => {
+            Failure::new("slot-busy", Exit::Unavailable, what)
+                .remedy("stop the other relay, or give this one a slot of its own")
+        }
         PostgresError::NoAnswer { .. }
         | PostgresError::TwoServers(_)
         | PostgresError::MakeWay(_) => {

@@ -478,6 +478,9 @@ pub(crate) enum PostgresError {
     )]
     SnapshotOutdated(TableName),
     /// Another process reads the slot. The server allows one reader at a time.
+    /// Another relay holds the lock of the setup.
+    #[error("another relay creates slot {0}, or reads the snapshot before it")]
+    SetupBusy(String),
     #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
     SlotBusy {
         slot: String,
@@ -528,7 +531,7 @@ impl SourceError for PostgresError {
     }
 
     fn is_slot_busy(&self) -> bool {
-        matches!(self, Self::SlotBusy { .. })
+        matches!(self, Self::SlotBusy { .. } | Self::SetupBusy(_))
     }
 
     fn disposition(&self) -> Disposition {
@@ -544,6 +547,7 @@ impl SourceError for PostgresError {
             | Self::SnapshotOutdated(_)
             | Self::MakeWay(_)
             | Self::NoAnswer { .. }
+            | Self::SetupBusy(_)
             | Self::TwoServers(_) => Disposition::Retryable,
         }
     }

@@ -2,21 +2,25 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal};
 
 use super::{Action, Moment, Plan, plan};
 use crate::postgres::carried::Carrier;
+use crate::postgres::catalog::row::is_true;
 use crate::postgres::catalog::{Facts, Wanted, inspect, slot};
 use crate::postgres::deadline::{bounded, bounded_by};
 use crate::postgres::error::{Gap, PostgresError, SetupError};
 use crate::postgres::script;
 
-/// How long another relay may take to set up the same slot. Postgres waits for open transactions
-/// before it creates a slot.
+/// How long a session tries to lock the setup of a slot, before a new one does. Another relay may
+/// take long: Postgres waits for open transactions before it creates a slot, and a snapshot is read
+/// under the lock.
 const LOCK_DEADLINE: Duration = Duration::from_secs(30);
+/// Interval of the tries to lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the undoing of an unfinished setup may take. A stop waits for it.
 pub(crate) const UNDO_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of the queries for a slot whose creation was ended.
@@ -30,9 +34,21 @@ pub(crate) const ON_STANDBY: &str = "the standby waits for the next record of ru
 /// Locks the setup of this slot until [`unlock_setup`] or the end of the session. Without the lock,
 /// of two relays that start at the same time one could find the publication without the slot, and
 /// take the slot for dropped.
+///
+/// The lock is tried again and again: a server process that waits for a lock does not notice that
+/// its client is gone, and would be left behind by each attempt.
 pub(crate) async fn lock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
-    let sql = format!("SELECT pg_catalog.pg_advisory_lock({})", lock_key(slot));
-    control.query(&sql).await.map(drop)
+    let sql = format!(
+        "SELECT pg_catalog.pg_try_advisory_lock({}) AS locked",
+        lock_key(slot)
+    );
+    loop {
+        let rows = control.query(&sql).await?;
+        if rows.first().is_some_and(|row| is_true(&row, "locked")) {
+            return Ok(());
+        }
+        sleep(LOCK_INTERVAL).await;
+    }
 }
 
 pub(crate) async fn unlock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
@@ -262,9 +278,14 @@ impl Setup {
 }
 
 /// Locks the setup for this session, for [`LOCK_DEADLINE`] at most.
+///
+/// # Errors
+/// [`PostgresError::SetupBusy`] if another relay holds the lock for so long.
 pub(crate) async fn wait_for_lock(control: &mut Session, slot: &str) -> Result<(), PostgresError> {
-    let doing = "waiting for another relay that sets up the slot";
-    bounded_by(LOCK_DEADLINE, doing, lock_setup(control, slot)).await
+    match timeout(LOCK_DEADLINE, lock_setup(control, slot)).await {
+        Ok(locked) => Ok(locked?),
+        Err(_) => Err(PostgresError::SetupBusy(slot.to_owned())),
+    }
 }
 
 fn log_notes(notes: &[String]) {
