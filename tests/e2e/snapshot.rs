@@ -1,8 +1,10 @@
 //! `[source] snapshot`: the rows from before the slot are relayed once, and the stream continues
 //! from there.
 
+mod displaced;
 mod gate;
 mod ordered;
+mod resend;
 mod rewritten;
 
 use std::path::{Path, PathBuf};
@@ -267,7 +269,9 @@ fn stopped_near_its_end_is_completed() {
     rig.workload().rows(1_000).seed(9).run();
     let gate = Gate::new(&rig);
     let more = "\n[delivery]\ndrain_timeout = \"1h\"\n";
-    let config = with_source(rig.config_and(more), GATED);
+    // On a busy machine an answer may take longer than the default allows.
+    let lines = format!("{GATED}\nwal_sender_timeout = \"60s\"");
+    let config = with_source(rig.config_and(more), &lines);
     let mut relay = rig.start(&config);
     // Something of it is sent.
     rig.records(1);

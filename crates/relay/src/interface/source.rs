@@ -40,6 +40,12 @@ pub trait SourceError: Error + Send + Sync + 'static {
     fn is_slot_taken(&self) -> bool {
         false
     }
+
+    /// Whether another process may relay the same events by now. Then the records in the sink must
+    /// not be delivered: they would be delivered after the records of the other process.
+    fn is_displaced(&self) -> bool {
+        self.is_slot_taken()
+    }
 }
 
 /// The relay that is known to have read the slot while this process did not.
@@ -104,7 +110,8 @@ pub struct Opened<S> {
     /// The slot's `confirmed_flush_lsn` as read **after** the start: the stream begins here.
     pub confirmed: CommitEnd,
     /// The server's `wal_sender_timeout` for this connection; `None` if it is switched off. Status
-    /// updates are sent at least every half of it.
+    /// updates are sent at least every half of it. For a snapshot: how long a proof is valid that no
+    /// other process reads one; `None` if others may.
     pub server_timeout: Option<Duration>,
     /// Facts of the catalogs about the tables, for the router.
     pub tables: Vec<TableFacts>,
@@ -225,7 +232,8 @@ pub trait WalStream {
     /// Why the stream ended.
     type Error: SourceError;
 
-    /// Whether the rows are those of a snapshot, not of the WAL.
+    /// Whether the rows are those of a snapshot, not of the WAL. Then bytes that were read do not
+    /// prove that no other process relays them: only a look does.
     fn is_snapshot(&self) -> bool {
         false
     }

@@ -7,7 +7,8 @@
 //! the records of the other relay.
 //!
 //! Proofs are bytes that the connection delivered while it was being read, and a look at the
-//! catalogs that shows our walsender at the slot. The same rule applies after the process was
+//! catalogs that shows our walsender at the slot. For the rows of a snapshot only a look is a proof:
+//! it shows that the session lives that holds the lock of the slot's setup. The same rule applies after the process was
 //! suspended (SIGSTOP, a suspended machine): the lease is checked before the bytes that waited in
 //! the socket are used.
 

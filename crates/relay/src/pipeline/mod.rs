@@ -147,8 +147,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             }
             let delay = self.delay(&error);
             self.report(&error, why, delay);
-            let taken = matches!(&error, PipelineError::Source(error) if error.is_slot_taken());
-            self.discard_if_displaced(taken).await;
+            let (taken, displaced) = match &error {
+                PipelineError::Source(error) => (error.is_slot_taken(), error.is_displaced()),
+                _ => (false, false),
+            };
+            self.discard_if_displaced(displaced).await;
             if taken {
                 // The other process reads these events from the slot and relays them.
                 self.sessions.unconfirmed.forget();
@@ -162,11 +165,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// Drops the sink if another process reads the slot (`taken`), or may read it by now. Otherwise
-    /// records of this process could be delivered after newer records of the other one.
-    async fn discard_if_displaced(&mut self, taken: bool) {
+    /// Drops the sink if another process reads the slot (`displaced`), or may read it by now.
+    /// Otherwise records of this process could be delivered after newer records of the other one.
+    async fn discard_if_displaced(&mut self, displaced: bool) {
         let expired = self.lease.and_then(|lease| lease.expired(Instant::now()));
-        if !taken && expired.is_none() {
+        if !displaced && expired.is_none() {
             return;
         }
         if let Some(session) = &self.sessions.current {
@@ -174,8 +177,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                 in_flight = session.core.in_flight(),
                 unproven_s = expired.map(|age| age.as_secs()),
                 "{}: records in flight are given up, and sent again from where the slot stands",
-                if taken {
-                    "another process reads the slot"
+                if displaced {
+                    "another process reads the slot, or may make it"
                 } else {
                     "no connection for longer than wal_sender_timeout, so another relay may read the slot"
                 }
@@ -371,8 +374,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             .map_err(PipelineError::Sink)?;
         session.core.connected(confirmed);
         session.core.describe(tables);
-        let is_snapshot = stream.is_snapshot();
-        if is_snapshot {
+        let snapshot = stream.is_snapshot();
+        if snapshot {
             info!(system_id, timeline, "streaming the snapshot");
             self.environment.state(State::Snapshot);
         } else {
@@ -398,15 +401,19 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         session.core.advance();
         let open = session.core.open_behind_acknowledged();
         session.core.disconnected();
-        self.resume = Some(Resume {
-            system_id,
-            timeline,
-            server_start: Some(server_start),
-            confirmed: session.core.confirmed(),
-            seen: session.core.seen(),
-        });
+        // A snapshot that is not confirmed counts as nothing relayed: another relay may read one and
+        // make the slot.
+        if !snapshot || session.core.confirmed() > confirmed {
+            self.resume = Some(Resume {
+                system_id,
+                timeline,
+                server_start: Some(server_start),
+                confirmed: session.core.confirmed(),
+                seen: session.core.seen(),
+            });
+        }
         match result {
-            Err(PipelineError::Source(source)) if !is_snapshot && source.may_be_of_a_row() => {
+            Err(PipelineError::Source(source)) if !snapshot && source.may_be_of_a_row() => {
                 Err(self.failed_inside(source, open))
             }
             result => result,

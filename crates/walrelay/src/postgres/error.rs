@@ -468,7 +468,8 @@ pub(crate) enum PostgresError {
     /// failure: see [`SourceError::is_followed`].
     #[error("the snapshot is read to its end")]
     SnapshotRead,
-    /// The session that held the temporary slot and exported the snapshot has ended.
+    /// The session that held the temporary slot and exported the snapshot has ended, or the session
+    /// that holds the lock of the setup, so that another relay may read the rows.
     #[error("the server does not keep the snapshot any more: its rows are read again")]
     SnapshotLost,
     /// DDL has changed a table so that the snapshot does not see all its rows.
@@ -477,10 +478,10 @@ pub(crate) enum PostgresError {
          snapshot"
     )]
     SnapshotOutdated(TableName),
-    /// Another process reads the slot. The server allows one reader at a time.
     /// Another relay holds the lock of the setup.
     #[error("another relay creates slot {0}, or reads the snapshot before it")]
     SetupBusy(String),
+    /// Another process reads the slot. The server allows one reader at a time.
     #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
     SlotBusy {
         slot: String,
@@ -526,6 +527,10 @@ impl SourceError for PostgresError {
         matches!(self, Self::SlotBusy { reader, own, .. } if reader.is_some() && !own)
     }
 
+    fn is_displaced(&self) -> bool {
+        self.is_slot_taken() || matches!(self, Self::SnapshotLost)
+    }
+
     fn is_followed(&self) -> bool {
         matches!(self, Self::SnapshotRead)
     }
@@ -542,12 +547,12 @@ impl SourceError for PostgresError {
             Self::StateFile(error) => error.disposition(),
             Self::Log(_) | Self::WalGone { .. } | Self::Row(_) => Disposition::Fatal,
             Self::SlotBusy { .. }
+            | Self::SetupBusy(_)
             | Self::SnapshotRead
             | Self::SnapshotLost
             | Self::SnapshotOutdated(_)
             | Self::MakeWay(_)
             | Self::NoAnswer { .. }
-            | Self::SetupBusy(_)
             | Self::TwoServers(_) => Disposition::Retryable,
         }
     }

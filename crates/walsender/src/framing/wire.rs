@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,6 +10,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, BytesMut};
 use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
@@ -117,6 +119,18 @@ impl Wire {
 
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self.transport, Transport::Tls(_))
+    }
+
+    /// Whether nothing has arrived that is not read, nor the end of the connection. Does not wait.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let socket = match &self.transport {
+            Transport::Tcp(stream) => SockRef::from(stream),
+            Transport::Unix(stream) => SockRef::from(stream),
+            Transport::Tls(stream) => SockRef::from(stream.get_ref().0),
+        };
+        let peeked = socket.peek(&mut [MaybeUninit::uninit()]);
+        let nothing = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        nothing && self.inbox.unread().is_empty()
     }
 
     pub(crate) fn io_error(&self, doing: &'static str, error: io::Error) -> Error {

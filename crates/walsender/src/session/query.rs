@@ -86,6 +86,13 @@ impl Session {
         self.backend_pid
     }
 
+    /// Whether nothing has arrived since the last answer. Then the server has not ended the session,
+    /// as far as this machine knows. Otherwise a query tells: a server also reports changed
+    /// parameters and notices unasked. Does not wait; costs one system call.
+    pub fn is_quiet(&self) -> bool {
+        self.pending_answers == 0 && self.wire.is_quiet()
+    }
+
     /// Runs one statement, or several separated by semicolons (then in one transaction, unless they
     /// contain transaction commands). Returns the rows of the last statement that returned rows.
     ///

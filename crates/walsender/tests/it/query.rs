@@ -1,7 +1,10 @@
 //! Tests of queries and of a refused START_REPLICATION with a scripted server.
 
+use std::time::Duration;
+
 use walrelay_walsender::{Error, ErrorClass, Session};
 
+use crate::PATIENCE;
 use crate::fake::{Fake, connect, error, info, listen, message, ready, rows, start};
 
 async fn session() -> (Session, Fake) {
@@ -175,4 +178,32 @@ async fn a_refused_start_returns_the_reason_and_terminates() {
     let start = start();
     let (result, ()) = tokio::join!(session.start_replication(&start), serving);
     assert_eq!(result.unwrap_err().class(), ErrorClass::SlotInUse);
+}
+
+/// Waits until something has arrived at the session that it has not read.
+async fn until_not_quiet(session: &Session) {
+    let arrived = async {
+        while session.is_quiet() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, arrived).await.unwrap();
+}
+
+/// What the server sends unasked shows without a query: a changed parameter, or the end.
+#[tokio::test]
+async fn a_session_is_quiet_until_the_server_sends_something() {
+    let (mut session, mut fake) = session().await;
+    assert!(session.is_quiet());
+    fake.send(&message(b'S', b"TimeZone\0Europe/Berlin\0"))
+        .await;
+    until_not_quiet(&session).await;
+    let answer = ready(rows(&["a"], &[&[Some("1")]]));
+    let (found, ()) = tokio::join!(session.query("SELECT 1"), fake.answer(&answer));
+    assert_eq!(found.unwrap().len(), 1);
+    assert!(session.is_quiet());
+    drop(fake);
+    until_not_quiet(&session).await;
+    let error = session.query("SELECT 1").await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::ServerUnavailable);
 }

@@ -183,7 +183,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let Some(unproven) = self.lease.expired(Instant::now()) else {
             return Ok(());
         };
-        if !reading {
+        if !reading || self.stream.is_snapshot() {
             return Err(PipelineError::Displaced { unproven });
         }
         self.failed_attempts.silence.given_up();
@@ -399,7 +399,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         if let Some(unproven) = self.lease.expired(now) {
             return Err(PipelineError::Displaced { unproven });
         }
-        self.lease.renew(now);
+        if !self.stream.is_snapshot() {
+            self.lease.renew(now);
+        }
         turn.pace.read(bytes, now);
         Ok(())
     }

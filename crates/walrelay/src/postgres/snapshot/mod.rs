@@ -2,13 +2,15 @@
 //!
 //! An [`Anchor`] is a session whose transaction exports the snapshot. As long as the session lives,
 //! the rows of this moment can be read again. [`RowStream`] reads them over a second session.
-//! `query` selects and orders the rows, `frames` encodes them as pgoutput messages.
+//! `query` selects and orders the rows, `frames` encodes them as pgoutput messages. Before the rows
+//! are sent, [`SnapshotLock`] shows that no other relay reads them.
 //!
 //! Progress is not stored: docs/adr/0028-a-slot-after-the-snapshot.md.
 
 mod anchor;
 mod frames;
 mod hold;
+mod lock;
 mod query;
 mod stream;
 
@@ -18,6 +20,7 @@ use tokio::sync::Notify;
 
 pub(crate) use anchor::{Anchor, Plan, expected_rows};
 pub(crate) use frames::RowError;
+pub(crate) use lock::SnapshotLock;
 pub(crate) use query::unsent_condition;
 pub(crate) use stream::RowStream;
 
@@ -31,11 +34,11 @@ pub(crate) struct Selection {
     /// Columns to order by; empty: an identity column, or the column of the event's time, or else a
     /// primary key of integers.
     pub(crate) order: Vec<String>,
+    /// Tables without an order are read all the same. Otherwise they are an error.
+    pub(crate) unordered: bool,
     /// The column of the event's time, if the route names one.
     pub(crate) time: Option<String>,
 }
-    /// Tables without an order are read all the same. Otherwise they are an error.
-    pub(crate) unordered: bool,
 
 /// Progress of a snapshot, shared by the stream, the source and the metrics.
 #[derive(Debug, Default)]

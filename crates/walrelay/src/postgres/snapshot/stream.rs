@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tracing::info;
 use walrelay_lsn::{Lsn, RelationId, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
@@ -15,12 +15,14 @@ use walrelay_relay::WalStream;
 use walrelay_walsender::{CopyItem, CopyOut, Error, Frame, Session, Socket, StatusUpdate};
 
 use super::query::{Group, Table};
-use super::{SnapshotProgress, frames};
+use super::{SnapshotLock, SnapshotProgress, frames};
 use crate::postgres::error::PostgresError;
 
 /// Interval of empty reads while the server sends no rows, for example because it sorts them. The
 /// pipeline takes a stream without reads for dead; here, TCP keepalives detect a dead server.
 const EMPTY_READ_INTERVAL: Duration = Duration::from_secs(1);
+/// For so long a row may be sent after the lock was last seen.
+const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 /// Interval of log lines about the progress.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -45,12 +47,22 @@ pub(crate) struct RowStream {
     /// The Insert of the row at the front of `rows`; empty if no row was peeked.
     insert: Vec<u8>,
     progress: Arc<SnapshotProgress>,
+    /// The lock that the rows are sent under; `None` if any process may send them.
+    lock: Option<SnapshotLock>,
+    /// When the lock was last seen.
+    locked_at: Option<Instant>,
+    /// A query whether the lock is still held. No row is sent before its answer.
+    proving: Option<Proving>,
     /// The stream of a slot follows, so this one ends when all rows are acknowledged.
     followed: bool,
+    /// When the next read ends without bytes. Not counted from the call: the pipeline drops a read
+    /// and calls it again whenever something else is due.
+    empty_at: Instant,
     /// When the progress is logged next.
     log_at: Instant,
 }
 
+type Proving = Pin<Box<dyn Future<Output = Result<(), PostgresError>> + Send>>;
 type Starting = Pin<Box<dyn Future<Output = Result<CopyOut, Error>> + Send>>;
 
 enum Rows {
@@ -82,7 +94,11 @@ impl RowStream {
             relations: Vec::new(),
             insert: Vec::new(),
             progress,
+            lock: None,
+            locked_at: None,
+            proving: None,
             followed: true,
+            empty_at: now + EMPTY_READ_INTERVAL,
             log_at: now + LOG_INTERVAL,
         }
     }
@@ -93,6 +109,40 @@ impl RowStream {
             followed: false,
             ..self
         }
+    }
+
+    /// Rows are sent only while this lock is held.
+    pub(crate) fn under(self, lock: SnapshotLock) -> Self {
+        Self {
+            lock: Some(lock),
+            ..self
+        }
+    }
+
+    /// Whether rows may be sent now. If the session of the lock may have ended, starts a query, for
+    /// [`read`](WalStream::read) to wait for. This process may have been stopped since it received
+    /// the rows, so they are no proof.
+    fn may_send(&mut self) -> bool {
+        let Some(lock) = &self.lock else {
+            return true;
+        };
+        if self.proving.is_some() {
+            return false;
+        }
+        let now = Instant::now();
+        if self
+            .locked_at
+            .is_some_and(|at| now.duration_since(at) < LOCK_INTERVAL)
+        {
+            return true;
+        }
+        if lock.is_quiet() {
+            self.locked_at = Some(now);
+            return true;
+        }
+        let lock = lock.clone();
+        self.proving = Some(Box::pin(async move { lock.prove().await }));
+        false
     }
 
     fn frame<'a>(&self, body: &'a [u8]) -> Frame<'a> {
@@ -180,6 +230,9 @@ impl WalStream for RowStream {
     }
 
     fn peek(&mut self) -> Result<Option<Frame<'_>>, PostgresError> {
+        if !self.may_send() {
+            return Ok(None);
+        }
         if !self.messages.is_empty() {
             return Ok(self.messages.front().map(|message| self.frame(message)));
         }
@@ -213,11 +266,22 @@ impl WalStream for RowStream {
         if self.followed && self.progress.is_acknowledged() {
             return Err(PostgresError::SnapshotRead);
         }
-        tokio::select! {
+        let empty_at = self.empty_at;
+        let proven_or_read = async {
+            let Some(proving) = &mut self.proving else {
+                return self.advance().await;
+            };
+            let proven = proving.await;
+            self.proving = None;
+            proven.map(|()| 0)
+        };
+        let read = tokio::select! {
             biased;
-            read = self.advance() => read,
-            () = sleep(EMPTY_READ_INTERVAL) => Ok(0),
-        }
+            read = proven_or_read => read,
+            () = sleep_until(empty_at) => Ok(0),
+        };
+        self.empty_at = Instant::now() + EMPTY_READ_INTERVAL;
+        read
     }
 
     fn queue_status(&mut self, update: StatusUpdate) {

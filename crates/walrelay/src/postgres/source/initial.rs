@@ -1,49 +1,57 @@
 //! [`InitialSnapshot`]: the snapshot before the slot, and the creation of the slot after it.
 
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Looked, Opened};
-use walrelay_walsender::{Session, SystemIdentity};
+use walrelay_walsender::SystemIdentity;
 
 use super::PostgresSource;
-use super::inspections::OwnLooks;
+use super::inspections::{DEADLINE, OwnLooks};
 use super::opening::Connected;
 use super::stream::Stream;
 use crate::postgres::bookmarks::copy_slot;
-use crate::postgres::catalog::{Facts, Wanted, slot};
-use crate::postgres::deadline::bounded;
+use crate::postgres::catalog::{Wanted, slot};
+use crate::postgres::deadline::{bounded, bounded_by};
 use crate::postgres::error::PostgresError;
 use crate::postgres::setup::unlock_setup;
-use crate::postgres::snapshot::{Anchor, Plan};
+use crate::postgres::snapshot::{Anchor, Plan, SnapshotLock};
 
 /// A snapshot that is being read. The permanent slot is created after all rows are acknowledged
 /// (docs/adr/0028-a-slot-after-the-snapshot.md).
 #[derive(Debug)]
 pub(super) struct InitialSnapshot {
-    pub(super) anchor: Anchor,
-    /// Name of the temporary slot, which keeps the WAL from the snapshot's position on.
-    pub(super) temporary: String,
-    /// Holds the setup lock, so that only one of several relays reads the snapshot.
-    pub(super) control: Session,
-    pub(super) system: SystemIdentity,
-    pub(super) server_start: String,
+    anchor: Anchor,
+    /// Only one of several relays reads the snapshot.
+    lock: SnapshotLock,
+    /// How long a proof that the lock is held is valid, as for the stream of a slot.
+    lease: Duration,
+    /// The look under way, if there is one: when it was started, and its answer.
+    looks: JoinSet<(Instant, Result<(), PostgresError>)>,
+    /// The snapshot cannot be read any more. It still holds the lock, if the session lives: the
+    /// records in flight must be given up first.
+    over: bool,
+    system: SystemIdentity,
+    server_start: String,
 }
 
 impl InitialSnapshot {
     /// Opens the stream of the rows, from the first row.
-    pub(super) async fn open(&mut self) -> Result<Opened<Stream>, PostgresError> {
-        // The server may have ended the session of the snapshot, which this process does not
+    async fn open(&mut self) -> Result<Opened<Stream>, PostgresError> {
+        self.looks = JoinSet::new();
+        // The server may have ended the sessions of the snapshot, which this process does not
         // notice.
-        let temporary = slot(&mut self.control, &self.temporary);
-        if bounded("reading the slot", temporary).await?.is_none() {
-            return Err(PostgresError::SnapshotLost);
-        }
+        bounded("reading the slot", self.lock.prove()).await?;
         let (stream, tables) = self.anchor.open_rows().await?;
+        // The lease begins now, and opening may have waited for a lock on the tables.
+        bounded("reading the slot", self.lock.prove()).await?;
         Ok(Opened {
-            stream: Stream::Rows(Box::new(stream)),
+            stream: Stream::Rows(Box::new(stream.under(self.lock.clone()))),
             system_id: self.system.system_id.clone(),
             timeline: self.system.timeline,
             server_start: self.server_start.clone(),
@@ -51,20 +59,50 @@ impl InitialSnapshot {
             flushed: self.system.flushed.max(self.anchor.point),
             // No WAL is relayed yet.
             confirmed: CommitEnd::from_slot(Lsn::ZERO),
-            // No lease is needed: no other process can read a temporary slot.
-            server_timeout: None,
+            server_timeout: Some(self.lease),
             tables,
             predecessor: None,
         })
     }
 
+    /// Starts a look, unless one is under way.
+    pub(super) fn look(&mut self) {
+        if self.looks.is_empty() {
+            let lock = self.lock.clone();
+            self.looks.spawn(async move {
+                let asked_at = Instant::now();
+                let proven = bounded_by(DEADLINE, "a look at the snapshot", lock.prove());
+                (asked_at, proven.await)
+            });
+        }
+    }
+
+    /// Waits for the look under way; pending if there is none. Cancel-safe.
+    pub(super) async fn looked(&mut self) -> Result<Looked, PostgresError> {
+        match self.looks.join_next().await {
+            Some(Ok((asked_at, Ok(())))) => Ok(OwnLooks::ours(asked_at, None)),
+            Some(Ok((_, Err(error @ PostgresError::NoAnswer { .. })))) => Ok(Looked::Failed {
+                reason: Chain(&error).to_string(),
+            }),
+            Some(Ok((_, Err(error)))) => {
+                self.over = true;
+                Err(error)
+            }
+            // The task panicked. (With `panic = "abort"` the process has ended.)
+            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            None => pending().await,
+        }
+    }
+
     /// Creates the slot at the position where the snapshot ends, unless it exists.
-    pub(super) async fn make_slot(&mut self, wanted: &Wanted) -> Result<(), PostgresError> {
+    async fn make_slot(&mut self, wanted: &Wanted) -> Result<(), PostgresError> {
         let name = &wanted.slot;
-        let found = bounded("reading the slot", slot(&mut self.control, name)).await?;
+        self.lock.prove().await?;
+        let mut session = self.lock.session().await;
+        let found = bounded("reading the slot", slot(&mut session, name)).await?;
         if found.is_none() {
-            let copy = copy_slot(&self.temporary, name, false);
-            self.control.query(&copy).await?;
+            let copy = copy_slot(&self.lock.temporary, name, false);
+            session.query(&copy).await?;
         }
         // `pg_copy_logical_replication_slot` does not copy the failover property.
         if wanted.failover {
@@ -74,9 +112,8 @@ impl InitialSnapshot {
     }
 
     /// Closes the sessions of the snapshot and unlocks the setup.
-    pub(super) async fn end(mut self, wanted: &Wanted) -> Result<(), PostgresError> {
+    async fn end(self, wanted: &Wanted) -> Result<(), PostgresError> {
         let progress = &self.anchor.plan.progress;
-        progress.end();
         let seconds = self.anchor.begun.elapsed().as_secs_f64();
         info!(
             slot = wanted.slot,
@@ -86,8 +123,8 @@ impl InitialSnapshot {
             "the snapshot is complete: created the slot, which goes on from there"
         );
         self.anchor.exporter.close().await;
-        unlock_setup(&mut self.control, &wanted.slot).await?;
-        self.control.close().await;
+        unlock_setup(&mut *self.lock.session().await, &wanted.slot).await?;
+        self.lock.close().await;
         Ok(())
     }
 }
@@ -113,8 +150,10 @@ impl PostgresSource {
         let anchor = Anchor::with_slot(plan, connected.replication, &temporary).await?;
         let snapshot = self.snapshot.insert(InitialSnapshot {
             anchor,
-            temporary,
-            control: connected.control,
+            lock: SnapshotLock::new(connected.control, temporary),
+            lease: self.wal_sender_timeout,
+            looks: JoinSet::new(),
+            over: false,
             system: connected.system,
             server_start: connected.server.start,
         });
@@ -123,45 +162,39 @@ impl PostgresSource {
 
     /// Opens the rows of an unfinished snapshot again, or creates the slot after a finished one.
     /// `None`: the slot is to be opened, or a new snapshot to be exported.
+    ///
+    /// # Errors
+    /// [`PostgresError::SnapshotLost`] once if the snapshot cannot be read again: the caller gives up
+    /// the records in flight before the lock is released.
     pub(super) async fn continue_snapshot(
         &mut self,
     ) -> Result<Option<Opened<Stream>>, PostgresError> {
         let Some(snapshot) = &mut self.snapshot else {
             return Ok(None);
         };
+        if snapshot.over {
+            self.snapshot = None;
+            self.snapshot_progress.end();
+            return Ok(None);
+        }
         if !self.snapshot_progress.is_acknowledged() {
             // The same snapshot can be read again as long as the server keeps it.
-            match snapshot.open().await {
-                Ok(opened) => return Ok(Some(opened)),
+            return match snapshot.open().await {
+                Ok(opened) => Ok(Some(opened)),
                 Err(error) => {
                     info!(reason = %Chain(&error), "the snapshot cannot be read again: a new one is made");
-                    self.snapshot = None;
-                    return Ok(None);
+                    snapshot.over = true;
+                    Err(PostgresError::SnapshotLost)
                 }
-            }
+            };
         }
         let made = snapshot.make_slot(&self.wanted).await;
         let snapshot = self.snapshot.take();
+        self.snapshot_progress.end();
         made?;
         if let Some(snapshot) = snapshot {
             snapshot.end(&self.wanted).await?;
         }
         Ok(None)
-    }
-}
-
-/// The answer to a look at the snapshot's temporary slot.
-pub(super) fn snapshot_looked(
-    asked_at: Instant,
-    facts: Result<Facts, PostgresError>,
-) -> Result<Looked, PostgresError> {
-    match facts {
-        Ok(Facts {
-            slot: Some(slot), ..
-        }) if slot.lost().is_none() => Ok(OwnLooks::ours(asked_at, None)),
-        Ok(_) => Err(PostgresError::SnapshotLost),
-        Err(error) => Ok(Looked::Failed {
-            reason: Chain(&error).to_string(),
-        }),
     }
 }

@@ -15,7 +15,7 @@ use crate::postgres::deadline::bounded_by;
 use crate::postgres::error::PostgresError;
 
 /// Timeout of one inspection, including a new connection.
-const DEADLINE: Duration = Duration::from_secs(10);
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Timeout of the answer over the last inspection's connection. The rest of [`DEADLINE`] is for a
 /// new connection: a device in between may have dropped the old one silently.
 const KEPT_DEADLINE: Duration = Duration::from_secs(2);

@@ -28,7 +28,7 @@ use super::setup::{Moment, Setup, Unfinished, plan};
 use super::snapshot::SnapshotProgress;
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
-use initial::{InitialSnapshot, snapshot_looked};
+use initial::InitialSnapshot;
 use inspections::{Inspection, Inspections};
 pub(crate) use range::{Range, RangeSource, Reading, first_commit};
 use readers::Readers;
@@ -211,26 +211,21 @@ impl Source for PostgresSource {
     }
 
     fn look(&mut self, unresolved: Option<RelationId>) {
-        let Some(snapshot) = &self.snapshot else {
-            self.inspections.start(&self.info, &self.wanted, unresolved);
-            return;
-        };
-        let temporary = Wanted {
-            slot: snapshot.temporary.clone(),
-            ..self.wanted.clone()
-        };
-        self.inspections.start(&self.info, &temporary, unresolved);
+        match &mut self.snapshot {
+            Some(snapshot) => snapshot.look(),
+            None => self.inspections.start(&self.info, &self.wanted, unresolved),
+        }
     }
 
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
+        if let Some(snapshot) = &mut self.snapshot {
+            return snapshot.looked().await;
+        }
         let Inspection {
             asked_at,
             facts,
             place,
         } = self.inspections.ended().await;
-        if self.snapshot.is_some() {
-            return snapshot_looked(asked_at, facts);
-        }
         let facts = match facts {
             Ok(facts) => facts,
             // A server that shuts down waits for its walsenders, and this walsender waits until its
