@@ -11,7 +11,7 @@ use walrelay_testkit::{Cut, Db, Delivered, Workload, eventually, servers};
 
 use crate::rig::{
     PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, edit, ends, insert,
-    kafka_in_turn, lsn_of, output_with, with_source,
+    kafka_in_turn, lsn_of, output_with, refused, with_source,
 };
 
 fn drop_slot(db: &Db) {
@@ -615,6 +615,14 @@ fn with_a_row_that_the_server_cannot_send() {
         &[&transaction, rows, "SQLSTATE 22021", "--accept-gap"],
     );
     assert_lacks(&log, &["different servers"]);
+    // Whoever only prints what the slot has is not told to move it.
+    let print = output_with("run", &config, &["--set", "sink.kind=stdout"]);
+    let said = refused(
+        &print,
+        65,
+        &["[unsendable]", &transaction, "need not be moved"],
+    );
+    assert_lacks(&said, &["slots advance"]);
     let (_, to) = log.rsplit_once("--to ").expect("a position");
     let advance = format!("slots advance walrelay --yes --to {}", lsn_of(to));
     done(&output_with(&advance, &config, &[]));

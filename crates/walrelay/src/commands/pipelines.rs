@@ -108,7 +108,7 @@ where
     block_on(async {
         let stop = stop_signal_or(ended)?;
         let result = Box::pin(pipeline.run(stop)).await;
-        Ok(result.map_err(failures::pipeline))
+        Ok(result.map_err(|error| failures::of_copy(failures::pipeline(error))))
     })?
 }
 

@@ -216,7 +216,7 @@ fn copy_source(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<CopySo
 /// reads the original slot moves it on.
 fn copy_failure(failure: Failure) -> Failure {
     if failure.id != "slot-moved" {
-        return failure;
+        return failures::of_copy(failure);
     }
     failure.remedy(
         "the connection was lost, and the slot has moved on since: another relay confirmed what \

@@ -103,6 +103,18 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
     }
 }
 
+/// Corrects the remedy of `unsendable` for a copy of a slot: the slot itself is not to be moved.
+pub(crate) fn of_copy(failure: Failure) -> Failure {
+    if failure.id != "unsendable" {
+        return failure;
+    }
+    failure.remedy(
+        "the cause says what is wrong with the row that follows. The slot itself need not be moved for this: a \
+         relay that reads it stops at the transaction as well, and names the way out. walrelay replay can begin \
+         behind it, with --from and a later position",
+    )
+}
+
 /// A failure of the relay's core: of an event, a table or the protocol.
 pub(crate) fn core(error: CoreError) -> Failure {
     let what = error.to_string();

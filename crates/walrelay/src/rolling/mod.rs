@@ -209,7 +209,7 @@ impl Keeper {
             if !samples.is_empty() {
                 self.positions.restore(Instant::now(), confirmed, samples);
             }
-            self.noted.1 = system_id.to_owned();
+            system_id.clone_into(&mut self.noted.1);
         }
         self.noted.0 = walsender;
         Ok(())

@@ -139,9 +139,10 @@ impl Position {
 }
 
 /// Adds the line of the checksum, by which a truncated or changed text is detected.
-pub(crate) fn with_checksum(text: String) -> String {
+pub(crate) fn with_checksum(mut text: String) -> String {
     let sum = checksum(&text);
-    format!("{text}{CHECKSUM}{sum}\"\n")
+    text.extend([CHECKSUM, &sum, "\"\n"]);
+    text
 }
 
 /// The lines before that of the checksum; `None` if the text is truncated or was changed.
