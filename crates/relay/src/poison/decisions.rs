@@ -7,6 +7,9 @@ use walrelay_sink::{EventPosition, Poison};
 use super::policy::{Class, PoisonAction, PoisonPolicy};
 use crate::event::id_text;
 
+/// After an event that was refused alone, so many events of its transaction are sent alone.
+const ALONE_AFTER: u64 = 64;
+
 /// The decision about an event. The action is never [`PoisonAction::Halt`].
 #[derive(Debug, Clone)]
 pub(crate) struct PoisonDecision {
@@ -67,6 +70,12 @@ impl PoisonDecisions {
             return false;
         };
         self.decided.insert(id, decision);
+        if let Some(until) = &mut self.alone_until {
+            // Its neighbours are often at fault, too, and the refusal of an event that is not alone
+            // ends one sink more.
+            let row = id.row.saturating_add(ALONE_AFTER);
+            *until = EventPosition { row, ..id }.max(*until);
+        }
         true
     }
 

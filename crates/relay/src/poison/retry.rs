@@ -207,6 +207,22 @@ mod tests {
     }
 
     #[test]
+    fn events_behind_a_rejected_one_are_sent_alone_for_a_while() {
+        let mut relay = Relay::new(PoisonAction::Skip);
+        let error = error(Disposition::Fatal, Some(Poison::Oversize));
+        for _ in 0..2 {
+            relay.decide(&refusal(B, B, &error), 0);
+        }
+        assert!(relay.decisions.is_rejected(B));
+        let mut is_alone = |row| {
+            assert!(!relay.decisions.holds_back(EventPosition { row, ..B }, 0));
+            relay.decisions.is_alone()
+        };
+        assert!(is_alone(B.row + 64));
+        assert!(!is_alone(B.row + 65));
+    }
+
+    #[test]
     fn a_topic_is_waited_for_and_then_given_up_unless_the_policy_is_to_halt() {
         for (action, end) in [
             (PoisonAction::DeadLetter, Decision::ReadAgain),
