@@ -291,6 +291,42 @@ fn park_what_follows_of_their_key() {
     relay.ends_well();
 }
 
+/// The relay that takes the slot over knows the key that the first one has just parked, also if the
+/// dead letter made the topic.
+#[test]
+fn park_what_follows_when_another_relay_takes_over() {
+    let dead_letters = DeadLetters::new(Rig::new(17));
+    let rig = &dead_letters.rig;
+    let config = dead_letters.parking_config("", "halt", "");
+    let mut relay = rig.streaming(&config);
+    let mut expected = Vec::new();
+    for round in 1..=4 {
+        let standby = rig.start(&config);
+        standby.says("standing by");
+        standby.says("dead letters of earlier runs are known");
+        let key = format!("k{round}");
+        let no_topic = dead_letters.insert("NULL", &key, 1);
+        rig.caught_up();
+        relay.kill();
+        let follows = dead_letters.insert("'order'", &key, 2);
+        rig.caught_up();
+        expected.push((key, [no_topic, follows]));
+        relay = standby;
+    }
+    let found = dead_letters.dead_letters(8);
+    for (key, ids) in &expected {
+        let of_key = found.iter().filter(|found| found.key_text() == key);
+        let of_key = of_key.filter_map(|found| found.id.as_deref());
+        assert!(
+            of_key.eq(ids.iter().map(String::as_str)),
+            "{key}: {found:?}"
+        );
+    }
+    let passed = rig.records(0);
+    assert!(passed.is_empty(), "they passed their key's: {passed:?}");
+    relay.ends_well();
+}
+
 /// A topic that does not appear: the relay waits for it, then its events become dead letters, one
 /// after the other without further waits, while all other events were sent once.
 #[test]

@@ -1,6 +1,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::EventPosition;
@@ -18,12 +18,19 @@ use crate::EventPosition;
 /// A key is free again when **every** dead letter of it, those of this run included, is resolved. A
 /// resolution is written after the dead letter's record was acknowledged in its own topic, so
 /// events of the key that the relay sends after it follow that record.
-#[derive(Default)]
+///
+/// # Readings
+/// Before the relay sends anything, the topic of dead letters must be read to its end, and again
+/// when the relay takes the slot over from another one, which may have parked keys meanwhile. Each
+/// [`require_reading`](Self::require_reading) asks for one more reading, which begins later.
 pub struct Parking {
     state: Mutex<State>,
     /// The number of open dead letters. It is usually 0, and then a query costs one load.
     open: AtomicUsize,
-    ready: AtomicBool,
+    /// How many readings were required.
+    required: AtomicU64,
+    /// How many of them are done.
+    read: AtomicU64,
     /// Dead letters of transactions whose commit record starts before this LSN are not written any
     /// more.
     confirmed: AtomicU64,
@@ -45,20 +52,50 @@ struct ParkedKey {
     topic: Option<Box<str>>,
 }
 
+impl Default for Parking {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            open: AtomicUsize::default(),
+            required: AtomicU64::new(1),
+            read: AtomicU64::default(),
+            confirmed: AtomicU64::default(),
+        }
+    }
+}
+
 impl Parking {
-    /// No key is parked; not [ready](Self::is_ready) yet.
+    /// No key is parked, and one reading is required.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Declares that the open dead letters of earlier runs are parked.
-    pub fn set_ready(&self) {
-        self.ready.store(true, Ordering::Release);
+    /// Requires one more reading, from the topic's present end at least: another relay may have
+    /// written dead letters until now. Nothing is required any more after
+    /// [`set_ready`](Self::set_ready).
+    pub fn require_reading(&self) {
+        self.required.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the open dead letters of earlier runs are parked. Until then nothing may be sent.
+    /// The number of the last required reading.
+    pub fn required(&self) -> u64 {
+        self.required.load(Ordering::Acquire)
+    }
+
+    /// Declares that a reading is done which began when this was the number of the last required
+    /// one: the open dead letters that were in the topic are parked.
+    pub fn set_read(&self, number: u64) {
+        self.read.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// Declares that no reading is needed, for good: nothing can read the dead letters back.
+    pub fn set_ready(&self) {
+        self.set_read(u64::MAX);
+    }
+
+    /// Whether all required readings are done. Until then nothing may be sent.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        self.read.load(Ordering::Acquire) >= self.required()
     }
 
     /// Parks the key of an open dead letter, which the relay is about to write or which was read
@@ -224,6 +261,23 @@ mod tests {
         assert_eq!(parking.confirmed(), 9_999, "it does not go back");
         parking.forget_resolved_before(10_000);
         assert_eq!(parking.resolved(), 0);
+    }
+
+    #[test]
+    fn a_reading_that_began_before_it_was_required_is_not_enough() {
+        let parking = Parking::new();
+        assert!(!parking.is_ready());
+        let first = parking.required();
+        parking.require_reading();
+        parking.set_read(first);
+        assert!(!parking.is_ready());
+        parking.set_read(parking.required());
+        assert!(parking.is_ready());
+        parking.require_reading();
+        assert!(!parking.is_ready());
+        parking.set_ready();
+        parking.require_reading();
+        assert!(parking.is_ready(), "nothing can be read");
     }
 
     #[test]

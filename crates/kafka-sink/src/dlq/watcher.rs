@@ -14,8 +14,8 @@ use crate::consumer::{Consumer, Polled, TailedRecord};
 use crate::worker::Worker;
 use crate::{KafkaConfig, KafkaError};
 
-/// How long a poll blocks before the stop flag is checked.
-const POLL: Duration = Duration::from_millis(250);
+/// How long a poll blocks before the stop flag and the required reading are checked.
+const POLL: Duration = Duration::from_millis(100);
 /// Timeout of one request to a broker, which cannot be interrupted.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of requests for metadata until the parking is ready.
@@ -24,6 +24,12 @@ const STARTUP_INTERVAL: Duration = Duration::from_millis(500);
 const MISSING_TOPIC_INTERVAL: Duration = Duration::from_secs(2);
 /// The same interval when the topic exists: partitions can be added.
 const PARTITIONS_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a reading after the first may take before the partitions are assigned again: their last
+/// records may be none that is read, and the client reports an end once.
+const ASSIGN_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// `fetch.wait.max.ms`: a broker answers the requests of a connection in turn, so a question about the
+/// topic's ends waits for this long at most.
+const FETCH_WAIT_MS: &str = "100";
 /// A topic is missing if brokers report so this often in a row: a broker that has just started may
 /// not know all topics yet.
 const MISSING_REPORTS: u32 = 3;
@@ -31,10 +37,10 @@ const MISSING_REPORTS: u32 = 3;
 /// Follows the topic of dead letters on the thread `kafka-dlq`, and keeps a [`Parking`] up to date:
 /// keys with open dead letters of one slot are parked, and freed when the last one is resolved.
 ///
-/// Calls [`Parking::set_ready`] when it has read everything up to the ends found after the start,
-/// or when brokers have reported several times that the topic does not exist. A topic that is
-/// created later is followed from its beginning. While brokers are unreachable, the watcher waits
-/// for them.
+/// A reading that [`Parking::required`] asks for is done when everything is read up to the ends that
+/// brokers tell after the request, or when they have reported several times that the topic does not
+/// exist. A topic that is created later is followed from its beginning. While brokers are
+/// unreachable, the watcher waits for them.
 ///
 /// Dropping it ends the thread. **Blocks** until running requests have ended, each within
 /// a second.
@@ -52,11 +58,13 @@ impl DlqWatcher {
         parking: Arc<Parking>,
     ) -> Result<Self, KafkaError> {
         let mut watch = Watch {
-            client: Consumer::new(config, &[])?,
+            client: Consumer::new(config, &[("fetch.wait.max.ms", FETCH_WAIT_MS)])?,
             topic: topic.to_owned(),
             slot: slot.to_owned(),
             parking,
             partitions: BTreeMap::new(),
+            reading: 0,
+            assign_again_at: None,
             missing: 0,
             next_refresh: Instant::now(),
             confirmed: None,
@@ -91,6 +99,10 @@ struct Watch {
     slot: String,
     parking: Arc<Parking>,
     partitions: BTreeMap<i32, Progress>,
+    /// The number of the current reading.
+    reading: u64,
+    /// While the current reading is not the first: when the partitions are to be assigned again.
+    assign_again_at: Option<Instant>,
     /// How often in a row brokers reported that the topic does not exist.
     missing: u32,
     /// When to refresh the partitions next.
@@ -104,11 +116,11 @@ struct Watch {
 /// How far a partition was read. All positions are offsets.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The partition's end at the first response.
+    /// The partition's end at the first response of the current reading.
     end: Option<i64>,
     /// The offset behind the last record read.
     next: i64,
-    /// Whether the partition was read to its end once.
+    /// Whether the partition was read to this end.
     done: bool,
     /// The partition's end, requested after the position in `Watch::confirmed` was taken.
     marked: Option<i64>,
@@ -123,6 +135,7 @@ impl Progress {
 
 impl Watch {
     fn step(&mut self) {
+        self.start_reading();
         if Instant::now() >= self.next_refresh {
             if let Err(error) = self.refresh_partitions() {
                 self.warn("the brokers cannot be asked for it", &error);
@@ -136,13 +149,14 @@ impl Watch {
                 };
         }
         match self.client.poll(POLL) {
-            Polled::Nothing => {}
             Polled::Record(record) => self.apply(record),
-            Polled::End(partition) => {
+            // Before the partitions are assigned again, it may be the end of an earlier reading.
+            Polled::End(partition) if self.assign_again_at.is_none() => {
                 if let Some(progress) = self.partitions.get_mut(&partition) {
                     progress.done = true;
                 }
             }
+            Polled::Nothing | Polled::End(_) => {}
             // A principal may have the right to write to a topic but not to read it.
             Polled::Error(
                 code @ (Code::TopicAuthorizationFailed | Code::UnknownTopicOrPartition),
@@ -151,8 +165,9 @@ impl Watch {
             Polled::Error(code) => tracing::debug!(topic = self.topic, %code, "dead letters"),
         }
         self.forget_resolved();
-        if !self.parking.is_ready() && self.has_caught_up() {
-            self.parking.set_ready();
+        let current = self.reading == self.parking.required();
+        if current && !self.parking.is_ready() && self.has_caught_up() {
+            self.parking.set_read(self.reading);
             tracing::info!(
                 topic = self.topic,
                 open = self.parking.open(),
@@ -161,11 +176,31 @@ impl Watch {
         }
     }
 
+    /// Begins the reading that was required last, unless that was begun.
+    fn start_reading(&mut self) {
+        let required = self.parking.required();
+        if required == self.reading {
+            return;
+        }
+        self.reading = required;
+        self.missing = 0;
+        self.next_refresh = Instant::now();
+        let again = !self.partitions.is_empty();
+        self.assign_again_at = again.then(|| self.next_refresh + ASSIGN_AGAIN_AFTER);
+        for progress in self.partitions.values_mut() {
+            progress.end = None;
+            progress.done = false;
+        }
+    }
+
     /// Requests the topic's partitions and reads the new ones; until the parking is ready, also
     /// requests their ends.
     fn refresh_partitions(&mut self) -> Result<(), KafkaError> {
         match self.client.partitions(&self.topic, REQUEST_TIMEOUT)? {
-            None => self.missing = self.missing.saturating_add(1),
+            None => {
+                self.missing = self.missing.saturating_add(1);
+                return Ok(());
+            }
             Some(mut new) => {
                 self.missing = 0;
                 new.retain(|partition| !self.partitions.contains_key(partition));
@@ -182,8 +217,18 @@ impl Watch {
                 if progress.end.is_none() {
                     let (low, high) = self.client.ends(&self.topic, *partition, REQUEST_TIMEOUT)?;
                     progress.end = Some(high);
-                    progress.next = progress.next.max(low);
+                    // Beyond the end: the topic was made anew.
+                    let beyond = progress.next > high;
+                    progress.next = if beyond { low } else { progress.next.max(low) };
                 }
+            }
+            if self.assign_again_at.is_some_and(|at| Instant::now() >= at) {
+                let next = |(partition, progress): (&i32, &Progress)| {
+                    (*partition, Offset::Offset(progress.next))
+                };
+                self.client
+                    .assign(&self.topic, self.partitions.iter().map(next))?;
+                self.assign_again_at = None;
             }
         }
         self.mark()
@@ -229,7 +274,7 @@ impl Watch {
     }
 
     fn has_caught_up(&mut self) -> bool {
-        if self.partitions.is_empty() {
+        if self.partitions.is_empty() || self.missing > 0 {
             self.missing >= MISSING_REPORTS
         } else {
             // No short circuit: `is_done` remembers its result for each partition.

@@ -353,6 +353,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         if opened.predecessor.is_some() {
             self.discard_if_displaced(true).await;
         }
+        // The relay that read the slot before has written its dead letters by now.
+        let others = self.resume.is_none() || opened.predecessor.is_some();
+        if let Some(parking) = self.settings.poison.parking.as_ref().filter(|_| others) {
+            parking.require_reading();
+        }
         let Opened {
             stream,
             system_id,

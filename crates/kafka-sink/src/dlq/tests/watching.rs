@@ -73,6 +73,37 @@ fn keys_are_parked_and_freed_while_it_watches() {
     assert!(parking.is_parked(LATER, "orders", b"m"));
 }
 
+/// As when a relay takes the slot over from one that has just parked keys.
+#[test]
+fn a_required_reading_knows_what_was_written_before() {
+    let cluster = cluster(&[(TOPIC, 3)]);
+    let writer = Writer::new(&cluster);
+    let (_watcher, parking) = watch(&cluster);
+    eventually("ready", || parking.is_ready());
+    for number in 0..20 {
+        let key = format!("k{number}");
+        writer.dead_letter(&draft(&format!("0/1 {number}"), &key));
+        parking.require_reading();
+        eventually("ready", || parking.is_ready());
+        let parked = parking.is_parked(LATER, "orders", key.as_bytes());
+        assert!(parked, "{key}");
+    }
+    assert_eq!(parking.open(), 20);
+}
+
+/// The first dead letter makes the topic.
+#[test]
+fn a_required_reading_finds_a_new_topic() {
+    let cluster = cluster(&[]);
+    let (_watcher, parking) = watch(&cluster);
+    eventually("ready", || parking.is_ready());
+    cluster.create_topic(TOPIC, 1, 1).expect("created");
+    Writer::new(&cluster).dead_letter(&draft("0/1 0", "k"));
+    parking.require_reading();
+    eventually("ready", || parking.is_ready());
+    assert!(parking.is_parked(LATER, "orders", b"k"));
+}
+
 #[test]
 fn without_a_topic_it_is_ready_and_follows_one_that_appears() {
     let cluster = cluster(&[]);

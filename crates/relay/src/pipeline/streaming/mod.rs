@@ -48,6 +48,9 @@ use looks::Looks;
 use sink_watch::SinkWatch;
 use status::Feedback;
 
+/// Interval of the attempts to send while the keys that are parked are not known.
+const PARKED_KEYS_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The state that the loop keeps from turn to turn.
 struct Turn {
     looks: Looks,
@@ -143,6 +146,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             let look_at = self.start_look(&mut turn, now);
             let due = turn.feedback.due(turn.confirmed);
             let until = [
+                self.parked_keys_at(batch.blocked, now),
                 look_at,
                 turn.drain_until,
                 silent_at,
@@ -190,6 +194,14 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         Err(PipelineError::Silent {
             silent_for: unproven,
         })
+    }
+
+    /// When to try a blocked batch again that may wait for the keys that are parked. No event
+    /// announces that they are known.
+    fn parked_keys_at(&self, blocked: bool, now: Instant) -> Option<Instant> {
+        let parking = self.settings.poison.parking.as_ref();
+        let unknown = parking.is_some_and(|parking| !parking.is_ready());
+        (blocked && unknown).then(|| now + PARKED_KEYS_INTERVAL)
     }
 
     /// Sends the batch of the last read to the sink, and collects acknowledgements.
