@@ -354,7 +354,7 @@ fn a_rollback_keeps_a_slot_with_events_that_have_no_row() {
     let db = rig.db();
     let config = config(&rig, "\n[source.messages]\nprefix = \"outbox\"\n");
     done(&output_with("init", &config, &[]));
-    rig.streaming(&config).ends_well();
+    done(&output_with("cutover switch", &config, &["--yes"]));
     insert(&db, 4, "kept");
     for number in 1..=5 {
         db.batch(&format!(

@@ -4,7 +4,7 @@ mod poller;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use walrelay_lab::servers::ChildGuard;
 use walrelay_testkit::{Db, Delivered, eventually, rng};
 
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, done, output_with, refused, said, wait_rows,
-    with_source,
+    PATIENCE, Rig, assert_has, assert_lacks, command_with, done, ends, output_with, refused, said,
+    wait_rows, with_source,
 };
 use poller::Kind;
 
@@ -190,6 +190,58 @@ fn back_to_a_relay_with_a_status_repeats_nothing() {
 fn back_to_a_relay_with_a_time_after_a_crash_loses_nothing() {
     let mut rng = rng("cutover::back_to_a_relay_with_a_time_after_a_crash_loses_nothing");
     back(15, Kind::Dispatched, rng.u64(..1 << 60), true);
+}
+
+/// A relay that is started while a rollback marks rows must wait, and must not begin anew after it.
+#[test]
+fn no_relay_reads_the_slot_of_a_rollback() {
+    let kind = Kind::Dispatched;
+    let rig = rig(17, kind);
+    let config = config(&rig, kind);
+    let db = rig.db();
+    done(&output_with("init", &config, &[]));
+    let early = ends(&mut rig.start(&config), 78, "cutover-not-switched");
+    assert_has(&early, &["walrelay cutover switch"]);
+    done(&step(&config, "switch --yes"));
+    let relay = rig.streaming(&config);
+    rig.workload().rows(50).seed(1).run();
+    let rows = ids(&db, "true").len();
+    rig.caught_up();
+    relay.ends_well();
+    // Each mark waits for a lock.
+    db.batch(
+        "UPDATE outbox SET dispatched_at = NULL; \
+         CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         WHILE NOT pg_try_advisory_lock_shared(42) LOOP PERFORM pg_sleep(0.02); END LOOP; \
+         PERFORM pg_advisory_unlock_shared(42); RETURN NEW; END $$; \
+         CREATE TRIGGER gate BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION gate()",
+    );
+    let gate = rig.db();
+    gate.batch("SELECT pg_advisory_lock(42)");
+    let mut rollback = command_with("cutover rollback --yes", &config, &[]);
+    rollback.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let rollback = rollback.spawn().expect("walrelay runs");
+    let marks =
+        "SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'WITH marked AS%'";
+    eventually(PATIENCE, || !db.query(marks, &[]).is_empty());
+    let mut relay = rig.start(&config);
+    relay.says("standing by");
+    gate.batch("SELECT pg_advisory_unlock(42)");
+    let back = done(&rollback.wait_with_output().expect("it ends"));
+    assert_has(&back, &[&format!("marked {rows} rows"), "dropped slot"]);
+    ends(&mut relay, 78, "cutover-not-switched");
+    // As a supervisor starts it.
+    ends(&mut rig.start(&config), 78, "cutover-not-switched");
+    let check = said(&output_with("check", &config, &[]));
+    assert_has(&check, &["cutover-not-switched"]);
+    assert!(rig.slot().read().is_none());
+    db.batch("DROP TRIGGER gate ON outbox");
+    rig.workload().rows(10).seed(2).run();
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.says("the snapshot relays the rows that are there");
+    eventually(PATIENCE, || ids(&db, kind.unsent()).is_empty());
+    rig.verdict().assert_nothing_repeated();
+    relay.ends_well();
 }
 
 /// Rows are marked only behind the confirmed position.

@@ -32,7 +32,7 @@
 //! - [`secure`]: TLS, logins, access control; least privileges; no secret in any output.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
 //! - [`prune`]: confirmed rows are deleted, no others. [`carried`]: rows that the slot does not carry
-//!   are neither marked nor deleted.
+//!   are neither marked nor deleted, nor are those of [`open_dead_letters`].
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
 //! - [`page`]: the status page in a browser.
@@ -78,6 +78,7 @@ mod idle;
 mod import_debezium;
 mod large;
 mod modes;
+mod open_dead_letters;
 mod otel;
 mod page;
 mod places;

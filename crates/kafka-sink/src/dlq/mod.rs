@@ -6,6 +6,7 @@
 //! # Contents
 //! - [`DlqRecord`]: a dead letter. `entry` parses it, `reader` reads the topic.
 //! - [`DlqIndex`]: which dead letters are open, and in which order they are replayed.
+//! - [`OpenDeadLetters`]: the events of the open ones, whose rows must be kept.
 //! - [`DlqReplayer`]: redrives or drops dead letters.
 //! - [`DlqWatcher`]: keeps the parked keys of a relay up to date.
 //!
@@ -17,6 +18,7 @@
 
 mod entry;
 mod index;
+mod open;
 mod reader;
 mod replayer;
 mod sender;
@@ -24,6 +26,7 @@ mod watcher;
 
 pub use entry::{DlqRecord, Outcome, Position};
 pub use index::{DlqIndex, DlqRecordId, Listed, OutOfOrder};
+pub use open::{OpenDeadLetters, OpenEvent};
 pub use replayer::{
     Action, DlqReplayer, NotRedriven, ReplayError, ReplayOptions, ReplaySummary, Step,
 };

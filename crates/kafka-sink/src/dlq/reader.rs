@@ -36,21 +36,38 @@ impl DlqReader {
         topic: &str,
         patience: Duration,
     ) -> Result<Option<Self>, KafkaError> {
+        let mut reader = Self::connect(config, topic, patience)?;
+        Ok(reader.find()?.then_some(reader))
+    }
+
+    /// A reader that does not know yet whether the topic exists: see [`find`](Self::find).
+    ///
+    /// **Blocks** for `patience` at most.
+    pub(super) fn connect(
+        config: &KafkaConfig,
+        topic: &str,
+        patience: Duration,
+    ) -> Result<Self, KafkaError> {
         // The probe has the specific errors for whatever can be wrong.
         probe(config, patience)?;
-        let client = Consumer::new(config, &[])?;
-        let Some(partitions) = client.partitions(topic, patience)? else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            client,
+        Ok(Self {
+            client: Consumer::new(config, &[])?,
             topic: topic.to_owned(),
             patience,
-            offsets: partitions
-                .into_iter()
-                .map(|p| (p, Offset::Beginning))
-                .collect(),
-        }))
+            offsets: BTreeMap::new(),
+        })
+    }
+
+    /// Whether the topic exists. Requests its partitions until it does.
+    ///
+    /// **Blocks** for `patience` at most.
+    pub(super) fn find(&mut self) -> Result<bool, KafkaError> {
+        if self.offsets.is_empty() {
+            let found = self.client.partitions(&self.topic, self.patience)?;
+            let found = found.unwrap_or_default().into_iter();
+            self.offsets = found.map(|p| (p, Offset::Beginning)).collect();
+        }
+        Ok(!self.offsets.is_empty())
     }
 
     /// Skips the records with an earlier timestamp (milliseconds since 1970-01-01 UTC; by the clock

@@ -46,11 +46,12 @@ pub enum CutoverCommand {
 
     /// Stop walrelay, mark the rows that it published as sent, drop its slot.
     ///
-    /// When it ends, start the polling relay: it sends the rows that are not marked.
+    /// When it ends, start the polling relay: it sends the rows that are not marked. These are also
+    /// the rows of open dead letters, unless `--mark-dead-letters`.
     #[command(after_help = "Examples:
   walrelay cutover rollback --dry-run
   walrelay cutover rollback --stop-relay 'systemctl stop walrelay'
-  walrelay cutover rollback --yes")]
+  walrelay cutover rollback --yes --mark-dead-letters")]
     Rollback(RollbackCutoverArgs),
 }
 
@@ -152,6 +153,10 @@ pub struct RollbackCutoverArgs {
     /// How long the slot is waited for, until nobody reads it.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::config::duration)]
     pub patience: Duration,
+
+    /// Mark also rows whose events are dead letters that nobody has redriven or dropped.
+    #[arg(long)]
+    pub mark_dead_letters: bool,
 
     /// The configuration, `--dry-run` and `--yes`; with `--yes`, the relay is stopped already.
     #[command(flatten)]

@@ -4,22 +4,25 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use secrecy::ExposeSecret;
 use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
+use walrelay_kafka_sink::dlq::OpenDeadLetters;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
-use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings};
+use walrelay_relay::{OnUpdate, PoisonAction, PoisonPolicy, Schemas, Settings};
 use walrelay_sink::Parking;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
 use super::Env;
 use crate::cli::{Exit, Failure};
-use crate::config::{self, Config, SnapshotMode};
+use crate::config::{self, Config, SinkConfig, SnapshotMode};
 use crate::failures;
-use crate::postgres::{Carrier, Marking, NotCarried, Selection, Wanted};
+use crate::postgres::{
+    Carrier, DeadLetters, Marking, NotCarried, OpenDeadLetter, Selection, Wanted,
+};
 use crate::registry::Registry;
 use crate::telemetry::RegistryStats;
 
@@ -152,6 +155,7 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         failover: config.source.failover,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
         record: config.source.mark_sent.is_some() || config.prune.is_some(),
+        marks: config.source.mark_sent.is_some(),
     }
 }
 
@@ -190,12 +194,52 @@ pub(super) fn selection(config: &Config) -> Selection {
     }
 }
 
+/// Timeout of one request about dead letters to a broker. A stop waits for it.
+const DEAD_LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The open dead letters of the slot. `epoch`: see [`OpenDeadLetters::read`].
+pub(super) fn dead_letters(
+    config: &Config,
+    epoch: impl Fn() -> Option<(i32, u64)> + Send + 'static,
+) -> Result<DeadLetters, Failure> {
+    // What a sink prints cannot be read back.
+    let SinkConfig::Kafka(sink) = &config.sink else {
+        return Ok(DeadLetters::default());
+    };
+    let poison = &config.poison;
+    let actions = [
+        poison.unroutable,
+        poison.oversize,
+        poison.rejected,
+        poison.undecodable,
+    ];
+    let writes = actions.contains(&PoisonAction::DeadLetter);
+    let (topic, slot) = (poison.topic.clone(), config.source.slot.clone());
+    let kafka = kafka(sink, &config.delivery)?;
+    let mut open = OpenDeadLetters::new(kafka, topic, slot, DEAD_LETTERS_TIMEOUT);
+    let read = move || match open.read(epoch()) {
+        Ok(()) => {
+            let events = open.events().map(|event| OpenDeadLetter {
+                table: event.table.clone(),
+                id: event.event_id.clone(),
+                xid: event.xid,
+            });
+            Ok(events.collect())
+        }
+        // A relay that writes no dead letters needs no right to read them.
+        Err(error) if error.is_denied() && !writes => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    };
+    Ok(DeadLetters::new(Box::new(read), id_column(config).cloned()))
+}
+
 /// The rows that count as not sent, and how rows are marked as sent; `set` is empty if they are
-/// not.
+/// not. Their open dead letters are not read: see [`dead_letters`].
 pub(super) fn marking(config: &Config) -> Marking {
     let source = &config.source;
     Marking {
         carrier: carrier(config, &[]),
+        dead_letters: DeadLetters::default(),
         tables: source.tables.clone(),
         selection: Selection {
             unsent: true,

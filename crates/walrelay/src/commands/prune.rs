@@ -4,19 +4,19 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use super::confirm::ask_to_continue;
-use super::connect::{block_on, carrier, not_carried};
+use super::connect::{block_on, carrier, dead_letters, not_carried};
 use super::server::Server;
 use super::{CommandResult, Env, print_notice, print_text};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
-use crate::postgres::{Change, ConfirmedError, PruneError, Pruning};
+use crate::postgres::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
 
 /// `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
     let keep = args.keep.or_else(|| config.prune.as_ref()?.keep);
-    let pruning = pruning(config, keep)?;
+    let pruning = pruning(config, keep, dead_letters(config, || None)?)?;
     let summary = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         // What is found now is not recorded: it changes nothing.
@@ -75,7 +75,11 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
 }
 
 /// The pruning that `[prune]` configures, of rows older than `keep`.
-pub(super) fn pruning(config: &Config, keep: Option<Duration>) -> Result<Pruning, Failure> {
+pub(super) fn pruning(
+    config: &Config,
+    keep: Option<Duration>,
+    dead_letters: DeadLetters,
+) -> Result<Pruning, Failure> {
     let Some(prune) = &config.prune else {
         let what =
             "rows from before the slot would be deleted as well, which this relay never sent";
@@ -89,6 +93,7 @@ pub(super) fn pruning(config: &Config, keep: Option<Duration>) -> Result<Pruning
     })?;
     Ok(Pruning {
         carrier: carrier(config, &prune.slots),
+        dead_letters,
         tables: config.source.tables.clone(),
         column: prune.column.clone(),
         keep,
@@ -131,6 +136,20 @@ fn failed(error: PruneError) -> Failure {
         PruneError::Late { .. } => Failure::new("prune-late-rows", Exit::Data, what).remedy(
             "insert them into the outbox table in one transaction that deletes them here; then prune again",
         ),
+        PruneError::DeadLetters { .. } => Failure::new("prune-dead-letters", Exit::Data, what)
+            .remedy(
+                "these rows may be the only copies: see walrelay dlq list, redrive or drop the dead letters, and prune \
+                 again",
+            ),
+        PruneError::Confirmed(ConfirmedError::DeadLetters(why)) => {
+            let what = "rows with an open dead letter must stay, and are not known: nothing was deleted";
+            Failure::new("prune-dead-letters", Exit::Temporary, what)
+                .caused_by(why)
+                .remedy(
+                    "the cause says what to see to: Kafka, the right to READ the topic of dead letters, or the dead \
+                     letters (walrelay dlq list)",
+                )
+        }
         PruneError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
         PruneError::Confirmed(ConfirmedError::NotConfirmed { .. } | ConfirmedError::InVain(_)) => {
             Failure::new("prune-not-confirmed", Exit::Temporary, what).remedy(

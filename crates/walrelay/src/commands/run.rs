@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -12,7 +13,9 @@ use walrelay_kafka_sink::{KafkaSinkFactory, exit_at_once};
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
-use super::connect::{block_on, conn_info, kafka, marking, router, schemas, settings, wanted};
+use super::connect::{
+    block_on, conn_info, dead_letters, kafka, marking, router, schemas, settings, wanted,
+};
 use super::prune::pruning;
 use super::{CommandResult, Env, load};
 use crate::background::Background;
@@ -21,7 +24,7 @@ use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures::{self, SinkFailure};
 use crate::http::{EndpointError, start_endpoint};
 use crate::postgres::{
-    CopySource, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
+    CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
     bookmark_slot,
 };
 use crate::rolling::{self, Keep, Keeping};
@@ -83,6 +86,7 @@ impl RelayRun<'_> {
         } = self;
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
         let snapshot = Arc::default();
+        let diverted = environment.count_of_diverted();
         let telemetry = telemetry(config, env, errors, parking.as_ref(), Arc::clone(&snapshot))?;
         match &config.sink {
             SinkConfig::Kafka(sink) => {
@@ -106,7 +110,7 @@ impl RelayRun<'_> {
                 let source = slot_source(config, accept_gap, env)?
                     .with_progress(snapshot)
                     .with_sink(factory.stats());
-                let _workers = start_workers(config, env, &source, telemetry.as_ref())?;
+                let _workers = start_workers(config, env, &source, &diverted, telemetry.as_ref())?;
                 let parts = (source, factory, parking, telemetry);
                 relay(config, env, parts, environment, stop, DRAINED)
             }
@@ -119,7 +123,8 @@ impl RelayRun<'_> {
                 }
                 if *confirm {
                     let source = slot_source(config, accept_gap, env)?.with_progress(snapshot);
-                    let _workers = start_workers(config, env, &source, telemetry.as_ref())?;
+                    let _workers =
+                        start_workers(config, env, &source, &diverted, telemetry.as_ref())?;
                     let parts = (source, factory, parking, telemetry);
                     relay(config, env, parts, environment, stop, DRAINED)
                 } else {
@@ -150,6 +155,7 @@ fn start_workers(
     config: &Config,
     env: Env<'_>,
     source: &PostgresSource,
+    diverted: &Arc<AtomicU64>,
     telemetry: Option<&Arc<Telemetry>>,
 ) -> Result<Vec<Background>, Failure> {
     let info = conn_info(&config.source, env)?;
@@ -177,9 +183,26 @@ fn start_workers(
         };
         workers.push(rolling::start(keeping).map_err(no_thread)?);
     }
+    // A dead letter is written by this process, or was written by another one that read the slot
+    // before this process' walsender.
+    let unsent = || {
+        let (walsender, diverted) = (source.walsender(), Arc::clone(diverted));
+        let epoch = move || {
+            let walsender = walsender.load(Ordering::Acquire);
+            Some((walsender, diverted.load(Ordering::Acquire)))
+        };
+        dead_letters(config, epoch)
+    };
     let keep = config.prune.as_ref().and_then(|prune| prune.keep);
-    let prune = keep.map(|keep| pruning(config, Some(keep))).transpose()?;
-    let mark = config.source.mark_sent.as_ref().map(|_| marking(config));
+    let prune = keep.map(|keep| pruning(config, Some(keep), unsent()?));
+    let prune = prune.transpose()?;
+    let mark = config.source.mark_sent.as_ref().map(|_| {
+        Ok::<_, Failure>(Marking {
+            dead_letters: unsent()?,
+            ..marking(config)
+        })
+    });
+    let mark = mark.transpose()?;
     for work in [prune.map(Work::Prune), mark.map(Work::Mark)]
         .into_iter()
         .flatten()

@@ -3,7 +3,8 @@
 //! The second needs only a row's visibility (docs/adr/0031-a-confirmed-row-is-a-visible-one.md). A
 //! transaction takes its snapshot, then reads the end of the WAL: every row that the snapshot sees
 //! was committed before that position. When every slot has confirmed the position, the same
-//! transaction changes the rows that were carried ([`Carrier`]).
+//! transaction changes the rows that were carried ([`Carrier`]) and have no open dead letter
+//! ([`DeadLetters`]).
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::carried::{Carried, CarriedError, Carrier, NotCarried};
 use super::catalog::row::parsed;
+use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::script;
 
 /// Interval between two queries of the slots' positions.
@@ -34,6 +36,8 @@ pub(crate) enum ConfirmedError {
     NotConfirmed { slots: String, position: Lsn },
     #[error(transparent)]
     NotCarried(#[from] NotCarried),
+    #[error(transparent)]
+    DeadLetters(#[from] DeadLettersError),
     /// The rows fulfil the condition also after the change.
     #[error(
         "rows of {0} still count as not sent after mark_sent: it does not make snapshot_where false, or a trigger \
@@ -71,6 +75,8 @@ pub(super) enum Change<'a> {
 pub(super) struct ConfirmedRows<'a> {
     /// The slots that must have confirmed the rows.
     pub(super) carrier: &'a Carrier,
+    /// Their rows are left alone.
+    pub(super) dead_letters: &'a DeadLetters,
     pub(super) table: &'a TableName,
     /// An SQL condition for the rows. If no row fulfils it, the slots are not queried.
     pub(super) condition: &'a str,
@@ -113,7 +119,8 @@ impl ConfirmedRows<'_> {
     async fn transaction(&self, session: &mut Session) -> Result<u64, ConfirmedError> {
         // Also without a row to change, so that a publication that is changed back is noticed.
         let carried = self.carrier.carried(session, self.table).await?;
-        let rows = self.rows(&carried);
+        self.dead_letters.refresh().await?;
+        let rows = self.rows(&carried)?;
         let any = format!("SELECT count(*) AS rows FROM (SELECT {rows} LIMIT 1) AS found");
         if count_rows(session, &any).await? == 0 {
             return Ok(0);
@@ -122,7 +129,9 @@ impl ConfirmedRows<'_> {
         let position = begin_snapshot(session, self.lock_timeout).await?;
         let carried = self.carrier.carried(session, self.table).await?;
         wait_confirmed(session, &self.carrier.slots, position).await?;
-        let (rows, table) = (self.rows(&carried), &carried.from);
+        // Only now the topic has the dead letters of all rows that the snapshot sees.
+        self.dead_letters.read().await?;
+        let (rows, table) = (self.rows(&carried)?, &carried.from);
         // The assignments and the condition are on lines of their own, because they may end in a
         // comment. The names of the batch's columns must not be those of the table's.
         let (change, unchanged) = match self.change {
@@ -148,14 +157,15 @@ impl ConfirmedRows<'_> {
         Ok(count)
     }
 
-    /// `FROM … WHERE …`: the carried rows that fulfil the condition.
-    fn rows(&self, carried: &Carried) -> String {
+    /// `FROM … WHERE …`: the carried rows that fulfil the condition and have no open dead letter.
+    fn rows(&self, carried: &Carried) -> Result<String, DeadLettersError> {
         // The condition is on lines of its own, because it may end in a comment.
         let (table, condition) = (&carried.from, self.condition);
-        format!(
-            "FROM {table} WHERE (\n{condition}\n){}",
-            carried.condition()
-        )
+        Ok(format!(
+            "FROM {table} WHERE (\n{condition}\n){}{}",
+            carried.condition(),
+            self.dead_letters.others(self.table)?
+        ))
     }
 }
 

@@ -89,6 +89,12 @@ pub(crate) enum SetupError {
         /// before.
         gap: Option<Gap>,
     },
+    /// A polling relay may send the rows: before `cutover switch`, and after `cutover rollback`.
+    #[error(
+        "replication slot {0} does not exist, and [source] mark_sent is set: a polling relay may send what this \
+         relay would"
+    )]
+    NotSwitched(String),
     /// The slot that this process was reading is gone, with the WAL that it retained.
     #[error(
         "replication slot {slot}, which was being relayed, does not exist any more: what was \
@@ -229,6 +235,7 @@ impl SetupError {
             Self::PublicationColumns { .. } => "publication-lacks-column",
             Self::Standby(_) => "standby",
             Self::SlotMissing { .. } => "slot-missing",
+            Self::NotSwitched(_) => "cutover-not-switched",
             Self::SlotGone { .. } => "slot-gone",
             Self::SlotPlugin { .. } => "slot-plugin",
             Self::SlotTwoPhase(_) => "slot-two-phase",
@@ -341,6 +348,10 @@ impl SetupError {
                 "on the first day run walrelay init. If the slot was there before, find out who \
                  dropped it, {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The slot is gone or was \
                  moved\""
+            ),
+            Self::NotSwitched(_) => format!(
+                "make the slot by walrelay cutover switch, when the polling relay is to stop. If there is none, \
+                 {GO_ON}: it sends the rows that are not marked, and makes the slot"
             ),
             Self::SlotGone { .. } => format!(
                 "find out who dropped it, {GO_ON} with a new one, and {PUBLISH}: \

@@ -16,6 +16,7 @@ use super::confirmed::{
     Change, ConfirmedError, ConfirmedRows, begin_snapshot, count_changed, count_rows, flush_wal,
     retry, wait_confirmed,
 };
+use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::error::PostgresError;
 use super::script;
 use super::snapshot::{Selection, unsent_condition};
@@ -39,6 +40,8 @@ const COMMIT_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct Marking {
     /// A row is marked only if its slot has confirmed it.
     pub(crate) carrier: Carrier,
+    /// Their rows are not marked.
+    pub(crate) dead_letters: DeadLetters,
     pub(crate) tables: Vec<TableName>,
     /// Selects the rows that are not marked yet.
     pub(crate) selection: Selection,
@@ -49,6 +52,15 @@ pub(crate) struct Marking {
     /// Tables whose rows cannot be marked. They are left alone for the life of this process: each
     /// attempt would leave dead rows.
     pub(crate) in_vain: RefCell<BTreeSet<TableName>>,
+}
+
+/// The rows of [`Marking::run_stopped`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Marked {
+    /// Rows that were marked.
+    pub(crate) rows: u64,
+    /// Confirmed rows that stay unmarked, because they have an open dead letter.
+    pub(crate) dead_letters: u64,
 }
 
 /// Unconfirmed events that no row holds: the row is deleted, or the event is a logical message.
@@ -78,6 +90,12 @@ pub(crate) enum MarkError {
     WithoutRow(#[from] EventsWithoutRow),
 }
 
+impl From<DeadLettersError> for MarkError {
+    fn from(error: DeadLettersError) -> Self {
+        Self::Confirmed(error.into())
+    }
+}
+
 impl From<Error> for MarkError {
     fn from(error: Error) -> Self {
         Self::Postgres(error.into())
@@ -95,6 +113,7 @@ impl Marking {
             let unsent = unsent_condition(session, table, &self.selection).await?;
             let rows = ConfirmedRows {
                 carrier: &self.carrier,
+                dead_letters: &self.dead_letters,
                 table,
                 condition: &unsent,
                 order: "",
@@ -112,7 +131,7 @@ impl Marking {
         Ok(total)
     }
 
-    /// Marks the rows that are confirmed in a slot without a reader, and returns their number.
+    /// Marks the rows that are confirmed in a slot that no relay reads.
     ///
     /// One transaction takes its snapshot, then reads the end of the WAL. Rows that the WAL holds
     /// between the slot's position and this end are not confirmed: their keys are written into
@@ -122,7 +141,7 @@ impl Marking {
         &self,
         session: &mut Session,
         original: &Original,
-    ) -> Result<u64, MarkError> {
+    ) -> Result<Marked, MarkError> {
         retry(
             session,
             async |session: &mut Session| self.mark_confirmed(session, original).await,
@@ -137,7 +156,7 @@ impl Marking {
         &self,
         session: &mut Session,
         original: &Original,
-    ) -> Result<u64, MarkError> {
+    ) -> Result<Marked, MarkError> {
         let mut conditions = Vec::new();
         for table in &self.tables {
             conditions.push(unsent_condition(session, table, &self.selection).await?);
@@ -166,13 +185,22 @@ impl Marking {
         if gone.events > 0 {
             return Err(gone.into());
         }
-        let mut total = 0;
+        self.dead_letters.read().await?;
+        let mut marked = Marked {
+            rows: 0,
+            dead_letters: 0,
+        };
         for ((condition, keys), carried) in conditions.iter().zip(&unconfirmed).zip(&carried) {
-            let mark = keys.mark_others(condition, &self.set, carried);
-            total += count_changed(session, &mark, keys.table).await?;
+            if let Some(rows) = self.dead_letters.rows(keys.table)? {
+                let left = keys.count_others(condition, carried, &rows);
+                marked.dead_letters += count_rows(session, &left).await?;
+            }
+            let others = self.dead_letters.others(keys.table)?;
+            let mark = keys.mark_others(condition, &self.set, carried, &others);
+            marked.rows += count_changed(session, &mark, keys.table).await?;
         }
         session.query("COMMIT").await?;
-        Ok(total)
+        Ok(marked)
     }
 
     /// Waits until the slot has confirmed everything that is committed now.
@@ -314,18 +342,33 @@ impl<'a> UnconfirmedKeys<'a> {
         Ok(())
     }
 
-    /// A statement that marks the rows that are carried, fulfil `condition` and are not among these
-    /// keys. Returns their number as `rows`, and of those that fulfil `condition` still as
-    /// `unchanged`.
-    fn mark_others(&self, condition: &str, set: &str, carried: &Carried) -> String {
+    /// `WHERE …`: the rows that are carried, fulfil `condition` and are not among these keys.
+    fn others(&self, condition: &str, carried: &Carried) -> String {
         format!(
-            "WITH marked AS (UPDATE {from} SET {set}\n WHERE (\n{condition}\n){parts} AND NOT EXISTS \
-             (SELECT FROM {temporary} AS unconfirmed WHERE {same_key}) RETURNING (\n{condition}\n) AS unchanged) \
-             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM marked",
-            from = carried.from,
+            "WHERE (\n{condition}\n){parts} AND NOT EXISTS (SELECT FROM {temporary} AS unconfirmed WHERE {same_key})",
             parts = carried.condition(),
             temporary = self.temporary,
             same_key = self.same_key(),
+        )
+    }
+
+    /// A query for the number of these rows that are among `rows`, a condition.
+    fn count_others(&self, condition: &str, carried: &Carried, rows: &str) -> String {
+        let others = self.others(condition, carried);
+        format!(
+            "SELECT count(*) AS rows FROM {} {others} AND {rows}",
+            carried.from
+        )
+    }
+
+    /// A statement that marks these rows, if `and` holds for them. Returns their number as `rows`,
+    /// and of those that fulfil `condition` still as `unchanged`.
+    fn mark_others(&self, condition: &str, set: &str, carried: &Carried, and: &str) -> String {
+        format!(
+            "WITH marked AS (UPDATE {from} SET {set}\n {others}{and} RETURNING (\n{condition}\n) AS unchanged) \
+             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM marked",
+            from = carried.from,
+            others = self.others(condition, carried),
         )
     }
 

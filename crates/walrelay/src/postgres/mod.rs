@@ -16,7 +16,7 @@
 //! - `bookmarks`: kept slots that replays read.
 //! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
 //!   as sent. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
-//!   which the slot has the row.
+//!   which the slot has the row, `dead_letters` the one by which its event was sent.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
 //!   `presets`: the preset that fits a table.
@@ -25,6 +25,7 @@ mod bookmarks;
 mod carried;
 mod catalog;
 mod confirmed;
+mod dead_letters;
 mod deadline;
 mod error;
 mod foreign_tables;
@@ -54,6 +55,7 @@ pub(crate) use catalog::{
 #[cfg(test)]
 pub(crate) use catalog::{ServerFacts, Transaction};
 pub(crate) use confirmed::ConfirmedError;
+pub(crate) use dead_letters::{DeadLetters, DeadLettersError, OpenDeadLetter};
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use mark::{MarkError, Marking};
 pub(crate) use outbox_table::OutboxTable;
@@ -68,8 +70,8 @@ pub(crate) use setup::{
 };
 pub(crate) use snapshot::{Plan as SnapshotPlan, Selection, SnapshotProgress, expected_rows};
 pub(crate) use source::{
-    CopySource, Original, PostgresSource, Range, RangeSource, Reading, ResendSource, SourceOptions,
-    first_commit,
+    CopySource, HeldSlot, Original, PostgresSource, Range, RangeSource, Reading, ResendSource,
+    SourceOptions, first_commit,
 };
 pub(crate) use state_file::{
     StateFileError, check_writable as check_state_file, read as read_state_file, replace_file,

@@ -260,11 +260,15 @@ impl Pruning {
         carried?;
         // Nothing is detached while a slot is behind.
         self.wait_all_confirmed(session).await?;
+        self.dead_letters.read().await?;
         let mut first = None;
         for part in old.iter().filter(|part| part.attached) {
             if let Err(error) = self.detach(session, table, part).await {
                 session.query("ROLLBACK").await?;
-                let is_of_this = matches!(error, PruneError::Attached(_));
+                let is_of_this = matches!(
+                    error,
+                    PruneError::Attached(_) | PruneError::DeadLetters { .. }
+                );
                 first.get_or_insert(error);
                 if !is_of_this {
                     break;
@@ -275,6 +279,7 @@ impl Pruning {
         let mut gone = old.iter().filter(|part| !part.attached).peekable();
         if gone.peek().is_some() {
             self.wait_all_confirmed(session).await?;
+            self.dead_letters.read().await?;
         }
         for part in gone {
             match self.drop(session, table, part).await {
@@ -318,6 +323,7 @@ impl Pruning {
                 let part = part.name.clone();
                 return Err(PruneError::Late { part, rows });
             }
+            self.check_dead_letters(session, table, part).await?;
             session.query(&format!("DROP TABLE {name}")).await?;
         }
         session.query("COMMIT").await?;
@@ -341,6 +347,7 @@ impl Pruning {
         if count_rows(session, &before_attach).await? > 0 {
             return Err(PruneError::Attached(part.name.clone()));
         }
+        self.check_dead_letters(session, table, part).await?;
         self.begin_change(session, table).await?;
         let old = self.old_partitions(session, table).await?;
         if !old.contains(part) {
@@ -374,6 +381,27 @@ impl Pruning {
         self.carried(session, table).await?;
         session.query("COMMIT").await?;
         Ok(())
+    }
+
+    /// Returns an error if rows of the partition have an open dead letter.
+    async fn check_dead_letters(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<(), PruneError> {
+        let Some(condition) = self.dead_letters.rows(table)? else {
+            return Ok(());
+        };
+        let name = script::table(&part.name);
+        let count = format!("SELECT count(*) AS rows FROM {name} WHERE {condition}");
+        match count_rows(session, &count).await? {
+            0 => Ok(()),
+            rows => Err(PruneError::DeadLetters {
+                part: part.name.clone(),
+                rows,
+            }),
+        }
     }
 
     async fn carried(

@@ -8,6 +8,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::TIMES;
 use super::carried::Carrier;
 use super::confirmed::{Change, ConfirmedError, ConfirmedRows, count_rows};
+use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::script;
 
 /// `[prune]`: which rows are deleted, and how. See `partitions` for tables partitioned by time.
@@ -15,6 +16,8 @@ use super::script;
 pub(crate) struct Pruning {
     /// A row is deleted only if all of its slots have confirmed it.
     pub(crate) carrier: Carrier,
+    /// Their rows are not deleted.
+    pub(crate) dead_letters: DeadLetters,
     pub(crate) tables: Vec<TableName>,
     /// The column of a row's time; `None`: the first of [`TIMES`] that the table has.
     pub(crate) column: Option<String>,
@@ -63,8 +66,16 @@ pub(crate) enum PruneError {
         "partition {part} is not dropped: {rows} rows were written into it after it was detached"
     )]
     Late { part: TableName, rows: u64 },
+    #[error("partition {part} is not dropped: {rows} of its rows have an open dead letter")]
+    DeadLetters { part: TableName, rows: u64 },
     #[error(transparent)]
     Confirmed(#[from] ConfirmedError),
+}
+
+impl From<DeadLettersError> for PruneError {
+    fn from(error: DeadLettersError) -> Self {
+        Self::Confirmed(error.into())
+    }
 }
 
 /// An SQL condition for rows that are not older than `since`. `None`: a table has no column of a
@@ -127,6 +138,7 @@ impl Pruning {
             }
             let rows = ConfirmedRows {
                 carrier: &self.carrier,
+                dead_letters: &self.dead_letters,
                 table,
                 condition: &is_older(&column, self.keep),
                 order: &format!("ORDER BY {}", quote_ident(&column)),
@@ -140,8 +152,9 @@ impl Pruning {
         Ok(total)
     }
 
-    /// Counts the rows that are carried and old enough, confirmed or not.
+    /// Counts the rows that are carried, old enough and have no open dead letter, confirmed or not.
     pub(crate) async fn count(&self, session: &mut Session) -> Result<u64, PruneError> {
+        self.dead_letters.read().await?;
         let mut total = 0;
         for table in &self.tables {
             let column = self.column_of(session, table).await?;
@@ -151,10 +164,11 @@ impl Pruning {
             let carried = self.carrier.carried(session, table);
             let carried = carried.await.map_err(ConfirmedError::from)?;
             let sql = format!(
-                "SELECT count(*) AS rows FROM {} WHERE {}{}",
+                "SELECT count(*) AS rows FROM {} WHERE {}{}{}",
                 carried.from,
                 is_older(&column, self.keep),
-                carried.condition()
+                carried.condition(),
+                self.dead_letters.others(table)?
             );
             total += count_rows(session, &sql).await?;
         }

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -24,6 +25,8 @@ pub(crate) struct RelayEnvironment {
     ready: Option<oneshot::Sender<()>>,
     /// The failpoint that kills the process in a test, when it is reached so many more times.
     die_at: Option<(Failpoint, u64)>,
+    /// The number of events that were diverted.
+    diverted: Arc<AtomicU64>,
     /// Present if the HTTP endpoint is configured.
     telemetry: Option<Arc<Telemetry>>,
 }
@@ -51,6 +54,7 @@ impl RelayEnvironment {
             logged_reader: None,
             ready: None,
             die_at: die_at(env),
+            diverted: Arc::default(),
             telemetry: None,
         }
     }
@@ -58,6 +62,11 @@ impl RelayEnvironment {
     /// Also reports to `telemetry`.
     pub(crate) fn with_telemetry(self, telemetry: Option<Arc<Telemetry>>) -> Self {
         Self { telemetry, ..self }
+    }
+
+    /// The number of events that were diverted. It is raised before their transactions are confirmed.
+    pub(crate) fn count_of_diverted(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.diverted)
     }
 
     /// Notifies `ready` when the pipeline streams for the first time. Reads no environment
@@ -167,6 +176,7 @@ impl Environment for RelayEnvironment {
     }
 
     fn diverted(&mut self, event: &Diverted) {
+        self.diverted.fetch_add(1, Ordering::Release);
         self.observe(|telemetry| telemetry.diverted(event));
     }
 

@@ -4,7 +4,7 @@ use walrelay_sink::{EventPosition, Parking};
 
 use super::*;
 use crate::consumer::Consumer;
-use crate::dlq::DlqWatcher;
+use crate::dlq::{DlqWatcher, OpenDeadLetters};
 
 /// An event after all dead letters of these tests.
 const LATER: EventPosition = EventPosition {
@@ -102,6 +102,50 @@ fn a_required_reading_finds_a_new_topic() {
     parking.require_reading();
     eventually("ready", || parking.is_ready());
     assert!(parking.is_parked(LATER, "orders", b"k"));
+}
+
+/// The events whose rows must be kept.
+#[test]
+fn open_dead_letters_are_those_that_nobody_resolved() {
+    let cluster = cluster(&[]);
+    let servers = config(&cluster);
+    let (topic, slot) = (TOPIC.to_owned(), "s".to_owned());
+    let mut open = OpenDeadLetters::new(servers, topic, slot, LONG);
+    let ids = |open: &OpenDeadLetters| {
+        let ids = open.events().map(|event| event.event_id.clone());
+        let mut ids: Vec<_> = ids.flatten().collect();
+        ids.sort();
+        ids
+    };
+    open.read(Some((1, 0))).expect("an answer");
+    assert_eq!(open.events().count(), 0);
+    cluster.create_topic(TOPIC, 2, 1).expect("created");
+    let writer = Writer::new(&cluster);
+    for (id, name) in [("0/1 0", "a"), ("0/1 1", "b"), ("0/2 0", "c")] {
+        let more: &[_] = &[(dlq_headers::EVENT_ID, name)];
+        writer.dead_letter(&Draft {
+            more,
+            ..draft(id, "k")
+        });
+    }
+    writer.dead_letter(&Draft {
+        slot: "other",
+        ..draft("0/3 0", "k")
+    });
+    writer.resolution(Some("k"), "s 0/1 1");
+    // Written again by a relay that was killed.
+    writer.dead_letter(&draft("0/1 1", "k"));
+    open.read(Some((1, 0))).expect("an answer");
+    assert_eq!(open.events().count(), 0, "nobody wrote a dead letter");
+    open.read(Some((1, 1))).expect("an answer");
+    assert_eq!(ids(&open), [b"a", b"c"]);
+    assert!(
+        open.events()
+            .all(|event| event.xid == Some(7) && event.table.as_deref() == Some("public.outbox"))
+    );
+    writer.resolution(Some("k"), "s 0/2 0");
+    open.read(Some((1, 1))).expect("an answer");
+    assert_eq!(ids(&open), [b"a"]);
 }
 
 #[test]

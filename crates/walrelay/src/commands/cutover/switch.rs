@@ -57,9 +57,11 @@ pub(super) fn switch(
     // The relay logs the progress of the snapshot.
     let errors = log_to_stderr(config.log, Some(&config.source.slot), env);
     let mut once = config.clone();
-    // The rolling bookmark and pruning begin with `walrelay run`.
+    // The rolling bookmark, pruning and marks begin with `walrelay run`, which starts only once this
+    // command has made the slot.
     once.retention = None;
     once.prune = None;
+    once.source.mark_sent = None;
     let relay = RelayRun {
         config: &once,
         env,

@@ -145,7 +145,9 @@ fn not_confirmed(error: ConfirmedError) -> Failure {
     match error {
         ConfirmedError::Sql(error) => error.into(),
         ConfirmedError::NotCarried(why) => connect::not_carried(why),
-        error @ (ConfirmedError::NotConfirmed { .. } | ConfirmedError::InVain(_)) => {
+        error @ (ConfirmedError::NotConfirmed { .. }
+        | ConfirmedError::InVain(_)
+        | ConfirmedError::DeadLetters(_)) => {
             Failure::new("cutover-not-confirmed", Exit::Temporary, error.to_string())
                 .remedy("see that walrelay run runs and keeps up: walrelay status")
         }

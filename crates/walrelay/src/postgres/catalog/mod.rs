@@ -32,6 +32,7 @@ pub(crate) use survey::{
 
 /// The setup of the database that the configuration requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub(crate) struct Wanted {
     pub(crate) slot: String,
     pub(crate) publication: String,
@@ -55,6 +56,8 @@ pub(crate) struct Wanted {
     pub(crate) snapshot: Option<Selection>,
     /// Rows are marked or deleted, so what the slot carries is recorded.
     pub(crate) record: bool,
+    /// Rows are marked as sent for a polling relay, which may be running while there is no slot.
+    pub(crate) marks: bool,
 }
 
 impl Wanted {

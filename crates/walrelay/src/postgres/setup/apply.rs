@@ -160,7 +160,7 @@ impl Setup {
                 return Ok(Prepared::default());
             }
             // Another relay may be about to create the slot: plan again under the lock.
-            Ok(_) | Err(SetupError::SlotMissing { .. }) => {}
+            Ok(_) | Err(SetupError::SlotMissing { .. } | SetupError::NotSwitched(_)) => {}
             Err(error) => return Err(error.into()),
         }
         let slot = wanted.slot.as_str();

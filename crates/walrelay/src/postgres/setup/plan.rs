@@ -206,8 +206,12 @@ fn missing_slot(
     let accepted = moment.accepts_gap();
     let snapshot = wanted.snapshot.is_some() && (accepted || moment.known().is_none());
     match moment {
+        // After `cutover rollback`, or before the switch, a polling relay sends the rows.
+        Moment::Start { .. } if snapshot && wanted.marks && set_up && !accepted => {
+            return Err(SetupError::NotSwitched(slot));
+        }
         Moment::Start { known, .. } if snapshot => {
-            if known.is_some() {
+            if known.is_some() || (set_up && accepted) {
                 plan.gap = Some(gap(known));
             } else if set_up {
                 plan.notes.push(format!(
@@ -220,8 +224,13 @@ fn missing_slot(
             return Ok(());
         }
         Moment::Init if wanted.snapshot.is_some() => {
+            let command = if wanted.marks {
+                "walrelay cutover switch"
+            } else {
+                "walrelay run"
+            };
             plan.notes.push(format!(
-                "slot {slot} is not created here: walrelay run creates it, after the snapshot"
+                "slot {slot} is not created here: {command} creates it, after the snapshot"
             ));
             return Ok(());
         }

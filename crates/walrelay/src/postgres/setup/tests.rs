@@ -37,6 +37,7 @@ fn wanted() -> Wanted {
         failover: false,
         snapshot: None,
         record: false,
+        marks: false,
     }
 }
 
@@ -607,6 +608,17 @@ fn a_snapshot_comes_before_the_slot() {
     assert!(accepted.gap.is_some());
     let error = plan(&wanted, &facts, relayed()).expect_err("dropped");
     assert_eq!(error.id(), "slot-gone");
+    // A polling relay may send the rows: after a rollback, or before a switch.
+    let marks = Wanted {
+        marks: true,
+        ..wanted.clone()
+    };
+    let error = plan(&marks, &facts, FIRST).expect_err("a decision is needed");
+    assert_eq!(error.id(), "cutover-not-switched");
+    let accepted = plan(&marks, &facts, start(None, true)).expect("decided");
+    assert_eq!(accepted.actions, [Action::Snapshot]);
+    let init = plan(&marks, &facts, Moment::Init).expect("later");
+    assert!(init.actions.is_empty() && init.notes[0].contains("walrelay cutover switch"));
     // `init` leaves the snapshot to the relay, and printing reads no rows.
     let init = plan(&wanted, &facts, Moment::Init).expect("later");
     assert!(init.actions.is_empty() && init.notes[0].contains("walrelay run"));
@@ -616,6 +628,7 @@ fn a_snapshot_comes_before_the_slot() {
     let first = plan(&wanted, &facts, FIRST).expect("the first day");
     assert_eq!(first.actions, [Action::CreatePublication, Action::Snapshot]);
     assert!(first.notes.is_empty());
+    assert_eq!(plan(&marks, &facts, FIRST), Ok(first));
     facts.server.in_recovery = true;
     let error = plan(&wanted, &facts, FIRST).expect_err("on the primary");
     assert_eq!(error.id(), "standby");

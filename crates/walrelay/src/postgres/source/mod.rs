@@ -1,6 +1,7 @@
 //! [`PostgresSource`]: the replication connection of one slot, with a control connection beside it.
 
 mod copy;
+mod held_slot;
 mod initial;
 mod inspections;
 mod opening;
@@ -28,6 +29,7 @@ use super::setup::{Moment, Setup, Unfinished, plan};
 use super::snapshot::SnapshotProgress;
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
+pub(crate) use held_slot::HeldSlot;
 use initial::InitialSnapshot;
 use inspections::{Inspection, Inspections};
 pub(crate) use range::{Range, RangeSource, Reading, first_commit};

@@ -1,0 +1,149 @@
+//! Rows whose events have an open dead letter are neither marked as sent nor deleted.
+
+use std::path::PathBuf;
+
+use walrelay_testkit::{Db, eventually};
+
+use crate::rig::{
+    NOWHERE, PATIENCE, Rig, assert_has, done, edit, insert_of, output_with, refused, with_source,
+};
+
+const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
+                    mark_sent = \"sent_at = now()\"";
+const PRUNE: [&str; 2] = ["--keep=24h", "--yes"];
+const UNMARKED: &str = "outbox WHERE sent_at IS NULL";
+const MARKED: &str = "outbox WHERE sent_at IS NOT NULL";
+/// A payload larger than the client's `message.max.bytes`.
+const LARGE: &str = "jsonb_build_object('text', repeat('secret-value', 200000))";
+
+fn rig(major: u32) -> Rig {
+    let rig = Rig::with_outbox(major);
+    rig.db().batch(
+        "ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL, ADD sent_at timestamptz, \
+         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
+    );
+    rig
+}
+
+fn topic(rig: &Rig) -> String {
+    format!("dead.{}letters", rig.prefix)
+}
+
+fn config(rig: &Rig) -> PathBuf {
+    let poison = format!(
+        "\n[prune]\n\n[poison]\nunroutable = \"dead-letter\"\noversize = \"dead-letter\"\npark_key = true\n\
+         topic = \"{}\"\n",
+        topic(rig)
+    );
+    with_source(rig.config_and(&poison), MARK)
+}
+
+fn count(db: &Db, rows: &str) -> i64 {
+    db.value(&format!("SELECT count(*) FROM {rows}"))
+}
+
+fn insert(db: &Db, kind: &str, key: &str, payload: &str) {
+    db.batch(&format!(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+         VALUES (gen_random_uuid(), {kind}, '{key}', 'T', {payload})"
+    ));
+}
+
+/// By the running relay, by `prune` and by a rollback, until the dead letters are resolved.
+#[test]
+fn keep_their_rows() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = config(&rig);
+    let relay = rig.streaming(&config);
+    for number in 1..=5 {
+        insert_of(&db, "order", "good", number);
+    }
+    insert(&db, "NULL", "parked", "'1'");
+    for number in 1..=3 {
+        insert_of(&db, "order", "parked", number);
+    }
+    insert(&db, "'order'", "large", LARGE);
+    rig.caught_up();
+    eventually(PATIENCE, || count(&db, MARKED) == 5);
+    // A later round marks this row, and not the others.
+    insert_of(&db, "order", "good", 6);
+    eventually(PATIENCE, || count(&db, MARKED) == 6);
+    assert_eq!(count(&db, UNMARKED), 5);
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (5, 5));
+
+    done(&output_with(
+        "dlq drop --class unroutable --yes",
+        &config,
+        &[],
+    ));
+    done(&output_with("dlq redrive --class parked", &config, &[]));
+    eventually(PATIENCE, || count(&db, MARKED) == 4);
+    done(&output_with("prune", &config, &PRUNE));
+    let log = relay.ends_well();
+    assert!(!log.contains("secret-value"), "{log}");
+    let rollback = |more: &[&str]| done(&output_with("cutover rollback", &config, more));
+    let topic = topic(&rig);
+    let one = format!("1 open dead letters are in topic {topic}");
+    assert_has(&rollback(&["--dry-run"]), &[&one]);
+    let left = format!("left 1 rows unmarked whose events are in topic {topic} alone");
+    assert_has(&rollback(&["--yes"]), &[&left]);
+    assert!(rig.slot().read().is_none());
+    let large = "outbox WHERE sent_at IS NULL AND aggregateid = 'large'";
+    assert_eq!((count(&db, "outbox"), count(&db, large)), (1, 1));
+    assert_eq!(rig.records(9).len(), 9);
+}
+
+/// Of a table that is partitioned by time.
+#[test]
+fn keep_their_partition() {
+    let rig = Rig::with_outbox(15);
+    let db = rig.db();
+    db.batch(
+        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text, aggregateid text NOT NULL, \
+         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', sent_at timestamptz, \
+         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); CREATE TABLE outbox_1 PARTITION OF outbox \
+         FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
+    );
+    let config = config(&rig);
+    let relay = rig.streaming(&config);
+    insert_of(&db, "order", "good", 1);
+    insert(&db, "'order'", "large", LARGE);
+    rig.caught_up();
+    let prune = || output_with("prune", &config, &PRUNE);
+    refused(&prune(), 65, &["[prune-dead-letters]", "public.outbox_1"]);
+    assert_eq!(count(&db, "outbox"), 2);
+    done(&output_with(
+        "dlq drop --class oversize --yes",
+        &config,
+        &[],
+    ));
+    assert_has(&done(&prune()), &["dropped partition public.outbox_1"]);
+    relay.ends_well();
+}
+
+/// Without Kafka nothing tells which rows these are.
+#[test]
+fn are_marked_by_a_rollback_only_if_agreed() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = config(&rig);
+    let relay = rig.streaming(&config);
+    for number in 1..=20 {
+        insert(&db, "NULL", &format!("k{number}"), "'1'");
+    }
+    insert_of(&db, "order", "good", 1);
+    rig.caught_up();
+    eventually(PATIENCE, || count(&db, MARKED) == 1);
+    relay.ends_well();
+    edit(&config, &rig.bootstrap, NOWHERE);
+    let rollback = |more: &[&str]| output_with("cutover rollback --yes", &config, more);
+    refused(&rollback(&[]), 75, &["[cutover-dead-letters]"]);
+    assert!(rig.slot().read().is_some());
+    assert_eq!(count(&db, UNMARKED), 20);
+    let marked = done(&rollback(&["--mark-dead-letters"]));
+    assert_has(&marked, &["marked 20 rows"]);
+    assert!(rig.slot().read().is_none());
+    assert_eq!(count(&db, UNMARKED), 0);
+}
