@@ -429,7 +429,8 @@ fn clients_leave_descriptors_for_a_reconnect() {
     let streams = relay.streams();
     proxy.cut(Cut::Reset);
     relay.until("another stream", || {
-        if clients.len() < 150 {
+        // Fewer than the backlog of the listener holds: on a busy machine it accepts late.
+        if clients.len() < 110 {
             clients.push(ask());
         }
         relay.streams() > streams
