@@ -117,6 +117,7 @@ mod tests {
             message: message.to_owned(),
             detail: detail.map(str::to_owned),
             hint: None,
+            routine: None,
         }
     }
 

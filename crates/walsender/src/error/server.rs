@@ -19,6 +19,8 @@ pub struct ServerError {
     /// The detail. Removed for the SQLSTATE classes 22 and 23, whose details quote values of rows.
     pub detail: Option<String>,
     pub hint: Option<String>,
+    /// The function of the server's source that reported it, which no language changes.
+    pub routine: Option<String>,
 }
 
 pub(crate) fn part(label: &str, text: Option<&str>) -> String {
@@ -48,6 +50,7 @@ impl ServerError {
             message: String::new(),
             detail: None,
             hint: None,
+            routine: None,
         };
         let mut localized = String::new();
         while let Ok(Some(field)) = fields.next() {
@@ -59,6 +62,7 @@ impl ServerError {
                 b'M' => error.message = text(),
                 b'D' => error.detail = Some(text()),
                 b'H' => error.hint = Some(text()),
+                b'R' => error.routine = Some(text()),
                 _ => {}
             }
         }

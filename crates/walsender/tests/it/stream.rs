@@ -74,6 +74,31 @@ async fn frames_split_at_every_byte() {
     tokio::join!(sending, receiving);
 }
 
+/// Both warnings have the same SQLSTATE; only the one about the publication means that rows are left
+/// out.
+#[tokio::test]
+async fn a_warning_ends_the_stream_only_if_a_publication_is_left_out() {
+    let (mut client, mut server) = stream().await;
+    let warning = |text: &str, routine: &str| {
+        let fields = format!("SWARNING\0VWARNING\0C55000\0M{text}\0R{routine}\0\0");
+        message(b'N', fields.as_bytes())
+    };
+    let mut bytes = warning(
+        "replication slot \"standby\" is inactive",
+        "StandbySlotsHaveCaughtup",
+    );
+    bytes.extend(xlog_data(1, b"one"));
+    server.send(&bytes).await;
+    assert_eq!(next(&mut client).await.unwrap(), data(1, b"one"));
+    let skipped = warning(
+        "skipped loading publication \"walrelay\"",
+        "LoadPublications",
+    );
+    server.send(&skipped).await;
+    let error = next(&mut client).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Configuration, "{error}");
+}
+
 #[tokio::test]
 async fn one_read_brings_a_batch_and_a_frame_stays_until_consumed() {
     let (mut client, mut server) = stream().await;
