@@ -52,5 +52,6 @@ CREATE TABLE IF NOT EXISTS walrelay_state.carried (
     state   text NOT NULL, -- the catalog rows that decide what is carried
     PRIMARY KEY (slot, "table", part)
 );
-GRANT USAGE ON SCHEMA walrelay_state TO "walrelay";
-GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.carried TO "walrelay";
+GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
+GRANT SELECT ON walrelay_state.carried TO PUBLIC;
+GRANT INSERT, UPDATE, DELETE ON walrelay_state.carried TO "walrelay";

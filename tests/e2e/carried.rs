@@ -189,6 +189,14 @@ fn rows_that_a_command_passed_over_stay() {
     eventually(PATIENCE, || count(&db, UNMARKED) == 0);
     relay.ends_well();
     insert(&db, 20, "passed-over");
+    // A role that cannot say so in the record cannot move the slot.
+    db.batch("CREATE ROLE other LOGIN REPLICATION PASSWORD 'x'");
+    let url = format!("--set=source.url={}", rig.url_as("other", "x", "postgres"));
+    for line in ["advance walrelay --to now --yes", "drop walrelay --yes"] {
+        let command = format!("slots {line}");
+        refused(&output_with(&command, &config, &[&url]), 77, &["carried"]);
+    }
+    assert!(rig.slot().read().is_some());
     let slots = |line: &str| done(&output_with(&format!("slots {line}"), &config, &[]));
     slots("advance walrelay --to now --yes");
     let relay = rig.streaming(&config);
@@ -374,6 +382,13 @@ fn a_rollback_keeps_a_slot_with_events_that_have_no_row() {
     done(&rollback());
     assert!(rig.slot().read().is_none());
     assert_eq!(rig.records(12).len(), 12);
+    // A slot of the same name is another one.
+    insert(&db, 6, "polled");
+    create_slot(&db, "walrelay");
+    let relay = rig.streaming(&config);
+    relay.says("its slot was not made by walrelay run or init");
+    relay.ends_well();
+    assert_eq!(count(&db, UNMARKED), 6);
 }
 
 /// The slot is gone, and with it the log of some rows: the snapshot sends them before they are

@@ -111,8 +111,9 @@ pub(super) async fn drop_slot(
         let question = format!("Type {known_as} to drop it: ");
         confirm(&question, |answer| answer == known_as, not_agreed())?;
     }
-    session.query(&sql).await.map_err(failure)?;
+    // Before the slot is gone: a slot of the same name is another one.
     record::forget(&mut session, name).await.map_err(failure)?;
+    session.query(&sql).await.map_err(failure)?;
     session.close().await;
     print_line(&format!("dropped slot {name}"))
 }

@@ -18,6 +18,7 @@ use crate::postgres::{CopySource, Original, OutboxTable, script};
 const BROKER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of the removal from the database: a running statement may have to end first.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(30);
+const DEADLOCK_DETECTED: &str = "40P01";
 const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The objects of one benchmark, under names of their own.
@@ -196,10 +197,14 @@ impl BenchObjects {
         session
             .query(&format!("DROP PUBLICATION IF EXISTS {name}"))
             .await?;
-        // This may wait for the last statement of an interrupted load.
-        session
-            .query(&format!("DROP SCHEMA IF EXISTS {name} CASCADE"))
-            .await?;
+        // This may wait for the last statement of an interrupted load, which locks the table and its
+        // sequence in another order.
+        let drop = format!("DROP SCHEMA IF EXISTS {name} CASCADE");
+        while let Err(error) = session.query(&drop).await {
+            if error.sqlstate() != Some(DEADLOCK_DETECTED) {
+                return Err(error.into());
+            }
+        }
         session.close().await;
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::{INTERVAL, marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
 use crate::postgres::{
     ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
-    script,
+    record, script,
 };
 
 pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
@@ -159,7 +159,8 @@ async fn drop_slot(
     let begun = Instant::now();
     loop {
         match session.query(&script::drop_slot(server.slot())).await {
-            Ok(_) => return Ok(()),
+            // A slot of the same name is another one.
+            Ok(_) => return Ok(record::forget(session, server.slot()).await?),
             Err(error)
                 if error.class() == ErrorClass::SlotInUse && begun.elapsed() < args.patience =>
             {

@@ -60,7 +60,9 @@ pub(super) fn switch(
     // The rolling bookmark, pruning and marks begin with `walrelay run`, which starts only once this
     // command has made the slot.
     once.retention = None;
-    once.prune = None;
+    if let Some(prune) = &mut once.prune {
+        prune.keep = None;
+    }
     once.source.mark_sent = None;
     let relay = RelayRun {
         config: &once,

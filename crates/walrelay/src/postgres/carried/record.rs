@@ -12,52 +12,52 @@ use std::fmt;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use crate::postgres::catalog::row::is_true;
-
 /// The table of the record. Not in the outbox's schema: a publication may publish that as a whole.
 const TABLE: &str = "walrelay_state.carried";
 
-/// SQL that creates the table. `role`: the relay's role, if another one creates the table.
+/// SQL that creates the table, which everybody may read. `role`: the relay's role, if another one
+/// creates the table.
 pub(crate) fn create_sql(role: Option<&str>) -> String {
     let create = format!(
         "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
          CREATE TABLE IF NOT EXISTS {TABLE} (\n    slot    name, -- the relay's slot\n    \
          \"table\" text, -- an outbox table of it\n    part    oid,  -- the table itself (0), or one of its parts\n    \
          state   text NOT NULL, -- the catalog rows that decide what is carried\n    \
-         PRIMARY KEY (slot, \"table\", part)\n);"
+         PRIMARY KEY (slot, \"table\", part)\n);\n\
+         GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\nGRANT SELECT ON {TABLE} TO PUBLIC;"
     );
     let grant = role.map(|role| {
         let role = quote_ident(role);
-        format!(
-            "\nGRANT USAGE ON SCHEMA walrelay_state TO {role};\n\
-             GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO {role};"
-        )
+        format!("\nGRANT INSERT, UPDATE, DELETE ON {TABLE} TO {role};")
     });
     create + &grant.unwrap_or_default()
 }
 
 /// Whether the table exists, and this role may write it on this server.
 pub(crate) async fn exists(session: &mut Session) -> Result<bool, Error> {
-    // A table of a schema that the role may not use counts as missing.
-    let sql = "SELECT coalesce(NOT pg_catalog.pg_is_in_recovery() AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
-          AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT') \
-          AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE'), false) \
-          AS exists FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE n.nspname = 'walrelay_state' AND c.relname = 'carried' AND c.relkind = 'r'";
-    let rows = session.query(sql).await?;
-    Ok(rows.first().is_some_and(|row| is_true(&row, "exists")))
+    let privileges = "pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
+         AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT') \
+         AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE')";
+    is_there(session, privileges).await
+}
+
+/// Whether the table exists, on a primary, and fulfils the condition.
+async fn is_there(session: &mut Session, condition: &str) -> Result<bool, Error> {
+    let sql = format!(
+        "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'walrelay_state' AND c.relname = 'carried' AND c.relkind = 'r' \
+         AND NOT pg_catalog.pg_is_in_recovery() AND ({condition})"
+    );
+    Ok(!session.query(&sql).await?.is_empty())
 }
 
 /// Creates the table, also within an open transaction. Workers of one process do it at the same
 /// time.
 pub(super) async fn create(session: &mut Session) -> Result<(), Error> {
-    const LOCK: &str = "pg_catalog.hashtextextended('walrelay_state.carried', 0)";
-    let statements = [
-        format!("SELECT pg_catalog.pg_advisory_lock({LOCK})"),
-        create_sql(None),
-        format!("SELECT pg_catalog.pg_advisory_unlock({LOCK})"),
-    ];
-    session.query_all(&statements).await?;
+    let lock = "DO $do$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(\
+         pg_catalog.hashtextextended('walrelay_state.carried', 0)); END $do$;";
+    let sql = create_sql(None);
+    session.query(&format!("{lock}\n{sql}")).await?;
     Ok(())
 }
 
@@ -126,22 +126,32 @@ pub(super) async fn compare(
 }
 
 /// Forgets what was recorded of a slot: it is made anew.
+///
+/// # Errors
+/// Also if the slot is recorded and this role may not delete that: what is recorded would be taken
+/// for the new slot's.
 pub(crate) async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    if exists(session).await? {
-        let slot = quote_literal(slot);
-        let sql = format!("DELETE FROM {TABLE} WHERE slot = {slot}");
-        session.query(&sql).await?;
-    }
-    Ok(())
+    change(session, slot, &format!("DELETE FROM {TABLE}")).await
 }
 
-/// Records that the slot has passed over rows: nothing of it counts as carried until the user
-/// accepts it.
+/// Records that the slot passes over rows: nothing of it counts as carried until the user accepts
+/// it.
+///
+/// # Errors
+/// Also if the slot is recorded and this role may not change that.
 pub(crate) async fn gap(session: &mut Session, slot: &str) -> Result<(), Error> {
-    if exists(session).await? {
-        let slot = quote_literal(slot);
-        let sql = format!("UPDATE {TABLE} SET state = 'gap' WHERE slot = {slot}");
-        session.query(&sql).await?;
+    change(session, slot, &format!("UPDATE {TABLE} SET state = 'gap'")).await
+}
+
+async fn change(session: &mut Session, slot: &str, change: &str) -> Result<(), Error> {
+    let slot = quote_literal(slot);
+    // A role that has nothing to do with the record needs no privilege if the slot is not in it.
+    if is_there(session, "true").await? {
+        let recorded = format!("SELECT FROM {TABLE} WHERE slot = {slot} LIMIT 1");
+        if !session.query(&recorded).await?.is_empty() {
+            let sql = format!("{change} WHERE slot = {slot}");
+            session.query(&sql).await?;
+        }
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(crate) struct Wanted {
     pub(crate) failover: bool,
     /// The rows that are relayed before the slot is created.
     pub(crate) snapshot: Option<Selection>,
-    /// Rows are marked or deleted, so what the slot carries is recorded.
+    /// Rows may be marked or deleted, so what the slot carries is recorded.
     pub(crate) record: bool,
     /// Rows are marked as sent for a polling relay, which may be running while there is no slot.
     pub(crate) marks: bool,

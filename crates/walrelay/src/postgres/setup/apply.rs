@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal};
 
 use super::{Action, Moment, Plan, plan};
-use crate::postgres::carried::Carrier;
+use crate::postgres::carried::{Carrier, record};
 use crate::postgres::catalog::row::is_true;
 use crate::postgres::catalog::{Facts, Wanted, inspect, slot};
 use crate::postgres::deadline::{bounded, bounded_by};
@@ -187,6 +187,10 @@ impl Setup {
             }
             // The lock is held until the slot exists.
             return Ok(Prepared { gap, snapshot });
+        }
+        if gap.is_some() {
+            // No snapshot sends the rows of the gap.
+            record::gap(&mut self.control, slot).await?;
         }
         unlock_setup(&mut self.control, slot).await?;
         let gap = gap.map(|gap| Gap {

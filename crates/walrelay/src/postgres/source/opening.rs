@@ -197,6 +197,7 @@ impl PostgresSource {
         &mut self,
         opened: &Opened<Stream>,
         database: String,
+        control: &mut Session,
     ) -> Result<(), PostgresError> {
         let Some(state_file) = &mut self.state_file else {
             return Ok(());
@@ -239,9 +240,7 @@ impl PostgresSource {
                 }
                 Err(error) if self.accept_gap => {
                     warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
-                    let mut session = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
-                    record::gap(&mut session, &self.wanted.slot).await?;
-                    session.close().await;
+                    record::gap(control, &self.wanted.slot).await?;
                     self.accepted = true;
                     here
                 }
@@ -316,7 +315,6 @@ impl PostgresSource {
         self.watch_retention(&server, &slot);
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
-        self.inspections = Inspections::over(control);
         let mut opened = Opened {
             stream: Stream::of_slot(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
             system_id: system.system_id,
@@ -329,11 +327,13 @@ impl PostgresSource {
             tables,
             predecessor: self.readers.predecessor(),
         };
-        if let Err(error) = self.continue_file(&opened, server.database).await {
+        let continued = self.continue_file(&opened, server.database, &mut control);
+        if let Err(error) = continued.await {
             // The next relay would count a walsender that is left as the reader that moved the slot.
             let _ = bounded("ending the stream", opened.stream.finish()).await;
             return Err(error);
         }
+        self.inspections = Inspections::over(control);
         if by_file && self.started {
             // The file's position covers the slot's, or `continue_file` would have failed.
             opened.predecessor.get_or_insert(Predecessor::StateFile);
