@@ -19,11 +19,12 @@ use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
-    Environment, Looked, OnUpdate, Opened, Outcome, Pipeline, PipelineError, PoisonAction,
-    PoisonPolicy, Resume, Settings, Source, SourceError, TableName, WalStream,
+    Ancestor, Environment, Looked, OnUpdate, Opened, Outcome, Pipeline, PipelineError,
+    PoisonAction, PoisonPolicy, Predecessor, Resume, Settings, Source, SourceError, TableName,
+    WalStream,
 };
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, Poison, Record, SendError, Sink, SinkFactory,
+    Deliveries, DeliveryError, Disposition, Parking, Poison, Record, SendError, Sink, SinkFactory,
 };
 use walrelay_walsender::framing::parse_frame;
 use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
@@ -48,8 +49,16 @@ enum Answer {
     /// Sends requests of up to [`REQUEST`] records, and refuses each request with an odd row as too
     /// large. Takes nothing after a refusal.
     OddRefused,
+    /// The first `sinks` sinks refuse [`REFUSED`] and what comes behind it; all else is delivered.
+    Refused {
+        sinks: usize,
+        disposition: Disposition,
+        poison: Option<Poison>,
+    },
 }
 
+/// The row of [`Answer::Refused`].
+const REFUSED: usize = 3;
 /// Records in a request of [`Answer::OddRefused`].
 const REQUEST: usize = 8;
 /// Rows of the transaction.
@@ -61,9 +70,13 @@ struct Sinks {
     created: usize,
     /// Number of the row and topic of each delivered record.
     delivered: Vec<(usize, String)>,
+    /// The parked keys of the poison policy.
+    parking: Option<Arc<Parking>>,
 }
 
 struct ScriptedSink {
+    /// The number of the sink, from 1.
+    number: usize,
     answer: Answer,
     deliveries: Arc<dyn Deliveries>,
     sinks: Arc<Mutex<Sinks>>,
@@ -86,11 +99,23 @@ impl ScriptedSink {
             return;
         }
         for (seq, row, topic) in request {
-            let mut sinks = self.sinks.lock().expect("nobody panicked");
-            sinks.delivered.push((row, topic));
-            self.deliveries.delivered(seq);
+            self.deliver(seq, row, topic);
         }
     }
+
+    fn deliver(&self, seq: u64, row: usize, topic: String) {
+        let mut sinks = self.sinks.lock().expect("nobody panicked");
+        sinks.delivered.push((row, topic));
+        self.deliveries.delivered(seq);
+    }
+}
+
+/// The row that the record stands for.
+fn row_of(record: &Record<'_>) -> usize {
+    let id = record.headers.iter().find(|header| header.name == "id");
+    let id = id.and_then(|header| str::from_utf8(header.value?).ok());
+    let row = id.and_then(|id| id[1..].parse().ok());
+    row.expect("the id of each row has its number")
 }
 
 fn failure(topic: &str, poison: Option<Poison>) -> DeliveryError {
@@ -115,13 +140,24 @@ impl Sink for ScriptedSink {
                 return Err(SendError::Refused(error));
             }
             Answer::OddRefused => {
-                let id = record.headers.iter().find(|header| header.name == "id");
-                let id = id.and_then(|header| str::from_utf8(header.value?).ok());
-                let row = id.and_then(|id| id[1..].parse().ok());
-                let row = row.expect("the id of each row has its number");
+                let row = row_of(record);
                 self.request.push((seq, row, record.topic.to_owned()));
                 if self.request.len() == REQUEST {
                     self.request();
+                }
+            }
+            Answer::Refused {
+                sinks,
+                disposition,
+                poison,
+            } => {
+                let row = row_of(record);
+                if row < REFUSED || self.number > sinks {
+                    self.deliver(seq, row, record.topic.to_owned());
+                } else if row == REFUSED {
+                    let mut error = failure(record.topic, poison);
+                    error.disposition = disposition;
+                    self.deliveries.failed(seq, error);
                 }
             }
         }
@@ -145,8 +181,10 @@ impl SinkFactory for Factory {
     type Error = Infallible;
 
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<ScriptedSink, Infallible> {
-        self.sinks.lock().expect("nobody panicked").created += 1;
+        let mut sinks = self.sinks.lock().expect("nobody panicked");
+        sinks.created += 1;
         Ok(ScriptedSink {
+            number: sinks.created,
             answer: self.answer,
             deliveries,
             sinks: Arc::clone(&self.sinks),
@@ -197,6 +235,7 @@ struct Stream {
     bytes: Vec<u8>,
     /// The server fails at the row after these bytes.
     fails: bool,
+    snapshot: bool,
     read: bool,
     at: usize,
     peeked: usize,
@@ -218,6 +257,10 @@ impl Stream {
 
 impl WalStream for Stream {
     type Error = Failure;
+
+    fn is_snapshot(&self) -> bool {
+        self.snapshot
+    }
 
     fn socket(&self) -> Socket {
         Socket::Unix
@@ -264,12 +307,17 @@ impl WalStream for Stream {
     }
 }
 
+#[derive(Default)]
 struct OneTransaction {
     statuses: Statuses,
     /// How often a stream was opened.
     opened: Arc<AtomicU32>,
     /// Behind the transaction is another one, at whose second row the server fails.
     fails: bool,
+    /// This stream and later ones are of a promoted server, whose slot another relay has read.
+    promoted_at: Option<u32>,
+    /// The rows are those of a snapshot.
+    snapshot: bool,
 }
 
 impl Source for OneTransaction {
@@ -277,10 +325,12 @@ impl Source for OneTransaction {
     type Error = Failure;
 
     async fn open(&mut self, _: Option<&Resume>) -> Result<Opened<Stream>, Failure> {
-        self.opened.fetch_add(1, Relaxed);
+        let number = self.opened.fetch_add(1, Relaxed) + 1;
+        let promoted = self.promoted_at.is_some_and(|at| number >= at);
         let mut stream = Stream {
             bytes: Vec::new(),
             fails: self.fails,
+            snapshot: self.snapshot,
             read: false,
             at: 0,
             peeked: 0,
@@ -307,14 +357,17 @@ impl Source for OneTransaction {
         Ok(Opened {
             stream,
             system_id: "7".to_owned(),
-            timeline: 1,
-            server_start: "1.5".to_owned(),
-            ancestors: Vec::new(),
+            timeline: if promoted { 2 } else { 1 },
+            server_start: if promoted { "2.5" } else { "1.5" }.to_owned(),
+            ancestors: vec![Ancestor {
+                timeline: 1,
+                ended: Lsn::new(500),
+            }],
             flushed: END.lsn(),
             confirmed: START,
             server_timeout: None,
             tables: Vec::new(),
-            predecessor: None,
+            predecessor: promoted.then_some(Predecessor::StateFile),
         })
     }
 
@@ -347,22 +400,25 @@ async fn relay(
     drain_timeout: Duration,
     stop: impl Fn(&[CommitEnd]) -> bool,
 ) -> (Ended, Vec<CommitEnd>) {
-    relay_into(&Arc::default(), answer, drain_timeout, stop).await
+    relay_into(
+        &Arc::default(),
+        OneTransaction::default(),
+        answer,
+        drain_timeout,
+        stop,
+    )
+    .await
 }
 
 /// The same, and notes in `sinks` what the sinks did.
 async fn relay_into(
     sinks: &Arc<Mutex<Sinks>>,
+    source: OneTransaction,
     answer: Answer,
     drain_timeout: Duration,
     stop: impl Fn(&[CommitEnd]) -> bool,
 ) -> (Ended, Vec<CommitEnd>) {
-    let statuses = Statuses::default();
-    let source = OneTransaction {
-        statuses: Arc::clone(&statuses),
-        opened: Arc::default(),
-        fails: false,
-    };
+    let statuses = Arc::clone(&source.statuses);
     let flushed = || -> Vec<CommitEnd> {
         let statuses = statuses.lock().expect("nobody panicked");
         statuses.iter().map(|status| status.flushed).collect()
@@ -379,6 +435,7 @@ async fn run(
     drain_timeout: Duration,
     stop: impl Fn() -> bool,
 ) -> Ended {
+    let parking = sinks.lock().expect("nobody panicked").parking.clone();
     let settings = Settings {
         tables: [TableName::new("public", "outbox")].into(),
         pass_over: [].into(),
@@ -391,6 +448,7 @@ async fn run(
         backoff_max: INTERVAL,
         poison: PoisonPolicy {
             oversize: PoisonAction::DeadLetter,
+            parking,
             ..PoisonPolicy::default()
         },
         on_update: OnUpdate::Warn,
@@ -447,9 +505,9 @@ async fn a_failed_delivery_report_ends_the_relay_and_confirms_nothing() {
 async fn a_row_that_the_server_cannot_send_is_asked_for_twice() {
     let opened = Arc::<AtomicU32>::default();
     let source = OneTransaction {
-        statuses: Statuses::default(),
         opened: Arc::clone(&opened),
         fails: true,
+        ..OneTransaction::default()
     };
     let ended = run(source, &Arc::default(), Answer::Delivered, PATIENCE, || {
         false
@@ -472,9 +530,9 @@ async fn a_row_that_the_server_cannot_send_is_asked_for_twice() {
 async fn no_transaction_is_named_while_an_earlier_one_is_in_flight() {
     let opened = Arc::<AtomicU32>::default();
     let source = OneTransaction {
-        statuses: Statuses::default(),
         opened: Arc::clone(&opened),
         fails: true,
+        ..OneTransaction::default()
     };
     let often = || opened.load(Relaxed) >= 5;
     let ended = run(source, &Arc::default(), Answer::Nothing, INTERVAL, often).await;
@@ -486,8 +544,26 @@ async fn no_transaction_is_named_while_an_earlier_one_is_in_flight() {
 /// transaction are refused. No acknowledged record is sent again, and the order is that of the rows.
 #[tokio::test]
 async fn each_refused_row_of_a_transaction_becomes_one_dead_letter() {
+    let sinks = relay_odd_refused(OneTransaction::default()).await;
+    assert_eq!(sinks.delivered, with_dead_letters());
+}
+
+/// The rows of a snapshot are all sent again, and each decision about one of them still holds.
+#[tokio::test]
+async fn each_refused_row_of_a_snapshot_ends_one_sink() {
+    let source = OneTransaction {
+        snapshot: true,
+        ..OneTransaction::default()
+    };
+    let sinks = relay_odd_refused(source).await;
+    let last = sinks.delivered.len() - ROWS;
+    assert_eq!(sinks.delivered[last..], with_dead_letters());
+}
+
+/// Relays into sinks that refuse the odd rows.
+async fn relay_odd_refused(source: OneTransaction) -> Sinks {
     let sinks: Arc<Mutex<Sinks>> = Arc::default();
-    let (ended, flushed) = relay_into(&sinks, Answer::OddRefused, PATIENCE, |flushed| {
+    let (ended, flushed) = relay_into(&sinks, source, Answer::OddRefused, PATIENCE, |flushed| {
         flushed.last() == Some(&END)
     })
     .await;
@@ -496,7 +572,14 @@ async fn each_refused_row_of_a_transaction_becomes_one_dead_letter() {
         Outcome::Drained { confirmed: END }
     );
     assert!(flushed.iter().all(|at| [START, END].contains(at)));
-    let sinks = sinks.lock().expect("nobody panicked");
+    let sinks = std::mem::take(&mut *sinks.lock().expect("nobody panicked"));
+    // The first sink, one after the refused request, and one after each row refused alone.
+    assert_eq!(sinks.created, 2 + ROWS / 2);
+    sinks
+}
+
+/// Row and topic of each record if the odd rows become dead letters.
+fn with_dead_letters() -> Vec<(usize, String)> {
     let expected = (0..ROWS).map(|row| {
         let topic = match row % 2 {
             1 => PoisonPolicy::default().topic.to_string(),
@@ -504,7 +587,61 @@ async fn each_refused_row_of_a_transaction_becomes_one_dead_letter() {
         };
         (row, topic)
     });
-    assert_eq!(sinks.delivered, expected.collect::<Vec<_>>());
-    // The first sink, one after the refused request, and one after each row refused alone.
-    assert_eq!(sinks.created, 2 + ROWS / 2);
+    expected.collect()
+}
+
+/// Relays the transaction, whose row [`REFUSED`] the first sinks refuse. Returns the rows that were
+/// delivered, all as records, and how many readings of the dead letters were required.
+async fn relay_refused(answer: Answer, source: OneTransaction) -> (Vec<usize>, u64) {
+    let parking = Arc::new(Parking::new());
+    let first = parking.required();
+    parking.set_ready();
+    let sinks = Arc::new(Mutex::new(Sinks {
+        parking: Some(Arc::clone(&parking)),
+        ..Sinks::default()
+    }));
+    let (ended, _) = relay_into(&sinks, source, answer, PATIENCE, |flushed| {
+        flushed.last() == Some(&END)
+    })
+    .await;
+    let drained = Outcome::Drained { confirmed: END };
+    assert_eq!(ended.expect("no error"), drained);
+    let sinks = sinks.lock().expect("nobody panicked");
+    let topics = sinks.delivered.iter().map(|(_, topic)| &**topic);
+    assert!({ topics }.all(|topic| topic == "outbox.event.order"));
+    let rows = sinks.delivered.iter().map(|(row, _)| *row).collect();
+    (rows, parking.required() - first)
+}
+
+/// During the delay a standby may send some of the events again and die unseen. So all are sent
+/// again, or a key could end on an older event, and the dead letters are read again.
+#[tokio::test]
+async fn nothing_is_passed_over_after_a_delay() {
+    let answer = Answer::Refused {
+        sinks: 1,
+        disposition: Disposition::Retryable,
+        poison: None,
+    };
+    let (rows, readings) = relay_refused(answer, OneTransaction::default()).await;
+    let expected = (0..REFUSED).chain(0..ROWS);
+    assert_eq!(rows, expected.collect::<Vec<_>>());
+    assert_eq!(readings, 2);
+}
+
+/// On another timeline another event has the position of the rejected one.
+#[tokio::test]
+async fn nothing_is_known_of_events_after_another_relay_read_a_new_timeline() {
+    let answer = Answer::Refused {
+        sinks: 2,
+        disposition: Disposition::Fatal,
+        poison: Some(Poison::Oversize),
+    };
+    let source = OneTransaction {
+        promoted_at: Some(3),
+        ..OneTransaction::default()
+    };
+    let (rows, readings) = relay_refused(answer, source).await;
+    let expected = (0..REFUSED).chain(0..ROWS);
+    assert_eq!(rows, expected.collect::<Vec<_>>());
+    assert_eq!(readings, 2);
 }

@@ -9,7 +9,8 @@ use walrelay_lsn::Lsn;
 pub struct EventPosition {
     /// The start of the transaction's commit record, an LSN.
     pub lsn: u64,
-    /// The number of the INSERT among those into the configured tables in its transaction, from 0.
+    /// The number of the INSERT among those that the log has of its transaction, from 0. Rows of other
+    /// tables, which are passed over, are counted.
     pub row: u64,
 }
 

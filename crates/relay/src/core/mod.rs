@@ -27,8 +27,10 @@
 //! # With a new sink
 //! The core of a sink that failed knows the first event that is not acknowledged
 //! ([`Core::first_unacknowledged`]). The core of the next sink passes over the events before it
-//! ([`Core::passing_over`]), so an event is refused once, and its dead letter is written once. This
-//! requires that no other relay has read the slot meanwhile, which the pipeline checks.
+//! ([`Core::resuming_at`]), so an event is refused once, and its dead letter is written once. This
+//! requires that no other relay has read the slot meanwhile, which the pipeline checks. It also
+//! requires that an event's number depends on the WAL only: rows that are passed over are counted,
+//! because the catalogs decide whether they are, and the catalogs change.
 
 mod diversions;
 mod error;
@@ -398,6 +400,7 @@ impl Core {
             }
             EventTable::PassedOver => {
                 self.tables.count_passed_over(relation);
+                self.transactions.row_skipped();
                 return Ok(Step::Consumed);
             }
         };
@@ -414,6 +417,7 @@ impl Core {
             return Ok(Step::Blocked);
         };
         let Some(source) = wal_event.row(self.messages.as_mut(), &event) else {
+            self.transactions.row_skipped();
             return Ok(Step::Consumed);
         };
         self.offered = Some(position);

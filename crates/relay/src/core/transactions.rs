@@ -14,7 +14,7 @@ pub(super) struct OpenTransaction {
     pub(super) repeated: bool,
     /// Records enqueued.
     records: u64,
-    /// Rows processed: sent, diverted or not selected.
+    /// Rows processed: sent, diverted, not selected or passed over.
     rows: u64,
 }
 
@@ -48,7 +48,8 @@ pub(super) struct Transactions {
     /// Transactions that commit before this position were enqueued on an earlier connection, or
     /// confirmed.
     pub(super) enqueued_before: Option<CommitEnd>,
-    /// The position after that of the last event that was sent, diverted or not selected.
+    /// The position after that of the last event that was sent, diverted, not selected or
+    /// passed over.
     pub(super) processed: Option<EventPosition>,
     /// The commit time of the transaction that began last.
     pub(super) last_begun: Option<PgTimestamp>,

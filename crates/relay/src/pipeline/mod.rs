@@ -72,6 +72,8 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     /// The transaction in the middle of which the server failed last, by the start of its commit
     /// record.
     failed_inside: Option<Lsn>,
+    /// The slot was free during a delay: another relay may have read it and ended unseen.
+    was_free: bool,
 }
 
 impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
@@ -93,6 +95,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             settings,
             failure: None,
             failed_inside: None,
+            was_free: false,
         }
     }
 
@@ -161,6 +164,12 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                 biased;
                 () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
                 _ = poll_while(&mut self.sessions.current, expires_at, sleep(delay)) => {}
+            }
+            if self.sessions.current.is_none() {
+                // An orderly end of the stream frees the slot at once. If a standby has sent some of the
+                // events again and died meanwhile, the slot does not show it.
+                self.sessions.forget_acknowledged();
+                self.was_free = true;
             }
         }
     }
@@ -350,11 +359,17 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
         // Also if the slot has not moved: the other relay may have sent records that it did not
         // confirm.
+        let known = self.resume.as_ref().map(|resume| resume.timeline);
         if opened.predecessor.is_some() {
             self.discard_if_displaced(true).await;
+            if known.is_some_and(|timeline| timeline != opened.timeline) {
+                // Other events may have the known positions.
+                self.sessions.forget_events();
+            }
         }
-        // The relay that read the slot before has written its dead letters by now.
-        let others = self.resume.is_none() || opened.predecessor.is_some();
+        // A relay that read the slot before has written its dead letters by now.
+        let was_free = std::mem::take(&mut self.was_free);
+        let others = was_free || known.is_none() || opened.predecessor.is_some();
         if let Some(parking) = self.settings.poison.parking.as_ref().filter(|_| others) {
             parking.require_reading();
         }
@@ -368,9 +383,10 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             tables,
             ..
         } = opened;
-        if stream.is_snapshot() {
-            // Its positions are no positions of the WAL: a condition that depends on the time selects
-            // other rows the next time.
+        if stream.is_snapshot() || known.is_none() {
+            // Positions of a snapshot are no positions of the WAL, and a condition that depends on the
+            // time selects other rows the next time. Without `resume`, the last stream was a snapshot
+            // that was not finished.
             self.sessions.forget_acknowledged();
         }
         let session = self

@@ -173,11 +173,6 @@ impl PoisonDecisions {
         self.alone_until = None;
     }
 
-    /// Forgets the decisions about events before `first`, which are acknowledged.
-    pub(crate) fn forget_events_before(&mut self, first: Option<EventPosition>) {
-        self.decided.retain(|id, _| Some(*id) >= first);
-    }
-
     /// Forgets the decisions about events before `confirmed`, which are not read again.
     pub(crate) fn forget_before(&mut self, confirmed: CommitEnd) {
         if let Some(parking) = &self.policy.parking {

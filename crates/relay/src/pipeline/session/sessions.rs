@@ -25,7 +25,8 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     idle: Option<(Router, PoisonDecisions)>,
     /// The figures of the sessions that ended.
     counts: Counts,
-    /// See [`Core::first_unacknowledged`]: that of the last session, for the next one.
+    /// See [`Core::first_unacknowledged`]: that of the last session, for the next one. Kept only
+    /// while no other relay can have read the slot.
     acknowledged_before: Option<EventPosition>,
     pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }
@@ -104,9 +105,9 @@ impl<F: SinkFactory> Sessions<F> {
         self.unconfirmed.add(core.unacknowledged());
         self.unconfirmed.forget_before(core.confirmed());
         self.counts = self.counts.plus(core.counts());
-        let decisions = &mut self.idle.insert(core.into_parts()).1;
-        decisions.forget_events_before(self.acknowledged_before);
-        decisions
+        // Decisions about acknowledged events are kept, too: if the position is forgotten, these events
+        // are read again, and would each end a sink again.
+        &mut self.idle.insert(core.into_parts()).1
     }
 
     /// Forgets which events are acknowledged. Another relay may have sent some of them again since:
