@@ -1,11 +1,12 @@
 //! Rows whose events have an open dead letter are neither marked as sent nor deleted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use walrelay_testkit::{Db, eventually};
 
 use crate::rig::{
-    NOWHERE, PATIENCE, Rig, assert_has, done, edit, insert_of, output_with, refused, with_source,
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, done, edit, insert_of, output_with, refused,
+    with_source,
 };
 
 const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
@@ -47,6 +48,19 @@ fn insert(db: &Db, kind: &str, key: &str, payload: &str) {
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
          VALUES (gen_random_uuid(), {kind}, '{key}', 'T', {payload})"
     ));
+}
+
+/// Renames the outbox while no relay runs, and starts one. The record of what the slot carries has
+/// the former name, so somebody says that all rows of before were sent.
+fn rename(rig: &Rig, config: &Path) -> Relay {
+    let db = rig.db();
+    db.batch("ALTER TABLE outbox RENAME TO events");
+    edit(config, "public.outbox", "public.events");
+    let relay = rig.streaming(config);
+    relay.says("its slot was not made by walrelay run or init");
+    relay.ends_well();
+    db.batch("UPDATE walrelay_state.carried SET state = 'accepted' WHERE slot = 'walrelay'");
+    rig.streaming(config)
 }
 
 /// By the running relay, by `prune` and by a rollback, until the dead letters are resolved.
@@ -95,6 +109,38 @@ fn keep_their_rows() {
     assert_eq!(rig.records(9).len(), 9);
 }
 
+/// A dead letter has the name that the table had then.
+#[test]
+fn keep_their_rows_when_the_table_is_renamed() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = config(&rig);
+    let relay = rig.streaming(&config);
+    insert_of(&db, "order", "good", 1);
+    insert(&db, "NULL", "unroutable", "'1'");
+    rig.caught_up();
+    eventually(PATIENCE, || count(&db, MARKED) == 1);
+    relay.ends_well();
+    let relay = rename(&rig, &config);
+    db.batch(
+        "INSERT INTO events (id, aggregatetype, aggregateid, type, payload) \
+         VALUES (gen_random_uuid(), 'order', 'good', 'T', '{\"number\": 2}')",
+    );
+    let marked = || count(&db, "events WHERE sent_at IS NOT NULL");
+    // The relay has chosen rows under the new name.
+    eventually(PATIENCE, || marked() == 2);
+    done(&output_with("prune", &config, &PRUNE));
+    let kept = "events WHERE sent_at IS NULL AND aggregateid = 'unroutable'";
+    assert_eq!((count(&db, "events"), count(&db, kept)), (1, 1));
+    done(&output_with(
+        "dlq drop --class unroutable --yes",
+        &config,
+        &[],
+    ));
+    eventually(PATIENCE, || marked() == 1);
+    relay.ends_well();
+}
+
 /// Of a table that is partitioned by time.
 #[test]
 fn keep_their_partition() {
@@ -114,6 +160,9 @@ fn keep_their_partition() {
     let prune = || output_with("prune", &config, &PRUNE);
     refused(&prune(), 65, &["[prune-dead-letters]", "public.outbox_1"]);
     assert_eq!(count(&db, "outbox"), 2);
+    relay.ends_well();
+    let relay = rename(&rig, &config);
+    refused(&prune(), 65, &["[prune-dead-letters]", "public.outbox_1"]);
     done(&output_with(
         "dlq drop --class oversize --yes",
         &config,

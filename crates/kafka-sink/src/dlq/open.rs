@@ -78,8 +78,8 @@ impl OpenDeadLetters {
     /// **Blocks** until all are read.
     ///
     /// # Errors
-    /// If brokers do not answer, or the principal may not read the topic. The next read begins at the
-    /// beginning.
+    /// If brokers do not answer, the principal may not read the topic, or the topic was deleted or
+    /// made anew since it was read. The next read begins at the beginning and with no events.
     pub fn read(&mut self, epoch: Option<(i32, u64)>) -> Result<(), KafkaError> {
         let read = self.try_read(epoch);
         if read.is_err() {

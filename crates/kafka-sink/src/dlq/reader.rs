@@ -58,16 +58,27 @@ impl DlqReader {
         })
     }
 
-    /// Whether the topic exists. Requests its partitions until it does.
+    /// Whether the topic exists. Requests its partitions on every call, because partitions can be
+    /// added: a new one is read from its beginning.
     ///
     /// **Blocks** for `patience` at most.
+    ///
+    /// # Errors
+    /// Also if the topic was found before and is missing now. Make a new reader then.
     pub(super) fn find(&mut self) -> Result<bool, KafkaError> {
-        if self.offsets.is_empty() {
-            let found = self.client.partitions(&self.topic, self.patience)?;
-            let found = found.unwrap_or_default().into_iter();
-            self.offsets = found.map(|p| (p, Offset::Beginning)).collect();
+        match self.client.partitions(&self.topic, self.patience)? {
+            Some(partitions) => {
+                for partition in partitions {
+                    self.offsets.entry(partition).or_insert(Offset::Beginning);
+                }
+                Ok(true)
+            }
+            None if self.offsets.is_empty() => Ok(false),
+            None => Err(KafkaError::of_topic(
+                &self.topic,
+                Code::UnknownTopicOrPartition,
+            )),
         }
-        Ok(!self.offsets.is_empty())
     }
 
     /// Skips the records with an earlier timestamp (milliseconds since 1970-01-01 UTC; by the clock
@@ -89,12 +100,16 @@ impl DlqReader {
     /// beginning) to the current end of each partition. In order within a partition.
     ///
     /// **Blocks** until all are read.
+    ///
+    /// # Errors
+    /// Also if the topic was made anew. What was read is not in it then, so make a new reader.
     pub(super) fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
         let mut ends = BTreeMap::new();
         for (partition, next) in &mut self.offsets {
             let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
             let from = match *next {
-                Offset::Offset(offset) => offset.max(low),
+                Offset::Offset(offset) => resumed(offset, low, high)
+                    .ok_or_else(|| KafkaError::of_topic(&self.topic, Code::OffsetOutOfRange))?,
                 _ => low,
             };
             *next = Offset::Offset(from);
@@ -211,6 +226,12 @@ impl DlqReader {
             }
         }
     }
+}
+
+/// The offset at which reading continues behind what was read before; `None` if this is beyond the
+/// partition's end, because the topic was made anew.
+pub(super) fn resumed(next: i64, low: i64, high: i64) -> Option<i64> {
+    (next <= high).then_some(next.max(low))
 }
 
 enum Read {

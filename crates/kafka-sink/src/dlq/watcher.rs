@@ -9,6 +9,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::Parking;
 
 use super::entry::{Entry, Position};
+use super::reader::resumed;
 use crate::client_log::LogThrottle;
 use crate::consumer::{Consumer, Polled, TailedRecord};
 use crate::worker::Worker;
@@ -217,9 +218,8 @@ impl Watch {
                 if progress.end.is_none() {
                     let (low, high) = self.client.ends(&self.topic, *partition, REQUEST_TIMEOUT)?;
                     progress.end = Some(high);
-                    // Beyond the end: the topic was made anew.
-                    let beyond = progress.next > high;
-                    progress.next = if beyond { low } else { progress.next.max(low) };
+                    // A topic that was made anew is read from its beginning.
+                    progress.next = resumed(progress.next, low, high).unwrap_or(low);
                 }
             }
             if self.assign_again_at.is_some_and(|at| Instant::now() >= at) {

@@ -12,7 +12,7 @@ use walrelay_event_router::{
 };
 use walrelay_kafka_sink::dlq::OpenDeadLetters;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
-use walrelay_relay::{OnUpdate, PoisonAction, PoisonPolicy, Schemas, Settings};
+use walrelay_relay::{OnUpdate, PoisonAction, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_sink::Parking;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
@@ -230,7 +230,11 @@ pub(super) fn dead_letters(
         Err(error) if error.is_denied() && !writes => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     };
-    Ok(DeadLetters::new(Box::new(read), id_column(config).cloned()))
+    let messages = config.source.messages.iter();
+    let messages = messages.map(|prefix| TableName::new(Messages::SCHEMA, prefix));
+    let named = config.source.tables.iter().cloned().chain(messages);
+    let id = id_column(config).cloned();
+    Ok(DeadLetters::new(Box::new(read), id, named))
 }
 
 /// The rows that count as not sent, and how rows are marked as sent; `set` is empty if they are

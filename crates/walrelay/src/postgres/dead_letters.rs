@@ -6,6 +6,7 @@
 //! (docs/adr/0037-a-row-with-an-open-dead-letter-is-kept.md).
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// An open dead letter.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OpenDeadLetter {
-    /// `schema.table`; `None` if it is unknown.
+    /// `schema.table` as the table was named then; `None` if it is unknown.
     pub(crate) table: Option<String>,
     /// The value of the row's id column; `None` if it is NULL or unknown.
     pub(crate) id: Option<Vec<u8>>,
@@ -57,6 +58,8 @@ pub(crate) struct DeadLetters {
     read: Option<Arc<Mutex<ReadOpen>>>,
     /// The column with the id of events.
     id: Option<String>,
+    /// `schema.table` of every configured table and of messages.
+    named: HashSet<String>,
     known: RefCell<Vec<OpenDeadLetter>>,
     read_at: RefCell<Option<Instant>>,
 }
@@ -69,10 +72,17 @@ impl fmt::Debug for DeadLetters {
 }
 
 impl DeadLetters {
-    pub(crate) fn new(read: ReadOpen, id: Option<String>) -> Self {
+    /// `id`: the column with the id of events. `named`: the tables that are configured, and the name
+    /// that dead letters of messages have.
+    pub(crate) fn new(
+        read: ReadOpen,
+        id: Option<String>,
+        named: impl IntoIterator<Item = TableName>,
+    ) -> Self {
         Self {
             read: Some(Arc::new(Mutex::new(read))),
             id,
+            named: named.into_iter().map(|table| table.to_string()).collect(),
             ..Self::default()
         }
     }
@@ -103,7 +113,11 @@ impl DeadLetters {
     /// A condition for the table's rows of the dead letters that were read. `None`: there are none.
     pub(super) fn rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
         let (known, name) = (self.known.borrow(), table.to_string());
-        let is_of_table = |open: &&OpenDeadLetter| open.table.as_ref().is_none_or(|of| *of == name);
+        // A name that is not configured may be a former one of this table.
+        let is_of_table = |open: &&OpenDeadLetter| {
+            let of = open.table.as_ref();
+            of.is_none_or(|of| *of == name || !self.named.contains(of))
+        };
         let of_table: Vec<&OpenDeadLetter> = known.iter().filter(is_of_table).collect();
         let (open, table) = (of_table.len(), table.clone());
         if open == 0 {
@@ -160,6 +174,7 @@ mod tests {
         });
         DeadLetters {
             id: id.map(str::to_owned),
+            named: ["public.outbox", "public.other"].map(str::to_owned).into(),
             known: RefCell::new(open.collect()),
             ..DeadLetters::default()
         }
@@ -180,6 +195,9 @@ mod tests {
             " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY[]::text[]) OR \"id\" IS NULL OR \
              xmin::text IN ('751')) IS NOT TRUE"
         );
+        let former =
+            " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY['7']::text[])) IS NOT TRUE";
+        assert_eq!(of(Some("id"), &[("public.former", Some("7"))]), former);
         let unknown = dead_letters(None, &[("public.outbox", None)]);
         assert!(matches!(
             unknown.others(&outbox),

@@ -29,6 +29,8 @@ fn config(cluster: &Cluster) -> KafkaConfig {
 /// Writes dead letters as the relay does.
 struct Writer {
     producer: BaseProducer,
+    /// `None`: the key decides.
+    partition: Option<i32>,
 }
 
 /// A dead letter to be written.
@@ -68,7 +70,15 @@ impl Writer {
             .set("partitioner", "murmur2_random")
             .create()
             .expect("a producer");
-        Self { producer }
+        Self {
+            producer,
+            partition: None,
+        }
+    }
+
+    fn with_partition(self, partition: i32) -> Self {
+        let partition = Some(partition);
+        Self { partition, ..self }
     }
 
     fn dead_letter(&self, draft: &Draft<'_>) {
@@ -108,6 +118,7 @@ impl Writer {
         let mut record = BaseRecord::<str, str>::to(TOPIC).headers(list);
         record.key = key;
         record.payload = value;
+        record.partition = self.partition;
         self.producer
             .send(record)
             .map_err(|(error, _)| error)

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use walrelay_sink::{EventPosition, Parking};
 
 use super::*;
+use crate::KafkaError;
 use crate::consumer::Consumer;
 use crate::dlq::{DlqWatcher, OpenDeadLetters};
 
@@ -104,29 +105,29 @@ fn a_required_reading_finds_a_new_topic() {
     assert!(parking.is_parked(LATER, "orders", b"k"));
 }
 
+fn open_dead_letters(config: KafkaConfig) -> OpenDeadLetters {
+    OpenDeadLetters::new(config, TOPIC.to_owned(), "s".to_owned(), LONG)
+}
+
+/// The ids of the events of open dead letters, sorted.
+fn ids(open: &OpenDeadLetters) -> Vec<Vec<u8>> {
+    let ids = open.events().map(|event| event.event_id.clone());
+    let mut ids: Vec<_> = ids.flatten().collect();
+    ids.sort();
+    ids
+}
+
 /// The events whose rows must be kept.
 #[test]
 fn open_dead_letters_are_those_that_nobody_resolved() {
     let cluster = cluster(&[]);
-    let servers = config(&cluster);
-    let (topic, slot) = (TOPIC.to_owned(), "s".to_owned());
-    let mut open = OpenDeadLetters::new(servers, topic, slot, LONG);
-    let ids = |open: &OpenDeadLetters| {
-        let ids = open.events().map(|event| event.event_id.clone());
-        let mut ids: Vec<_> = ids.flatten().collect();
-        ids.sort();
-        ids
-    };
+    let mut open = open_dead_letters(config(&cluster));
     open.read(Some((1, 0))).expect("an answer");
     assert_eq!(open.events().count(), 0);
     cluster.create_topic(TOPIC, 2, 1).expect("created");
     let writer = Writer::new(&cluster);
     for (id, name) in [("0/1 0", "a"), ("0/1 1", "b"), ("0/2 0", "c")] {
-        let more: &[_] = &[(dlq_headers::EVENT_ID, name)];
-        writer.dead_letter(&Draft {
-            more,
-            ..draft(id, "k")
-        });
+        named_dead_letter(&writer, id, name);
     }
     writer.dead_letter(&Draft {
         slot: "other",
@@ -146,6 +147,93 @@ fn open_dead_letters_are_those_that_nobody_resolved() {
     writer.resolution(Some("k"), "s 0/2 0");
     open.read(Some((1, 1))).expect("an answer");
     assert_eq!(ids(&open), [b"a"]);
+}
+
+/// Writes a dead letter with the id of its event.
+fn named_dead_letter(writer: &Writer, id: &str, name: &str) {
+    let more: &[_] = &[(dlq_headers::EVENT_ID, name)];
+    let draft = draft(id, "k");
+    writer.dead_letter(&Draft { more, ..draft });
+}
+
+/// Two clusters, of which a client sees one at a time: the mock cluster can neither delete a topic
+/// nor add partitions.
+struct Exchange {
+    before: Cluster,
+    after: Cluster,
+    config: KafkaConfig,
+}
+
+impl Exchange {
+    /// The topic with these numbers of partitions; 0: without the topic.
+    fn new(before: i32, after: i32) -> Self {
+        let of = |partitions| match partitions {
+            0 => cluster(&[]),
+            partitions => cluster(&[(TOPIC, partitions)]),
+        };
+        let (before, after) = (of(before), of(after));
+        let servers = [before.bootstrap_servers(), after.bootstrap_servers()].join(",");
+        let config = config_of(&before, &[("bootstrap.servers", &servers)]);
+        Self {
+            before,
+            after,
+            config,
+        }
+    }
+
+    fn show_before(&self) {
+        self.after.broker_down(1).expect("down");
+    }
+
+    fn show_after(&self) {
+        self.before.broker_down(1).expect("down");
+        self.after.broker_up(1).expect("up");
+    }
+}
+
+/// Partitions that were added since the first read.
+#[test]
+fn open_dead_letters_of_added_partitions_are_known() {
+    let exchange = Exchange::new(1, 2);
+    for cluster in [&exchange.before, &exchange.after] {
+        named_dead_letter(&Writer::new(cluster).with_partition(0), "0/1 0", "a");
+    }
+    let added = Writer::new(&exchange.after).with_partition(1);
+    named_dead_letter(&added, "0/1 1", "b");
+    exchange.show_before();
+    let mut open = open_dead_letters(exchange.config.clone());
+    open.read(None).expect("an answer");
+    assert_eq!(ids(&open), [b"a"]);
+    exchange.show_after();
+    open.read(None).expect("an answer");
+    assert_eq!(ids(&open), [b"a", b"b"]);
+}
+
+/// A topic that was deleted, and may have been made anew with fewer records.
+#[test]
+fn open_dead_letters_of_a_topic_made_anew_are_known() {
+    for partitions in [0, 1] {
+        let exchange = Exchange::new(1, partitions);
+        let writer = Writer::new(&exchange.before);
+        for (id, name) in [("0/1 0", "a"), ("0/1 1", "b"), ("0/2 0", "c")] {
+            named_dead_letter(&writer, id, name);
+        }
+        if partitions > 0 {
+            named_dead_letter(&Writer::new(&exchange.after), "0/3 0", "d");
+        }
+        exchange.show_before();
+        let mut open = open_dead_letters(exchange.config.clone());
+        open.read(Some((1, 1))).expect("an answer");
+        assert_eq!(ids(&open), [b"a", b"b", b"c"]);
+        exchange.show_after();
+        let error = open.read(Some((1, 1))).expect_err("it was deleted");
+        assert!(matches!(error, KafkaError::Topic { .. }), "{error:?}");
+        // Nobody takes what is not in the topic for its dead letters.
+        assert_eq!(open.events().count(), 0);
+        open.read(Some((1, 1))).expect("an answer");
+        let expected: &[_] = if partitions > 0 { &[b"d"] } else { &[] };
+        assert_eq!(ids(&open), expected);
+    }
 }
 
 #[test]
