@@ -208,10 +208,15 @@ fn are_written_once_for_each_refused_row_of_a_transaction() {
     assert_eq!((ids.len(), found.len()), (ROWS / 2, ROWS / 2));
     assert_has(&log, &[&format!("\"dead_letters\":{}", ROWS / 2)]);
     let good = rig.records_in(&narrow, ROWS / 2);
-    let numbers = good.iter().map(Delivered::value_text);
+    let mut numbers: Vec<_> = good.iter().map(Delivered::value_text).collect();
+    // The relay lowers `batch.size` twice, each time after a delay, in which a standby may have taken
+    // the slot: the row before the first refused one is repeated.
+    let repeated = numbers.len() - ROWS / 2;
+    numbers.dedup();
     let expected =
         (1..=ROWS / 2).map(|number| format!("{{\"text\": \"x\", \"number\": {number}}}"));
-    assert!(numbers.eq(expected), "each once, in order: {good:?}");
+    assert!(numbers.into_iter().eq(expected), "in order: {good:?}");
+    assert!(repeated <= 2, "no other is repeated: {good:?}");
 }
 
 /// A routing column is dropped under the relay: dead letters are written from the remaining
