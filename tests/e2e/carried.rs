@@ -1,12 +1,12 @@
 //! Rows that the slot does not carry are neither marked as sent nor deleted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use walrelay_testkit::{Db, eventually};
 
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, create_slot, done, edit, insert_of, output_with,
-    refused, said, with_source,
+    PATIENCE, Relay, Rig, assert_has, assert_lacks, create_slot, done, edit, insert_of,
+    output_with, refused, said, with_source,
 };
 
 const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"outbox.sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
@@ -39,6 +39,31 @@ fn partitioned(major: u32, bounds: &str) -> Rig {
 
 fn config(rig: &Rig, more: &str) -> PathBuf {
     with_source(rig.config_and(more), MARK)
+}
+
+/// The same with a state file.
+fn with_state_file(rig: &Rig, more: &str) -> PathBuf {
+    let state_file = format!("state_file = \"{}\"", rig.path("state").display());
+    with_source(config(rig, more), &state_file)
+}
+
+/// Runs a relay until it has marked ten rows.
+fn mark_first_rows(rig: &Rig, config: &Path) {
+    let db = rig.db();
+    let relay = rig.streaming(config);
+    insert(&db, 10, "before");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+}
+
+/// Waits until the relay has marked all rows, and ends it: each of so many was sent once.
+fn assert_marked_and_sent_once(rig: &Rig, relay: Relay, rows: usize) {
+    let db = rig.db();
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+    let verdict = rig.verdict();
+    assert_eq!(verdict.committed, rows);
+    verdict.assert_nothing_repeated();
 }
 
 fn count(db: &Db, rows: &str) -> i64 {
@@ -153,13 +178,8 @@ fn commands_refuse_a_publication_that_leaves_out_rows() {
 fn rows_that_a_moved_slot_passed_over_stay() {
     let rig = rig(17);
     let db = rig.db();
-    let config = config(&rig, "\n[prune]\n");
-    let state = format!("[source]\nstate_file = {:?}\n", rig.path("state"));
-    edit(&config, "[source]\n", &state);
-    let relay = rig.streaming(&config);
-    insert(&db, 10, "before");
-    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
-    relay.ends_well();
+    let config = with_state_file(&rig, "\n[prune]\n");
+    mark_first_rows(&rig, &config);
     insert(&db, 20, "gap");
     db.batch("SELECT pg_replication_slot_advance('walrelay', pg_current_wal_lsn())");
     let relay = rig.start_with(&config, &["--accept-gap"]);
@@ -171,11 +191,7 @@ fn rows_that_a_moved_slot_passed_over_stay() {
     // A slot that walrelay makes anew, with its snapshot, begins the record anew.
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
     let relay = rig.start_with(&config, &["--accept-gap"]);
-    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
-    relay.ends_well();
-    let verdict = rig.verdict();
-    assert_eq!(verdict.committed, 30);
-    verdict.assert_nothing_repeated();
+    assert_marked_and_sent_once(&rig, relay, 30);
 }
 
 /// The command that moves the slot, and the one that drops it, say so in the record.
@@ -184,10 +200,7 @@ fn rows_that_a_command_passed_over_stay() {
     let rig = rig(18);
     let db = rig.db();
     let config = config(&rig, "");
-    let relay = rig.streaming(&config);
-    insert(&db, 10, "before");
-    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
-    relay.ends_well();
+    mark_first_rows(&rig, &config);
     insert(&db, 20, "passed-over");
     // A role that cannot say so in the record cannot move the slot.
     db.batch("CREATE ROLE other LOGIN REPLICATION PASSWORD 'x'");
@@ -397,22 +410,13 @@ fn a_rollback_keeps_a_slot_with_events_that_have_no_row() {
 fn rows_of_an_accepted_gap_are_sent_before_they_are_marked() {
     let rig = rig(15);
     let db = rig.db();
-    let config = config(&rig, "");
-    let state = format!("[source]\nstate_file = {:?}\n", rig.path("state"));
-    edit(&config, "[source]\n", &state);
-    let relay = rig.streaming(&config);
-    insert(&db, 10, "before");
-    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
-    relay.ends_well();
+    let config = with_state_file(&rig, "");
+    mark_first_rows(&rig, &config);
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
     insert(&db, 20, "gap");
     let relay = rig.start_with(&config, &["--accept-gap"]);
     relay.says("the snapshot relays the rows that are there");
-    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
-    relay.ends_well();
-    let verdict = rig.verdict();
-    assert_eq!(verdict.committed, 30);
-    verdict.assert_nothing_repeated();
+    assert_marked_and_sent_once(&rig, relay, 30);
 }
 
 /// A relay that shares the table with others has a row filter: it marks and deletes its own rows.

@@ -55,7 +55,10 @@ pub(crate) enum SetupError {
     PublicationGone { publication: String, slot: String },
     #[error("publication {0} does not publish inserts")]
     PublicationWithoutInsert(String),
-    #[error("publication {publication} does not carry table {}", list(tables))]
+    #[error(
+        "publication {publication} does not carry table {}",
+        foreign_tables::named(tables)
+    )]
     PublicationLacks {
         publication: String,
         tables: Vec<TableName>,
@@ -196,11 +199,6 @@ fn unsent(generated: Generated, publication: &str, published: bool, major: u32) 
             format!("publication {publication} would not carry it as the relay creates it")
         }
     }
-}
-
-fn list(tables: &[TableName]) -> String {
-    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
-    names.join(", ")
 }
 
 /// What prevents that a slot is lost again for this reason: `invalidation_reason` of

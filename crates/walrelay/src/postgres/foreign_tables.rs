@@ -29,7 +29,8 @@ pub(super) fn listed(tables: &[TableName]) -> String {
     }
 }
 
-fn named(tables: &[TableName]) -> String {
+/// The names of the tables, joined by commas.
+pub(super) fn named(tables: &[TableName]) -> String {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
     names.join(", ")
 }

@@ -1,12 +1,10 @@
 //! [`CopySource`]: reads a slot through temporary copies, so that nothing is confirmed in the slot
 //! itself.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
@@ -14,6 +12,7 @@ use walrelay_relay::{Chain, Looked, Opened, Resume, Source, TableName, TablePlac
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, StartReplication};
 
 use super::inspections::OwnLooks;
+use super::one_task::OneTask;
 use super::stream::Stream;
 use crate::postgres::bookmarks::copy_slot;
 use crate::postgres::catalog::{Wanted, describe, inspect, place, slot};
@@ -56,10 +55,8 @@ pub(crate) struct CopySource {
     control: Option<Session>,
     /// No other process can read a temporary slot.
     looks: OwnLooks,
-    /// The query for the place of a table.
-    placing: JoinSet<Result<TablePlace, PostgresError>>,
-    /// When that query was started, and the table.
-    placed: Option<(Instant, RelationId)>,
+    /// The query for the place of a table: when it was started, the table, and its place.
+    placing: OneTask<(Instant, RelationId, Result<TablePlace, PostgresError>)>,
 }
 
 impl CopySource {
@@ -76,8 +73,7 @@ impl CopySource {
             walsender: Arc::default(),
             control: None,
             looks: OwnLooks::default(),
-            placing: JoinSet::new(),
-            placed: None,
+            placing: OneTask::default(),
         }
     }
 
@@ -223,8 +219,7 @@ impl CopySource {
         resume: Option<&Resume>,
         wrap: impl FnOnce(Stream) -> S,
     ) -> Result<Opened<S>, PostgresError> {
-        self.placing = JoinSet::new();
-        self.placed = None;
+        self.placing = OneTask::default();
         // The server skips what was acknowledged: the stream starts there.
         let start = self.first(resume);
         // The server may still have the previous copy, if it has not noticed that its connection
@@ -303,28 +298,22 @@ impl Source for CopySource {
     fn look(&mut self, unresolved: Option<RelationId>) {
         match unresolved {
             None => self.looks.ask(),
-            Some(id) if self.placing.is_empty() => {
-                self.placed = Some((Instant::now(), id));
+            Some(id) => {
+                let asked_at = Instant::now();
                 let (info, tables) = (self.original.info.clone(), self.original.tables.clone());
                 let placing = place_of(info, tables, self.copy(), id);
                 let placing = bounded("reading the place of a table", placing);
-                self.placing.spawn(placing);
+                self.placing
+                    .start(async move { (asked_at, id, placing.await) });
             }
-            Some(_) => {}
         }
     }
 
     async fn looked(&mut self, _: bool) -> Result<Looked, PostgresError> {
-        let Some((asked_at, id)) = self.placed else {
+        if !self.placing.is_started() {
             return Ok(self.looks.answer().await);
-        };
-        let placed = match self.placing.join_next().await {
-            Some(Ok(placed)) => placed,
-            // The task panicked. (With `panic = "abort"` the process has ended.)
-            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-            None => return pending().await,
-        };
-        self.placed = None;
+        }
+        let (asked_at, id, placed) = self.placing.ended().await;
         Ok(match placed {
             Ok(place) => OwnLooks::ours(asked_at, Some((id, place))),
             Err(error) => Looked::Failed {

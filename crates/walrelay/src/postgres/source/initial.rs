@@ -1,10 +1,8 @@
 //! [`InitialSnapshot`]: the snapshot before the slot, and the creation of the slot after it.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
@@ -13,6 +11,7 @@ use walrelay_walsender::SystemIdentity;
 
 use super::PostgresSource;
 use super::inspections::{DEADLINE, OwnLooks};
+use super::one_task::OneTask;
 use super::opening::Connected;
 use super::stream::Stream;
 use crate::postgres::bookmarks::copy_slot;
@@ -32,7 +31,7 @@ pub(super) struct InitialSnapshot {
     /// How long a proof that the lock is held is valid, as for the stream of a slot.
     lease: Duration,
     /// The look under way, if there is one: when it was started, and its answer.
-    looks: JoinSet<(Instant, Result<(), PostgresError>)>,
+    looks: OneTask<(Instant, Result<(), PostgresError>)>,
     /// The snapshot cannot be read any more. It still holds the lock, if the session lives: the
     /// records in flight must be given up first.
     over: bool,
@@ -43,7 +42,7 @@ pub(super) struct InitialSnapshot {
 impl InitialSnapshot {
     /// Opens the stream of the rows, from the first row.
     async fn open(&mut self) -> Result<Opened<Stream>, PostgresError> {
-        self.looks = JoinSet::new();
+        self.looks = OneTask::default();
         // The server may have ended the sessions of the snapshot, which this process does not
         // notice.
         bounded("reading the slot", self.lock.prove()).await?;
@@ -67,30 +66,26 @@ impl InitialSnapshot {
 
     /// Starts a look, unless one is under way.
     pub(super) fn look(&mut self) {
-        if self.looks.is_empty() {
-            let lock = self.lock.clone();
-            self.looks.spawn(async move {
-                let asked_at = Instant::now();
-                let proven = bounded_by(DEADLINE, "a look at the snapshot", lock.prove());
-                (asked_at, proven.await)
-            });
-        }
+        let lock = self.lock.clone();
+        self.looks.start(async move {
+            let asked_at = Instant::now();
+            let proven = bounded_by(DEADLINE, "a look at the snapshot", lock.prove());
+            (asked_at, proven.await)
+        });
     }
 
     /// Waits for the look under way; pending if there is none. Cancel-safe.
     pub(super) async fn looked(&mut self) -> Result<Looked, PostgresError> {
-        match self.looks.join_next().await {
-            Some(Ok((asked_at, Ok(())))) => Ok(OwnLooks::ours(asked_at, None)),
-            Some(Ok((_, Err(error @ PostgresError::NoAnswer { .. })))) => Ok(Looked::Failed {
+        let (asked_at, proven) = self.looks.ended().await;
+        match proven {
+            Ok(()) => Ok(OwnLooks::ours(asked_at, None)),
+            Err(error @ PostgresError::NoAnswer { .. }) => Ok(Looked::Failed {
                 reason: Chain(&error).to_string(),
             }),
-            Some(Ok((_, Err(error)))) => {
+            Err(error) => {
                 self.over = true;
                 Err(error)
             }
-            // The task panicked. (With `panic = "abort"` the process has ended.)
-            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-            None => pending().await,
         }
     }
 
@@ -152,7 +147,7 @@ impl PostgresSource {
             anchor,
             lock: SnapshotLock::new(connected.control, temporary),
             lease: self.wal_sender_timeout,
-            looks: JoinSet::new(),
+            looks: OneTask::default(),
             over: false,
             system: connected.system,
             server_start: connected.server.start,

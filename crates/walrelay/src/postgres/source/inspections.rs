@@ -4,12 +4,12 @@
 use std::future::pending;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use walrelay_lsn::RelationId;
 use walrelay_relay::{Looked, SlotOwner, TablePlace};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
+use super::one_task::OneTask;
 use crate::postgres::catalog::{Facts, Wanted, inspect, place};
 use crate::postgres::deadline::bounded_by;
 use crate::postgres::error::PostgresError;
@@ -71,7 +71,7 @@ impl OwnLooks {
 pub(super) struct Inspections {
     /// The connection for the next inspection, or a query before it. `None` while one runs.
     pub(super) session: Option<Session>,
-    running: JoinSet<(Option<Session>, Inspection)>,
+    running: OneTask<(Option<Session>, Inspection)>,
 }
 
 impl Inspections {
@@ -90,28 +90,22 @@ impl Inspections {
         wanted: &Wanted,
         unresolved: Option<RelationId>,
     ) {
-        if self.running.is_empty() {
+        if !self.running.is_started() {
             let run = run(
                 info.clone(),
                 wanted.clone(),
                 unresolved,
                 self.session.take(),
             );
-            self.running.spawn(run);
+            self.running.start(run);
         }
     }
 
     /// Waits for the running inspection and returns its result; pending if none runs. Cancel-safe.
     pub(super) async fn ended(&mut self) -> Inspection {
-        match self.running.join_next().await {
-            Some(Ok((session, inspection))) => {
-                self.session = session;
-                inspection
-            }
-            // The task panicked. (With `panic = "abort"` the process has ended.)
-            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-            None => pending().await,
-        }
+        let (session, inspection) = self.running.ended().await;
+        self.session = session;
+        inspection
     }
 }
 

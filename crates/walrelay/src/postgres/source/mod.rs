@@ -4,6 +4,7 @@ mod copy;
 mod held_slot;
 mod initial;
 mod inspections;
+mod one_task;
 mod opening;
 mod range;
 mod readers;

@@ -85,7 +85,6 @@ fn a_torn_or_changed_file_is_no_position() {
 #[test]
 fn the_error_names_another_version() {
     let (_dir, path) = dir();
-    let with_checksum = |text: String| format!("{text}{CHECKSUM}{}\"\n", checksum(&text));
     fs::write(&path, with_checksum("version = 3\nnews = true\n".into())).unwrap();
     let error = read(&path).unwrap_err();
     assert!(
