@@ -5,6 +5,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident, quo
 
 use super::bookmarks::copy_slot;
 use super::catalog::Wanted;
+use super::script;
 
 /// Bytes of WAL after the slot's position that are looked at.
 pub(crate) const WAL_LIMIT: u64 = 64 << 20;
@@ -28,7 +29,11 @@ pub(crate) async fn waiting(
     let mut session = Session::connect(info, SessionKind::Sql, &SETTINGS).await?;
     let copy = format!("walrelay_check_{:08x}", fastrand::u32(..));
     session.query(&copy_slot(&wanted.slot, &copy, true)).await?;
-    let rows = session.query(&peek_sql(&copy, wanted, confirmed)).await?;
+    let peeked = session.query(&peek_sql(&copy, wanted, confirmed)).await;
+    // The end of the session drops the copy too, but some time after `check` has ended.
+    let dropped = session.query(&script::drop_slot(&copy)).await;
+    let rows = peeked?;
+    dropped?;
     let messages = rows.iter().filter_map(|row| bytes(row.get("message")?));
     let (relations, inserts): (Vec<_>, Vec<_>) =
         messages.partition(|message| message.first() == Some(&b'R'));
