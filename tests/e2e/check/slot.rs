@@ -58,7 +58,11 @@ fn of_what_waits_in_the_slot() {
     let item = "postgres/waiting-rows";
     case.check().passes(item, &["the log that waits"]);
     let slots = "SELECT count(*) FROM pg_replication_slots";
-    assert_eq!(case.db.value::<i64>(slots), 1, "the copy is there when check has ended");
+    assert_eq!(
+        case.db.value::<i64>(slots),
+        1,
+        "the copy is there when check has ended"
+    );
     let published = |table: &str, columns: &str, row: &str| {
         case.db.batch(&format!(
             "CREATE TABLE {table} ({columns}); ALTER PUBLICATION walrelay ADD TABLE {table}; \

@@ -341,7 +341,7 @@ pub struct DemoArgs {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct PruneArgs {
     /// Rows younger than this stay, as `168h`, `90m` or `30s`; without it, `[prune] keep`.
-    #[arg(long, value_name = "TIME", value_parser = crate::config::duration)]
+    #[arg(long, value_name = "TIME", value_parser = walrelay_settings::parse_duration)]
     pub keep: Option<Duration>,
 
     /// The configuration, `--dry-run` and `--yes`. A dry run prints the number of rows that are old

@@ -89,11 +89,11 @@ pub struct ShadowCutoverArgs {
     pub id: Option<CutoverId>,
 
     /// End so long after the first event that both relays have published; without it, at Ctrl-C.
-    #[arg(long = "for", value_name = "TIME", value_parser = crate::config::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = walrelay_settings::parse_duration)]
     pub duration: Option<Duration>,
 
     /// How long one side may be behind the other.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::config::duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = walrelay_settings::parse_duration)]
     pub patience: Duration,
 
     /// The configuration and `--dry-run`.
@@ -114,7 +114,7 @@ pub struct SwitchCutoverArgs {
     pub poller: Option<String>,
 
     /// How long sessions and locks of the polling relay are waited for.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::config::duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = walrelay_settings::parse_duration)]
     pub patience: Duration,
 
     /// The configuration, `--dry-run` and `--yes`; with `--yes`, the polling relay is stopped
@@ -127,7 +127,7 @@ pub struct SwitchCutoverArgs {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct VerifyCutoverArgs {
     /// How far back rows and records are looked at.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::config::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = walrelay_settings::parse_duration)]
     pub since: Duration,
 
     /// A condition in SQL on the rows, instead of their time.
@@ -151,7 +151,7 @@ pub struct RollbackCutoverArgs {
     pub stop_relay: Option<String>,
 
     /// How long the slot is waited for, until nobody reads it.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::config::duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = walrelay_settings::parse_duration)]
     pub patience: Duration,
 
     /// Mark also rows whose events are dead letters that nobody has redriven or dropped.

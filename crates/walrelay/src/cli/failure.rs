@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Problem};
 
 use super::exit::Exit;
 
@@ -101,20 +101,18 @@ pub(crate) fn printable(text: &str) -> String {
     text.trim_end().chars().map(safe).collect()
 }
 
-/// One failure for each problem of the configuration, in order.
-impl From<ConfigError> for Vec<Failure> {
-    fn from(error: ConfigError) -> Self {
-        error
-            .into_problems()
-            .into_iter()
-            .map(|mut problem| Failure {
-                id: problem.id,
-                exit: Exit::Config,
-                remedy: problem.help.take(),
-                what: problem.to_string(),
-                source: problem.source.map(Into::into),
-            })
-            .collect()
+impl Failure {
+    /// Creates one failure for each problem of the configuration, in order.
+    pub(crate) fn of_config(error: ConfigError) -> Vec<Self> {
+        let problems = error.into_problems().into_iter();
+        let failure = |mut problem: Problem| Self {
+            id: problem.id,
+            exit: Exit::Config,
+            remedy: problem.help.take(),
+            what: problem.to_string(),
+            source: problem.source.map(Into::into),
+        };
+        problems.map(failure).collect()
     }
 }
 
@@ -180,7 +178,7 @@ mod tests {
     fn every_problem_of_a_configuration_is_a_failure_of_its_own() {
         let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"a.b\"]\nslto = \"x\"\n";
         let error = Config::parse(text, "walrelay.toml", &[], &|_| None).unwrap_err();
-        let failures: Vec<Failure> = error.into();
+        let failures = Failure::of_config(error);
         let shown: Vec<String> = failures.iter().map(|f| rendered(f, false)).collect();
         assert_eq!(
             shown,

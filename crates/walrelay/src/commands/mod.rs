@@ -53,7 +53,7 @@ pub(crate) type CommandResult = Result<(), Vec<Failure>>;
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
-    Ok(Config::load(&args.config, &args.set, env)?)
+    Config::load(&args.config, &args.set, env).map_err(Failure::of_config)
 }
 
 /// A configuration of one outbox table and of Kafka; everything else has its default.

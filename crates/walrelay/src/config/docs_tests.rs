@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use walrelay_settings::{Fallback, Row, ValueKind, below};
 
-use super::keys::{Fallback, Kind, Row, below};
 use super::sections::KEYS;
 use super::*;
 use crate::cli::Exit;
@@ -42,14 +42,14 @@ fn section_of<'t>(row: &Row, sections: &[&'t str]) -> &'t str {
 
 /// The rows of supported keys.
 fn supported() -> impl Iterator<Item = &'static Row> {
-    KEYS.0
+    KEYS.rows()
         .iter()
         .filter(|row| !matches!(row.fallback, Fallback::Only(_)))
 }
 
-fn kind(kind: &Kind) -> String {
+fn kind(kind: &ValueKind) -> String {
     match kind {
-        Kind::Choice { here, .. } => {
+        ValueKind::Choice { here, .. } => {
             // The names of Java classes are accepted as well, which the document says once.
             let short = here.iter().filter(|choice| !choice.contains('.'));
             let choices: Vec<String> = short.map(|choice| format!("`{choice}`")).collect();
@@ -89,11 +89,11 @@ fn refused() -> String {
         kind,
         fallback,
         doc,
-    } in &KEYS.0
+    } in KEYS.rows()
     {
         let accepted = match (fallback, kind) {
             (Fallback::Only(text), _) => format!("only `{text}`"),
-            (_, Kind::Choice { later: [later], .. }) => format!("not `{later}`"),
+            (_, ValueKind::Choice { later: [later], .. }) => format!("not `{later}`"),
             _ => continue,
         };
         writeln!(out, "| `{path}` | {accepted} | {doc} |").unwrap();
@@ -200,10 +200,10 @@ fn every_default_is_a_value_of_its_kind() {
 
 #[test]
 fn no_key_is_declared_twice() {
-    for (index, row) in KEYS.0.iter().enumerate() {
+    for (index, row) in KEYS.rows().iter().enumerate() {
         let path = &row.path;
         assert!(
-            KEYS.0[..index].iter().all(|other| other.path != *path),
+            KEYS.rows()[..index].iter().all(|other| other.path != *path),
             "{path}"
         );
         assert!(!row.doc.contains(['|', '\n']), "{path}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Place, parse_with};
+use super::{Location, parse_with};
 
 /// A text that a fuzzer does not generate by chance.
 const SECRET: &str = "Zq9-Hunter2-Zq9";
@@ -38,7 +38,7 @@ fn configuration(text: &str, overrides: &[String]) {
             assert!(!error.problems().is_empty());
             for problem in error.problems() {
                 assert!(!problem.what.is_empty());
-                if let Place::At { line, column, .. } = problem.place {
+                if let Location::At { line, column, .. } = problem.place {
                     let reported = text.split('\n').nth(line - 1);
                     let length = reported.map(|line| line.chars().count());
                     assert!(

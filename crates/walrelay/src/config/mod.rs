@@ -2,37 +2,25 @@
 //!
 //! # Contents
 //! - [`Config`] and its parts: the checked configuration, with defaults filled in.
-//! - [`ConfigError`], [`Problem`], [`Place`]: all problems, each with line, column, an excerpt and
+//! - [`ConfigError`], [`Problem`], [`Location`]: all problems, each with line, column, an excerpt and
 //!   a remedy.
 //!
 //! # Inside
-//! `sections` declares every key once and checks combinations of keys. `declare` is the macro
-//! behind the declarations, with the types of values. `keys` is the resulting table of keys.
-//! `document` reads TOML and `--set` into entries. `reader` converts entries to values and collects
-//! problems. `excerpt` shows lines of the file.
+//! `sections` declares every key once and checks combinations of keys. `templates` has the types of
+//! values that are templates, `table_name` names of tables. `walrelay-settings` reads the file.
 //!
 //! # Invariants
 //! - Struct, reader, known names, defaults and the reference in `docs/CONFIGURATION.md` follow from
 //!   one declaration.
-//! - A key that is known and not supported is refused, not ignored. Two options of Debezium change
-//!   no record (`table.field.event.type`, `topic.prefix`), because they change none in Debezium
-//!   either under these settings; the reference says so.
-//! - No value of a secret key or of an environment variable is part of an error or of `Debug`
-//!   output. Messages show lines of the file as they are written. A line that may hold a secret is
-//!   cut off at the equals sign.
+//! - Two options of Debezium change no record (`table.field.event.type`, `topic.prefix`), because
+//!   they change none in Debezium either under these settings; the reference says so.
+//! - No value of a secret key or of an environment variable is part of `Debug` output.
 
-mod declare;
-mod document;
-mod error;
-mod excerpt;
-mod expand;
 #[doc(hidden)]
 pub mod fuzzing;
-mod keys;
-mod reader;
 mod sections;
 mod table_name;
-mod units;
+mod templates;
 
 #[cfg(test)]
 mod docs_tests;
@@ -42,8 +30,10 @@ mod tests;
 use std::path::Path;
 
 use walrelay_event_router::{CloudEvents, ColumnNames};
+use walrelay_settings::ReadFile;
 
-pub use error::{ConfigError, Place, Problem};
+pub use walrelay_settings::{ConfigError, Location, Problem};
+
 pub use sections::{
     Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
     LogFormat, Otel, Poison, Prune, Registry, RegistryLogin, Retention, Router, SchemaFile,
@@ -51,16 +41,11 @@ pub use sections::{
 };
 
 pub(crate) use table_name::parse_or_all as table_or_all;
-pub(crate) use units::duration;
-
-use document::Document;
-use excerpt::SourceText;
-use reader::{ReadFile, Reader};
 
 /// Expands a string of the file in an empty environment, for tests of code that writes such files.
 #[cfg(test)]
 pub(crate) fn expand_for_tests(raw: &str) -> String {
-    expand::expand(raw, &|_| None).expect("no variable")
+    walrelay_settings::expand(raw, &|_| None).expect("no variable")
 }
 
 /// The whole configuration. `Debug` shows no secrets.
@@ -122,7 +107,7 @@ impl Config {
                 Err(ConfigError::new(vec![Problem {
                     help: Some("name another one with --config FILE".to_owned()),
                     source: Some(error),
-                    ..Problem::new("config-file", Place::File { name }, what)
+                    ..Problem::new("config-file", Location::File { name }, what)
                 }]))
             }
         }
@@ -151,17 +136,8 @@ fn parse_with(
     env: &dyn Fn(&str) -> Option<String>,
     files: ReadFile<'_>,
 ) -> Result<Config, ConfigError> {
-    let source = SourceText {
-        name: file_name,
-        text,
-    };
-    let document = Document::read(source, &sections::KEYS, overrides, env);
-    let mut problems = document.problems.iter();
-    if problems.any(|problem| problem.id == "config-syntax") {
-        // No entry was read, so every required key would be reported as missing.
-        return Err(ConfigError::new(document.problems));
-    }
-    let mut reader = Reader::new(document, files);
+    let mut reader =
+        walrelay_settings::read(text, file_name, overrides, env, files, &sections::KEYS)?;
     let config = sections::config(&mut reader);
     let problems = reader.into_problems();
     match config {

@@ -277,7 +277,7 @@ fn demo_config(server: &str, broker: &str, page: SocketAddr) -> Result<Config, V
          [poison]\nunroutable = \"dead-letter\"\ntopic = \"walrelay.dlq\"\n\
          [http]\nlisten = \"{page}\"\n"
     );
-    Ok(Config::parse(&text, "demo", &[], &|_| None)?)
+    Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::of_config)
 }
 
 /// The usual address of the status page, or another one with a free port.

@@ -8,7 +8,7 @@ use walrelay_relay::Chain;
 
 use super::super::connect;
 use crate::cli::Failure;
-use crate::config::{self, Config, Place, SinkConfig};
+use crate::config::{self, Config, Location, SinkConfig};
 
 pub(super) struct Checker;
 
@@ -39,8 +39,8 @@ impl ConfigCheck for Checker {
 fn problem(problem: config::Problem) -> Problem {
     Problem {
         line: match problem.place {
-            Place::At { line, .. } => Some(line),
-            Place::File { .. } | Place::Set { .. } => None,
+            Location::At { line, .. } => Some(line),
+            Location::File { .. } | Location::Set { .. } => None,
         },
         why: match problem.help {
             // The help would suggest a similar key, but the key is not misspelled.

@@ -178,14 +178,9 @@ impl ColumnType {
 }
 
 fn unknown(name: &str) -> String {
-    let nearest = TYPES
-        .iter()
-        .flat_map(|(names, ..)| names.split('|'))
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
-        .min()
-        .filter(|(distance, _)| *distance <= 2);
-    match nearest {
-        Some((_, known)) => format!("there is no type {name:?}; did you mean {known:?}?"),
+    let known = TYPES.iter().flat_map(|(names, ..)| names.split('|'));
+    match walrelay_settings::nearest(name, known) {
+        Some(known) => format!("there is no type {name:?}; did you mean {known:?}?"),
         None => format!(
             "there is no type {name:?} that is known here; an enum, a domain or a composite is \
              \"user-defined\""

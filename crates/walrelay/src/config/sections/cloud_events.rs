@@ -1,10 +1,12 @@
 //! `[router.cloudevents]`, and the checks of a schema registry against it and the route.
 
-use walrelay_event_router::{CloudEventMode, CloudEvents, Converter, Place, Template, ValueFormat};
+use crate::config::templates::full_template;
+use walrelay_event_router::{
+    CloudEventMode, CloudEvents, Converter, Lookups, Place, Template, ValueFormat,
+};
+use walrelay_settings::{AlreadyReported, Key, Reader, Section, choice, section, text};
 
 use super::router::Router;
-use crate::config::declare::{Key, Section, choice, full_template, section, text};
-use crate::config::reader::{Noted, Reader};
 
 const MODE: &str = "router.cloudevents.mode";
 const CONTENT_TYPE: &str = "router.cloudevents.datacontenttype";
@@ -52,7 +54,7 @@ fn media_type(text: &str) -> Result<String, String> {
 pub(super) fn cloud_events(
     reader: &mut Reader<'_>,
     encoded: Option<ValueFormat>,
-) -> Result<Option<CloudEvents>, Noted> {
+) -> Result<Option<CloudEvents>, AlreadyReported> {
     let keys = Keys::read(reader);
     if !has_mode(reader) {
         for (name, _) in reader.below(Keys::AT) {
@@ -79,7 +81,7 @@ pub(super) fn cloud_events(
         time: keys.time,
         subject: keys.subject,
         content_type,
-        lookups: reader.lookups.clone(),
+        lookups: reader.shared::<Lookups>().clone(),
     }))
 }
 

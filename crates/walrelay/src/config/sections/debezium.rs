@@ -1,18 +1,16 @@
 //! `[router.debezium]` and `[router.converters]`.
 
 use walrelay_event_router::{
-    Additional, BinaryHandling, Converter, DecimalHandling, Expand, Handling, HstoreHandling,
-    IntervalHandling, JsonOptions, NameAdjustment, Options, TimePrecision, TopicTemplate,
+    Additional, BinaryHandling, ColumnNames, Converter, DecimalHandling, Expand, Handling,
+    HstoreHandling, IntervalHandling, JsonOptions, NameAdjustment, Options, TimePrecision,
+    TopicTemplate,
 };
 use walrelay_relay::OnUpdate;
-
-use crate::config::declare::{
-    Section, choice, default_only, integer, loose_boolean, names, nested, not_empty, section,
-    string, text, why,
+use walrelay_settings::{
+    AlreadyReported, Entry, Reader, Section, ValueKind, choice, default_only, integer,
+    loose_boolean, loose_choice, names, nested, not_empty, section, string, text, why,
 };
-use crate::config::document::Entry;
-use crate::config::keys::Kind;
-use crate::config::reader::{Noted, Reader};
+
 use crate::config::table_name::owned_identifier as column;
 
 /// Characters of the longest name of a topic (Kafka).
@@ -88,7 +86,7 @@ pub(super) struct Keys at "router.debezium" {
     /// Debezium's name of the server, in schemas of envelopes and context headers.
     "topic.prefix" topic_prefix: Option<String> = text(|text| not_empty(text, "it must not be empty")).optional();
     /// What an UPDATE of an outbox row, which is never sent, does: a warning, an error in the log, or a stop.
-    "table.op.invalid.behavior" on_update: OnUpdate = choice(ON_UPDATE).or("warn");
+    "table.op.invalid.behavior" on_update: OnUpdate = loose_choice(ON_UPDATE).or("warn");
     /// The column of the record's timestamp, a timestamp or date. Unset, or for NULL: the time of production.
     "table.field.event.timestamp" event_timestamp: Option<Vec<String>> = names(column).optional();
     /// The integer column of the version of the envelope's schema.
@@ -96,7 +94,7 @@ pub(super) struct Keys at "router.debezium" {
     /// More columns: `column:placement[:alias]` between commas; a placement is `header`, `envelope` or `partition`.
     "table.fields.additional.placement" additional: Option<Vec<Additional>> = text(|text| Additional::parse(text).map_err(why)).optional();
     /// If the table lacks an additional column: the table is refused, or the column passed over.
-    "table.field.additional.missing" ignore_missing: bool = choice(IGNORE_MISSING).or("error");
+    "table.field.additional.missing" ignore_missing: bool = loose_choice(IGNORE_MISSING).or("error");
     /// Debezium's former name of that: `true` for `error`, `false` for `ignore`.
     "table.fields.additional.error.on.missing" error_on_missing: Option<bool> = loose_boolean().optional();
     /// A Java expression over all of `route.by.field`, without look-around, back-references, possessive quantifiers. No match: the value is the topic.
@@ -105,10 +103,10 @@ pub(super) struct Keys at "router.debezium" {
     "route.tombstone.on.empty.payload" tombstone_on_empty: bool = loose_boolean().or("false");
     /// Whether a payload of JSON becomes a structure, with a schema inferred from it.
     "table.expand.json.payload" expand: bool = loose_boolean().or("false");
-    "" expanded: Expand = nested::<Expand>();
+    "" expanded: Expand = nested::<ExpandKeys>();
     /// Whether records have the headers `__debezium.context.*`. Debezium's own default is `true`.
     "extended.headers.enabled" context_headers: bool = loose_boolean().or("false");
-    "" handling: Handling = nested::<Handling>();
+    "" handling: Handling = nested::<HandlingKeys>();
     /// The column, if there is one, of a W3C trace context (`java.util.Properties`, or a `traceparent`), for headers `traceparent`, `tracestate`.
     "tracing.span.context.field" trace_context: Option<String> = text(column).optional();
     refused {
@@ -120,29 +118,35 @@ pub(super) struct Keys at "router.debezium" {
 }
 }
 
+/// The keys of [`Expand`].
+pub(super) struct ExpandKeys;
+
 section! {
-impl Expand at "" {
+impl Expand by ExpandKeys at "" {
     /// Null members of an expanded payload: left out, or null.
-    "table.json.payload.null.behavior" keep_nulls: bool = choice(KEEP_NULLS).or("ignore");
+    "table.json.payload.null.behavior" keep_nulls: bool = loose_choice(KEEP_NULLS).or("ignore");
     /// Empty arrays of an expanded payload: left out, or arrays of strings.
-    "table.json.payload.empty.array.behavior" keep_empty_arrays: bool = choice(KEEP_EMPTY_ARRAYS).or("ignore");
+    "table.json.payload.empty.array.behavior" keep_empty_arrays: bool = loose_choice(KEEP_EMPTY_ARRAYS).or("ignore");
     /// How names of expanded members are changed.
-    "field.name.adjustment.mode" names: NameAdjustment = choice(NAMES).or("none");
+    "field.name.adjustment.mode" names: NameAdjustment = loose_choice(NAMES).or("none");
 }
 }
 
+/// The keys of [`Handling`].
+pub(super) struct HandlingKeys;
+
 section! {
-impl Handling at "" {
+impl Handling by HandlingKeys at "" {
     /// What dates and times become, as in Debezium's connector.
-    "time.precision.mode" time: TimePrecision = choice(TIME).or("adaptive");
+    "time.precision.mode" time: TimePrecision = loose_choice(TIME).or("adaptive");
     /// What numeric and money become.
-    "decimal.handling.mode" decimal: DecimalHandling = choice(DECIMAL).or("precise");
+    "decimal.handling.mode" decimal: DecimalHandling = loose_choice(DECIMAL).or("precise");
     /// What bytea becomes.
-    "binary.handling.mode" binary: BinaryHandling = choice(BINARY).or("bytes");
+    "binary.handling.mode" binary: BinaryHandling = loose_choice(BINARY).or("bytes");
     /// What intervals become: microseconds, or ISO 8601.
-    "interval.handling.mode" interval: IntervalHandling = choice(INTERVAL).or("numeric");
+    "interval.handling.mode" interval: IntervalHandling = loose_choice(INTERVAL).or("numeric");
     /// What hstores become.
-    "hstore.handling.mode" hstore: HstoreHandling = choice(HSTORE).or("json");
+    "hstore.handling.mode" hstore: HstoreHandling = loose_choice(HSTORE).or("json");
     /// Digits of a money value after the point, 0 to 6.
     "money.fraction.digits" money_fraction_digits: u8 = integer::<u8>(0..=6).or("2");
 }
@@ -220,7 +224,7 @@ section! {
 pub(super) struct DataConverter at "" {
     /// How keys or values become bytes, by the names of Kafka Connect.
     "" class: Class = choice(CONVERTERS).or("string");
-    "" json: JsonOptions = nested::<JsonOptions>();
+    "" json: JsonOptions = nested::<JsonOptionsKeys>();
     "delegate.converter.type" delegate: Delegate = nested::<Delegate>();
 }
 }
@@ -229,7 +233,7 @@ section! {
 pub(super) struct Delegate at "" {
     /// Of `binarydata`: the converter of what is not bytes. Unset: such an event cannot be delivered.
     "" class: Option<Class> = choice(DELEGATES).optional();
-    "" json: JsonOptions = nested::<JsonOptions>();
+    "" json: JsonOptions = nested::<JsonOptionsKeys>();
 }
 }
 
@@ -237,12 +241,15 @@ section! {
 pub(super) struct HeaderConverter at "" {
     /// How headers become bytes.
     "" class: Class = choice(HEADER_CONVERTERS).or("simple");
-    "" json: JsonOptions = nested::<JsonOptions>();
+    "" json: JsonOptions = nested::<JsonOptionsKeys>();
 }
 }
 
+/// The keys of [`JsonOptions`].
+pub(super) struct JsonOptionsKeys;
+
 section! {
-impl JsonOptions at "" {
+impl JsonOptions by JsonOptionsKeys at "" {
     /// JSON: whether each has its schema with it.
     "schemas.enable" schemas: bool = loose_boolean().or("true");
     /// JSON: what decimals become.
@@ -260,7 +267,7 @@ impl DataConverter {
     }
 }
 
-pub(super) fn debezium(reader: &mut Reader<'_>) -> Result<Debezium, Noted> {
+pub(super) fn debezium(reader: &mut Reader<'_>) -> Result<Debezium, AlreadyReported> {
     let keys = Keys::read(reader);
     let converters = Converters::read(reader);
     let keys = keys?;
@@ -270,7 +277,7 @@ pub(super) fn debezium(reader: &mut Reader<'_>) -> Result<Debezium, Noted> {
     let mut named = |names: Vec<String>| {
         let mut names = names.into_iter();
         let name = names.next().unwrap_or_default();
-        reader.column_names.add(&name, names);
+        reader.shared::<ColumnNames>().add(&name, names);
         name
     };
     let options = Options {
@@ -315,10 +322,10 @@ fn regex(text: &str) -> Result<String, String> {
 
 /// Parses the topic's template. It needs the regular expression as well, whose groups the
 /// replacement names.
-fn topic(reader: &mut Reader<'_>, keys: &Keys) -> Result<TopicTemplate, Noted> {
+fn topic(reader: &mut Reader<'_>, keys: &Keys) -> Result<TopicTemplate, AlreadyReported> {
     let path = "router.debezium.route.topic.replacement";
     topic_template(&keys.regex, &keys.replacement).map_err(|why| {
-        let default = || Entry::of_default(path, &Kind::Text, "");
+        let default = || Entry::of_default(path, &ValueKind::Text, "");
         let entry = reader.raw(path).unwrap_or_else(default);
         reader.invalid(path, &entry, &why)
     })
@@ -341,7 +348,7 @@ fn topic_template(regex: &str, text: &str) -> Result<TopicTemplate, String> {
     Ok(template)
 }
 
-fn ignore_missing(reader: &mut Reader<'_>, keys: &Keys) -> Result<bool, Noted> {
+fn ignore_missing(reader: &mut Reader<'_>, keys: &Keys) -> Result<bool, AlreadyReported> {
     let former = "router.debezium.table.fields.additional.error.on.missing";
     let now = "router.debezium.table.field.additional.missing";
     match keys.error_on_missing {

@@ -1,15 +1,13 @@
 //! `[delivery]`, `[poison]` and `[log]`.
 
 use std::time::Duration;
+use walrelay_settings::{
+    AlreadyReported, Reader, SECOND, Section, boolean, choice, choice_and_later, duration, integer,
+    nested, section, size, text,
+};
 
 use tracing::Level;
 use walrelay_relay::PoisonAction;
-
-use crate::config::declare::{
-    SECOND, Section, boolean, choice, choice_and_later, duration, integer, nested, section, size,
-    text,
-};
-use crate::config::reader::{Noted, Reader};
 
 /// The guarantee to consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +48,7 @@ pub struct Backoff at "" {
 }
 }
 
-pub(super) fn delivery(reader: &mut Reader<'_>) -> Result<Delivery, Noted> {
+pub(super) fn delivery(reader: &mut Reader<'_>) -> Result<Delivery, AlreadyReported> {
     let delivery = Delivery::read(reader)?;
     let Backoff { initial, max } = delivery.backoff;
     if initial > max {
@@ -59,7 +57,7 @@ pub(super) fn delivery(reader: &mut Reader<'_>) -> Result<Delivery, Noted> {
         let path = paths
             .into_iter()
             .find(|path| reader.has(path))
-            .ok_or(Noted)?;
+            .ok_or(AlreadyReported)?;
         let what = "`delivery.backoff_max` is shorter than `delivery.backoff_initial`".to_owned();
         return Err(reader.conflict(path, what));
     }
@@ -106,7 +104,7 @@ impl Poison {
     }
 }
 
-pub(super) fn poison(reader: &mut Reader<'_>) -> Result<Poison, Noted> {
+pub(super) fn poison(reader: &mut Reader<'_>) -> Result<Poison, AlreadyReported> {
     let poison = Poison::read(reader)?;
     if poison.park_key && !poison.writes_dead_letters() {
         return Err(reader.no_effect("poison.park_key", "while nothing becomes a dead letter"));

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use walrelay_settings::{
+    AlreadyReported, Reader, Section, boolean, list, path, secret_file, section, text,
+};
 
 use secrecy::{ExposeSecret, SecretString};
-
-use crate::config::declare::{Section, boolean, list, path, secret_file, section, text};
-use crate::config::reader::{Noted, Reader};
 
 /// `[http]`: the endpoint of metrics, health and status.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ const LISTEN: &str = "http.listen";
 const TOKEN: &str = "http.token_file";
 
 /// Reads the section; `None` without an address.
-pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, Noted> {
+pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, AlreadyReported> {
     let keys = Keys::read(reader)?;
     let Some(listen) = keys.listen else {
         let others = [

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use walrelay_settings::{Reader, Value, names_a_secret};
 
 use walrelay_kafka_sink::{KafkaConfig, KafkaConfigError};
 
-use crate::config::document::Value;
-use crate::config::keys::{self, PASS_THROUGH};
-use crate::config::reader::Reader;
+/// The section whose keys are passed to librdkafka.
+pub(super) const PASS_THROUGH: &str = "sink.kafka";
 
 /// The names of the property that lists the brokers.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
@@ -20,7 +20,7 @@ pub struct KafkaProperties(pub BTreeMap<String, String>);
 impl fmt::Debug for KafkaProperties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let properties = self.0.iter().map(|(name, value)| {
-            let secret = keys::names_a_secret(name);
+            let secret = names_a_secret(name);
             (name, if secret { "[REDACTED]" } else { value.as_str() })
         });
         f.debug_map().entries(properties).finish()

@@ -15,6 +15,8 @@ mod sink;
 mod source;
 
 use std::sync::LazyLock;
+use walrelay_event_router::ColumnNames;
+use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section, ValueKind};
 
 pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, Poison};
@@ -29,16 +31,16 @@ pub use sink::{Bearer, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
 pub use source::{SnapshotMode, Source};
 
 use super::Config;
-use super::declare::Section;
-use super::keys::{Keys, Row};
-use super::reader::{Noted, Reader};
+
+/// The sections that every configuration has: the defaults of their keys are shown.
+const WITH_DEFAULTS: [&str; 4] = ["source", "delivery", "poison", "log"];
 
 /// Every key, in the order of the reference.
 pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     fn rows<T: Section>(rows: &mut Vec<Row>) {
         T::rows(T::AT, rows);
     }
-    let mut keys = Vec::new();
+    let mut declared = Vec::new();
     for section in [
         rows::<Source>,
         rows::<router::Keys>,
@@ -59,14 +61,27 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<otel::Keys>,
         rows::<Log>,
     ] {
-        section(&mut keys);
+        section(&mut declared);
     }
-    Keys(keys)
+    let open = [
+        (kafka::PASS_THROUGH, ValueKind::Scalar),
+        (route::HEADERS, ValueKind::Template),
+        (route::MEMBERS, ValueKind::Template),
+        (route::LOOKUPS, ValueKind::Scalar),
+        (router::FORMER_COLUMNS, ValueKind::Names),
+        (registry::SCHEMAS, ValueKind::Scalar),
+    ];
+    let open = open.map(|(at, kind)| OpenSection {
+        at,
+        kind,
+        nests: at == route::MEMBERS,
+    });
+    Keys::new(declared, open.to_vec())
 });
 
 /// Reads the whole configuration. Every section is read before the first error returns, so that all
 /// problems are noted.
-pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
+pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported> {
     let source = source::source(reader);
     route::lookups(reader);
     router::former_columns(reader);
@@ -97,7 +112,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         router: router?,
         cloud_events: cloud_events?,
         position_header: position_header?,
-        column_names: reader.column_names.clone(),
+        column_names: reader.shared::<ColumnNames>().clone(),
         registry: registry?,
         sink: sink?,
         delivery: delivery?,
@@ -107,6 +122,6 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         http: http?,
         otel: otel?,
         log: log?,
-        shown: reader.shown(),
+        shown: reader.shown(&WITH_DEFAULTS),
     })
 }

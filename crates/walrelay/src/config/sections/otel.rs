@@ -1,13 +1,14 @@
 //! `[otel]`: the OpenTelemetry collector.
 
 use std::time::Duration;
+use walrelay_settings::{
+    AlreadyReported, Reader, SECOND, Section, duration, secret_file, section, text,
+};
 
 use secrecy::SecretString;
 
 use super::http::Http;
 use super::registry::one_url;
-use crate::config::declare::{SECOND, Section, duration, secret_file, section, text};
-use crate::config::reader::{Noted, Reader};
 
 /// `[otel]`: the OpenTelemetry collector.
 #[derive(Debug, Clone)]
@@ -35,7 +36,7 @@ pub(super) struct Keys at "otel" {
 pub(super) fn otel(
     reader: &mut Reader<'_>,
     http: Option<&Option<Http>>,
-) -> Result<Option<Otel>, Noted> {
+) -> Result<Option<Otel>, AlreadyReported> {
     let keys = Keys::read(reader)?;
     if keys.endpoint.is_some() && matches!(http, Some(None)) {
         let what =

@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 use std::time::Duration;
-
-use crate::config::declare::{
-    MINUTE, SECOND, Section, boolean, duration, integer, section, string, strings,
+use walrelay_settings::{
+    AlreadyReported, MINUTE, Reader, SECOND, Section, boolean, duration, integer, section, string,
+    strings,
 };
-use crate::config::reader::{Noted, Reader};
 
 section! {
 /// `[prune]`: which confirmed rows are deleted.
@@ -39,7 +38,7 @@ pub(super) fn prune(
     reader: &mut Reader<'_>,
     snapshots: bool,
     own: Option<&str>,
-) -> Result<Option<Prune>, Noted> {
+) -> Result<Option<Prune>, AlreadyReported> {
     let mut prune = Prune::read(reader)?;
     // Each name must be unique: rows are deleted when as many slots have confirmed them as there
     // are names.

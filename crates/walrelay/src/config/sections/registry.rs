@@ -1,19 +1,19 @@
 //! `[router.registry]`: values in a schema registry's wire format.
 
+use crate::config::templates::full_template;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use walrelay_settings::{
+    AlreadyReported, Entry, MINUTE, Reader, Section, boolean, choice, duration, path, secret,
+    section, string, text,
+};
 
 use secrecy::SecretString;
-use walrelay_event_router::{Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat};
-
-use crate::config::declare::{
-    MINUTE, Section, boolean, choice, duration, full_template, path, secret, section, string, text,
+use walrelay_event_router::{
+    Lookups, Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
 };
-use crate::config::document::Entry;
-use crate::config::keys::SCHEMAS;
-use crate::config::reader::{Noted, Reader};
 
 /// `[router.registry]`.
 #[derive(Debug, Clone)]
@@ -64,6 +64,9 @@ impl fmt::Debug for SchemaFile {
     }
 }
 
+/// The section whose keys are subjects.
+pub(super) const SCHEMAS: &str = "router.registry.schemas";
+
 const FORMATS: &[(&str, ValueFormat)] = &[("avro", ValueFormat::Avro), ("json", ValueFormat::Json)];
 const SUBJECTS: &[(&str, SubjectNames)] = &[
     ("topic", SubjectNames::Topic),
@@ -97,7 +100,7 @@ pub(super) struct Keys at "router.registry" {
 }
 
 /// Reads the section; `None` if it is absent.
-pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, Noted> {
+pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, AlreadyReported> {
     if !reader.has_below(Keys::AT) {
         return Ok(None);
     }
@@ -126,7 +129,7 @@ pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, Note
             format: keys.format,
             subjects: keys.subjects,
             record: keys.record,
-            lookups: reader.lookups.clone(),
+            lookups: reader.shared::<Lookups>().clone(),
         },
     }))
 }
@@ -154,7 +157,10 @@ pub(super) fn one_url(url: &str) -> Result<String, String> {
     Err(why.to_owned())
 }
 
-fn login(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<Option<RegistryLogin>, Noted> {
+fn login(
+    reader: &mut Reader<'_>,
+    keys: &mut Keys,
+) -> Result<Option<RegistryLogin>, AlreadyReported> {
     if let Some(token) = keys.token.take() {
         for name in ["user", "password", "password_file"] {
             let path = format!("{}.{name}", Keys::AT);
@@ -191,7 +197,7 @@ fn schema(
     path: &str,
     entry: &Entry,
     format: Option<ValueFormat>,
-) -> Result<SchemaFile, Noted> {
+) -> Result<SchemaFile, AlreadyReported> {
     let id = "config-schema-file";
     let help = "a relative name is looked up beside the configuration file";
     let (file, text) = reader.file(path, entry, id, help)?;

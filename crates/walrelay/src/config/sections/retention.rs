@@ -1,9 +1,7 @@
 //! `[retention]`: the rolling bookmark.
 
 use std::time::Duration;
-
-use crate::config::declare::{SECOND, Section, duration, section, size};
-use crate::config::reader::{Noted, Reader};
+use walrelay_settings::{AlreadyReported, Reader, SECOND, Section, duration, section, size};
 
 /// `[retention]`: the rolling bookmark that the running relay keeps for replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +22,7 @@ pub(super) struct Keys at "retention" {
 }
 
 /// Reads the section; `None` without `keep`.
-pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Option<Retention>, Noted> {
+pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Option<Retention>, AlreadyReported> {
     let keys = Keys::read(reader)?;
     let Some(keep) = keys.keep else {
         let path = "retention.max_wal";

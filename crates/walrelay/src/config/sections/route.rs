@@ -1,16 +1,20 @@
 //! `[router.route]` and `[router.lookup]`: templates that replace parts of a preset.
 
+use crate::config::templates::{self, Part, only_false, template, template_or_false};
 use walrelay_event_router::{
     Lookups, Member, Object, Place, Preset, Template, Templates, ValueTemplate,
 };
+use walrelay_settings::{AlreadyReported, Entry, Reader, Section, Value, section, text};
 
-use crate::config::declare::{
-    Part, Section, only_false, section, template, template_or_false, text,
-};
-use crate::config::document::{Entry, Value};
-use crate::config::keys::{HEADERS, LOOKUPS, MEMBERS};
-use crate::config::reader::{Noted, Reader};
 use crate::config::table_name::{owned_identifier as column, quoted};
+
+/// The section whose keys are names of headers.
+pub(super) const HEADERS: &str = "router.route.headers";
+/// The section whose keys are members of the value. A dot leads into an object, so a member's name
+/// with a dot or a quote is quoted.
+pub(super) const MEMBERS: &str = "router.route.value";
+/// The section whose keys are lookup tables and their values.
+pub(super) const LOOKUPS: &str = "router.lookup";
 
 section! {
 pub(super) struct Keys at "router.route" {
@@ -35,7 +39,7 @@ pub(super) struct Keys at "router.route" {
 pub(super) fn templates(
     reader: &mut Reader<'_>,
     preset: Option<Preset>,
-) -> Result<Templates, Noted> {
+) -> Result<Templates, AlreadyReported> {
     for section in ["router.debezium", "router.converters"] {
         refuse(reader, section, "unless `router.preset` is \"debezium\"");
     }
@@ -64,9 +68,9 @@ pub(super) fn templates(
         },
         None => Templates {
             id: None,
-            topic: keys.topic.clone().ok_or(Noted)?,
+            topic: keys.topic.clone().ok_or(AlreadyReported)?,
             key: None,
-            value: value.clone().ok_or(Noted)?,
+            value: value.clone().ok_or(AlreadyReported)?,
             headers: Vec::new(),
             partition: None,
             timestamp: None,
@@ -80,7 +84,7 @@ pub(super) fn templates(
     replace(&mut templates.headers, headers);
     replace(&mut templates.partition, keys.partition.map(|part| part.0));
     replace(&mut templates.timestamp, keys.timestamp.map(|part| part.0));
-    templates.lookups = reader.lookups.clone();
+    templates.lookups = reader.shared::<Lookups>().clone();
     Ok(templates)
 }
 
@@ -122,7 +126,10 @@ pub(super) fn lookups(reader: &mut Reader<'_>) {
             continue;
         };
         if let Ok(text) = reader.scalar(&path, &entry) {
-            let rows = reader.lookups.entry(table.to_owned()).or_default();
+            let rows = reader
+                .shared::<Lookups>()
+                .entry(table.to_owned())
+                .or_default();
             rows.insert(value.to_owned(), text);
         }
     }
@@ -148,11 +155,13 @@ fn object(reader: &mut Reader<'_>) -> Option<Object> {
     Some(object)
 }
 
-fn member(reader: &mut Reader<'_>, path: &str, entry: &Entry) -> Result<Member, Noted> {
+fn member(reader: &mut Reader<'_>, path: &str, entry: &Entry) -> Result<Member, AlreadyReported> {
     Ok(match &entry.value {
         Value::Bool(value) => Member::Boolean(*value),
         Value::Integer(number) => Member::Integer(*number),
-        _ => Member::Template(reader.template(path, entry, Place::Member)?.ok_or(Noted)?),
+        _ => Member::Template(
+            templates::parse(reader, path, entry, Place::Member)?.ok_or(AlreadyReported)?,
+        ),
     })
 }
 
@@ -165,10 +174,10 @@ fn headers(reader: &mut Reader<'_>) -> Option<Vec<(String, Template)>> {
     let mut headers = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
         let path = format!("{HEADERS}.{name}");
-        match reader.template(&path, &entry, Place::Header) {
+        match templates::parse(reader, &path, &entry, Place::Header) {
             Ok(Some(template)) => headers.push((name, template)),
             Ok(None) => _ = reader.wrong_type(&path, &entry),
-            Err(Noted) => {}
+            Err(AlreadyReported) => {}
         }
     }
     Some(headers)

@@ -1,15 +1,15 @@
 //! `[router]`: the preset and the position header.
 
 use std::fmt;
+use walrelay_settings::{
+    AlreadyReported, Reader, Section, choice, names, not_empty, section, text,
+};
 
-use walrelay_event_router::{CloudEvents, Preset, Templates};
+use walrelay_event_router::{CloudEvents, ColumnNames, Preset, Templates};
 use walrelay_sink::dlq_headers;
 
 use super::debezium::{self, Debezium};
 use super::route;
-use crate::config::declare::{Section, choice, names, not_empty, section, text};
-use crate::config::keys::FORMER_COLUMNS;
-use crate::config::reader::{Noted, Reader};
 use crate::config::table_name::owned_identifier;
 
 /// `[router]`.
@@ -52,6 +52,9 @@ const PRESETS: &[(&str, PresetKey)] = &[
     ("custom", PresetKey::Custom),
 ];
 
+/// The section whose keys are columns, with their former names.
+pub(super) const FORMER_COLUMNS: &str = "router.former_columns";
+
 section! {
 pub(super) struct Keys at "router" {
     /// The shape of the outbox tables and of the records made of them.
@@ -77,7 +80,7 @@ fn header_name(name: &str) -> Result<String, String> {
     not_empty(name, "the name of a header must not be empty")
 }
 
-pub(super) fn router(reader: &mut Reader<'_>) -> Result<Router, Noted> {
+pub(super) fn router(reader: &mut Reader<'_>) -> Result<Router, AlreadyReported> {
     match Keys::read(reader)?.preset {
         PresetKey::Debezium => {
             route::refuse_templates(reader);
@@ -94,12 +97,12 @@ pub(super) fn former_columns(reader: &mut Reader<'_>) {
     for (column, entry) in reader.below(FORMER_COLUMNS) {
         let path = format!("{FORMER_COLUMNS}.{column}");
         if let Ok(former) = names.convert(reader, &path, &entry) {
-            reader.column_names.add(&column, former);
+            reader.shared::<ColumnNames>().add(&column, former);
         }
     }
 }
 
-fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, Noted> {
+fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, AlreadyReported> {
     route::templates(reader, preset).map(|templates| Router::Templates(Box::new(templates)))
 }
 
@@ -109,7 +112,7 @@ pub(super) fn position_header(
     reader: &mut Reader<'_>,
     router: Option<&Router>,
     events: Option<&CloudEvents>,
-) -> Result<Option<String>, Noted> {
+) -> Result<Option<String>, AlreadyReported> {
     let Some(name) = PositionHeader::read(reader)?.name else {
         return Ok(None);
     };

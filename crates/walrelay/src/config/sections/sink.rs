@@ -3,12 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use walrelay_settings::{
+    AlreadyReported, MINUTE, Reader, SECOND, Section, boolean, choice, duration, integer, path,
+    section, strings,
+};
 
 use super::kafka::{self, KafkaProperties};
-use crate::config::declare::{
-    MINUTE, SECOND, Section, boolean, choice, duration, integer, path, section, strings,
-};
-use crate::config::reader::{Noted, Reader};
 
 /// `[sink]`.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ pub struct TopicCreation at "sink.topics" {
 }
 }
 
-pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, Noted> {
+pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, AlreadyReported> {
     let keys = Keys::read(reader);
     let properties = kafka::properties(reader);
     let bearer = bearer(reader);
@@ -134,7 +134,7 @@ pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, Noted> {
     })
 }
 
-fn topics(reader: &mut Reader<'_>) -> Result<TopicCreation, Noted> {
+fn topics(reader: &mut Reader<'_>) -> Result<TopicCreation, AlreadyReported> {
     let topics = TopicCreation::read(reader)?;
     if !topics.create {
         for path in ["sink.topics.partitions", "sink.topics.replication_factor"] {
@@ -146,7 +146,7 @@ fn topics(reader: &mut Reader<'_>) -> Result<TopicCreation, Noted> {
 
 /// Reads the section; `None` if it is absent. The file is not opened and the program not run,
 /// because tokens expire.
-fn bearer(reader: &mut Reader<'_>) -> Result<Option<Bearer>, Noted> {
+fn bearer(reader: &mut Reader<'_>) -> Result<Option<Bearer>, AlreadyReported> {
     let [file, command] = [
         "sink.oauthbearer.token_file",
         "sink.oauthbearer.token_command",

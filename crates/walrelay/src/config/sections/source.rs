@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
+use walrelay_settings::{
+    AlreadyReported, Reader, SECOND, Section, boolean, choice, duration, list, not_empty, path,
+    secret, secret_file, section, size, text,
+};
 
 use secrecy::{ExposeSecret, SecretString};
 use walrelay_relay::TableName;
 
-use crate::config::declare::{
-    SECOND, Section, boolean, choice, duration, list, not_empty, path, secret, secret_file,
-    section, size, text,
-};
-use crate::config::reader::{Noted, Reader};
 use crate::config::table_name;
 
 /// `wal_sender_timeout` is milliseconds in a 32-bit integer (`GUC_UNIT_MS`).
@@ -93,7 +92,7 @@ impl Source {
 const TABLES_HELP: Option<&str> =
     Some("for example: tables = ['public.outbox', '\"My Schema\".\"Tab\"']");
 
-pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, Noted> {
+pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, AlreadyReported> {
     let source = Source::read(reader)?;
     if source.password.is_some() && has_password(source.url.expose_secret()) {
         let path = "source.password_file";
@@ -114,7 +113,7 @@ pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, Noted> {
 }
 
 /// Checks the keys of snapshots.
-fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), Noted> {
+fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), AlreadyReported> {
     if source.mark_sent.is_some() && source.snapshot != SnapshotMode::Unsent {
         let what = "`source.mark_sent` needs `source.snapshot = \"unsent\"`: rows from before the slot would be \
                     marked that nobody sent";

@@ -60,8 +60,8 @@ fn unsupported_values_are_refused_by_name() {
 
 #[test]
 fn every_default_only_option_takes_its_default_and_nothing_else() {
-    for row in &sections::KEYS.0 {
-        let keys::Fallback::Only(default) = row.fallback else {
+    for row in sections::KEYS.rows() {
+        let walrelay_settings::Fallback::Only(default) = row.fallback else {
             continue;
         };
         parse_set(LEAST, &[&format!("{}={default}", row.path)]).unwrap();

@@ -1,9 +1,7 @@
-//! [`section!`]: declares a section. One list of keys becomes the struct, its reader and the rows
+//! [`section!`](crate::section): declares a section. One list of keys becomes the struct, its reader and the rows
 //! of the key table.
 //!
-//! A row is `"key" field: Type = how;`. Its doc comment documents the field and is the key's line
-//! in `docs/CONFIGURATION.md`. `refused { … }` lists keys that are known and not supported. `impl`
-//! in place of `struct` declares the keys of a struct of another crate.
+//! The types of values are functions: [`text`], [`choice`], [`duration`] and others.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -12,16 +10,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use walrelay_event_router::{Place, Template};
 
-use super::document::{Entry, Value};
-use super::keys::{Fallback, Kind, Row};
-use super::reader::{Noted, Reader};
-use super::units;
+use crate::document::{Entry, Value};
+use crate::keys::{Fallback, Row, ValueKind};
+use crate::nearest::nearest;
+use crate::reader::{AlreadyReported, Reader};
+use crate::units;
 
-pub(super) const SECOND: Duration = Duration::from_secs(1);
-pub(super) const MINUTE: Duration = Duration::from_secs(60);
+/// One second.
+pub const SECOND: Duration = Duration::from_secs(1);
+/// One minute.
+pub const MINUTE: Duration = Duration::from_secs(60);
 
+/// Declares a section: `"key" field: Type = how;` for each key.
+///
+/// A row's doc comment documents the field and is the key's line in the reference. `refused { … }`
+/// lists keys that are known and not supported. `impl S by K`, where
+/// `K` is a unit struct, declares the keys of a struct `S` of another crate.
+#[macro_export]
 macro_rules! section {
     (
         $(#[$meta:meta])*
@@ -38,15 +44,15 @@ macro_rules! section {
             $( $(#[doc = $doc])* pub $field: $type, )*
         }
 
-        $crate::config::declare::section! {
-            impl $name at $at {
+        $crate::section! {
+            impl $name by $name at $at {
                 $( $(#[doc = $doc])* $key $field: $type = $how; )*
                 $(refused { $($refused)* })?
             }
         }
     };
     (
-        impl $name:ident at $at:literal {
+        impl $name:ident by $keys:ident at $at:literal {
             $(
                 $(#[doc = $doc:literal])*
                 $key:literal $field:ident: $type:ty = $how:expr;
@@ -59,43 +65,54 @@ macro_rules! section {
             })?
         }
     ) => {
-        impl $crate::config::declare::Section for $name {
+        impl $crate::Section for $keys {
+            type Read = $name;
             const AT: &'static str = $at;
 
-            fn rows(at: &str, rows: &mut Vec<$crate::config::keys::Row>) {
-                use $crate::config::declare::{Source, joined};
+            fn rows(at: &str, rows: &mut Vec<$crate::Row>) {
+                use $crate::{Field as _, joined};
                 $( $how.rows(&joined(at, $key), &[$($doc),*], rows); )*
                 $($( $refused.rows(&joined(at, $refused_key), &[$($refused_doc),*], rows); )*)?
             }
 
             fn read_at(
-                reader: &mut $crate::config::reader::Reader<'_>,
+                reader: &mut $crate::Reader<'_>,
                 at: &str,
-            ) -> Result<Self, $crate::config::reader::Noted> {
-                use $crate::config::declare::{Source, joined};
+            ) -> Result<$name, $crate::AlreadyReported> {
+                use $crate::{Field as _, joined};
                 // Every key is read before the first error returns, so that all problems are noted.
                 $( let $field: Result<$type, _> = $how.read(reader, &joined(at, $key)); )*
-                Ok(Self { $( $field: $field?, )* })
+                Ok($name { $( $field: $field?, )* })
             }
         }
     };
 }
-pub(super) use section;
 
-/// A struct whose keys [`section!`] declares.
-pub(super) trait Section: Sized {
+/// A struct whose keys [`section!`](crate::section) declares.
+pub trait Section {
+    /// What is read: the struct itself, or one of another crate.
+    type Read;
     /// The section's path; empty for a section that is part of several others.
     const AT: &'static str;
+    /// Adds the keys of the section at the path `at` to `rows`.
     fn rows(at: &str, rows: &mut Vec<Row>);
-    fn read_at(reader: &mut Reader<'_>, at: &str) -> Result<Self, Noted>;
+    /// Reads the section at the path `at`.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader`.
+    fn read_at(reader: &mut Reader<'_>, at: &str) -> Result<Self::Read, AlreadyReported>;
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, Noted> {
+    /// Reads the section at its own path.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader`.
+    fn read(reader: &mut Reader<'_>) -> Result<Self::Read, AlreadyReported> {
         Self::read_at(reader, Self::AT)
     }
 }
 
 /// The path of `key` in the section `at`. An empty key stands for the section itself.
-pub(super) fn joined(at: &str, key: &str) -> String {
+pub fn joined(at: &str, key: &str) -> String {
     if at.is_empty() || key.is_empty() {
         format!("{at}{key}")
     } else {
@@ -104,41 +121,50 @@ pub(super) fn joined(at: &str, key: &str) -> String {
 }
 
 /// Reads a field that is a section of its own.
-pub(super) struct Nested<T>(PhantomData<T>);
+#[derive(Debug)]
+pub struct Nested<T>(PhantomData<T>);
 
-pub(super) fn nested<T: Section>() -> Nested<T> {
+/// Declares a field that is a section of its own.
+pub fn nested<T: Section>() -> Nested<T> {
     Nested(PhantomData)
 }
 
 /// Reads a field of a section.
-pub(super) trait Source<T> {
+pub trait Field<T> {
+    /// Adds the keys of the field at `path` to `rows`. `docs`: the lines of its doc comment.
     fn rows(&self, path: &str, docs: &[&str], rows: &mut Vec<Row>);
-    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted>;
+    /// Reads the field at `path`.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader`.
+    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, AlreadyReported>;
 }
 
-impl<T: Section> Source<T> for Nested<T> {
+impl<T: Section> Field<T::Read> for Nested<T> {
     fn rows(&self, path: &str, _docs: &[&str], rows: &mut Vec<Row>) {
         T::rows(path, rows);
     }
 
-    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted> {
+    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T::Read, AlreadyReported> {
         T::read_at(reader, path)
     }
 }
 
-type Convert<T> = Box<dyn Fn(&mut Reader<'_>, &str, &Entry) -> Result<T, Noted>>;
+type Convert<T> = Box<dyn Fn(&mut Reader<'_>, &str, &Entry) -> Result<T, AlreadyReported>>;
 
 type Condition = fn(&Reader<'_>) -> bool;
 
 /// Converts the value of a key to a `T`.
-pub(super) struct Type<T> {
-    kind: Kind,
+#[expect(missing_debug_implementations, reason = "it has a closure")]
+pub struct Type<T> {
+    kind: ValueKind,
     convert: Convert<T>,
 }
 
 /// A [`Type`], with what applies if the key is not set.
-pub(super) struct Key<T> {
-    kind: Kind,
+#[expect(missing_debug_implementations, reason = "it has a closure")]
+pub struct Key<T> {
+    kind: ValueKind,
     convert: Convert<T>,
     fallback: Fallback,
     absent: Option<fn() -> T>,
@@ -147,9 +173,10 @@ pub(super) struct Key<T> {
 }
 
 impl<T: 'static> Type<T> {
-    fn new(
-        kind: Kind,
-        convert: impl Fn(&mut Reader<'_>, &str, &Entry) -> Result<T, Noted> + 'static,
+    /// Creates a type of values that `convert` reads: it gets the key's path and its entry.
+    pub fn new(
+        kind: ValueKind,
+        convert: impl Fn(&mut Reader<'_>, &str, &Entry) -> Result<T, AlreadyReported> + 'static,
     ) -> Self {
         let convert = Box::new(convert);
         Self { kind, convert }
@@ -165,8 +192,8 @@ impl<T: 'static> Type<T> {
         }
     }
 
-    /// A key with a default, as written in the file, without the quotes of a string.
-    pub(super) fn or(self, default: &'static str) -> Key<T> {
+    /// Makes a key with a default, as written in the file, without the quotes of a string.
+    pub fn or(self, default: &'static str) -> Key<T> {
         let fallback = Fallback::Is(default);
         Key {
             fallback,
@@ -174,12 +201,13 @@ impl<T: 'static> Type<T> {
         }
     }
 
-    /// A required key. `example`: a value as written in the file.
-    pub(super) fn required(self, example: &'static str) -> Key<T> {
+    /// Makes a required key. `example`: a value as written in the file.
+    pub fn required(self, example: &'static str) -> Key<T> {
         self.key().required_if(example, |_| true)
     }
 
-    pub(super) fn optional(self) -> Key<Option<T>> {
+    /// Makes a key that need not be set.
+    pub fn optional(self) -> Key<Option<T>> {
         let convert = self.convert;
         let some = move |reader: &mut Reader<'_>, path: &str, entry: &Entry| {
             convert(reader, path, entry).map(Some)
@@ -193,19 +221,23 @@ impl<T: 'static> Type<T> {
 }
 
 impl<T> Type<T> {
-    /// Converts the value of an open section's key.
-    pub(super) fn convert(
+    /// Converts an entry, such as that of an open section's key.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader`.
+    pub fn convert(
         &self,
         reader: &mut Reader<'_>,
         path: &str,
         entry: &Entry,
-    ) -> Result<T, Noted> {
+    ) -> Result<T, AlreadyReported> {
         (self.convert)(reader, path, entry)
     }
 }
 
 impl<T: 'static> Type<Vec<T>> {
-    pub(super) fn or_empty(self) -> Key<Vec<T>> {
+    /// Makes a key whose list is empty if it is not set.
+    pub fn or_empty(self) -> Key<Vec<T>> {
         let absent: Option<fn() -> Vec<T>> = Some(Vec::new);
         Key {
             absent,
@@ -216,7 +248,8 @@ impl<T: 'static> Type<Vec<T>> {
 
 impl<T: 'static> Key<T> {
     /// Makes the key required under a condition.
-    pub(super) fn required_if(self, example: &'static str, needed: Condition) -> Self {
+    #[must_use]
+    pub fn required_if(self, example: &'static str, needed: Condition) -> Self {
         Self {
             fallback: Fallback::Required,
             required: Some((example, needed)),
@@ -225,7 +258,7 @@ impl<T: 'static> Key<T> {
     }
 }
 
-impl<T> Source<T> for Key<T> {
+impl<T> Field<T> for Key<T> {
     fn rows(&self, path: &str, docs: &[&str], rows: &mut Vec<Row>) {
         let lines: Vec<&str> = docs.iter().map(|line| line.trim()).collect();
         rows.push(Row {
@@ -234,18 +267,18 @@ impl<T> Source<T> for Key<T> {
             fallback: self.fallback,
             doc: lines.join(" "),
         });
-        if self.kind == Kind::Secret {
+        if self.kind == ValueKind::Secret {
             let (_, name) = path.rsplit_once('.').unwrap_or(("", path));
             rows.push(Row {
                 doc: format!("The file to read it from, instead of `{name}`."),
                 path: format!("{path}_file"),
-                kind: Kind::Text,
+                kind: ValueKind::Text,
                 fallback: Fallback::Unset,
             });
         }
     }
 
-    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted> {
+    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, AlreadyReported> {
         if let Some(entry) = reader.entry(path, &self.kind)? {
             return (self.convert)(reader, path, &entry);
         }
@@ -258,29 +291,34 @@ impl<T> Source<T> for Key<T> {
         {
             return Err(reader.missing(path, example));
         }
-        self.absent.map(|absent| absent()).ok_or(Noted)
+        self.absent.map(|absent| absent()).ok_or(AlreadyReported)
     }
 }
 
-/// A text that `parse` converts. The error of `parse` says what is expected and must not contain
-/// the value.
-fn parsed<T: 'static>(kind: Kind, parse: impl Fn(&str) -> Result<T, String> + 'static) -> Type<T> {
+/// A text of some kind that `parse` converts.
+fn parsed<T: 'static>(
+    kind: ValueKind,
+    parse: impl Fn(&str) -> Result<T, String> + 'static,
+) -> Type<T> {
     Type::new(kind, move |reader, path, entry| {
         let text = reader.text(path, entry)?;
         parse(text).map_err(|why| reader.invalid(path, entry, &why))
     })
 }
 
-pub(super) fn text<T: 'static>(parse: fn(&str) -> Result<T, String>) -> Type<T> {
-    parsed(Kind::Text, parse)
+/// A text that `parse` converts. The error of `parse` says what is expected and must not contain
+/// the value.
+pub fn text<T: 'static>(parse: fn(&str) -> Result<T, String>) -> Type<T> {
+    parsed(ValueKind::Text, parse)
 }
 
-pub(super) fn string() -> Type<String> {
+/// Any text.
+pub fn string() -> Type<String> {
     text(|text| Ok(text.to_owned()))
 }
 
 /// A text that must not be empty, or else the error `why`.
-pub(super) fn not_empty(text: &str, why: &str) -> Result<String, String> {
+pub fn not_empty(text: &str, why: &str) -> Result<String, String> {
     if text.is_empty() {
         Err(why.to_owned())
     } else {
@@ -289,20 +327,22 @@ pub(super) fn not_empty(text: &str, why: &str) -> Result<String, String> {
 }
 
 /// A secret. `<key>_file` may name a file that contains it.
-pub(super) fn secret(check: fn(&str) -> Result<(), String>) -> Type<SecretString> {
-    parsed(Kind::Secret, move |text| check(text).map(|()| text.into()))
+pub fn secret(check: fn(&str) -> Result<(), String>) -> Type<SecretString> {
+    parsed(ValueKind::Secret, move |text| {
+        check(text).map(|()| text.into())
+    })
 }
 
 /// The name of a file with a secret, read as its content.
-pub(super) fn secret_file() -> Type<SecretString> {
-    Type::new(Kind::Text, |reader, path, entry| {
+pub fn secret_file() -> Type<SecretString> {
+    Type::new(ValueKind::Text, |reader, path, entry| {
         reader.content(path, entry).map(SecretString::from)
     })
 }
 
 /// The name of a file. A relative name is looked up beside the configuration file.
-pub(super) fn path() -> Type<PathBuf> {
-    Type::new(Kind::Text, |reader, path, entry| {
+pub fn path() -> Type<PathBuf> {
+    Type::new(ValueKind::Text, |reader, path, entry| {
         match reader.text(path, entry)? {
             "" => Err(reader.invalid(path, entry, "the name of a file is not empty")),
             name => Ok(reader.beside(name)),
@@ -310,27 +350,31 @@ pub(super) fn path() -> Type<PathBuf> {
     })
 }
 
-pub(super) fn boolean() -> Type<bool> {
-    Type::new(Kind::Bool, |reader, path, entry| match entry.value {
+/// A boolean.
+pub fn boolean() -> Type<bool> {
+    Type::new(ValueKind::Bool, |reader, path, entry| match entry.value {
         Value::Bool(value) => Ok(value),
         _ => Err(reader.wrong_type(path, entry)),
     })
 }
 
 /// A boolean, or a text that Debezium and Kafka Connect read as one: trimmed, in any case.
-pub(super) fn loose_boolean() -> Type<bool> {
-    Type::new(Kind::Scalar, |reader, path, entry| match &entry.value {
-        Value::Bool(value) => Ok(*value),
-        Value::Text(text) => {
-            let parsed = text.trim().to_ascii_lowercase().parse();
-            parsed.map_err(|_| reader.invalid(path, entry, "it must be true or false"))
+pub fn loose_boolean() -> Type<bool> {
+    Type::new(ValueKind::Scalar, |reader, path, entry| {
+        match &entry.value {
+            Value::Bool(value) => Ok(*value),
+            Value::Text(text) => {
+                let parsed = text.trim().to_ascii_lowercase().parse();
+                parsed.map_err(|_| reader.invalid(path, entry, "it must be true or false"))
+            }
+            _ => Err(reader.wrong_type(path, entry)),
         }
-        _ => Err(reader.wrong_type(path, entry)),
     })
 }
 
-pub(super) fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) -> Type<T> {
-    Type::new(Kind::Integer, move |reader, path, entry| {
+/// An integer within limits.
+pub fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) -> Type<T> {
+    Type::new(ValueKind::Integer, move |reader, path, entry| {
         let Value::Integer(number) = entry.value else {
             return Err(reader.wrong_type(path, entry));
         };
@@ -344,8 +388,9 @@ pub(super) fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) ->
     })
 }
 
-pub(super) fn duration(within: impl RangeBounds<Duration> + 'static) -> Type<Duration> {
-    parsed(Kind::Duration, move |text| {
+/// A duration within limits, as in `"250ms"`, `"1s"`, `"2m"`, `"1h"`.
+pub fn duration(within: impl RangeBounds<Duration> + 'static) -> Type<Duration> {
+    parsed(ValueKind::Duration, move |text| {
         let value = units::duration(text)?;
         match (within.start_bound(), within.end_bound()) {
             (Bound::Included(least), _) if value < *least => {
@@ -359,8 +404,9 @@ pub(super) fn duration(within: impl RangeBounds<Duration> + 'static) -> Type<Dur
     })
 }
 
-pub(super) fn size(within: RangeInclusive<u64>) -> Type<u64> {
-    parsed(Kind::Size, move |text| {
+/// A size in bytes within limits, as in `"64KiB"`, `"16MiB"`, `"1GB"`.
+pub fn size(within: RangeInclusive<u64>) -> Type<u64> {
+    parsed(ValueKind::Size, move |text| {
         let value = units::size(text)?;
         within.contains(&value).then_some(value).ok_or_else(|| {
             let (least, most) = (within.start(), within.end());
@@ -371,11 +417,11 @@ pub(super) fn size(within: RangeInclusive<u64>) -> Type<u64> {
 
 /// A list of strings. `push` adds an item to the values before it, or returns why it is not
 /// allowed.
-pub(super) fn list<T: 'static>(
+pub fn list<T: 'static>(
     push: impl Fn(&mut Vec<T>, &str) -> Result<(), String> + 'static,
     help: Option<&'static str>,
 ) -> Type<Vec<T>> {
-    Type::new(Kind::TextList, move |reader, path, entry| {
+    Type::new(ValueKind::TextList, move |reader, path, entry| {
         let Value::List(items) = &entry.value else {
             return Err(reader.wrong_type(path, entry));
         };
@@ -403,7 +449,7 @@ pub(super) fn list<T: 'static>(
 }
 
 /// A name, or a list of a name and other names for the same thing. `parse` checks each.
-pub(super) fn names(parse: fn(&str) -> Result<String, String>) -> Type<Vec<String>> {
+pub fn names(parse: fn(&str) -> Result<String, String>) -> Type<Vec<String>> {
     let push = list(
         move |names: &mut Vec<String>, text: &str| {
             names.push(parse(text)?);
@@ -411,16 +457,19 @@ pub(super) fn names(parse: fn(&str) -> Result<String, String>) -> Type<Vec<Strin
         },
         None,
     );
-    Type::new(Kind::Names, move |reader, path, entry| match &entry.value {
-        Value::Text(text) => match parse(text) {
-            Ok(name) => Ok(vec![name]),
-            Err(why) => Err(reader.invalid(path, entry, &why)),
-        },
-        _ => (push.convert)(reader, path, entry),
+    Type::new(ValueKind::Names, move |reader, path, entry| {
+        match &entry.value {
+            Value::Text(text) => match parse(text) {
+                Ok(name) => Ok(vec![name]),
+                Err(why) => Err(reader.invalid(path, entry, &why)),
+            },
+            _ => (push.convert)(reader, path, entry),
+        }
     })
 }
 
-pub(super) fn strings() -> Type<Vec<String>> {
+/// A list of any strings.
+pub fn strings() -> Type<Vec<String>> {
     let push = |strings: &mut Vec<String>, text: &str| {
         strings.push(text.to_owned());
         Ok(())
@@ -429,28 +478,39 @@ pub(super) fn strings() -> Type<Vec<String>> {
 }
 
 /// One of the texts in `table`.
-pub(super) fn choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
-    choice_and_later(table, &[])
+pub fn choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
+    one_of(table, &[], |name, text| name == text)
+}
+
+/// One of the texts in `table`, in any case and with blanks around it.
+pub fn loose_choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
+    one_of(table, &[], |name, text| {
+        name.eq_ignore_ascii_case(text.trim())
+    })
 }
 
 /// One of the texts in `table`. Those in `later` are refused as not supported by this version.
-pub(super) fn choice_and_later<T: Copy + 'static>(
+pub fn choice_and_later<T: Copy + 'static>(
     table: &'static [(&'static str, T)],
     later: &'static [&'static str],
 ) -> Type<T> {
+    one_of(table, later, |name, text| name == text)
+}
+
+fn one_of<T: Copy + 'static>(
+    table: &'static [(&'static str, T)],
+    later: &'static [&'static str],
+    same: fn(&str, &str) -> bool,
+) -> Type<T> {
     let here = table.iter().map(|(name, _)| *name).collect();
-    let kind = Kind::Choice { here, later };
+    let kind = ValueKind::Choice { here, later };
     let help = kind.help();
     Type::new(kind, move |reader, path, entry| {
         let text = reader.text(path, entry)?;
-        // Debezium trims and ignores case.
-        let loose = path.starts_with("router.debezium.");
-        let same =
-            |choice: &str| choice == text || loose && choice.eq_ignore_ascii_case(text.trim());
-        if let Some((_, value)) = table.iter().find(|(name, _)| same(name)) {
+        if let Some((_, value)) = table.iter().find(|(name, _)| same(name, text)) {
             return Ok(*value);
         }
-        let (id, what) = if later.iter().any(|name| same(name)) {
+        let (id, what) = if later.iter().any(|name| same(name, text)) {
             let what = "is not supported by this version of walrelay";
             (
                 "config-not-supported",
@@ -459,62 +519,21 @@ pub(super) fn choice_and_later<T: Copy + 'static>(
         } else {
             ("config-invalid-value", format!("invalid value of `{path}`"))
         };
-        let near = table
-            .iter()
-            .find(|(name, _)| strsim::damerau_levenshtein(name, text) <= 2)
-            .map_or_else(String::new, |(name, _)| {
-                format!("did you mean \"{name}\"? ")
-            });
+        let near = nearest(text, table.iter().map(|(name, _)| *name))
+            .map_or_else(String::new, |name| format!("did you mean \"{name}\"? "));
         Err(reader.note(&entry.origin, id, what, Some(near + &help)))
     })
 }
 
-/// A template; `false` is not allowed.
-pub(super) fn template(place: Place) -> Type<Template> {
-    Type::new(Kind::Template, move |reader, path, entry| {
-        let template = reader.template(path, entry, place)?;
-        template.ok_or_else(|| reader.wrong_type(path, entry))
-    })
-}
-
-/// A template that must not be the empty text.
-pub(super) fn full_template(place: Place, why: &'static str) -> Type<Template> {
-    let template = template(place);
-    Type::new(Kind::Template, move |reader, path, entry| {
-        match &entry.value {
-            Value::Text(text) if text.is_empty() => Err(reader.invalid(path, entry, why)),
-            _ => (template.convert)(reader, path, entry),
-        }
-    })
-}
-
-/// A template, or `false` for none.
-pub(super) fn template_or_false(place: Place) -> Type<Part> {
-    Type::new(Kind::Template, move |reader, path, entry| {
-        reader.template(path, entry, place).map(Part)
-    })
-}
-
-/// Only `false`. Other values belong in the section of the same name.
-pub(super) fn only_false() -> Type<()> {
-    Type::new(Kind::Template, |reader, path, entry| match entry.value {
-        Value::Bool(false) => Ok(()),
-        _ => Err(reader.wrong_type(path, entry)),
-    })
-}
-
-/// The template of a part of a record; `None` if the configuration has `false`.
-pub(super) struct Part(pub(super) Option<Template>);
-
 /// A key that is accepted only with its default.
-pub(super) fn default_only(default: &'static str) -> Key<()> {
+pub fn default_only(default: &'static str) -> Key<()> {
     Key {
         fallback: Fallback::Only(default),
-        ..Type::new(Kind::Scalar, |_, _, _| Ok(())).key()
+        ..Type::new(ValueKind::Scalar, |_, _, _| Ok(())).key()
     }
 }
 
 /// A library's error as the error of a `parse` function.
-pub(super) fn why(error: impl Display) -> String {
+pub fn why(error: impl Display) -> String {
     error.to_string()
 }

@@ -6,16 +6,20 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{Place, Problem};
-use super::excerpt::SourceText;
-use super::expand;
-use super::keys::{self, Keys, Kind};
+use crate::error::{Location, Problem};
+use crate::excerpt::FileText;
+use crate::expand::expand;
+use crate::keys::{Keys, ValueKind};
 
 /// A value, with environment variables expanded.
 #[derive(Clone, PartialEq)]
-pub(super) enum Value {
+#[expect(missing_debug_implementations, reason = "a value may be a secret")]
+pub enum Value {
+    /// A string.
     Text(String),
+    /// A boolean.
     Bool(bool),
+    /// An integer.
     Integer(i64),
     /// An integer beyond 64 bits.
     TooLarge,
@@ -52,7 +56,7 @@ impl Value {
     }
 
     /// The text of a string, number or boolean.
-    pub(super) fn scalar(&self) -> Option<String> {
+    pub fn scalar(&self) -> Option<String> {
         match self {
             Value::Text(text) | Value::Float(text) => Some(text.clone()),
             Value::Bool(value) => Some(value.to_string()),
@@ -63,8 +67,8 @@ impl Value {
 }
 
 /// Where an entry was read.
-#[derive(Clone, PartialEq)]
-pub(super) enum Origin {
+#[derive(Debug, Clone, PartialEq)]
+pub enum Origin {
     /// The span of the value in the file.
     File(Range<usize>),
     /// The argument on the command line, without a secret value.
@@ -73,7 +77,8 @@ pub(super) enum Origin {
 
 impl Origin {
     /// The origin of a part of the value, such as an item of its list.
-    pub(super) fn part(&self, span: &Range<usize>) -> Self {
+    #[must_use]
+    pub fn part(&self, span: &Range<usize>) -> Self {
         match self {
             Origin::File(_) => Origin::File(span.clone()),
             Origin::Set(_) => self.clone(),
@@ -81,15 +86,19 @@ impl Origin {
     }
 }
 
+/// The value of a key, and where it was read.
 #[derive(Clone, PartialEq)]
-pub(super) struct Entry {
-    pub(super) value: Value,
-    pub(super) origin: Origin,
+#[expect(missing_debug_implementations, reason = "a value may be a secret")]
+pub struct Entry {
+    /// The value.
+    pub value: Value,
+    /// Where it was read.
+    pub origin: Origin,
 }
 
 impl Entry {
     /// An entry with a key's default.
-    pub(super) fn of_default(path: &str, kind: &Kind, default: &str) -> Self {
+    pub fn of_default(path: &str, kind: &ValueKind, default: &str) -> Self {
         Self {
             value: set_value(kind, default).unwrap_or(Value::Broken),
             origin: Origin::Set(format!("the default of {path}")),
@@ -98,18 +107,18 @@ impl Entry {
 }
 
 /// The entries of the file and the command line, and the problems found.
-pub(super) struct Document<'a> {
-    pub(super) source: SourceText<'a>,
-    pub(super) keys: &'a Keys,
+pub(crate) struct Document<'a> {
+    pub source: FileText<'a>,
+    pub keys: &'a Keys,
     /// Entries by the path of their key.
-    pub(super) entries: BTreeMap<String, Entry>,
-    pub(super) problems: Vec<Problem>,
+    pub entries: BTreeMap<String, Entry>,
+    pub problems: Vec<Problem>,
     env: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl<'a> Document<'a> {
-    pub(super) fn read(
-        source: SourceText<'a>,
+    pub(crate) fn read(
+        source: FileText<'a>,
         keys: &'a Keys,
         overrides: &[String],
         env: &'a dyn Fn(&str) -> Option<String>,
@@ -139,7 +148,7 @@ impl<'a> Document<'a> {
     }
 
     /// Notes a problem with an entry, or with a part of it.
-    pub(super) fn note(
+    pub(crate) fn note(
         &mut self,
         origin: &Origin,
         id: &'static str,
@@ -150,7 +159,7 @@ impl<'a> Document<'a> {
             Origin::File(span) => (self.source.place(span.start), self.source.excerpt(span)),
             Origin::Set(argument) => {
                 let argument = argument.clone();
-                (Place::Set { argument }, None)
+                (Location::Set { argument }, None)
             }
         };
         self.problems.push(Problem {
@@ -165,9 +174,9 @@ impl<'a> Document<'a> {
         let mut rows: Vec<_> = table.iter().collect();
         rows.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in rows {
-            let path = joined(prefix, name.get_ref());
+            let path = self.keys.joined(prefix, name.get_ref());
             let is_section = self.keys.is_prefix(&path);
-            let is_free = keys::is_free(&path);
+            let is_free = self.keys.open_around(&path).is_some();
             let origin = Origin::File(name.span());
             match value.get_ref() {
                 DeValue::Table(inner) if is_free || is_section => self.table(&path, inner),
@@ -221,7 +230,7 @@ impl<'a> Document<'a> {
     /// The value with environment variables expanded.
     fn expanded(&mut self, value: Value, origin: &Origin) -> Value {
         let name = match value {
-            Value::Text(text) => match expand::expand(&text, self.env) {
+            Value::Text(text) => match expand(&text, self.env) {
                 Ok(text) => return Value::Text(text),
                 Err(name) => name,
             },
@@ -252,7 +261,7 @@ impl<'a> Document<'a> {
     /// Reads one `--set key=value`.
     fn set(&mut self, argument: &str) {
         let (path, text) = argument.split_once('=').unwrap_or((argument, ""));
-        let path = &unquoted(path.trim());
+        let path = &self.keys.unquoted(path.trim());
         let hidden = Origin::Set(format!("--set {path}=…"));
         let origin = if self.keys.is_secret(path) {
             hidden.clone()
@@ -291,36 +300,17 @@ fn partner(path: &str) -> String {
     }
 }
 
-/// The path of a key. In the section of the value's members a dot leads into an object, so names
-/// with dots are quoted there. Elsewhere quotes make no difference.
-fn joined(prefix: &str, name: &str) -> String {
-    let members = prefix == keys::MEMBERS || keys::below(prefix, keys::MEMBERS).is_some();
-    if members && (name.is_empty() || name.contains(['.', '"'])) {
-        format!("{prefix}.\"{}\"", name.replace('"', "\"\""))
-    } else if prefix.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{prefix}.{name}")
-    }
-}
-
-/// The path of an override. Quotes are kept only where [`joined`] keeps them.
-fn unquoted(path: &str) -> String {
-    if keys::below(path, keys::MEMBERS).is_some() {
-        path.to_owned()
-    } else {
-        path.replace('"', "")
-    }
-}
-
 /// The value of an override: bare text if the key takes a string, TOML otherwise.
-fn set_value(kind: &Kind, text: &str) -> Result<Value, String> {
+fn set_value(kind: &ValueKind, text: &str) -> Result<Value, String> {
     let quoted = text.starts_with(['"', '\'']);
-    if *kind == Kind::Template && text == "false" {
+    if *kind == ValueKind::Template && text == "false" {
         return Ok(Value::Bool(false));
     }
-    let wants_text = !matches!(kind, Kind::Bool | Kind::Integer | Kind::TextList);
-    let is_list = *kind == Kind::Names && text.starts_with('[');
+    let wants_text = !matches!(
+        kind,
+        ValueKind::Bool | ValueKind::Integer | ValueKind::TextList
+    );
+    let is_list = *kind == ValueKind::Names && text.starts_with('[');
     if wants_text && !quoted && !is_list {
         return Ok(Value::Text(text.to_owned()));
     }
@@ -329,7 +319,7 @@ fn set_value(kind: &Kind, text: &str) -> Result<Value, String> {
         Err(error) if quoted || text.starts_with('[') => {
             Err(format!("not a TOML value: {}", error.message()))
         }
-        Err(_) if *kind == Kind::TextList => {
+        Err(_) if *kind == ValueKind::TextList => {
             Ok(Value::List(vec![(Value::Text(text.to_owned()), 0..0)]))
         }
         Err(_) => Ok(Value::Text(text.to_owned())),

@@ -5,7 +5,7 @@
 /// Everything else is kept: `${routedByValue}` belongs to a template, and a lone `$` to the reader
 /// of the value. Values of variables are not expanded again. The error is the name of a variable
 /// that is not set.
-pub(super) fn expand(raw: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+pub fn expand(raw: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut out = String::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.find('$') {

@@ -20,7 +20,7 @@ pub struct Problem {
     /// The problem's id: a stable name, such as `config-unknown-key`.
     pub id: &'static str,
     /// Where the problem is.
-    pub place: Place,
+    pub place: Location,
     /// What is wrong, without a full stop.
     pub what: String,
     /// The line with a caret under the place.
@@ -33,7 +33,7 @@ pub struct Problem {
 
 /// Where a problem is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// The whole file: a key is missing, or the file cannot be read.
     File {
         /// Name of the file, as given by the caller.
@@ -56,8 +56,8 @@ pub enum Place {
 }
 
 impl Problem {
-    /// A problem without excerpt, help and source.
-    pub(super) fn new(id: &'static str, place: Place, what: String) -> Self {
+    /// Creates a problem without excerpt, help and source.
+    pub fn new(id: &'static str, place: Location, what: String) -> Self {
         Self {
             id,
             place,
@@ -70,7 +70,8 @@ impl Problem {
 }
 
 impl ConfigError {
-    pub(super) fn new(problems: Vec<Problem>) -> Self {
+    /// Creates the error of these problems; there is at least one.
+    pub fn new(problems: Vec<Problem>) -> Self {
         Self { problems }
     }
 
@@ -85,12 +86,12 @@ impl ConfigError {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File { name } => f.write_str(name),
-            Place::At { name, line, column } => write!(f, "{name}:{line}:{column}"),
-            Place::Set { argument } => f.write_str(argument),
+            Location::File { name } => f.write_str(name),
+            Location::At { name, line, column } => write!(f, "{name}:{line}:{column}"),
+            Location::Set { argument } => f.write_str(argument),
         }
     }
 }

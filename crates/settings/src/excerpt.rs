@@ -2,25 +2,25 @@
 
 use std::ops::Range;
 
-use super::error::Place;
-use super::keys;
+use crate::error::Location;
+use crate::keys;
 
 /// Characters of a line that are shown, at most.
 const WIDTH: usize = 120;
 
 /// The configuration file: its name and text.
 #[derive(Clone, Copy)]
-pub(super) struct SourceText<'a> {
-    pub(super) name: &'a str,
-    pub(super) text: &'a str,
+pub(crate) struct FileText<'a> {
+    pub name: &'a str,
+    pub text: &'a str,
 }
 
-impl SourceText<'_> {
+impl FileText<'_> {
     /// Line and column of a byte offset.
-    pub(super) fn place(self, offset: usize) -> Place {
+    pub(crate) fn place(self, offset: usize) -> Location {
         let (line, start) = self.line_of(offset);
         let before = self.text.get(start..offset).unwrap_or_default();
-        Place::At {
+        Location::At {
             name: self.name.to_owned(),
             line,
             column: before.chars().count() + 1,
@@ -38,12 +38,12 @@ impl SourceText<'_> {
     }
 
     /// The line around a key or a value, with carets under `span`.
-    pub(super) fn excerpt(self, span: &Range<usize>) -> Option<String> {
+    pub(crate) fn excerpt(self, span: &Range<usize>) -> Option<String> {
         self.excerpt_of(span, false)
     }
 
     /// The line of an unknown key without its value, because the key may be a misspelt secret.
-    pub(super) fn excerpt_of_key(self, span: &Range<usize>) -> Option<String> {
+    pub(crate) fn excerpt_of_key(self, span: &Range<usize>) -> Option<String> {
         self.excerpt_of(span, true)
     }
 
@@ -97,7 +97,7 @@ impl SourceText<'_> {
 
     /// The line of a syntax error. It may lie inside a string that was never closed, which may be a
     /// secret. So it is shown only if it looks like a key or the head of a section.
-    pub(super) fn excerpt_of_syntax(self, span: &Range<usize>) -> Option<String> {
+    pub(crate) fn excerpt_of_syntax(self, span: &Range<usize>) -> Option<String> {
         let (_, start) = self.line_of(span.start);
         let line = self.text.get(start..)?.lines().next()?;
         let is_complete = line.contains('=') || line.trim_start().starts_with('[');
@@ -121,8 +121,8 @@ fn may_hold_a_secret(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn at(text: &str, needle: &str) -> (Place, Option<String>) {
-        let source = SourceText { name: "f", text };
+    fn at(text: &str, needle: &str) -> (Location, Option<String>) {
+        let source = FileText { name: "f", text };
         let start = text.find(needle).unwrap();
         let span = start..start + needle.len();
         (source.place(start), source.excerpt(&span))
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_line_inside_an_open_string_is_not_shown() {
         let text = "url = \"\"\"\nhunter2\\z\"\"\"";
-        let source = SourceText { name: "f", text };
+        let source = FileText { name: "f", text };
         let start = text.find("hunter2").unwrap();
         assert_eq!(source.excerpt_of_syntax(&(start..start + 3)), None);
     }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn long_lines_and_odd_offsets_do_not_panic() {
         let long = format!("a = \"{}\"", "ü".repeat(500));
-        let source = SourceText {
+        let source = FileText {
             name: "f",
             text: &long,
         };

@@ -1,40 +1,36 @@
 //! [`Reader`]: converts entries of a [`Document`] to values, and notes problems.
 
-use std::collections::BTreeMap;
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use walrelay_event_router::{
-    ColumnNames, Lookups, Place as TemplatePlace, Template, TemplateError, TemplateProblem,
-};
-
-use super::document::{Document, Entry, Origin, Value};
-use super::error::{Place, Problem};
-use super::keys::{self, Fallback, Kind};
+use crate::document::{Document, Entry, Origin, Value};
+use crate::error::{Location, Problem};
+use crate::keys::{Fallback, ValueKind, below};
 
 /// Reads a file named by a key.
-pub(super) type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
+pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
 
 /// The error of a read whose problem was noted in the [`Document`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Noted;
+pub struct AlreadyReported;
 
-pub(super) struct Reader<'a> {
+/// Converts entries of the configuration to values, and collects problems.
+#[expect(missing_debug_implementations, reason = "values may be secrets")]
+pub struct Reader<'a> {
     document: Document<'a>,
     files: ReadFile<'a>,
-    /// The lookup tables that templates may name; read before any template.
-    pub(super) lookups: Lookups,
-    /// Other names of columns.
-    pub(super) column_names: ColumnNames,
+    /// Values that one section reads for others, by their types.
+    shared: HashMap<TypeId, Box<dyn Any>>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(document: Document<'a>, files: ReadFile<'a>) -> Self {
+    pub(crate) fn new(document: Document<'a>, files: ReadFile<'a>) -> Self {
         let mut reader = Self {
             document,
             files,
-            lookups: Lookups::new(),
-            column_names: ColumnNames::default(),
+            shared: HashMap::new(),
         };
         reader.refuse_unsupported();
         reader
@@ -42,21 +38,19 @@ impl<'a> Reader<'a> {
 
     /// The noted problems: overrides first, then in the order of the file, then those without a
     /// line.
-    pub(super) fn into_problems(self) -> Vec<Problem> {
+    pub fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.document.problems;
         problems.sort_by_key(|problem| match problem.place {
-            Place::Set { .. } => (0, 0, 0),
-            Place::At { line, column, .. } => (1, line, column),
-            Place::File { .. } => (2, 0, 0),
+            Location::Set { .. } => (0, 0, 0),
+            Location::At { line, column, .. } => (1, line, column),
+            Location::File { .. } => (2, 0, 0),
         });
         problems
     }
 
     /// Keys and values to show: as written in the file and on the command line, so that `${NAME}`
-    /// is not replaced, and the defaults of the sections that every configuration has. Secrets are
-    /// redacted.
-    pub(super) fn shown(&self) -> Vec<(String, String)> {
-        const WITH_DEFAULTS: [&str; 4] = ["source", "delivery", "poison", "log"];
+    /// is not replaced, and the defaults of the sections in `with_defaults`. Secrets are redacted.
+    pub fn shown(&self, with_defaults: &[&str]) -> Vec<(String, String)> {
         let Document {
             entries,
             keys,
@@ -74,10 +68,10 @@ impl<'a> Reader<'a> {
                 (path.clone(), written.unwrap_or("[redacted]").to_owned())
             })
             .collect();
-        for row in &keys.0 {
+        for row in keys.rows() {
             let section = row.path.split('.').next().unwrap_or_default();
             if let Fallback::Is(default) = row.fallback
-                && WITH_DEFAULTS.contains(&section)
+                && with_defaults.contains(&section)
             {
                 shown
                     .entry(row.path.clone())
@@ -87,9 +81,21 @@ impl<'a> Reader<'a> {
         shown.into_iter().collect()
     }
 
+    /// The value of a type that one section reads for others, such as lookup tables.
+    pub fn shared<T: Any + Default>(&mut self) -> &mut T {
+        let value = self
+            .shared
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Box::<T>::default());
+        match value.downcast_mut() {
+            Some(value) => value,
+            None => unreachable!("the key is the type"),
+        }
+    }
+
     /// Notes every key that this version does not support.
     fn refuse_unsupported(&mut self) {
-        for row in &self.document.keys.0 {
+        for row in self.document.keys.rows() {
             let Fallback::Only(default) = row.fallback else {
                 continue;
             };
@@ -107,52 +113,55 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes a problem with a value, or with a part of it.
-    pub(super) fn note(
+    pub fn note(
         &mut self,
         origin: &Origin,
         id: &'static str,
         what: String,
         help: Option<String>,
-    ) -> Noted {
+    ) -> AlreadyReported {
         self.document.note(origin, id, what, help);
-        Noted
+        AlreadyReported
     }
 
     /// Notes that the value of `path` has the right type and is not allowed.
-    pub(super) fn invalid(&mut self, path: &str, entry: &Entry, why: &str) -> Noted {
+    pub fn invalid(&mut self, path: &str, entry: &Entry, why: &str) -> AlreadyReported {
         self.invalid_part(path, &entry.origin, why, None)
     }
 
     /// Notes that a part of the value of `path` is not allowed, such as an item of a list.
-    pub(super) fn invalid_part(
+    pub fn invalid_part(
         &mut self,
         path: &str,
         part: &Origin,
         why: &str,
         help: Option<String>,
-    ) -> Noted {
+    ) -> AlreadyReported {
         let what = format!("invalid value of `{path}`: {why}");
         self.note(part, "config-invalid-value", what, help)
     }
 
     /// Notes that `path`, if it is set, conflicts with another key.
-    pub(super) fn conflict(&mut self, path: &str, what: String) -> Noted {
+    pub fn conflict(&mut self, path: &str, what: String) -> AlreadyReported {
         if let Some(entry) = self.document.entries.get(path) {
             let origin = entry.origin.clone();
             self.note(&origin, "config-conflict", what, None);
         }
-        Noted
+        AlreadyReported
     }
 
     /// Notes that `path`, if it is set, has no effect. `why` completes that sentence.
-    pub(super) fn no_effect(&mut self, path: &str, why: &str) -> Noted {
+    pub fn no_effect(&mut self, path: &str, why: &str) -> AlreadyReported {
         self.conflict(path, format!("`{path}` has no effect {why}"))
     }
 
     /// Notes that `path` is required and missing.
-    pub(super) fn missing(&mut self, path: &str, example: &str) -> Noted {
-        let (section, name) = if let Some(property) = keys::below(path, keys::PASS_THROUGH) {
-            (keys::PASS_THROUGH, format!("\"{property}\""))
+    pub fn missing(&mut self, path: &str, example: &str) -> AlreadyReported {
+        // The keys of open sections have dots in their names.
+        let open = self.document.keys.open_around(path);
+        let of_open = open.and_then(|open| Some((open.at, below(path, open.at)?)));
+        let (section, name) = if let Some((section, name)) = of_open {
+            (section, format!("\"{name}\""))
         } else {
             let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
             (section, name.to_owned())
@@ -161,15 +170,15 @@ impl<'a> Reader<'a> {
         let file = self.document.source.name.to_owned();
         self.document.problems.push(Problem {
             help: Some(format!("add to [{section}]: {name} = {example}")),
-            ..Problem::new("config-missing-key", Place::File { name: file }, what)
+            ..Problem::new("config-missing-key", Location::File { name: file }, what)
         });
-        Noted
+        AlreadyReported
     }
 
     /// Notes that the value has the wrong type, unless a problem with it was noted already.
-    pub(super) fn wrong_type(&mut self, path: &str, entry: &Entry) -> Noted {
+    pub fn wrong_type(&mut self, path: &str, entry: &Entry) -> AlreadyReported {
         let found = match &entry.value {
-            Value::Broken => return Noted,
+            Value::Broken => return AlreadyReported,
             Value::TooLarge => {
                 let what = "the number does not fit into 64 bits".to_owned();
                 return self.note(&entry.origin, "config-invalid-value", what, None);
@@ -185,31 +194,36 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes that a part of the value of `path` has the wrong type: `found`.
-    pub(super) fn unexpected(&mut self, path: &str, part: &Origin, found: &str) -> Noted {
-        let kind = self.document.keys.kind(path).unwrap_or(Kind::Scalar);
+    pub(crate) fn unexpected(&mut self, path: &str, part: &Origin, found: &str) -> AlreadyReported {
+        let kind = self.document.keys.kind(path).unwrap_or(ValueKind::Scalar);
         let what = format!("`{path}` wants {}, found {found}", kind.wanted());
         self.note(part, "config-wrong-type", what, Some(kind.help()))
     }
 
-    pub(super) fn has(&self, path: &str) -> bool {
+    /// Returns true if a key is set.
+    pub fn has(&self, path: &str) -> bool {
         self.document.entries.contains_key(path)
     }
 
-    /// Whether any key of a section is set.
-    pub(super) fn has_below(&self, section: &str) -> bool {
+    /// Returns true if any key of a section is set.
+    pub fn has_below(&self, section: &str) -> bool {
         let mut paths = self.document.entries.keys();
-        paths.any(|path| keys::below(path, section).is_some())
+        paths.any(|path| below(path, section).is_some())
     }
 
     /// The entry of a key, even if its value is broken.
-    pub(super) fn raw(&self, path: &str) -> Option<Entry> {
+    pub fn raw(&self, path: &str) -> Option<Entry> {
         self.document.entries.get(path).cloned()
     }
 
     /// The entry of a key. The value of a secret may come from the file that `<path>_file` names.
-    pub(super) fn entry(&mut self, path: &str, kind: &Kind) -> Result<Option<Entry>, Noted> {
+    pub fn entry(
+        &mut self,
+        path: &str,
+        kind: &ValueKind,
+    ) -> Result<Option<Entry>, AlreadyReported> {
         let entry = self.raw(path);
-        if *kind == Kind::Secret {
+        if *kind == ValueKind::Secret {
             let file_path = format!("{path}_file");
             if let Some(file) = self.raw(&file_path) {
                 if entry.is_some() {
@@ -220,25 +234,23 @@ impl<'a> Reader<'a> {
             }
         }
         match entry {
-            Some(entry) if entry.value == Value::Broken => Err(Noted),
+            Some(entry) if entry.value == Value::Broken => Err(AlreadyReported),
             entry => Ok(entry),
         }
     }
 
     /// Notes that `path` and `other` exclude each other.
-    pub(super) fn both(&mut self, path: &str, other: &str) -> Noted {
+    pub fn both(&mut self, path: &str, other: &str) -> AlreadyReported {
         let what = format!("`{path}` and `{other}` are both set: keep one of them");
         self.conflict(other, what)
     }
 
     /// The names and entries of an open section: those of the file in its order, then those of the
     /// command line.
-    pub(super) fn below(&self, section: &str) -> Vec<(String, Entry)> {
+    pub fn below(&self, section: &str) -> Vec<(String, Entry)> {
         let entries = self.document.entries.iter();
         let mut entries: Vec<(String, Entry)> = entries
-            .filter_map(|(path, entry)| {
-                Some((keys::below(path, section)?.to_owned(), entry.clone()))
-            })
+            .filter_map(|(path, entry)| Some((below(path, section)?.to_owned(), entry.clone())))
             .collect();
         entries.sort_by_key(|(_, entry)| match &entry.origin {
             Origin::File(span) => span.start,
@@ -248,13 +260,13 @@ impl<'a> Reader<'a> {
     }
 
     /// The text of a string, number or boolean.
-    pub(super) fn scalar(&mut self, path: &str, entry: &Entry) -> Result<String, Noted> {
+    pub fn scalar(&mut self, path: &str, entry: &Entry) -> Result<String, AlreadyReported> {
         let text = entry.value.scalar();
         text.ok_or_else(|| self.wrong_type(path, entry))
     }
 
     /// The text of a string.
-    pub(super) fn text<'e>(&mut self, path: &str, entry: &'e Entry) -> Result<&'e str, Noted> {
+    pub fn text<'e>(&mut self, path: &str, entry: &'e Entry) -> Result<&'e str, AlreadyReported> {
         match &entry.value {
             Value::Text(text) => Ok(text),
             _ => Err(self.wrong_type(path, entry)),
@@ -262,7 +274,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The path of a file. A relative name is looked up beside the configuration file.
-    pub(super) fn beside(&self, name: &str) -> PathBuf {
+    pub fn beside(&self, name: &str) -> PathBuf {
         let path = PathBuf::from(name);
         match Path::new(self.document.source.name).parent() {
             Some(directory) if path.is_relative() => directory.join(path),
@@ -272,13 +284,13 @@ impl<'a> Reader<'a> {
 
     /// The path and the text of the file that `path` names. `id` and `help` are those of the problem
     /// if the file cannot be read.
-    pub(super) fn file(
+    pub fn file(
         &mut self,
         path: &str,
         entry: &Entry,
         id: &'static str,
         help: &str,
-    ) -> Result<(PathBuf, String), Noted> {
+    ) -> Result<(PathBuf, String), AlreadyReported> {
         let name = self.text(path, entry)?;
         let file = self.beside(name);
         let cause = match (self.files)(&file) {
@@ -290,11 +302,11 @@ impl<'a> Reader<'a> {
         if let Some(problem) = self.document.problems.last_mut() {
             problem.source = Some(cause);
         }
-        Err(Noted)
+        Err(AlreadyReported)
     }
 
     /// The content of the file that `path` names, without one newline at its end.
-    pub(super) fn content(&mut self, path: &str, entry: &Entry) -> Result<String, Noted> {
+    pub fn content(&mut self, path: &str, entry: &Entry) -> Result<String, AlreadyReported> {
         let id = "config-secret-file";
         let help = "a relative name is looked up beside the configuration file; the relay's user \
                     must be able to read it";
@@ -308,57 +320,9 @@ impl<'a> Reader<'a> {
         Ok(line.to_owned())
     }
 
-    /// Parses a template; `None` for `false`.
-    pub(super) fn template(
-        &mut self,
-        path: &str,
-        entry: &Entry,
-        place: TemplatePlace,
-    ) -> Result<Option<Template>, Noted> {
-        match &entry.value {
-            Value::Text(text) => match Template::parse(text, place, &self.lookups) {
-                Ok(template) => Ok(Some(template)),
-                Err(error) => Err(self.wrong_template(path, &entry.origin, text, &error)),
-            },
-            Value::Bool(false) => Ok(None),
-            _ => Err(self.wrong_type(path, entry)),
-        }
-    }
-
-    /// Notes a template's error, with a caret under the character if the template is written
-    /// literally in the file.
-    fn wrong_template(
-        &mut self,
-        path: &str,
-        origin: &Origin,
-        text: &str,
-        error: &TemplateError,
-    ) -> Noted {
-        let shows_name = matches!(
-            error.problem,
-            TemplateProblem::UnknownFilter { .. } | TemplateProblem::UnknownTable { .. }
-        );
-        let why = if shows_name && !self.is_as_written(origin, text) {
-            // The error would show the name, which may be the value of an environment variable.
-            let position = error.position;
-            format!("character {position}: no filter or lookup table of that name")
-        } else {
-            error.to_string()
-        };
-        let part = self.literal_at(origin, text).map(|start| {
-            let mut chars = text.char_indices().skip(error.position - 1);
-            let (at, length) = chars
-                .next()
-                .map_or((text.len(), 1), |(at, c)| (at, c.len_utf8()));
-            Origin::File(start + at..start + at + length)
-        });
-        let help = Some("templates are explained in docs/CONFIGURATION.md".to_owned());
-        self.invalid_part(path, part.as_ref().unwrap_or(origin), &why, help)
-    }
-
     /// The offset of a text in the file, if it is written literally: without escapes and
     /// environment variables.
-    fn literal_at(&self, origin: &Origin, value: &str) -> Option<usize> {
+    pub fn literal_at(&self, origin: &Origin, value: &str) -> Option<usize> {
         let Origin::File(span) = origin else {
             return None;
         };
@@ -367,8 +331,8 @@ impl<'a> Reader<'a> {
         (inner == value).then_some(span.start + 1)
     }
 
-    /// Whether a text is written literally in the file or on the command line.
-    pub(super) fn is_as_written(&self, origin: &Origin, value: &str) -> bool {
+    /// Returns true if a text is written literally in the file or on the command line.
+    pub fn is_as_written(&self, origin: &Origin, value: &str) -> bool {
         match origin {
             Origin::File(_) => self.literal_at(origin, value).is_some(),
             Origin::Set(argument) => argument.ends_with(value),

@@ -10,7 +10,7 @@ fn split(text: &str) -> Option<(u64, &str)> {
 }
 
 /// Parses a duration: `"250ms"`, `"1s"`, `"2m"`, `"1h"`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = || {
         "a duration is a whole number and a unit, such as 250ms, 1s, 2m or 1h, below 1000 years"
             .to_owned()
@@ -32,7 +32,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a size in bytes: `"512B"`, `"64KiB"`, `"16MiB"`, `"1GB"`. `K` means 1000, `Ki` 1024.
-pub(super) fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let expected = || "a size is a whole number and a unit, such as 64KiB, 16MiB or 1GB".to_owned();
     let (number, unit) = split(text).ok_or_else(expected)?;
     let bytes: u64 = match unit {

@@ -1,0 +1,265 @@
+//! [`Keys`]: the table of known keys, for the check of names and for a reference.
+//!
+//! The rows follow from the declarations with [`section!`](crate::section).
+
+use crate::nearest::nearest_within;
+
+/// The type of a key's value, as written in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ValueKind {
+    /// A string.
+    Text,
+    /// A string that no message may show. `<key>_file` may name a file that contains it.
+    Secret,
+    /// A boolean.
+    Bool,
+    /// An integer of 64 bits.
+    Integer,
+    /// A string of a number and a unit of time.
+    Duration,
+    /// A string of a number and a unit of bytes.
+    Size,
+    /// A list of strings.
+    TextList,
+    /// A string, or a list of strings.
+    Names,
+    /// One of the strings in `here`. Those in `later` are refused as not supported by this version.
+    Choice {
+        /// The values of this version.
+        here: Vec<&'static str>,
+        /// Values that this version refuses.
+        later: &'static [&'static str],
+    },
+    /// A string, number or boolean, read as text.
+    Scalar,
+    /// A template over columns, or `false` for none.
+    Template,
+}
+
+impl ValueKind {
+    /// Name of the type with its article, and an example of a value.
+    fn described(&self) -> (&'static str, &'static str) {
+        match self {
+            ValueKind::Text | ValueKind::Secret | ValueKind::Choice { .. } => {
+                ("a string", "\"text\"")
+            }
+            ValueKind::Bool => ("a boolean", "true"),
+            ValueKind::Integer => ("an integer", "1"),
+            ValueKind::Duration => ("a duration", "\"1s\" (units: ms, s, m, h)"),
+            ValueKind::Size => ("a size", "\"16MiB\" (units: B, KB, KiB, MB, MiB, GB, GiB)"),
+            ValueKind::TextList => ("a list of strings", "[\"text\"]"),
+            ValueKind::Names => (
+                "a string or list of strings",
+                "\"now\", or [\"now\", \"then\"]",
+            ),
+            ValueKind::Scalar => ("a string, number or boolean", "\"text\", 1 or true"),
+            ValueKind::Template => ("a template", "\"{column}\""),
+        }
+    }
+
+    /// Name of the type with its article, for messages.
+    pub fn wanted(&self) -> &'static str {
+        self.described().0
+    }
+
+    /// Possible values, for the help of an error.
+    pub(crate) fn help(&self) -> String {
+        let ValueKind::Choice { here, .. } = self else {
+            return format!("for example {}", self.described().1);
+        };
+        let quoted: Vec<_> = here.iter().map(|one| format!("\"{one}\"")).collect();
+        match quoted.as_slice() {
+            [only] => format!("the only value of this version is {only}"),
+            _ => format!("one of {}", quoted.join(", ")),
+        }
+    }
+}
+
+/// The value of a key that is not set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallback {
+    /// The key has no default.
+    Required,
+    /// No value; the key's documentation says what that means.
+    Unset,
+    /// This default, as written in the file, without the quotes of strings.
+    Is(&'static str),
+    /// This default, and this version does not support another value.
+    Only(&'static str),
+}
+
+/// A declared key.
+#[derive(Debug)]
+pub struct Row {
+    /// Section and name, joined by dots.
+    pub path: String,
+    /// The type of its value.
+    pub kind: ValueKind,
+    /// Its value if it is not set.
+    pub fallback: Fallback,
+    /// Its line in a reference, in Markdown.
+    pub doc: String,
+}
+
+/// A section whose keys are the user's own names.
+#[derive(Debug, Clone)]
+pub struct OpenSection {
+    /// The section's path.
+    pub at: &'static str,
+    /// The kind of every value.
+    pub kind: ValueKind,
+    /// Tells whether a dot in a name leads into a section below. A name that has a dot or a quote
+    /// is quoted there.
+    pub nests: bool,
+}
+
+/// Every key of a configuration, in the order of its reference.
+#[derive(Debug)]
+pub struct Keys {
+    rows: Vec<Row>,
+    open: Vec<OpenSection>,
+}
+
+impl Keys {
+    /// Creates the table of the keys in `rows` and of the sections in `open`.
+    pub fn new(rows: Vec<Row>, open: Vec<OpenSection>) -> Self {
+        Self { rows, open }
+    }
+
+    /// The declared keys, in order.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Finds a declared key by its path.
+    pub(crate) fn find(&self, path: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.path == path)
+    }
+
+    /// Returns true if `path` is a section, or the first part of a name with dots.
+    pub(crate) fn is_prefix(&self, path: &str) -> bool {
+        self.open
+            .iter()
+            .any(|open| path == open.at || below(open.at, path).is_some())
+            || self.rows.iter().any(|row| below(&row.path, path).is_some())
+    }
+
+    /// The open section that `path` is a key of.
+    pub(crate) fn open_around(&self, path: &str) -> Option<&OpenSection> {
+        self.open.iter().find(|open| below(path, open.at).is_some())
+    }
+
+    /// The kind of a key's value, also in open sections; `None` for an unknown key.
+    pub(crate) fn kind(&self, path: &str) -> Option<ValueKind> {
+        match self.find(path) {
+            Some(row) => Some(row.kind.clone()),
+            None => self.open_around(path).map(|open| open.kind.clone()),
+        }
+    }
+
+    /// Returns true if messages must not show the key's value.
+    pub(crate) fn is_secret(&self, path: &str) -> bool {
+        names_a_secret(path)
+            || self
+                .find(path)
+                .is_some_and(|row| row.kind == ValueKind::Secret)
+    }
+
+    /// The path of the key `name` in the section `prefix`. Quotes make a difference only where
+    /// sections nest.
+    pub(crate) fn joined(&self, prefix: &str, name: &str) -> String {
+        let nests = |open: &OpenSection| {
+            open.nests && (prefix == open.at || below(prefix, open.at).is_some())
+        };
+        if (name.is_empty() || name.contains(['.', '"'])) && self.open.iter().any(nests) {
+            format!("{prefix}.\"{}\"", name.replace('"', "\"\""))
+        } else if prefix.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{prefix}.{name}")
+        }
+    }
+
+    /// The path of an override. Quotes are kept only where [`Keys::joined`] writes them.
+    pub(crate) fn unquoted(&self, path: &str) -> String {
+        if self.open_around(path).is_some_and(|open| open.nests) {
+            path.to_owned()
+        } else {
+            path.replace('"', "")
+        }
+    }
+
+    /// The help for an unknown key: the nearest known key, or the known keys of the section.
+    pub(crate) fn help_for_unknown(&self, path: &str) -> String {
+        if let Some(nearest) = self.nearest(path) {
+            let is_open = self.open.iter().any(|open| open.at == nearest);
+            let is_section = is_open && self.find(nearest).is_none();
+            let section = if is_section { "the section " } else { "" };
+            return format!("did you mean {section}`{nearest}`?");
+        }
+        let section = path.split_once('.').map_or("", |(section, _)| section);
+        let rows = self.rows.iter();
+        let known: Vec<&str> = rows
+            .clone()
+            .filter_map(|row| below(&row.path, section))
+            .collect();
+        if known.is_empty() {
+            let mut sections: Vec<&str> =
+                rows.filter_map(|row| row.path.split('.').next()).collect();
+            sections.dedup();
+            format!("the sections are {}", sections.join(", "))
+        } else {
+            format!("the keys of [{section}] are {}", known.join(", "))
+        }
+    }
+
+    /// The known key or section that an unknown key probably means.
+    fn nearest(&self, unknown: &str) -> Option<&str> {
+        let leaf = unknown.rsplit('.').next().unwrap_or(unknown);
+        let within_section = unknown.split_once('.').map_or(unknown, |(_, rest)| rest);
+        // The name is right, but in the wrong section.
+        let misplaced = |name: &str| {
+            let name = format!(".{name}");
+            self.rows.iter().find(|row| row.path.ends_with(&name))
+        };
+        if let Some(row) = [unknown, within_section, leaf]
+            .into_iter()
+            .find_map(misplaced)
+        {
+            return Some(&row.path);
+        }
+        let depth = unknown.matches('.').count();
+        let paths = self.rows.iter().map(|row| row.path.as_str());
+        let sections = paths
+            .clone()
+            .filter_map(|path| Some(&path[..path.match_indices('.').nth(depth)?.0]));
+        let open = self.open.iter().map(|open| open.at);
+        nearest_within(
+            (leaf.len() / 3).max(2),
+            unknown,
+            paths.chain(sections).chain(open),
+        )
+    }
+}
+
+/// The rest of `path` below `section`; `None` if it is not below.
+pub fn below<'p>(path: &'p str, section: &str) -> Option<&'p str> {
+    path.strip_prefix(section)?.strip_prefix('.')
+}
+
+/// Tells whether a key, or a property of a client library, holds a secret by its name.
+pub fn names_a_secret(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    [
+        "password",
+        "passwd",
+        "secret",
+        "token",
+        "credential",
+        "jaas",
+        "key.pem",
+        "oauthbearer.config",
+    ]
+    .iter()
+    .any(|word| lower.contains(word))
+}
