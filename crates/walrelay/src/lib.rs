@@ -1,11 +1,9 @@
-//! The program `walrelay`: command line, configuration, control SQL, wiring.
+//! The program `walrelay`: command line, configuration, wiring.
 //!
 //! # Contents
 //! - [`run_command`]: the entry point that `main` calls.
 //! - [`cli`]: arguments, failures as shown to users, exit codes.
 //! - [`config`]: the configuration file.
-//! - `postgres`: catalogs, setup of publication and slot, the replication connection, changes of
-//!   rows.
 //! - `commands`: one module per command: `run`, `init`, `check`, `status`, `slots`, `bookmark`,
 //!   `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: the sink of standard output. Kafka's is the crate `walrelay-kafka-sink`.
@@ -31,7 +29,6 @@ pub mod config;
 mod failures;
 mod http;
 mod json;
-mod postgres;
 mod registry;
 mod rolling;
 mod row_worker;

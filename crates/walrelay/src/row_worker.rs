@@ -16,8 +16,8 @@ use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use crate::background::Background;
-use crate::postgres::{Change, Marking, Pruning, slots};
 use crate::telemetry::Telemetry;
+use walrelay_postgres_source::{Change, Marking, Pruning, slots};
 
 /// The longest and shortest interval between two rounds.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);

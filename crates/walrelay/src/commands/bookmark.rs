@@ -12,7 +12,9 @@ use crate::cli::{
     AdvanceBookmarkArgs, AdvanceTo, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, Exit,
     Failure, ListBookmarksArgs,
 };
-use crate::postgres::{Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, slots};
+use walrelay_postgres_source::{
+    Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, slots,
+};
 
 /// `walrelay bookmark`.
 pub(crate) fn bookmark(command: &BookmarkCommand, env: Env<'_>) -> CommandResult {

@@ -8,7 +8,7 @@ use super::{CommandResult, Env, load, print_text};
 use crate::cli::InitArgs;
 use crate::config::{Config, Router};
 use crate::failures;
-use crate::postgres::{
+use walrelay_postgres_source::{
     Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
     plan, record, script,
 };
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn with_a_snapshot_the_script_grants_select_and_creates_no_slot() {
         let snapshot = Wanted {
-            snapshot: Some(crate::postgres::Selection::default()),
+            snapshot: Some(walrelay_postgres_source::Selection::default()),
             ..wanted()
         };
         let script = whole_script(&snapshot, "relay", Some(&default_table()));

@@ -18,10 +18,12 @@ use super::server::Server;
 use crate::cli::Failure;
 use crate::config::Config;
 use crate::failures::{self, SinkFailure};
-use crate::postgres::{PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress};
 use crate::sinks::Count;
 use crate::sync::lock;
 use crate::telemetry::wall_clock;
+use walrelay_postgres_source::{
+    PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress,
+};
 
 /// The environment of a pipeline: calls a function with the progress at each status update.
 pub(super) struct OnProgress<F>(pub(super) F);

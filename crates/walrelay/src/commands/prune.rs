@@ -9,7 +9,7 @@ use super::server::Server;
 use super::{CommandResult, Env, print_notice, print_text};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
-use crate::postgres::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
+use walrelay_postgres_source::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
 
 /// `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {

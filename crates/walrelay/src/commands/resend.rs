@@ -21,8 +21,8 @@ use super::{CommandResult, Env, log_warnings, print_line, print_notice};
 use crate::cli::{Exit, Failure, ResendArgs};
 use crate::config::{Config, SinkConfig};
 use crate::failures::SinkFailure;
-use crate::postgres::{Moment, ResendSource, SnapshotProgress, inspect, plan};
 use crate::sinks::StdoutSinkFactory;
+use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
 
 /// The header with the id of the run that sent a record again.
 const HEADER: &str = "walrelay-resend";

@@ -23,15 +23,15 @@ use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures::{self, SinkFailure};
 use crate::http::{EndpointError, start_endpoint};
-use crate::postgres::{
-    CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
-    bookmark_slot,
-};
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{
     Exporter, RecentErrors, RelayEnvironment, Setup, SlotMonitor, Telemetry, log_to_stderr,
+};
+use walrelay_postgres_source::{
+    CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
+    bookmark_slot,
 };
 
 /// The last log line of a run that drained.

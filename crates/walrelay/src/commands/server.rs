@@ -11,7 +11,7 @@ use super::{Env, load};
 use crate::cli::{ConfigArgs, Failure};
 use crate::config::Config;
 use crate::failures;
-use crate::postgres::{Original, PostgresError, SlotRow, first_commit, slots};
+use walrelay_postgres_source::{Original, PostgresError, SlotRow, first_commit, slots};
 
 /// A configuration and the server of its `[source] url`.
 pub(super) struct Server {

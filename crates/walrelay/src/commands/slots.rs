@@ -18,7 +18,7 @@ use crate::cli::{
     AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
     ListSlotsArgs, SlotsCommand,
 };
-use crate::postgres::{
+use walrelay_postgres_source::{
     ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
 };
 

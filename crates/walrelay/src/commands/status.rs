@@ -16,8 +16,8 @@ use super::{CommandResult, Env, load, print_text, write_failed};
 use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
 use crate::http::{Roots, agent};
-use crate::postgres::slot_standing;
 use crate::telemetry::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
+use walrelay_postgres_source::slot_standing;
 
 /// Timeout of a request to the endpoint.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

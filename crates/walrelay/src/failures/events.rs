@@ -6,7 +6,7 @@ use walrelay_event_router::{PlanError, Role};
 use walrelay_relay::{SchemaError, SchemaFailure};
 
 use crate::cli::{Exit, Failure};
-use crate::postgres::columns_remedy;
+use walrelay_postgres_source::columns_remedy;
 
 /// The route reads columns that logical messages do not have.
 pub(crate) fn messages(error: &PlanError) -> Failure {

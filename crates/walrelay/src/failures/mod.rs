@@ -13,11 +13,11 @@ use walrelay_sink::Disposition;
 
 use crate::cli::{Exit, Failure};
 use crate::http::EndpointError;
-use crate::postgres::PostgresError;
 pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
 pub(crate) use kafka::{dead_letters, dlq_replay, kafka, kafka_client};
 use postgres::log;
 pub(crate) use postgres::{conn_info, postgres};
+use walrelay_postgres_source::PostgresError;
 
 /// The error type of a sink factory, convertible to a failure.
 pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {

@@ -5,7 +5,7 @@ use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
 use crate::cli::{Exit, Failure};
-use crate::postgres::{GO_ON, PUBLISH, PostgresError, StateFileError};
+use walrelay_postgres_source::{GO_ON, PUBLISH, PostgresError, StateFileError};
 
 pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
     Failure::new("source-url", Exit::Config, "[source] url cannot be used")

@@ -21,8 +21,8 @@ use serde::Deserialize;
 use tracing::warn;
 use walrelay_lsn::Lsn;
 
-use crate::postgres::{replace_file, with_checksum, without_checksum};
 use crate::telemetry::millis_now;
+use walrelay_postgres_source::{replace_file, with_checksum, without_checksum};
 
 const VERSION: u32 = 1;
 const HEAD: &str =

@@ -10,7 +10,7 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind};
 use super::millis_now;
 use super::observed::Telemetry;
 use super::report::SlotReport;
-use crate::postgres::{SlotStanding, slot_standing};
+use walrelay_postgres_source::{SlotStanding, slot_standing};
 
 /// Interval of the queries, and the timeout of one.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -19,8 +19,8 @@ use super::report::{
     SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 use super::{RecentErrors, millis_now};
-use crate::postgres::SnapshotProgress;
 use crate::sync::lock;
+use walrelay_postgres_source::SnapshotProgress;
 
 /// Samples of the history, one a second: fifteen minutes.
 const SAMPLES: usize = 900;

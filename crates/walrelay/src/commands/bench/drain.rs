@@ -16,9 +16,9 @@ use super::meter::Meter;
 use super::objects::BenchPipeline;
 use crate::cli::{Exit, Failure};
 use crate::failures::{self, SinkFailure};
-use crate::postgres::CopySource;
 use crate::sinks::Counting;
 use crate::telemetry::{Latencies, wall_clock};
+use walrelay_postgres_source::CopySource;
 
 /// The measurement ends if no record is acknowledged for twice this time.
 const STALL: Duration = Duration::from_secs(30);

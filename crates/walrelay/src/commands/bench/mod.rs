@@ -36,12 +36,12 @@ use super::run::StopSignals;
 use super::{CommandResult, Env, load, print_notice};
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
 use crate::config::{Config, Log, SinkConfig};
-use crate::postgres::{CopySource, Original};
 use crate::telemetry::log_to_stderr;
 use drain::drain;
 pub(super) use null::NullSinkFactory;
 use objects::{BenchObjects, BenchPipeline};
 use report::Report;
+use walrelay_postgres_source::{CopySource, Original};
 
 const TO_NOTHING: &str = "walrelay, to nothing";
 const TO_KAFKA: &str = "walrelay, to Kafka";

@@ -12,7 +12,7 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, quote_iden
 use crate::cli::{Exit, Failure};
 use crate::commands::connect::{self, sql_session};
 use crate::config::Config;
-use crate::postgres::{CopySource, Original, OutboxTable, script};
+use walrelay_postgres_source::{CopySource, Original, OutboxTable, script};
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(15);

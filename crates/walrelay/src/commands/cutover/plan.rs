@@ -7,7 +7,7 @@ use super::super::print_text;
 use super::super::server::{Server, failure};
 use super::{check_snapshot_mode, marking};
 use crate::cli::{Exit, Failure};
-use crate::postgres::{Moment, inspect, plan as plan_setup};
+use walrelay_postgres_source::{Moment, inspect, plan as plan_setup};
 
 pub(super) fn plan(server: &Server) -> Result<(), Failure> {
     let (text, obstacles) = block_on(Box::pin(describe(server)))??;

@@ -9,7 +9,7 @@ use super::super::server::Server;
 use super::super::{print_notice, print_text};
 use super::{INTERVAL, marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
-use crate::postgres::{
+use walrelay_postgres_source::{
     ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
     record, script,
 };

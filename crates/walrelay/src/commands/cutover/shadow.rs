@@ -24,9 +24,9 @@ use super::compare::{Comparison, header};
 use super::reading::TopicReader;
 use super::{HEADER, INTERVAL, kafka_sink, marking};
 use crate::cli::{Exit, Failure, ShadowCutoverArgs};
-use crate::postgres::CopySource;
 use crate::sinks::Counting;
 use crate::telemetry::micros_now;
+use walrelay_postgres_source::CopySource;
 
 /// Records that the polling relay publishes within this time after the slot may be of rows from
 /// before it.

@@ -20,9 +20,9 @@ use super::reading::TopicReader;
 use super::shadow::{now_ms, print_differences, report};
 use super::{kafka_sink, marking};
 use crate::cli::{CutoverId, Exit, Failure, VerifyCutoverArgs};
-use crate::postgres::{ConfirmedError, SnapshotProgress, recent_rows};
 use crate::sinks::{Count, Counting};
 use crate::sync::lock;
+use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, recent_rows};
 
 /// Records are read from this long before `--since` on, as the clocks of hosts may differ. A record
 /// is published after its row's time.

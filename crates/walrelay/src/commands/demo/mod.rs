@@ -31,10 +31,10 @@ use super::{CommandResult, Env};
 use crate::cli::{DemoArgs, Exit, Failure, colours};
 use crate::config::{Config, Log, LogFormat};
 use crate::failures;
-use crate::postgres::OutboxTable;
 use crate::telemetry::{RecentErrors, RelayEnvironment, log_to_stderr};
 use drill::Drill;
 use tracker::EventTracker;
+use walrelay_postgres_source::OutboxTable;
 
 /// The address of the status page, if the port is free.
 const PAGE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9187);

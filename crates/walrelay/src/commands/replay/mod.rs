@@ -35,11 +35,11 @@ use super::{CommandResult, Env, log_warnings, print_notice};
 use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
 use crate::config::{Config, SinkConfig};
 use crate::failures::SinkFailure;
-use crate::postgres::{CopySource, Range, RangeSource, Reading, Wanted};
 use crate::sinks::{Counting, StdoutSinkFactory};
 use note::{Note, NoteFile};
 use progress::ReplayEnvironment;
 use range::{check_retained, plan_replay};
+use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
 
 /// The header with the id of the replay that sent a record.
 const HEADER: &str = "walrelay-replay";

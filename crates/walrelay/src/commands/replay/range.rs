@@ -12,7 +12,7 @@ use super::sink;
 use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
 use crate::commands::bookmark::unknown_bookmark;
 use crate::commands::server::Server;
-use crate::postgres::{Bookmark, SlotRow, bookmarks_among, slots};
+use walrelay_postgres_source::{Bookmark, SlotRow, bookmarks_among, slots};
 
 /// A slot whose copy a replay can read.
 #[derive(Debug, Clone, PartialEq, Eq)]

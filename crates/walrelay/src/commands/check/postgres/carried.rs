@@ -5,7 +5,7 @@ use walrelay_walsender::{Error, Session};
 use super::DatabaseState;
 use crate::commands::check::item::Check;
 use crate::commands::connect::{carrier, not_carried_remedy};
-use crate::postgres::CarriedError;
+use walrelay_postgres_source::CarriedError;
 
 /// Checks each table, if rows are marked or deleted and there is a slot.
 pub(super) async fn carried(

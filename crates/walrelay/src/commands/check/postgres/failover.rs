@@ -5,7 +5,7 @@ use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind, TargetSess
 use super::DatabaseState;
 use crate::cli::Exit;
 use crate::commands::check::item::Check;
-use crate::postgres::{SlotRow, slots};
+use walrelay_postgres_source::{SlotRow, slots};
 
 /// The first version with failover slots.
 const SINCE: u32 = 17;

@@ -27,7 +27,7 @@ use super::item::{Check, Checks, Item};
 use crate::commands::connect::{router, wanted};
 use crate::commands::server::failure;
 use crate::config::{Config, SinkConfig};
-use crate::postgres::{
+use walrelay_postgres_source::{
     Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
 };
 

@@ -6,7 +6,7 @@ use walrelay_walsender::{Error, Session, quote_ident};
 use super::{DatabaseState, failed, of_result};
 use crate::cli::{Exit, Failure};
 use crate::commands::check::item::{Check, Checks, Item, Verdict};
-use crate::postgres::{
+use walrelay_postgres_source::{
     Plan, PublicationFacts, carries_columns, carries_inserts, carries_tables, lacking_to_publish,
     no_publication, script,
 };

@@ -8,7 +8,7 @@ use super::{DatabaseState, failed, of_result};
 use crate::cli::Exit;
 use crate::commands::check::item::Check;
 use crate::commands::units::bytes;
-use crate::postgres::{failover_known, names_standby, wal_level};
+use walrelay_postgres_source::{failover_known, names_standby, wal_level};
 
 /// The oldest version that the tests run with.
 const OLDEST: u32 = 14;

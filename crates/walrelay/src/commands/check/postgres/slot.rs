@@ -6,7 +6,7 @@ use super::{DatabaseState, failed, of_result};
 use crate::commands::check::item::{Check, shortened};
 use crate::commands::units::bytes;
 use crate::config::SinkConfig;
-use crate::postgres::{
+use walrelay_postgres_source::{
     Plan, PublishedTable, ROLLING, Retention, SlotRow, Survey, bookmark_slot, expected_rows,
     script, slot_fits,
 };

@@ -9,7 +9,7 @@ use walrelay_walsender::quote_ident;
 use super::{DatabaseState, of_result};
 use crate::commands::check::item::Check;
 use crate::failures;
-use crate::postgres::{
+use walrelay_postgres_source::{
     PublishedOperations, Sample, SetupError, TableFacts, TableSurvey, carries_columns, script,
     sends_columns, table_fits,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::commands::check::item::Verdict;
 use crate::commands::test_config;
-use crate::postgres::{ServerFacts, SlotRow, Transaction};
+use walrelay_postgres_source::{ServerFacts, SlotRow, Transaction};
 
 const GIB: u64 = 1 << 30;
 

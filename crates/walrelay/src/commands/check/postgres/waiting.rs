@@ -14,7 +14,7 @@ use crate::commands::check::item::Check;
 use crate::commands::connect::settings;
 use crate::commands::units::bytes;
 use crate::failures;
-use crate::postgres::{WAL_LIMIT, place, waiting};
+use walrelay_postgres_source::{WAL_LIMIT, place, waiting};
 
 /// Passes the tables that wait in the slot to a relay's core, which returns the errors of `run`.
 /// `None`: there is no slot or publication to look at, which other checks report.

@@ -1,0 +1,138 @@
+//! Bookmarks: kept slots that replays read. Each belongs to the slot of one pipeline.
+
+use walrelay_lsn::Lsn;
+use walrelay_walsender::{Error, Session, quote_literal};
+
+use super::catalog::{SlotRow, slots};
+
+/// Name of the bookmark that a running relay keeps itself (`[retention]`).
+pub const ROLLING: &str = "rolling";
+/// Separates the name of the slot and that of the bookmark.
+const INFIX: &str = "_bookmark_";
+/// Bytes of the longest name of a slot (Postgres: `NAMEDATALEN` - 1).
+const MAX_NAME: usize = 63;
+
+/// A kept slot, with the bookmark's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bookmark {
+    /// The name that the user gave.
+    pub name: String,
+    /// The slot that keeps its WAL.
+    pub slot: SlotRow,
+}
+
+impl Bookmark {
+    /// Where a replay from the bookmark begins; `None` if its slot is lost.
+    pub fn position(&self) -> Option<Lsn> {
+        self.slot.confirmed.filter(|_| !self.slot.is_lost())
+    }
+}
+
+/// The name of a bookmark's slot.
+///
+/// # Errors
+/// A text for the user: why this cannot be the name of a slot.
+pub fn slot_of(slot: &str, name: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(format!(
+            "{name:?} is no name of a bookmark: it has lower-case letters, digits and underscores"
+        ));
+    }
+    let whole = format!("{slot}{INFIX}{name}");
+    if whole.len() > MAX_NAME {
+        return Err(format!(
+            "the bookmark's slot would be {whole}, which is {} bytes too long for Postgres",
+            whole.len() - MAX_NAME
+        ));
+    }
+    Ok(whole)
+}
+
+/// The bookmarks of `slot` among `slots`, ordered by position.
+pub fn bookmarks_among(slot: &str, slots: Vec<SlotRow>) -> Vec<Bookmark> {
+    let prefix = format!("{slot}{INFIX}");
+    let mut found: Vec<Bookmark> = slots
+        .into_iter()
+        .filter_map(|row| {
+            let name = row.name.strip_prefix(&prefix)?.to_owned();
+            Some(Bookmark { name, slot: row })
+        })
+        .collect();
+    found.sort_by_key(|bookmark| bookmark.slot.confirmed);
+    found
+}
+
+/// Queries the bookmarks of `slot`, ordered by position.
+pub async fn bookmarks(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Error> {
+    Ok(bookmarks_among(slot, slots(session).await?))
+}
+
+/// SQL that copies a slot with its position. A temporary copy ends with its session.
+pub fn copy_slot(from: &str, to: &str, temporary: bool) -> String {
+    format!(
+        "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
+        quote_literal(from),
+        quote_literal(to)
+    )
+}
+
+/// SQL that moves a slot without a reader to a later position.
+pub fn advance_slot(slot: &str, to: Lsn) -> String {
+    format!(
+        "SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance({}, {})",
+        quote_literal(slot),
+        quote_literal(&to.to_string())
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_becomes_the_name_of_a_slot_and_back() {
+        assert_eq!(slot_of("orders", "may_1").unwrap(), "orders_bookmark_may_1");
+        for wrong in ["", "May", "a-b", "a b", "ä"] {
+            assert!(
+                slot_of("orders", wrong).unwrap_err().contains("lower-case"),
+                "{wrong}"
+            );
+        }
+        let long = "n".repeat(46);
+        assert!(slot_of("orders", &long).is_ok());
+        let error = slot_of("orders", &format!("{long}nn")).unwrap_err();
+        assert!(
+            error.contains("1 bytes too long") || error.contains("2 bytes too long"),
+            "{error}"
+        );
+        let row = |name: &str, at| SlotRow {
+            name: name.to_owned(),
+            confirmed: Some(Lsn::new(at)),
+            ..SlotRow::default()
+        };
+        let all = vec![
+            row("orders", 1),
+            row("orders_bookmark_b", 9),
+            row("orders_bookmark_a", 10),
+            row("other_bookmark_c", 3),
+        ];
+        let found = bookmarks_among("orders", all);
+        let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
+    }
+
+    #[test]
+    fn a_lost_bookmark_has_no_position() {
+        let of = |status: &str| Bookmark {
+            name: "a".to_owned(),
+            slot: SlotRow {
+                confirmed: Some(Lsn::new(8)),
+                wal_status: Some(status.to_owned()),
+                ..SlotRow::default()
+            },
+        };
+        assert_eq!(of("reserved").position(), Some(Lsn::new(8)));
+        assert_eq!(of("lost").position(), None);
+    }
+}

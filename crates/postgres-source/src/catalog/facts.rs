@@ -1,0 +1,154 @@
+//! Facts from the catalogs as data: server, tables, publication, slot.
+
+use serde::Deserialize;
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+
+use super::slots::SlotRow;
+
+/// The state of everything that [`Wanted`](super::Wanted) names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The server.
+    pub server: ServerFacts,
+    /// The wanted tables, in the order of `Wanted`; `None` if the table does not exist.
+    pub tables: Vec<(TableName, Option<TableFacts>)>,
+    /// `None`: no publication has this name.
+    pub publication: Option<PublicationFacts>,
+    /// `None`: no slot has this name.
+    pub slot: Option<SlotRow>,
+}
+
+/// The state of the server itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerFacts {
+    /// The major version.
+    pub major: u32,
+    /// The setting of this name.
+    pub wal_level: String,
+    /// The database of the connection.
+    pub database: String,
+    /// The server is a standby.
+    pub in_recovery: bool,
+    /// The flushed end of the WAL; on a standby, the replayed end.
+    pub wal_end: Option<Lsn>,
+    /// Bytes; `None` without a limit.
+    pub max_slot_wal_keep_size: Option<u64>,
+    /// The timeline that the server writes; `None` on a standby.
+    pub timeline: Option<u32>,
+    /// `pg_postmaster_start_time()`, in seconds since 1970 with six decimals.
+    pub start: String,
+}
+
+/// A row of `pg_class`, with the columns of the table.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct TableFacts {
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// `pg_class.relkind`: `r` ordinary, `p` partitioned. Other kinds cannot be published.
+    pub kind: String,
+    /// `pg_class.relpersistence` is `p` (permanent). An unlogged table writes no WAL.
+    pub permanent: bool,
+    /// `pg_class.relreplident`.
+    pub identity: String,
+    /// The columns, in order.
+    pub columns: Vec<ColumnFacts>,
+    /// Names of the primary key's columns; empty without one.
+    pub primary_key: Vec<String>,
+}
+
+/// A row of `pg_attribute`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct ColumnFacts {
+    /// `attname`.
+    pub name: String,
+    /// `atttypid`.
+    pub type_oid: u32,
+    /// `atttypmod`.
+    pub modifier: i32,
+    /// The column belongs to the replica identity.
+    pub is_key: bool,
+    /// How the column is generated; `None` for an ordinary column. A publication carries a generated
+    /// column only if it lists the column.
+    pub generated: Option<Generated>,
+    /// The type is `smallint`, `integer` or `bigint`.
+    pub integer: bool,
+    /// An identity column (`pg_attribute.attidentity`): its numbers ascend with the INSERTs.
+    pub identity: bool,
+}
+
+/// `pg_attribute.attgenerated` of a generated column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Generated {
+    #[serde(rename = "s")]
+    /// Stored with the row.
+    Stored,
+    /// Computed when it is read; Postgres 18 and newer.
+    #[serde(rename = "v")]
+    Virtual,
+}
+
+/// A row of `pg_publication`, with the tables that it carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicationFacts {
+    /// The publication publishes INSERTs.
+    pub insert: bool,
+    /// It was made `FOR ALL TABLES`.
+    pub all_tables: bool,
+    /// It was made `FOR TABLES IN SCHEMA`, perhaps among others.
+    pub schemas: bool,
+    /// The tables whose changes it carries, under the names that the stream announces: without
+    /// `publish_via_partition_root`, partitions are listed themselves.
+    pub tables: Vec<PublishedTable>,
+}
+
+impl PublicationFacts {
+    /// The tables that have a row filter, each with its filter.
+    pub fn filtered(&self) -> impl Iterator<Item = (&TableName, &str)> {
+        let tables = self.tables.iter();
+        tables.filter_map(|published| Some((&published.table, published.row_filter.as_deref()?)))
+    }
+}
+
+/// A row of `pg_publication_tables`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedTable {
+    /// The table.
+    pub table: TableName,
+    /// The columns that the publication carries; `None` before Postgres 15, which has no column
+    /// lists.
+    pub columns: Option<Vec<String>>,
+    /// The condition as the server prints it.
+    pub row_filter: Option<String>,
+}
+
+/// The process that reads a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotReader {
+    /// Its process id on the server.
+    pub pid: i64,
+    /// `None` if the process is no walsender (an SQL function reads the slot), or if it belongs to
+    /// another role and this role lacks `pg_read_all_stats`.
+    pub application_name: Option<String>,
+}
+
+impl Facts {
+    /// The columns of a wanted table that the relay receives, with `pg_type.oid` and `atttypmod`:
+    /// those that the publication carries, or would carry if it were created.
+    pub fn sent<'f>(&'f self, name: &TableName, table: &'f TableFacts) -> Vec<(&'f str, u32, i32)> {
+        let listed = self.publication.as_ref().and_then(|publication| {
+            let mut tables = publication.tables.iter();
+            tables
+                .find(|published| published.table == *name)?
+                .columns
+                .as_ref()
+        });
+        let columns = table.columns.iter().filter(|column| match listed {
+            Some(listed) => listed.contains(&column.name),
+            None => column.generated.is_none(),
+        });
+        columns
+            .map(|column| (column.name.as_str(), column.type_oid, column.modifier))
+            .collect()
+    }
+}

@@ -1,0 +1,333 @@
+//! Queries of the catalogs: what `setup`, `check`, `slots` and the router need to know.
+
+mod columns;
+mod facts;
+mod places;
+mod retained;
+pub(crate) mod row;
+mod slots;
+mod survey;
+
+use walrelay_event_router::ColumnNames;
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Rows, Session, quote_literal};
+
+pub use columns::describe;
+pub use facts::{
+    ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
+    TableFacts,
+};
+pub use places::place;
+pub use retained::Retention;
+use row::{is_true, json, parsed, text};
+pub(super) use slots::CONFLICTING;
+pub use slots::{SlotRow, slots};
+use slots::{first_slot, slot_sql};
+pub use survey::Transaction;
+pub use survey::{
+    PublishedOperations, Sample, Survey, TableSurvey, lacking_to_publish, sample, survey,
+};
+
+/// The rows that a snapshot reads, and their order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// Only rows that no relay has sent, by a column of the table. A `filter` takes its place.
+    pub unsent: bool,
+    /// An SQL condition.
+    pub filter: Option<String>,
+    /// Columns to order by; empty: an identity column, or the column of the event's time, or else a
+    /// primary key of integers.
+    pub order: Vec<String>,
+    /// Tables without an order are read all the same. Otherwise they are an error.
+    pub unordered: bool,
+    /// The column of the event's time, if the route names one.
+    pub time: Option<String>,
+}
+
+/// The setup of the database that the configuration requires.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
+pub struct Wanted {
+    /// Name of the slot.
+    pub slot: String,
+    /// Name of the publication.
+    pub publication: String,
+    /// The outbox tables.
+    pub tables: Vec<TableName>,
+    /// Other tables that the publication may carry. The name `*` stands for all of a schema.
+    pub pass_over: Vec<TableName>,
+    /// Columns that the router reads of each table.
+    pub columns: Vec<String>,
+    /// Other names of these columns.
+    pub column_names: ColumnNames,
+    /// The columns are named by templates, not by Debezium's options.
+    pub by_templates: bool,
+    /// The prefix of logical messages that are events.
+    pub messages: Option<String>,
+    /// Missing objects may be created.
+    pub create: bool,
+    /// Standbys must keep a copy of the slot (Postgres 17 and newer).
+    pub failover: bool,
+    /// The rows that are relayed before the slot is created.
+    pub snapshot: Option<Selection>,
+    /// Rows may be marked or deleted, so what the slot carries is recorded.
+    pub record: bool,
+    /// Rows are marked as sent for a polling relay, which may be running while there is no slot.
+    pub marks: bool,
+}
+
+impl Wanted {
+    /// The name that a column of the router has among these.
+    pub fn found<'p>(&self, column: &str, present: &'p [String]) -> Option<&'p String> {
+        let mut names = self.column_names.of(column);
+        names.find_map(|name| present.iter().find(|present| *present == name))
+    }
+
+    /// All names of the columns that the router reads.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.columns
+            .iter()
+            .flat_map(|column| self.column_names.of(column))
+    }
+}
+
+/// Reads the [`Facts`] over an ordinary session, in one round trip.
+pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
+    let major = session.server_version().major;
+    // The slot is read before the publication. Relays create the publication first, so if another
+    // relay is setting up at this moment, a slot that is found here has its publication.
+    let mut statements = vec![
+        SERVER.to_owned(),
+        slot_sql(major, &wanted.slot),
+        format!(
+            "SELECT pubinsert, puballtables, {} AS pubschemas FROM pg_catalog.pg_publication WHERE pubname = {}",
+            publishes_schemas(major),
+            quote_literal(&wanted.publication)
+        ),
+        published_tables_sql(major, &wanted.publication),
+    ];
+    statements.extend(wanted.tables.iter().map(table_sql));
+    let mut answers = session.query_all(&statements).await?.into_iter();
+    // One answer for each statement.
+    let mut next = || answers.next().unwrap_or_default();
+    let server = server(major, &next());
+    let slot = first_slot(&next());
+    let publication = publication(&next(), &next());
+    let tables = wanted.tables.iter();
+    let tables = tables.map(|name| (name.clone(), table(&next()))).collect();
+    Ok(Facts {
+        server,
+        tables,
+        publication,
+        slot,
+    })
+}
+
+/// The slot's row in `pg_replication_slots`; `None` if there is none.
+pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotRow>, Error> {
+    let sql = slot_sql(session.server_version().major, name);
+    Ok(first_slot(&session.query(&sql).await?))
+}
+
+/// A slot and the WAL that the server keeps for it.
+#[derive(Debug, Clone)]
+pub struct SlotStanding {
+    /// `None`: no slot has this name.
+    pub slot: Option<SlotRow>,
+    /// What is known of the WAL that the server keeps for it.
+    pub retention: Retention,
+    /// The flushed end of the server's WAL.
+    pub server_end: Option<Lsn>,
+    /// Seconds since the slot lost its reader. `None` before Postgres 17, and while it has a
+    /// reader.
+    pub inactive_seconds: Option<f64>,
+}
+
+/// Queries the [`SlotStanding`] in one round trip.
+pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStanding, Error> {
+    let major = session.server_version().major;
+    // By `to_jsonb`: the column does not exist before Postgres 17.
+    let inactive = format!(
+        "SELECT extract(epoch FROM clock_timestamp() - (to_jsonb(s)->>'inactive_since')::timestamptz) AS seconds \
+         FROM pg_catalog.pg_replication_slots s WHERE slot_name = {}",
+        quote_literal(name)
+    );
+    let statements = [SERVER.to_owned(), slot_sql(major, name), inactive];
+    let mut answers = session.query_all(&statements).await?.into_iter();
+    let mut next = || answers.next().unwrap_or_default();
+    let server = server(major, &next());
+    let slot = first_slot(&next());
+    let inactive = next();
+    let retention = slot.as_ref().map(|slot| Retention::of(&server, slot));
+    Ok(SlotStanding {
+        slot,
+        retention: retention.unwrap_or_default(),
+        server_end: server.wal_end,
+        inactive_seconds: inactive.first().and_then(|row| parsed(&row, "seconds")),
+    })
+}
+
+/// Whether commits wait for walsenders with this `application_name`.
+pub(crate) async fn is_synchronous(session: &mut Session, name: &str) -> Result<bool, Error> {
+    let sql = "SELECT pg_catalog.current_setting('synchronous_standby_names') AS names";
+    let rows = session.query(sql).await?;
+    let row = rows.first();
+    let setting = row.as_ref().and_then(|row| row.get("names"));
+    Ok(names_standby(setting.unwrap_or_default(), name))
+}
+
+/// Whether the value of `synchronous_standby_names` names this `application_name`: in the form
+/// `FIRST n (names)`, `ANY n (names)`, or as names alone.
+/// <https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES>
+pub fn names_standby(setting: &str, name: &str) -> bool {
+    let names = setting.split_once('(').map_or(setting, |(_, names)| names);
+    let mut names = names.trim_end_matches(')').split(',').map(str::trim);
+    names.any(|listed| listed == "*" || listed.trim_matches('"').eq_ignore_ascii_case(name))
+}
+
+/// The process that reads the slot, with its `application_name` in `pg_stat_replication`.
+pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
+    let sql = format!(
+        "SELECT s.active_pid, r.application_name FROM pg_catalog.pg_replication_slots s \
+         LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = {}",
+        quote_literal(name)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().and_then(|row| {
+        Some(SlotReader {
+            pid: parsed(&row, "active_pid")?,
+            application_name: row.get("application_name").map(str::to_owned),
+        })
+    }))
+}
+
+/// Whether a process of this server is the walsender with this PID, of the same role.
+pub(super) async fn is_walsender(session: &mut Session, pid: i32) -> Result<bool, Error> {
+    let sql = format!(
+        "SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = {pid} AND backend_type = 'walsender'"
+    );
+    Ok(!session.query(&sql).await?.is_empty())
+}
+
+const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
+     current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
+     CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+      pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
+     extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
+     (SELECT setting FROM pg_catalog.pg_settings \
+      WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
+     CASE WHEN pg_catalog.pg_is_in_recovery() \
+      THEN pg_catalog.pg_last_wal_replay_lsn() \
+      ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end";
+
+fn server(major: u32, rows: &Rows) -> ServerFacts {
+    let Some(row) = rows.first() else {
+        return ServerFacts {
+            major,
+            ..ServerFacts::default()
+        };
+    };
+    // The name of a WAL segment begins with the timeline, in eight hexadecimal digits.
+    let timeline = row.get("segment").and_then(|name| name.get(..8));
+    // In MB. -1 means no limit, and does not parse.
+    let megabytes: Option<u64> = parsed(&row, "keep_size");
+    ServerFacts {
+        major,
+        wal_level: text(&row, "wal_level"),
+        database: text(&row, "database"),
+        in_recovery: is_true(&row, "in_recovery"),
+        wal_end: parsed(&row, "wal_end"),
+        max_slot_wal_keep_size: megabytes.map(|megabytes| megabytes << 20),
+        timeline: timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()),
+        start: text(&row, "start"),
+    }
+}
+
+/// A query of the [`TableFacts`] as JSON, in the column `facts`.
+pub(super) fn table_sql(name: &TableName) -> String {
+    let index_columns = |which: &str| {
+        format!(
+            "a.attnum = ANY ((SELECT i.indkey::int2[] FROM pg_catalog.pg_index i \
+             WHERE i.indrelid = c.oid AND {which})::int2[])"
+        )
+    };
+    let identity = index_columns(
+        "CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END",
+    );
+    let primary = index_columns("i.indisprimary");
+    format!(
+        "SELECT json_build_object('oid', c.oid::int8, 'kind', c.relkind, \
+         'permanent', c.relpersistence = 'p', 'identity', c.relreplident, \
+         'columns', coalesce((SELECT json_agg(json_build_object('name', a.attname, \
+         'type_oid', a.atttypid::int8, 'modifier', a.atttypmod, 'is_key', coalesce({identity}, false), \
+         'generated', nullif(a.attgenerated, ''), 'integer', a.atttypid IN (20, 21, 23), \
+         'identity', a.attidentity <> '') ORDER BY a.attnum) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'), \
+         'primary_key', coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND {primary}), '[]')) AS facts \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
+        quote_literal(&name.schema),
+        quote_literal(&name.name),
+    )
+}
+
+/// The first row of the answer to [`table_sql`]; `None` if the table does not exist.
+pub(super) fn table(rows: &Rows) -> Option<TableFacts> {
+    json(&rows.first()?, "facts")
+}
+
+/// Whether a publication was made `FOR TABLES IN SCHEMA`, which came with Postgres 15.
+fn publishes_schemas(major: u32) -> &'static str {
+    if major >= 15 {
+        "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = pg_publication.oid)"
+    } else {
+        "false"
+    }
+}
+
+fn published_tables_sql(major: u32, publication: &str) -> String {
+    // Column lists and row filters came with Postgres 15.
+    let lists = if major >= 15 {
+        "to_json(attnames) AS columns, rowfilter"
+    } else {
+        "NULL AS columns, NULL AS rowfilter"
+    };
+    format!(
+        "SELECT schemaname, tablename, {lists} FROM pg_catalog.pg_publication_tables \
+         WHERE pubname = {} ORDER BY 1, 2",
+        quote_literal(publication)
+    )
+}
+
+fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
+    let row = publications.first()?;
+    Some(PublicationFacts {
+        insert: is_true(&row, "pubinsert"),
+        all_tables: is_true(&row, "puballtables"),
+        schemas: is_true(&row, "pubschemas"),
+        tables: published(tables),
+    })
+}
+
+fn published(tables: &Rows) -> Vec<PublishedTable> {
+    let tables = tables.iter().map(|row| PublishedTable {
+        table: TableName {
+            schema: text(&row, "schemaname"),
+            name: text(&row, "tablename"),
+        },
+        columns: json(&row, "columns"),
+        row_filter: row.get("rowfilter").map(str::to_owned),
+    });
+    tables.collect()
+}
+
+/// Queries the tables that a publication carries.
+pub(super) async fn published_tables(
+    session: &mut Session,
+    publication: &str,
+) -> Result<Vec<PublishedTable>, Error> {
+    let sql = published_tables_sql(session.server_version().major, publication);
+    Ok(published(&session.query(&sql).await?))
+}

@@ -1,0 +1,220 @@
+//! Rows whose events have an open dead letter. Such an event is in the topic of dead letters alone,
+//! an oversize one without its value, so the row is not marked as sent, and not deleted.
+//!
+//! A dead letter is acknowledged before its transaction is confirmed. So the topic, when it is read
+//! after a position is confirmed, has the dead letters of all rows before it
+//! (docs/adr/0037-a-row-with-an-open-dead-letter-is-kept.md).
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+use walrelay_relay::TableName;
+use walrelay_walsender::{quote_ident, quote_literal};
+
+/// Open dead letters of one table, at most: each is a part of every statement.
+const MOST: usize = 100_000;
+/// How often known dead letters are read again although nothing is to be changed: they may be
+/// resolved by now.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// An open dead letter.
+#[derive(Clone, PartialEq, Eq)]
+#[expect(missing_debug_implementations, reason = "ids are values of rows")]
+pub struct OpenDeadLetter {
+    /// `schema.table` as the table was named then; `None` if it is unknown.
+    pub table: Option<String>,
+    /// The value of the row's id column; `None` if it is NULL or unknown.
+    pub id: Option<Vec<u8>>,
+    /// The number of its transaction.
+    pub xid: Option<u32>,
+}
+
+/// Reads all open dead letters of the slot. **Blocks**.
+pub type ReadOpen =
+    Box<dyn FnMut() -> Result<Vec<OpenDeadLetter>, Box<dyn Error + Send + Sync>> + Send>;
+
+/// Why rows are not told from those with an open dead letter. Nothing is changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum DeadLettersError {
+    /// The topic cannot be read.
+    #[error("the open dead letters cannot be read")]
+    Read(#[source] Box<dyn Error + Send + Sync>),
+    /// Its open dead letters name no row.
+    #[error("table {table} has {open} open dead letters, and [router] names no id of its events")]
+    NoId {
+        /// The table.
+        table: TableName,
+        /// The number of its open dead letters.
+        open: usize,
+    },
+    /// It has more open dead letters than one statement compares with.
+    #[error("table {table} has {open} open dead letters: with more than {MOST} nothing is changed")]
+    TooMany {
+        /// The table.
+        table: TableName,
+        /// The number of its open dead letters.
+        open: usize,
+    },
+}
+
+/// The open dead letters of a slot, as far as they were read.
+#[derive(Default)]
+pub struct DeadLetters {
+    /// `None`: no dead letter can be read.
+    read: Option<Arc<Mutex<ReadOpen>>>,
+    /// The column with the id of events.
+    id: Option<String>,
+    /// `schema.table` of every configured table and of messages.
+    named: HashSet<String>,
+    known: RefCell<Vec<OpenDeadLetter>>,
+    read_at: RefCell<Option<Instant>>,
+}
+
+// Not derived: ids are values of rows.
+impl fmt::Debug for DeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetters").finish_non_exhaustive()
+    }
+}
+
+impl DeadLetters {
+    /// `id`: the column with the id of events. `named`: the tables that are configured, and the name
+    /// that dead letters of messages have.
+    pub fn new(
+        read: ReadOpen,
+        id: Option<String>,
+        named: impl IntoIterator<Item = TableName>,
+    ) -> Self {
+        Self {
+            read: Some(Arc::new(Mutex::new(read))),
+            id,
+            named: named.into_iter().map(|table| table.to_string()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads the open dead letters that there are now.
+    pub async fn read(&self) -> Result<(), DeadLettersError> {
+        let Some(read) = &self.read else {
+            return Ok(());
+        };
+        let read = Arc::clone(read);
+        let open =
+            spawn_blocking(move || (*read.lock().unwrap_or_else(PoisonError::into_inner))()).await;
+        let open = open.unwrap_or_else(|panicked| Err(panicked.into()));
+        *self.known.borrow_mut() = open.map_err(DeadLettersError::Read)?;
+        *self.read_at.borrow_mut() = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Reads them unless what was read is recent enough to choose rows by.
+    pub(super) async fn refresh(&self) -> Result<(), DeadLettersError> {
+        let age = self.read_at.borrow().map(|at| at.elapsed());
+        let open = !self.known.borrow().is_empty();
+        if age.is_some_and(|age| !open || age < INTERVAL) {
+            return Ok(());
+        }
+        self.read().await
+    }
+
+    /// A condition for the table's rows of the dead letters that were read. `None`: there are none.
+    pub(super) fn rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
+        let (known, name) = (self.known.borrow(), table.to_string());
+        // A name that is not configured may be a former one of this table.
+        let is_of_table = |open: &&OpenDeadLetter| {
+            let of = open.table.as_ref();
+            of.is_none_or(|of| *of == name || !self.named.contains(of))
+        };
+        let of_table: Vec<&OpenDeadLetter> = known.iter().filter(is_of_table).collect();
+        let (open, table) = (of_table.len(), table.clone());
+        if open == 0 {
+            return Ok(None);
+        }
+        if open > MOST {
+            return Err(DeadLettersError::TooMany { table, open });
+        }
+        let Some(id) = self.id.as_deref().map(quote_ident) else {
+            return Err(DeadLettersError::NoId { table, open });
+        };
+        let ids = of_table.iter().filter_map(|open| open.id.as_deref());
+        let ids: Vec<String> = ids
+            .map(|id| quote_literal(&String::from_utf8_lossy(id)))
+            .collect();
+        // As pgoutput sends the column: by its type's output function.
+        let mut conditions = vec![format!(
+            "pg_catalog.format('%s', {id}) = ANY (ARRAY[{}]::text[])",
+            ids.join(", ")
+        )];
+        let unnamed = of_table.iter().filter(|open| open.id.is_none());
+        let xids = unnamed.filter_map(|open| open.xid);
+        let xids: Vec<String> = xids.map(|xid| quote_literal(&xid.to_string())).collect();
+        if ids.len() < open {
+            conditions.push(format!("{id} IS NULL"));
+        }
+        if !xids.is_empty() {
+            conditions.push(format!("xmin::text IN ({})", xids.join(", ")));
+        }
+        Ok(Some(format!("({})", conditions.join(" OR "))))
+    }
+
+    /// ` AND …`: a condition for the table's other rows; empty if these are all.
+    pub(super) fn others(&self, table: &TableName) -> Result<String, DeadLettersError> {
+        let rows = self.rows(table)?;
+        Ok(rows.map_or_else(String::new, |rows| format!(" AND {rows} IS NOT TRUE")))
+    }
+
+    /// The number of open dead letters that were read.
+    pub fn open(&self) -> usize {
+        self.known.borrow().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dead_letters(id: Option<&str>, open: &[(&str, Option<&str>)]) -> DeadLetters {
+        let open = open.iter().map(|(table, id)| OpenDeadLetter {
+            table: Some((*table).to_owned()),
+            id: id.map(|id| id.as_bytes().to_vec()),
+            xid: Some(751),
+        });
+        DeadLetters {
+            id: id.map(str::to_owned),
+            named: ["public.outbox", "public.other"].map(str::to_owned).into(),
+            known: RefCell::new(open.collect()),
+            ..DeadLetters::default()
+        }
+    }
+
+    #[test]
+    fn rows_are_told_by_the_id_or_else_by_the_transaction() {
+        let outbox = TableName::new("public", "outbox");
+        let of = |id, open: &[_]| dead_letters(id, open).others(&outbox).expect("a condition");
+        assert_eq!(of(Some("id"), &[]), "");
+        assert_eq!(of(None, &[("public.other", Some("7"))]), "");
+        assert_eq!(
+            of(Some("id"), &[("public.outbox", Some("it's"))]),
+            " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY['it''s']::text[])) IS NOT TRUE"
+        );
+        assert_eq!(
+            of(Some("id"), &[("public.outbox", None)]),
+            " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY[]::text[]) OR \"id\" IS NULL OR \
+             xmin::text IN ('751')) IS NOT TRUE"
+        );
+        let former =
+            " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY['7']::text[])) IS NOT TRUE";
+        assert_eq!(of(Some("id"), &[("public.former", Some("7"))]), former);
+        let unknown = dead_letters(None, &[("public.outbox", None)]);
+        assert!(matches!(
+            unknown.others(&outbox),
+            Err(DeadLettersError::NoId { open: 1, .. })
+        ));
+    }
+}

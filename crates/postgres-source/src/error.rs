@@ -1,0 +1,631 @@
+//! Errors of the database's setup and of the stream, with their remedies.
+
+use std::fmt;
+use std::time::Duration;
+
+use walrelay_lsn::Lsn;
+use walrelay_relay::{LogError, SourceError, TableName};
+use walrelay_sink::Disposition;
+use walrelay_walsender::{quote_ident, quote_literal};
+
+use super::catalog::{CONFLICTING, Generated, SlotReader};
+use super::foreign_tables::{self, Carries};
+use super::state_file::StateFileError;
+use super::{columns_remedy, script};
+
+/// The database is not set up as the relay needs it. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SetupError {
+    /// `wal_level` is not `logical`.
+    #[error("the server runs with wal_level = {0}; reading an outbox from the log needs logical")]
+    WalLevel(String),
+    /// A configured table is missing.
+    #[error("table {0} does not exist in the database")]
+    TableMissing(TableName),
+    /// A view, a foreign table, or an unlogged table.
+    #[error("{0} is not a table whose changes are written to the log")]
+    TableKind(TableName),
+    /// The table lacks columns that the router reads.
+    #[error("table {table} has no column {}", missing.join(", "))]
+    ColumnsMissing {
+        /// The table.
+        table: TableName,
+        /// The columns that lack.
+        missing: Vec<String>,
+        /// The columns of the table.
+        present: Vec<String>,
+        /// The columns are named by templates, not by Debezium's options.
+        by_templates: bool,
+    },
+    /// The server does not send the column.
+    #[error(
+        "column {column} of table {table} is generated ({}), and {}",
+        kind(*generated),
+        unsent(*generated, publication, *published, *major)
+    )]
+    ColumnGenerated {
+        /// The table.
+        table: TableName,
+        /// The column.
+        column: String,
+        /// How it is generated.
+        generated: Generated,
+        /// Name of the publication.
+        publication: String,
+        /// The publication exists.
+        published: bool,
+        /// Major version of the server.
+        major: u32,
+    },
+    /// The publication is missing and may not be created.
+    #[error("publication {0} does not exist")]
+    PublicationMissing(String),
+    /// The slot would skip rows that were committed without the publication.
+    #[error("publication {publication} does not exist, though slot {slot} does")]
+    PublicationGone {
+        /// Name of the publication.
+        publication: String,
+        /// Name of the slot.
+        slot: String,
+    },
+    /// `publish` of the publication lacks `insert`.
+    #[error("publication {0} does not publish inserts")]
+    PublicationWithoutInsert(String),
+    /// Outbox tables are not part of the publication.
+    #[error(
+        "publication {publication} does not carry table {}",
+        foreign_tables::named(tables)
+    )]
+    PublicationLacks {
+        /// Name of the publication.
+        publication: String,
+        /// These tables.
+        tables: Vec<TableName>,
+    },
+    /// The publication has tables that the configuration does not name.
+    #[error(
+        "publication {publication} carries {}, which [source] tables does not name",
+        foreign_tables::listed(tables)
+    )]
+    PublicationForeign {
+        /// Name of the publication.
+        publication: String,
+        /// These tables.
+        tables: Vec<TableName>,
+        /// The configured tables.
+        wanted: Vec<TableName>,
+        /// What the publication was made for.
+        carries: Carries,
+    },
+    /// A column list leaves out a column that the router reads.
+    #[error("publication {publication} leaves out column {} of table {table}", missing.join(", "))]
+    PublicationColumns {
+        /// Name of the publication.
+        publication: String,
+        /// The table.
+        table: TableName,
+        /// The columns that lack.
+        missing: Vec<String>,
+    },
+    /// The slot is on the primary.
+    #[error("the server is a standby, and replication slot {0} is not on it")]
+    Standby(String),
+    /// The slot is missing and may not be created silently.
+    #[error("replication slot {slot} does not exist{}", if_dropped(gap.as_ref()))]
+    SlotMissing {
+        /// Name of the slot.
+        slot: String,
+        /// The range that is not relayed if the slot was dropped. `None`: no relay was set up
+        /// before.
+        gap: Option<Gap>,
+    },
+    /// A polling relay may send the rows: before `cutover switch`, and after `cutover rollback`.
+    #[error(
+        "replication slot {0} does not exist, and [source] mark_sent is set: a polling relay may send what this \
+         relay would"
+    )]
+    NotSwitched(String),
+    /// The slot that this process was reading is gone, with the WAL that it retained.
+    #[error(
+        "replication slot {slot}, which was being relayed, does not exist any more: what was \
+         committed {gap} is not relayed"
+    )]
+    SlotGone {
+        /// Name of the slot.
+        slot: String,
+        /// The range that is not relayed.
+        gap: Gap,
+    },
+    /// The slot is not one of `pgoutput`.
+    #[error(
+        "replication slot {slot} is {kind} with plugin {plugin}; it must be logical with pgoutput"
+    )]
+    SlotPlugin {
+        /// Name of the slot.
+        slot: String,
+        /// `physical` or `logical`.
+        kind: String,
+        /// The plugin.
+        plugin: String,
+    },
+    /// The slot sends a prepared transaction at PREPARE TRANSACTION, before its commit.
+    #[error("replication slot {0} was created with two_phase, which a relay cannot read")]
+    SlotTwoPhase(String),
+    /// The slot decodes another database.
+    #[error("replication slot {slot} decodes database {found}, not {connected}")]
+    SlotDatabase {
+        /// Name of the slot.
+        slot: String,
+        /// The database of the slot.
+        found: String,
+        /// The database of the connection.
+        connected: String,
+    },
+    /// The server has invalidated the slot, usually because it removed WAL that the slot needs.
+    #[error(
+        "replication slot {slot} is lost ({reason}): what was committed {gap} cannot be relayed \
+         from it"
+    )]
+    SlotLost {
+        /// Name of the slot.
+        slot: String,
+        /// Postgres' own text.
+        reason: String,
+        /// The range that is not relayed.
+        gap: Gap,
+        /// Every row of the gap has this `xmin` or a later one.
+        catalog_xmin: Option<u32>,
+    },
+    /// No column shows which rows were sent.
+    #[error("[source] snapshot = \"unsent\": table {0} has neither dispatched_at nor sent_at")]
+    SnapshotRule(TableName),
+    /// No column has the order of the commits of a key.
+    #[error(
+        "table {0} has no column that orders its rows: a snapshot would send the events of each key in any order"
+    )]
+    SnapshotOrder(TableName),
+    /// The server is older than failover slots.
+    #[error("[source] failover needs Postgres 17 or newer; the server is Postgres {0}")]
+    FailoverTooOld(u32),
+}
+
+/// A range of the WAL whose events are not relayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The last position known to be relayed.
+    pub from: Option<Lsn>,
+    /// The end of the server's WAL when the gap was found, or the start of the new slot.
+    pub to: Option<Lsn>,
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.from {
+            Some(from) => write!(f, "from {from} "),
+            None => f.write_str("from the slot's last position, which is unknown, "),
+        }?;
+        match self.to {
+            Some(to) => write!(f, "to {to}"),
+            None => f.write_str("on"),
+        }
+    }
+}
+
+fn if_dropped(gap: Option<&Gap>) -> String {
+    gap.map_or_else(String::new, |gap| {
+        format!(
+            ", though a relay was set up here: if it was dropped, what was committed {gap} is not \
+             relayed"
+        )
+    })
+}
+
+/// The remedy of a gap: how the relay goes on.
+pub const GO_ON: &str = "run walrelay run --accept-gap once to go on";
+/// The remedy of a gap: how its events are sent.
+pub const PUBLISH: &str = "publish the rows of the gap by inserting them anew";
+
+fn kind(generated: Generated) -> &'static str {
+    match generated {
+        Generated::Stored => "STORED",
+        Generated::Virtual => "VIRTUAL",
+    }
+}
+
+/// Why the server does not send a generated column.
+fn unsent(generated: Generated, publication: &str, published: bool, major: u32) -> String {
+    match generated {
+        Generated::Virtual => "Postgres publishes no virtual column".to_owned(),
+        Generated::Stored if major < 18 => {
+            format!("Postgres {major} publishes no generated column")
+        }
+        Generated::Stored if published => format!("publication {publication} does not carry it"),
+        Generated::Stored => {
+            format!("publication {publication} would not carry it as the relay creates it")
+        }
+    }
+}
+
+/// What prevents that a slot is lost again for this reason: `invalidation_reason` of
+/// `pg_replication_slots`, or our text for `conflicting`.
+fn prevention(reason: &str) -> &'static str {
+    match reason {
+        "rows_removed" | CONFLICTING => {
+            "set hot_standby_feedback = on on this standby, and let the standby stream from a slot of the \
+             primary (primary_slot_name): otherwise the primary removes catalog rows that the slot needs. A \
+             new slot on a standby waits until SELECT pg_log_standby_snapshot() runs on the primary"
+        }
+        "wal_level_insufficient" => "keep wal_level = logical on the primary",
+        "idle_timeout" => "raise idle_replication_slot_timeout, or keep a relay running",
+        _ => "raise max_slot_wal_keep_size",
+    }
+}
+
+impl SetupError {
+    /// The error's id: a short stable name, for documents and scripts.
+    pub fn id(&self) -> &'static str {
+        match self {
+            Self::WalLevel(_) => "wal-level",
+            Self::TableMissing(_) => "table-missing",
+            Self::TableKind(_) => "table-kind",
+            Self::ColumnsMissing { .. } => "column-missing",
+            Self::ColumnGenerated { .. } => "column-generated",
+            Self::PublicationMissing(_) => "publication-missing",
+            Self::PublicationGone { .. } => "publication-gone",
+            Self::PublicationWithoutInsert(_) => "publication-without-insert",
+            Self::PublicationLacks { .. } => "publication-lacks-table",
+            Self::PublicationForeign { .. } => "publication-foreign-table",
+            Self::PublicationColumns { .. } => "publication-lacks-column",
+            Self::Standby(_) => "standby",
+            Self::SlotMissing { .. } => "slot-missing",
+            Self::NotSwitched(_) => "cutover-not-switched",
+            Self::SlotGone { .. } => "slot-gone",
+            Self::SlotPlugin { .. } => "slot-plugin",
+            Self::SlotTwoPhase(_) => "slot-two-phase",
+            Self::SlotDatabase { .. } => "slot-database",
+            Self::SlotLost { .. } => "slot-lost",
+            Self::FailoverTooOld(_) => "failover-too-old",
+            Self::SnapshotRule(_) => "snapshot-rule",
+            Self::SnapshotOrder(_) => "snapshot-order",
+        }
+    }
+
+    /// What the user does about the error.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::WalLevel(_) => {
+                "run ALTER SYSTEM SET wal_level = 'logical' and restart the server; managed \
+                 services name it rds.logical_replication = 1 (Amazon RDS, Aurora), \
+                 cloudsql.logical_decoding = on (Google Cloud SQL) or wal_level in the server \
+                 parameters (Azure)"
+                    .to_owned()
+            }
+            Self::TableMissing(table) => format!(
+                "create {table} (walrelay init --dry-run prints the SQL), or correct [source] \
+                 tables or the database in [source] url. If it was renamed, name it as it is named \
+                 now: rows that the log has under the former name are sent as its own"
+            ),
+            Self::TableKind(_) => "name an ordinary or partitioned table that is not UNLOGGED in \
+                                   [source] tables"
+                .to_owned(),
+            Self::ColumnsMissing {
+                present,
+                by_templates,
+                ..
+            } => columns_remedy(present, *by_templates),
+            Self::ColumnGenerated {
+                table,
+                column,
+                generated,
+                publication,
+                published,
+                major,
+            } => {
+                let ordinary = format!(
+                    "ALTER TABLE {} ALTER COLUMN {} DROP EXPRESSION",
+                    script::table(table),
+                    quote_ident(column)
+                );
+                let publication = quote_ident(publication);
+                match generated {
+                    Generated::Virtual => {
+                        "make the column STORED or an ordinary one, which takes DROP COLUMN and ADD COLUMN, \
+                         or name another column in [router]"
+                            .to_owned()
+                    }
+                    Generated::Stored if *major < 18 => format!(
+                        "make it an ordinary column, which the writer fills: {ordinary}; or name another column \
+                         in [router]. Postgres 18 and newer publish stored generated columns, with \
+                         publish_generated_columns = stored"
+                    ),
+                    Generated::Stored if *published => format!(
+                        "run ALTER PUBLICATION {publication} SET (publish_generated_columns = stored); a column \
+                         list, if the publication has one, must name the column instead"
+                    ),
+                    Generated::Stored => {
+                        "run the SQL of walrelay init --dry-run with publish_generated_columns = stored \
+                         in the WITH of CREATE PUBLICATION"
+                            .to_owned()
+                    }
+                }
+            }
+            Self::PublicationMissing(_) => "run walrelay init".to_owned(),
+            Self::PublicationGone { slot, .. } => format!(
+                "if nothing was written to the outbox since the publication was dropped, create it \
+                 again with walrelay init and start the relay; otherwise drop the slot as well \
+                 (SELECT pg_drop_replication_slot('{slot}')), run walrelay init, and publish the \
+                 rows of the meantime by inserting them anew"
+            ),
+            Self::PublicationWithoutInsert(publication) => format!(
+                "run ALTER PUBLICATION {} SET (publish = 'insert')",
+                quote_ident(publication)
+            ),
+            Self::PublicationLacks {
+                publication,
+                tables,
+            } => format!(
+                "run ALTER PUBLICATION {} ADD TABLE {}; rows written before that are not carried. \
+                 If the table is partitioned, SET (publish_via_partition_root = true)",
+                quote_ident(publication),
+                script::tables(tables)
+            ),
+            Self::PublicationForeign {
+                publication,
+                tables,
+                wanted,
+                carries,
+            } => foreign_tables::remedy(&quote_ident(publication), tables, wanted, *carries),
+            Self::PublicationColumns {
+                publication, table, ..
+            } => format!(
+                "run ALTER PUBLICATION {} SET TABLE {} without a column list, or with these columns",
+                quote_ident(publication),
+                script::table(table)
+            ),
+            Self::Standby(_) => {
+                "name all hosts in [source] url and add target_session_attrs=read-write, so that \
+                 the primary is found"
+                    .to_owned()
+            }
+            Self::SlotMissing { .. } => format!(
+                "on the first day run walrelay init. If the slot was there before, find out who \
+                 dropped it, {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The slot is gone or was \
+                 moved\""
+            ),
+            Self::NotSwitched(_) => format!(
+                "make the slot by walrelay cutover switch, when the polling relay is to stop. If there is none, \
+                 {GO_ON}: it sends the rows that are not marked, and makes the slot"
+            ),
+            Self::SlotGone { .. } => format!(
+                "find out who dropped it, {GO_ON} with a new one, and {PUBLISH}: \
+                 docs/OPERATIONS.md, \"The slot is gone or was moved\""
+            ),
+            Self::SlotPlugin { .. } => {
+                "give the relay a slot of its own: another name in [source] slot".to_owned()
+            }
+            Self::SlotTwoPhase(slot) => {
+                // In one statement: without the copy the slot must not be dropped.
+                let exchange = |from: &str, to: &str| {
+                    let (from, to) = (quote_literal(from), quote_literal(to));
+                    format!(
+                        "SELECT pg_drop_replication_slot({from}) \
+                         FROM pg_copy_logical_replication_slot({from}, {to});"
+                    )
+                };
+                let other = "walrelay_without_two_phase";
+                format!(
+                    "a copy of a slot has the same position with two_phase off (and failover off). While \
+                     no relay runs: {} {}",
+                    exchange(slot, other),
+                    exchange(other, slot)
+                )
+            }
+            Self::SlotDatabase { found, .. } => format!(
+                "connect to database {found} in [source] url, or give the relay a slot of its own"
+            ),
+            Self::SlotLost {
+                catalog_xmin,
+                reason,
+                ..
+            } => {
+                let rows = catalog_xmin.map_or_else(String::new, |xmin| {
+                    format!(" (none of them has an age(xmin) above age('{xmin}'::xid))")
+                });
+                format!(
+                    "{GO_ON} with a new one in its place, and {PUBLISH}{rows}: docs/OPERATIONS.md, \
+                     \"The slot is lost\". So that it does not happen again, {}",
+                    prevention(reason)
+                )
+            }
+            Self::SnapshotRule(_) => {
+                "write in [source] snapshot_where, in SQL, which rows no relay has \
+                                      sent, or set snapshot = \"initial\" to send all"
+                    .to_owned()
+            }
+            Self::SnapshotOrder(_) => {
+                "name in [source] snapshot_order columns whose order is that of the commits of each key. If there \
+                 are none, snapshot_unordered = true reads the rows in any order: for consumers to which the order \
+                 of a key does not matter. A random UUID is no order, nor is a number that is added now"
+                    .to_owned()
+            }
+            Self::FailoverTooOld(_) => {
+                "remove failover from [source]; failover slots came with Postgres 17".to_owned()
+            }
+        }
+    }
+
+    /// Tells whether another attempt can succeed, and whose it is to mend.
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Standby(_) => Disposition::Retryable,
+            Self::SlotGone { .. } | Self::SlotLost { .. } => Disposition::Fatal,
+            _ => Disposition::Configuration,
+        }
+    }
+}
+
+/// A line that is no row of COPY's text format, or belongs to no requested table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("Postgres sent a row of a snapshot that cannot be read: {0}")]
+pub struct RowError(pub(crate) &'static str);
+
+/// Why a stream could not be opened, or why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    /// The connection failed, or the server answered with an error.
+    #[error(transparent)]
+    Wal(#[from] walrelay_walsender::Error),
+    /// The database is not set up as the relay needs it.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The slot does not continue the position in the state file.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The state file cannot be used.
+    #[error(transparent)]
+    StateFile(#[from] StateFileError),
+    /// The server has removed the slot's WAL, though its catalogs do not show that.
+    #[error("the log that slot {slot} needs is gone: what was committed {gap} cannot be relayed")]
+    WalGone {
+        /// Name of the slot.
+        slot: String,
+        /// The range that is not relayed.
+        gap: Gap,
+        /// The server's error.
+        #[source]
+        source: walrelay_walsender::Error,
+    },
+    /// The slot has moved on since it was selected for a replay, so its copy lacks the beginning.
+    #[error(
+        "slot {slot} has moved on to {position}: what was committed from {start} on can no longer be \
+         replayed from it"
+    )]
+    ReplayGone {
+        /// Name of the slot.
+        slot: String,
+        /// The first position of the replay.
+        start: Lsn,
+        /// The slot's position now.
+        position: Lsn,
+    },
+    /// The server is about to end the stream, to remove the slot's WAL. A walsender whose client
+    /// does not read cannot end, and the server's checkpoints wait for it.
+    #[error(
+        "slot {0} keeps more WAL than the server allows, and nothing is read: closing the \
+         connection, so that the server can remove WAL"
+    )]
+    MakeWay(String),
+    /// The server accepted a command and did not answer in time.
+    #[error("Postgres did not answer within {after:?}: {doing}")]
+    NoAnswer {
+        /// What the server was asked to do.
+        doing: &'static str,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The two connections reach different servers.
+    #[error(
+        "the control connection does not see the stream of slot {0}: the two reached different \
+         servers"
+    )]
+    TwoServers(String),
+    /// The SQL of the configured row selection is invalid, or fails when it is evaluated.
+    #[error("Postgres cannot read the rows that are asked for")]
+    RowsSql(#[source] walrelay_walsender::Error),
+    /// A line of `COPY` that cannot be decoded as a row.
+    #[error(transparent)]
+    Row(#[from] RowError),
+    /// All rows of the snapshot are acknowledged, and the stream continues from the slot. Not a
+    /// failure: see [`SourceError::is_followed`].
+    #[error("the snapshot is read to its end")]
+    SnapshotRead,
+    /// The session that held the temporary slot and exported the snapshot has ended, or the session
+    /// that holds the lock of the setup, so that another relay may read the rows.
+    #[error("the server does not keep the snapshot any more: its rows are read again")]
+    SnapshotLost,
+    /// DDL has changed a table so that the snapshot does not see all its rows.
+    #[error(
+        "DDL has changed table {0} since the snapshot was taken: its rows are read again, in a new \
+         snapshot"
+    )]
+    SnapshotOutdated(TableName),
+    /// Another relay holds the lock of the setup.
+    #[error("another relay creates slot {0}, or reads the snapshot before it")]
+    SetupBusy(String),
+    /// Another process reads the slot. The server allows one reader at a time.
+    #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
+    SlotBusy {
+        /// Name of the slot.
+        slot: String,
+        /// The reader, if it was still connected when it was queried.
+        reader: Option<SlotReader>,
+        /// The reader is the walsender of a connection that this process lost.
+        own: bool,
+        /// The server's answer to START_REPLICATION, if that was sent.
+        #[source]
+        source: Option<walrelay_walsender::Error>,
+    },
+}
+
+fn name(reader: Option<&SlotReader>) -> String {
+    let Some(reader) = reader else {
+        return "?".to_owned();
+    };
+    match &reader.application_name {
+        None => reader.pid.to_string(),
+        Some(name) => format!("{} ({name})", reader.pid),
+    }
+}
+
+impl PostgresError {
+    /// The error of a statement that reads the rows of a snapshot. The statement contains SQL of
+    /// the configuration, so syntax errors (class 42, except missing privileges) and data errors
+    /// (class 22) are errors of the configuration.
+    pub fn of_rows(error: walrelay_walsender::Error) -> Self {
+        let state = error.sqlstate().unwrap_or_default();
+        if state != "42501" && (state.starts_with("42") || state.starts_with("22")) {
+            return Self::RowsSql(error);
+        }
+        Self::Wal(error)
+    }
+}
+
+impl SourceError for PostgresError {
+    fn may_be_of_a_row(&self) -> bool {
+        matches!(self, Self::Wal(error) if error.may_be_of_a_row())
+    }
+
+    fn is_slot_taken(&self) -> bool {
+        matches!(self, Self::SlotBusy { reader, own, .. } if reader.is_some() && !own)
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.is_slot_taken() || matches!(self, Self::SnapshotLost)
+    }
+
+    fn is_followed(&self) -> bool {
+        matches!(self, Self::SnapshotRead)
+    }
+
+    fn is_slot_busy(&self) -> bool {
+        matches!(self, Self::SlotBusy { .. } | Self::SetupBusy(_))
+    }
+
+    fn disposition(&self) -> Disposition {
+        match self {
+            Self::Wal(error) => error.disposition(),
+            Self::Setup(error) => error.disposition(),
+            Self::RowsSql(_) | Self::ReplayGone { .. } => Disposition::Configuration,
+            Self::StateFile(error) => error.disposition(),
+            Self::Log(_) | Self::WalGone { .. } | Self::Row(_) => Disposition::Fatal,
+            Self::SlotBusy { .. }
+            | Self::SetupBusy(_)
+            | Self::SnapshotRead
+            | Self::SnapshotLost
+            | Self::SnapshotOutdated(_)
+            | Self::MakeWay(_)
+            | Self::NoAnswer { .. }
+            | Self::TwoServers(_) => Disposition::Retryable,
+        }
+    }
+}

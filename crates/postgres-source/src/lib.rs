@@ -1,0 +1,82 @@
+//! Everything that the relay does on a Postgres server: catalogs, setup, replication, changes of
+//! rows.
+//!
+//! A module uses only modules below it in this list:
+//!
+//! - `source`: the replication connection with a control connection beside it ([`PostgresSource`]),
+//!   and the same over temporary copies of a slot ([`CopySource`]).
+//! - `setup`: compares [`Wanted`] with [`Facts`] and plans what to create ([`plan`]; pure, each
+//!   case has a test), then carries out the plan.
+//! - `snapshot`: the rows of one moment as a stream.
+//! - `deadline`: timeouts of the server's answers.
+//! - `error`: errors with their remedies. `foreign_tables`: what one of them says of a publication.
+//! - `state_file`: the acknowledged position on disk, written before the position is confirmed to
+//!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
+//! - `waiting`: the tables whose rows wait in a slot.
+//! - `bookmarks`: kept slots that replays read.
+//! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
+//!   as sent. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
+//!   which the slot has the row, `dead_letters` the one by which its event was sent.
+//! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
+//!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
+//!   `presets`: the preset that fits a table.
+
+mod bookmarks;
+mod carried;
+mod catalog;
+mod confirmed;
+mod dead_letters;
+mod deadline;
+mod error;
+mod foreign_tables;
+mod mark;
+mod outbox_table;
+mod partitions;
+mod presets;
+mod prune;
+mod retention;
+pub mod script;
+mod setup;
+mod snapshot;
+mod source;
+mod state_file;
+mod waiting;
+
+pub use bookmarks::{
+    Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot,
+    slot_of as bookmark_slot,
+};
+pub use carried::{CarriedError, Carrier, NotCarried, record};
+pub use catalog::Retention;
+pub use catalog::{ColumnFacts, Generated, Selection, ServerFacts, SlotReader, Transaction};
+pub use catalog::{
+    Facts, PublicationFacts, PublishedOperations, PublishedTable, Sample, SlotRow, SlotStanding,
+    Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, names_standby,
+    place, sample, slot_standing, slots, survey,
+};
+pub use confirmed::ConfirmedError;
+pub use dead_letters::{DeadLetters, DeadLettersError, OpenDeadLetter, ReadOpen};
+pub use error::{GO_ON, PUBLISH, PostgresError, RowError, SetupError};
+pub use mark::{MarkError, Marking};
+pub use outbox_table::OutboxTable;
+pub use partitions::Change;
+pub use presets::remedy as columns_remedy;
+pub use prune::{PruneError, Pruning, recent_rows};
+pub use setup::{
+    Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
+    failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,
+    wal_level,
+};
+pub use snapshot::{Plan as SnapshotPlan, SnapshotProgress, expected_rows};
+pub use source::{
+    CopySource, HeldSlot, Original, PostgresSource, Range, RangeSource, Reading, ResendSource,
+    SourceOptions, first_commit,
+};
+pub use state_file::{
+    StateFileError, check_writable as check_state_file, read as read_state_file, replace_file,
+    with_checksum, without_checksum,
+};
+pub use waiting::{WAL_LIMIT, waiting};
+
+/// Columns of the presets' tables that hold the time of an event. The first that exists is used.
+const TIMES: [&str; 2] = ["occurred_at", "created_at"];

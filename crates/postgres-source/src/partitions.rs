@@ -1,0 +1,522 @@
+//! Partitions of an outbox that is partitioned by time: creates the next ones, drops old ones.
+//!
+//! An old partition is detached first, in a short transaction that locks the table before the
+//! partition, as writers do. From then on no insert reaches the partition, and every earlier insert
+//! has ended, so the end of the WAL that is read next lies behind all of them. Once every slot has
+//! confirmed that position, the detached table is dropped, which locks nothing else
+//! (docs/adr/0032-a-partition-is-detached-then-confirmed.md).
+
+use std::time::Duration;
+
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Session, quote_literal};
+
+use super::carried::{BEFORE_ATTACH, Carried};
+use super::catalog::row::{is_true, parsed, text};
+use super::confirmed::{ConfirmedError, count_rows, flush_wal, insert_position, wait_confirmed};
+use super::prune::{PruneError, Pruning};
+use super::script;
+
+/// Bytes of the table's name in a partition's name: Postgres cuts names at 63 bytes, and the time
+/// is appended.
+const LONGEST_STEM: usize = 46;
+const DAY: u64 = 24 * 60 * 60;
+/// The constraint that keeps rows out of a detached partition.
+const DETACHED: &str = "walrelay_detached";
+/// High half of the key of the advisory lock that is held to change a table's partitions. The low
+/// half is the table's OID.
+const LOCK_CLASS: u32 = 0x7761_6c72;
+
+/// A change of a partition, done or planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The partition was created.
+    Created(TableName),
+    /// The partition was dropped.
+    Dropped(TableName),
+    /// Planned only: the partition is old enough, but was attached after it was made.
+    Kept(TableName),
+}
+
+/// A partition to be created.
+#[derive(Debug, PartialEq, Eq)]
+struct NewPartition {
+    name: TableName,
+    /// Bounds of the range, in UTC.
+    from: String,
+    to: String,
+}
+
+/// A partition to be dropped: it is old enough, or was detached as such.
+#[derive(Debug, PartialEq, Eq)]
+struct OldPartition {
+    oid: u32,
+    name: TableName,
+    attached: bool,
+}
+
+impl Pruning {
+    /// Whether the table is partitioned by RANGE on `column`, that of a row's time.
+    pub(super) async fn is_partitioned(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        column: &str,
+    ) -> Result<bool, Error> {
+        let sql = format!(
+            "SELECT count(*) AS rows FROM pg_catalog.pg_partitioned_table p \
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0] \
+             WHERE p.partrelid = {} AND p.partstrat = 'r' AND p.partnatts = 1 AND a.attname = {}",
+            oid(table),
+            quote_literal(column)
+        );
+        Ok(count_rows(session, &sql).await? > 0)
+    }
+
+    /// The changes that [`change_partitions`](Self::change_partitions) would make if all rows were
+    /// confirmed.
+    pub async fn planned(&self, session: &mut Session) -> Result<Vec<Change>, PruneError> {
+        let mut planned = Vec::new();
+        for table in &self.partitioned(session).await? {
+            let new = self.new_partitions(session, table).await?;
+            planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
+            let old = self.old_partitions(session, table).await?;
+            if old.is_empty() {
+                continue;
+            }
+            let carried = self.carried(session, table).await?;
+            planned.extend(old.into_iter().map(|part| {
+                if carried.leaves_out(part.oid) {
+                    Change::Kept(part.name)
+                } else {
+                    Change::Dropped(part.name)
+                }
+            }));
+        }
+        Ok(planned)
+    }
+
+    /// Creates and drops partitions of all tables, and calls `changed` after each change. Goes on
+    /// after an error; returns the first one.
+    pub async fn change_partitions(
+        &self,
+        session: &mut Session,
+        mut changed: impl FnMut(Change),
+    ) -> Result<(), PruneError> {
+        let tables = self.partitioned(session).await?;
+        let mut first = None;
+        // Creation comes first: without a partition for the current time, the services cannot
+        // insert.
+        for table in &tables {
+            for part in self.new_partitions(session, table).await? {
+                match self.create(session, table, &part).await {
+                    Ok(false) => {}
+                    Ok(true) => changed(Change::Created(part.name)),
+                    Err(error) => {
+                        session.query("ROLLBACK").await?;
+                        first.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        for table in &tables {
+            if let Err(error) = self.drop_old(session, table, &mut changed).await {
+                session.query("ROLLBACK").await?;
+                first.get_or_insert(error);
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// The tables that are partitioned by time. Sets the session's time zone to UTC.
+    async fn partitioned(&self, session: &mut Session) -> Result<Vec<TableName>, PruneError> {
+        session.query("SET TimeZone TO 'UTC'").await?;
+        let mut tables = Vec::new();
+        for table in &self.tables {
+            let column = self.column_of(session, table).await?;
+            if self.is_partitioned(session, table, &column).await? {
+                tables.push(table.clone());
+            }
+        }
+        Ok(tables)
+    }
+
+    /// The partitions of the current and the next ranges that do not exist, under any name.
+    async fn new_partitions(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Vec<NewPartition>, Error> {
+        let Some(interval) = self.partition else {
+            return Ok(Vec::new());
+        };
+        let seconds = interval.as_secs().max(1);
+        let name = if seconds.is_multiple_of(DAY) {
+            "YYYYMMDD"
+        } else {
+            "YYYYMMDD_HH24MISS"
+        };
+        let time = "YYYY-MM-DD HH24:MI:SS+00";
+        let sql = format!(
+            "SELECT pg_catalog.to_char(wanted.since, '{name}') AS name, \
+             pg_catalog.to_char(wanted.since, '{time}') AS since, pg_catalog.to_char(wanted.until, '{time}') AS until \
+             FROM (SELECT pg_catalog.to_timestamp(n * {seconds}) AS since, \
+             pg_catalog.to_timestamp((n + 1) * {seconds}) AS until FROM (SELECT n + \
+             pg_catalog.floor(EXTRACT(epoch FROM pg_catalog.now()) / {seconds})::int8 AS n \
+             FROM pg_catalog.generate_series(0, {ahead}) AS n) AS numbers) AS wanted \
+             WHERE NOT EXISTS (SELECT FROM {parts} WHERE parts.since <= wanted.since AND parts.until >= wanted.until) \
+             ORDER BY wanted.since",
+            ahead = self.ahead,
+            parts = partition_bounds(table),
+        );
+        let rows = session.query(&sql).await?;
+        let new = rows.iter().map(|row| NewPartition {
+            name: TableName {
+                schema: table.schema.clone(),
+                name: partition_name(&table.name, row.get("name").unwrap_or_default()),
+            },
+            from: text(&row, "since"),
+            to: text(&row, "until"),
+        });
+        Ok(new.collect())
+    }
+
+    /// The partitions whose whole range is older than `keep`, and the tables that were detached as
+    /// such. The detached ones come first.
+    async fn old_partitions(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Vec<OldPartition>, Error> {
+        let sql = format!(
+            "SELECT oid::int8 AS oid, schema, name, attached FROM (SELECT oid, schema, name, true AS attached, until \
+             FROM {parts} \
+             WHERE until <= pg_catalog.now() - pg_catalog.make_interval(secs => {keep}) \
+             UNION ALL SELECT c.oid, n.nspname, c.relname, false, NULL FROM pg_catalog.pg_description d \
+             JOIN pg_catalog.pg_class c ON c.oid = d.objoid AND NOT c.relispartition \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objsubid = 0 \
+             AND d.description = {mark}) AS old ORDER BY attached, until",
+            parts = partition_bounds(table),
+            keep = self.keep.as_secs_f64(),
+            mark = quote_literal(&detached_comment(table)),
+        );
+        let rows = session.query(&sql).await?;
+        let old = rows.iter().map(|row| OldPartition {
+            oid: parsed(&row, "oid").unwrap_or(0),
+            name: TableName {
+                schema: text(&row, "schema"),
+                name: text(&row, "name"),
+            },
+            attached: is_true(&row, "attached"),
+        });
+        Ok(old.collect())
+    }
+
+    /// Creates the partition. Returns `false` if another relay has created it meanwhile.
+    async fn create(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &NewPartition,
+    ) -> Result<bool, PruneError> {
+        self.begin_change(session, table).await?;
+        let new = self.new_partitions(session, table).await?;
+        if !new.contains(part) {
+            session.query("ROLLBACK").await?;
+            return Ok(false);
+        }
+        let (parent, child) = (script::table(table), script::table(&part.name));
+        // ATTACH PARTITION does not block writers, CREATE TABLE … PARTITION OF does. ATTACH creates
+        // the indexes and identity columns of the parent.
+        let statements = [
+            format!(
+                "CREATE TABLE {child} (LIKE {parent} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED \
+                 INCLUDING STORAGE INCLUDING COMPRESSION)"
+            ),
+            format!(
+                "ALTER TABLE {parent} ATTACH PARTITION {child} FOR VALUES FROM ({}) TO ({})",
+                quote_literal(&part.from),
+                quote_literal(&part.to)
+            ),
+            "COMMIT".to_owned(),
+        ];
+        let created = session.query_all(&statements).await;
+        created.map_err(|error| prune_error(error, table, Some(&part.name)))?;
+        Ok(true)
+    }
+
+    /// Detaches the old partitions, and drops each once its rows are confirmed.
+    async fn drop_old(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        changed: &mut impl FnMut(Change),
+    ) -> Result<(), PruneError> {
+        // Before a partition is old, so that a publication that is changed later is noticed.
+        let carried = self.carried(session, table).await;
+        let old = self.old_partitions(session, table).await?;
+        if old.is_empty() {
+            return Ok(());
+        }
+        carried?;
+        // Nothing is detached while a slot is behind.
+        self.wait_all_confirmed(session).await?;
+        self.dead_letters.read().await?;
+        let mut first = None;
+        for part in old.iter().filter(|part| part.attached) {
+            if let Err(error) = self.detach(session, table, part).await {
+                session.query("ROLLBACK").await?;
+                let is_of_this = matches!(
+                    error,
+                    PruneError::Attached(_) | PruneError::DeadLetters { .. }
+                );
+                first.get_or_insert(error);
+                if !is_of_this {
+                    break;
+                }
+            }
+        }
+        let old = self.old_partitions(session, table).await?;
+        let mut gone = old.iter().filter(|part| !part.attached).peekable();
+        if gone.peek().is_some() {
+            self.wait_all_confirmed(session).await?;
+            self.dead_letters.read().await?;
+        }
+        for part in gone {
+            match self.drop(session, table, part).await {
+                Ok(false) => {}
+                Ok(true) => changed(Change::Dropped(part.name.clone())),
+                Err(error) => {
+                    session.query("ROLLBACK").await?;
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Drops a detached partition whose rows are confirmed. Returns `false` if another relay has
+    /// dropped it.
+    async fn drop(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<bool, PruneError> {
+        self.begin_change(session, table).await?;
+        let there = self.old_partitions(session, table).await?.contains(part);
+        if there {
+            let name = script::table(&part.name);
+            let lock = format!("LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE");
+            let locked = session.query(&lock).await;
+            locked.map_err(|error| prune_error(error, &part.name, None))?;
+            // Without the constraint it was detached by an earlier version, or by hand. Rows that are
+            // younger than the comment may have been written by the partition's name.
+            let late = format!(
+                "SELECT count(*) AS rows FROM {name} WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_constraint \
+                 WHERE conrelid = {oid} AND conname = '{DETACHED}') AND pg_catalog.age(xmin) < \
+                 (SELECT pg_catalog.age(d.xmin) FROM pg_catalog.pg_description d WHERE d.objoid = {oid} \
+                 AND d.objsubid = 0 AND d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass)",
+                oid = part.oid
+            );
+            let rows = count_rows(session, &late).await?;
+            if rows > 0 {
+                let part = part.name.clone();
+                return Err(PruneError::Late { part, rows });
+            }
+            self.check_dead_letters(session, table, part).await?;
+            session.query(&format!("DROP TABLE {name}")).await?;
+        }
+        session.query("COMMIT").await?;
+        Ok(there)
+    }
+
+    /// Detaches the partition, and marks it as one to be dropped. Does nothing if another relay has
+    /// done so.
+    async fn detach(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<(), PruneError> {
+        // Reads the partition, without a lock that anybody waits for. The transaction that attached it
+        // has ended, so it writes no more such rows.
+        let before_attach = format!(
+            "SELECT count(*) AS rows FROM (SELECT FROM {} WHERE {BEFORE_ATTACH} LIMIT 1) AS found",
+            script::table(&part.name)
+        );
+        if count_rows(session, &before_attach).await? > 0 {
+            return Err(PruneError::Attached(part.name.clone()));
+        }
+        self.check_dead_letters(session, table, part).await?;
+        self.begin_change(session, table).await?;
+        let old = self.old_partitions(session, table).await?;
+        if !old.contains(part) {
+            session.query("ROLLBACK").await?;
+            return Ok(());
+        }
+        let carried = self.carried(session, table).await?;
+        if carried.leaves_out(part.oid) {
+            return Err(PruneError::Attached(part.name.clone()));
+        }
+        let (parent, child) = (script::table(table), script::table(&part.name));
+        let statements = [
+            // DETACH takes several locks, and `lock_timeout` applies to each. Writers wait for the
+            // whole statement.
+            format!(
+                "SET LOCAL statement_timeout = {}",
+                millis(self.lock_timeout)
+            ),
+            format!("ALTER TABLE {parent} DETACH PARTITION {child}"),
+            // Who writes into the partition by its name gets an error: no relay would send the row.
+            format!("ALTER TABLE {child} ADD CONSTRAINT {DETACHED} CHECK (false) NOT VALID"),
+            format!(
+                "COMMENT ON TABLE {child} IS {}",
+                quote_literal(&detached_comment(table))
+            ),
+        ];
+        let detached = session.query_all(&statements).await;
+        detached.map_err(|error| prune_error(error, table, None))?;
+        // Nothing can be inserted into the partition any more: all that it has was carried, if
+        // nothing has changed until now.
+        self.carried(session, table).await?;
+        session.query("COMMIT").await?;
+        Ok(())
+    }
+
+    /// Returns an error if rows of the partition have an open dead letter.
+    async fn check_dead_letters(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<(), PruneError> {
+        let Some(condition) = self.dead_letters.rows(table)? else {
+            return Ok(());
+        };
+        let name = script::table(&part.name);
+        let count = format!("SELECT count(*) AS rows FROM {name} WHERE {condition}");
+        match count_rows(session, &count).await? {
+            0 => Ok(()),
+            rows => Err(PruneError::DeadLetters {
+                part: part.name.clone(),
+                rows,
+            }),
+        }
+    }
+
+    async fn carried(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Carried, PruneError> {
+        // The record is the relay's, not of the table's owner.
+        let as_itself = [
+            "SELECT pg_catalog.current_setting('role') AS role",
+            "SELECT pg_catalog.set_config('role', 'none', true)",
+        ];
+        let roles = session.query_all(&as_itself).await?;
+        let owner = roles
+            .first()
+            .and_then(|rows| rows.first().map(|row| text(&row, "role")));
+        let carried = self.carrier.carried(session, table).await;
+        let carried = carried.map_err(ConfirmedError::from)?;
+        let owner = quote_literal(&owner.unwrap_or_default());
+        let sql = format!("SELECT pg_catalog.set_config('role', {owner}, true)");
+        session.query(&sql).await?;
+        Ok(carried)
+    }
+
+    /// Waits until every slot has confirmed the current end of the WAL.
+    async fn wait_all_confirmed(&self, session: &mut Session) -> Result<(), PruneError> {
+        let position = insert_position(session).await?;
+        flush_wal(session).await?;
+        Ok(wait_confirmed(session, &self.carrier.slots, position).await?)
+    }
+
+    /// Begins a transaction as the table's owner, under the advisory lock of the table's
+    /// partitions.
+    async fn begin_change(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<(), PruneError> {
+        let statements = [
+            // Each statement sees what was committed before it got its locks.
+            "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
+            format!("SET LOCAL lock_timeout = {}", millis(self.lock_timeout)),
+            format!(
+                "SELECT pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(relowner), true) \
+                 FROM pg_catalog.pg_class WHERE oid = {}",
+                oid(table)
+            ),
+            format!(
+                "SELECT pg_catalog.pg_advisory_xact_lock(({LOCK_CLASS}::int8 << 32) | {}::int8)",
+                oid(table)
+            ),
+        ];
+        let begun = session.query_all(&statements).await;
+        begun.map_err(|error| prune_error(error, table, None))?;
+        Ok(())
+    }
+}
+
+/// The [`PruneError`] of a statement that changes partitions. `part`: the partition that it
+/// creates.
+fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
+    match (error.sqlstate(), part) {
+        // lock_not_available, query_canceled: a lock, or the statement that waits for it, timed
+        // out.
+        (Some("55P03" | "57014"), _) => PruneError::Locked(table.clone()),
+        (Some("42501"), _) => PruneError::Owner(table.clone()),
+        (Some("23514"), Some(part)) => PruneError::DefaultPartition(part.clone()),
+        (Some("42P17" | "42P07"), Some(part)) => PruneError::Partition(part.clone(), error),
+        _ => error.into(),
+    }
+}
+
+/// A subquery of a table's partitions with their bounds, with the alias `parts`. The bounds of
+/// DEFAULT are NULL.
+fn partition_bounds(table: &TableName) -> String {
+    // The bound of the one column is a quoted literal, or a keyword.
+    let bound = |word, open, value| {
+        format!(
+            "coalesce(pg_catalog.substring(bound, $$ {word} \\('([^']*)'\\)$$), \
+             CASE WHEN bound ~ $$ {word} \\({open}\\)$$ THEN '{value}' END)::timestamptz"
+        )
+    };
+    format!(
+        "(SELECT oid, schema, name, {since} AS since, {until} AS until FROM (SELECT c.oid, n.nspname AS schema, \
+         c.relname AS name, pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound FROM pg_catalog.pg_inherits i \
+         JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE i.inhparent = {}) AS bounds) AS parts",
+        oid(table),
+        since = bound("FROM", "MINVALUE", "-infinity"),
+        until = bound("TO", "MAXVALUE", "infinity"),
+    )
+}
+
+/// The comment that marks a detached partition as one to be dropped.
+fn detached_comment(table: &TableName) -> String {
+    format!("walrelay has detached this from {table}, and drops it once its rows are confirmed")
+}
+
+/// A partition's name: the same for every relay that creates it.
+fn partition_name(table: &str, time: &str) -> String {
+    let mut stem = table;
+    while stem.len() > LONGEST_STEM {
+        let last = stem.char_indices().next_back();
+        stem = last.map_or("", |(at, _)| &stem[..at]);
+    }
+    format!("{stem}_p{time}")
+}
+
+fn oid(table: &TableName) -> String {
+    let name = quote_literal(&script::table(table));
+    format!("{name}::pg_catalog.regclass::oid")
+}
+
+fn millis(timeout: Duration) -> u128 {
+    timeout.as_millis().max(1)
+}

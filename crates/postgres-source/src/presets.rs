@@ -1,0 +1,162 @@
+//! The preset that fits a table, for the remedy of an error about missing columns.
+
+use walrelay_event_router::{Options, Preset, PresetValue};
+
+/// A preset whose columns a table has.
+struct Fit {
+    name: &'static str,
+    /// Number of the table's columns that the preset reads.
+    reads: usize,
+    /// Lines of `[router.route.value]` without the members whose columns the table lacks; `None`:
+    /// the table has all columns.
+    value: Option<String>,
+}
+
+/// The remedy if the route reads columns that the table does not have. `by_templates`: the route
+/// consists of templates instead of Debezium's options.
+pub fn remedy(present: &[String], by_templates: bool) -> String {
+    let how = if by_templates {
+        "under [router.former_columns], as in body = \"payload\""
+    } else {
+        "as in \"table.field.event.payload\" = [\"body\", \"payload\"]"
+    };
+    let mut remedy = format!(
+        "the table has the columns {}. If a column was renamed, give its name of now and that of then, {how}: the log \
+         has rows of both. Otherwise ",
+        present.join(", ")
+    );
+    let debezium = Options::default().columns();
+    let fits = Preset::ALL.iter().filter_map(|preset| fit(preset, present));
+    let of_debezium = (by_templates && has(present, &debezium)).then_some(Fit {
+        name: "debezium",
+        reads: debezium.len(),
+        value: None,
+    });
+    // The preset that reads most columns is taken; of several, one without missing columns.
+    let mut fits: Vec<Fit> = fits.chain(of_debezium).collect();
+    fits.sort_by_key(|fit| (fit.reads, fit.value.is_none()));
+    let obsolete = if by_templates {
+        "what [router.route] says of other columns"
+    } else {
+        "[router.debezium] and [router.converters]"
+    };
+    let rest = match fits.pop() {
+        Some(Fit {
+            name, value: None, ..
+        }) => format!(
+            "preset {name:?} reads no others: set [router] preset = {name:?}, and remove {obsolete}"
+        ),
+        Some(Fit {
+            name,
+            value: Some(value),
+            ..
+        }) => format!(
+            "preset {name:?} fits but for its value. Set [router] preset = {name:?}, remove {obsolete}, \
+             and write the value anew:\n\n[router.route.value]\n{value}\n"
+        ),
+        None if by_templates => {
+            "write each part that reads another column anew in [router.route]: \
+                                 what is not written there stays the preset's"
+                .to_owned()
+        }
+        None => {
+            "name yours in [router.debezium], such as \"table.field.event.payload\" = \"…\", or \
+                 choose another [router] preset and say in [router.route] what differs from it"
+                .to_owned()
+        }
+    };
+    remedy.push_str(&rest);
+    remedy
+}
+
+fn has(present: &[String], columns: &[String]) -> bool {
+    columns.iter().all(|column| present.contains(column))
+}
+
+/// The columns that a preset reads.
+fn columns(preset: &Preset) -> Vec<String> {
+    let Ok(routes) = preset.routes() else {
+        unreachable!("a preset is made of templates");
+    };
+    routes.columns().into_iter().map(str::to_owned).collect()
+}
+
+fn fit(preset: &Preset, present: &[String]) -> Option<Fit> {
+    let name = preset.name;
+    let all = columns(preset);
+    let reads = all.iter().filter(|column| present.contains(column)).count();
+    if reads == all.len() {
+        let value = None;
+        return Some(Fit { name, reads, value });
+    }
+    let PresetValue::Object(members) = preset.value else {
+        return None;
+    };
+    // The table must have the columns of id, topic, key and headers.
+    let others = Preset {
+        value: PresetValue::Object(&[]),
+        ..*preset
+    };
+    let known = |text: &str| present.iter().any(|column| format!("{{{column}}}") == text);
+    let kept = members.iter().filter(|(_, text)| known(text));
+    let lines: Vec<String> = kept
+        .map(|(name, text)| format!("{name} = \"{text}\""))
+        .collect();
+    (has(present, &columns(&others)) && !lines.is_empty()).then(|| Fit {
+        name,
+        reads,
+        value: Some(lines.join("\n")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remedy_of(columns: &str, by_templates: bool) -> String {
+        let columns: Vec<String> = columns.split(' ').map(str::to_owned).collect();
+        remedy(&columns, by_templates)
+    }
+
+    #[test]
+    fn the_preset_that_fits_the_table_is_named() {
+        for (columns, by_templates, words) in [
+            (
+                "id type aggregate_id payload",
+                false,
+                "preset = \"events_outbox\"",
+            ),
+            (
+                "id event_type aggregate_id payload sent_at",
+                false,
+                "preset = \"outbox_events\"",
+            ),
+            (
+                "id aggregate_type aggregate_id event_type payload metadata created_at",
+                false,
+                "preset = \"outbox\"",
+            ),
+            (
+                "id aggregate_type aggregate_id event_type payload created_at",
+                true,
+                "[router.route.value]\nevent_id = \"{id}\"",
+            ),
+            (
+                "id aggregatetype aggregateid type payload",
+                true,
+                "preset = \"debezium\"",
+            ),
+            ("uid topic data", false, "[router.debezium]"),
+            ("uid topic data", true, "in [router.route]"),
+        ] {
+            let remedy = remedy_of(columns, by_templates);
+            assert!(remedy.contains(words), "{columns}: {remedy}");
+        }
+        assert!(!remedy_of("uid topic data", true).contains("[router.debezium]"));
+        let value = remedy_of(
+            "id aggregate_type aggregate_id event_type payload created_at",
+            true,
+        );
+        assert!(!value.contains("{metadata}"), "{value}");
+    }
+}

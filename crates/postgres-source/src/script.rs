@@ -1,0 +1,115 @@
+//! SQL statements that create and drop what a relay needs in a database.
+
+use walrelay_relay::TableName;
+use walrelay_walsender::{quote_ident, quote_literal};
+
+const EMIT: &str = include_str!("emit.sql");
+
+/// A table's name in SQL: `"schema"."name"`.
+pub fn table(name: &TableName) -> String {
+    format!("{}.{}", quote_ident(&name.schema), quote_ident(&name.name))
+}
+
+/// Quoted table names, joined by commas.
+pub fn tables(names: &[TableName]) -> String {
+    names.iter().map(table).collect::<Vec<_>>().join(", ")
+}
+
+/// SQL that creates the publication: inserts only, partitions under their root's name. Without
+/// tables the publication carries only logical messages, which any publication carries.
+pub fn create_publication(publication: &str, names: &[TableName]) -> String {
+    let of = if names.is_empty() {
+        String::new()
+    } else {
+        format!(" FOR TABLE {}", tables(names))
+    };
+    format!(
+        "CREATE PUBLICATION {}{of}\n    WITH (publish = 'insert', publish_via_partition_root = true);",
+        quote_ident(publication),
+    )
+}
+
+/// SQL that creates or replaces the function `outbox.emit`, which writes an event into the WAL as a
+/// logical message with this prefix.
+pub fn create_emit(prefix: &str) -> String {
+    EMIT.trim_end().replace("{prefix}", &quote_literal(prefix))
+}
+
+/// A query for the body of `outbox.emit`; no row if the function does not exist.
+pub fn find_emit() -> &'static str {
+    "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
+     pg_catalog.to_regprocedure('outbox.emit(text, text, jsonb, jsonb, text, text, uuid)')"
+}
+
+/// Whether a function with this body is [`create_emit`]'s.
+pub fn is_emit(body: &str, prefix: &str) -> bool {
+    create_emit(prefix).split("$emit$").nth(1) == Some(body)
+}
+
+/// SQL that creates the role of the relay. The role may log in and replicate; it owns and reads
+/// nothing.
+pub fn create_role(role: &str) -> String {
+    format!("CREATE ROLE {} LOGIN REPLICATION;", quote_ident(role))
+}
+
+/// The statement, executed only if `found` returns no row, so that a script that failed halfway can
+/// be run again. For statements that have no IF NOT EXISTS.
+fn unless(found: &str, statement: &str) -> String {
+    let statement = statement.replace('\n', "\n    ");
+    format!("DO $do$ BEGIN IF NOT EXISTS ({found}) THEN\n    {statement} END IF; END $do$;")
+}
+
+/// [`create_publication`], unless a publication of that name exists.
+pub fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
+    let name = quote_literal(publication);
+    unless(
+        &format!("SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}"),
+        &create_publication(publication, tables),
+    )
+}
+
+/// [`create_role`], unless a role of that name exists.
+pub fn ensure_role(role: &str) -> String {
+    let name = quote_literal(role);
+    unless(
+        &format!("SELECT FROM pg_catalog.pg_roles WHERE rolname = {name}"),
+        &create_role(role),
+    )
+}
+
+/// [`create_slot`], unless a slot of that name exists.
+pub fn ensure_slot(slot: &str, failover: bool) -> String {
+    let name = quote_literal(slot);
+    let create = create_slot(slot, failover);
+    format!(
+        "{}\n    WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name});",
+        create.trim_end_matches(';')
+    )
+}
+
+/// SQL that creates the slot. From then on the server keeps WAL for the relay. `failover`: standbys
+/// keep a copy of the slot (Postgres 17 and newer).
+pub fn create_slot(slot: &str, failover: bool) -> String {
+    format!(
+        "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{});",
+        quote_literal(slot),
+        if failover { ", failover => true" } else { "" }
+    )
+}
+
+/// SQL that grants SELECT on the tables to a role.
+pub fn grant_select(names: &[TableName], role: &str) -> String {
+    format!(
+        "GRANT SELECT ON {} TO {};",
+        tables(names),
+        quote_ident(role)
+    )
+}
+
+/// SQL that drops the slot.
+pub fn drop_slot(slot: &str) -> String {
+    format!(
+        "SELECT pg_catalog.pg_drop_replication_slot({});",
+        quote_literal(slot)
+    )
+}

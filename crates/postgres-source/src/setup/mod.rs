@@ -1,0 +1,13 @@
+//! Setup of publication and slot: plans what has to be created before a stream, and creates it.
+
+mod apply;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use apply::{ON_STANDBY, lock_setup};
+pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock};
+pub use plan::{
+    Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
+    no_publication, plan, sends_columns, slot as slot_fits, table as table_fits, wal_level,
+};

@@ -1,0 +1,490 @@
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+
+use crate::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
+use crate::error::{Gap, SetupError};
+use crate::foreign_tables::Carries;
+
+/// When the database is inspected. It decides what a missing or lost slot means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// `walrelay init`: missing objects are to be created.
+    Init,
+    /// A process prints the events of a copy of the slot. Only a temporary slot may be created.
+    Print,
+    /// A relay starts.
+    Start {
+        /// The last position known to be relayed by an earlier process.
+        known: Option<Lsn>,
+        /// A gap is accepted (`--accept-gap`).
+        accept_gap: bool,
+    },
+    /// This process has already streamed from the slot.
+    Relayed {
+        /// The position up to which it has relayed.
+        upto: Lsn,
+    },
+}
+
+impl Moment {
+    /// The last position known to be relayed.
+    pub fn known(self) -> Option<Lsn> {
+        match self {
+            Moment::Init | Moment::Print => None,
+            Moment::Start { known, .. } => known,
+            Moment::Relayed { upto } => Some(upto),
+        }
+    }
+
+    /// Whether a gap is accepted.
+    fn accepts_gap(self) -> bool {
+        matches!(self, Moment::Start { accept_gap, .. } if accept_gap)
+    }
+}
+
+/// An object to create. A [`Plan`] lists actions in the order of their execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Create the publication, insert-only, for the wanted tables. Comes before the slot, because
+    /// the publication must exist at the slot's first position.
+    CreatePublication,
+    /// Create the slot.
+    CreateSlot,
+    /// Read the existing rows, and create the slot when all of them are acknowledged.
+    Snapshot,
+    /// Drop the lost slot.
+    DropSlot,
+    /// Make the slot a failover slot. A process that was killed after it copied a slot has left one
+    /// that is none, because a copy of a slot never is.
+    EnableFailover,
+}
+
+/// The actions before streaming, with findings and the accepted gap.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// What is created or changed, in order.
+    pub actions: Vec<Action>,
+    /// Findings to log as warnings.
+    pub notes: Vec<String>,
+    /// The accepted gap.
+    pub gap: Option<Gap>,
+}
+
+/// Compares the wanted setup with the facts.
+///
+/// The publication marks a database in which a relay was set up. If it exists without the slot, the
+/// slot was dropped or never created. The catalogs do not show which, so the slot is not created
+/// silently.
+pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
+    wal_level(facts)?;
+    failover_known(wanted, facts)?;
+    for (name, table) in &facts.tables {
+        self::table(wanted, name, table.as_ref())?;
+        sends_columns(wanted, facts, name)?;
+    }
+    let mut plan = Plan::default();
+    // The publication comes first, see `Action`.
+    publication(wanted, facts, moment, &mut plan)?;
+    slot(wanted, facts, moment, &mut plan)?;
+    Ok(plan)
+}
+
+/// Checks that the server writes what logical decoding needs.
+pub fn wal_level(facts: &Facts) -> Result<(), SetupError> {
+    if facts.server.wal_level == "logical" {
+        Ok(())
+    } else {
+        Err(SetupError::WalLevel(facts.server.wal_level.clone()))
+    }
+}
+
+/// Checks that the server supports failover slots, if one is wanted.
+pub fn failover_known(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
+    if wanted.failover && facts.server.major < 17 {
+        return Err(SetupError::FailoverTooOld(facts.server.major));
+    }
+    Ok(())
+}
+
+/// Checks that a wanted table exists, can be published, and has the columns that the router reads.
+pub fn table(
+    wanted: &Wanted,
+    name: &TableName,
+    found: Option<&TableFacts>,
+) -> Result<(), SetupError> {
+    let Some(table) = found else {
+        return Err(SetupError::TableMissing(name.clone()));
+    };
+    if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
+        return Err(SetupError::TableKind(name.clone()));
+    }
+    let columns = table.columns.iter();
+    let present: Vec<String> = columns.map(|column| column.name.clone()).collect();
+    let missing = columns_missing(wanted, &present);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(SetupError::ColumnsMissing {
+        table: name.clone(),
+        missing,
+        present,
+        by_templates: wanted.by_templates,
+    })
+}
+
+/// Checks that the server sends the generated columns of a table that the router reads.
+///
+/// Source: the documentation of `publish_generated_columns` in CREATE PUBLICATION. Postgres 18 and
+/// newer publish stored generated columns; no version publishes virtual ones.
+pub fn sends_columns(wanted: &Wanted, facts: &Facts, name: &TableName) -> Result<(), SetupError> {
+    let mut tables = facts.tables.iter();
+    let Some((_, Some(table))) = tables.find(|(of, _)| of == name) else {
+        return Ok(());
+    };
+    let publication = facts.publication.as_ref();
+    let published = publication.and_then(|publication| {
+        let mut tables = publication.tables.iter();
+        tables
+            .find(|published| published.table == *name)?
+            .columns
+            .as_ref()
+    });
+    let listed = |column: &str| {
+        facts.server.major >= 18
+            && published.is_some_and(|columns| columns.iter().any(|listed| listed == column))
+    };
+    let read = table
+        .columns
+        .iter()
+        .filter(|of| wanted.names().any(|name| name == of.name));
+    for column in read {
+        let Some(generated) = column.generated.filter(|_| !listed(&column.name)) else {
+            continue;
+        };
+        return Err(SetupError::ColumnGenerated {
+            table: name.clone(),
+            column: column.name.clone(),
+            generated,
+            publication: wanted.publication.clone(),
+            published: publication.is_some(),
+            major: facts.server.major,
+        });
+    }
+    Ok(())
+}
+
+/// The columns that the router reads and that are not in `present`, under any of their names.
+fn columns_missing(wanted: &Wanted, present: &[String]) -> Vec<String> {
+    let columns = wanted.columns.iter();
+    let missing = columns.filter(|column| wanted.found(column, present).is_none());
+    missing.cloned().collect()
+}
+
+/// Plans for a missing slot.
+fn missing_slot(
+    wanted: &Wanted,
+    facts: &Facts,
+    moment: Moment,
+    plan: &mut Plan,
+) -> Result<(), SetupError> {
+    let slot = wanted.slot.clone();
+    // The slot is on the primary. This is a standby.
+    if facts.server.in_recovery {
+        return Err(SetupError::Standby(slot));
+    }
+    let gap = |from| Gap {
+        from,
+        to: facts.server.wal_end,
+    };
+    let set_up = facts.publication.is_some();
+    // A publication without its slot means that the slot was dropped, or that a snapshot was
+    // interrupted. Reading all rows again is right for both: it repeats rows, and leaves out only
+    // rows that were deleted.
+    // Over a gap, a snapshot has the rows of the gap that are there.
+    let accepted = moment.accepts_gap();
+    let snapshot = wanted.snapshot.is_some() && (accepted || moment.known().is_none());
+    match moment {
+        // After `cutover rollback`, or before the switch, a polling relay sends the rows.
+        Moment::Start { .. } if snapshot && wanted.marks && set_up && !accepted => {
+            return Err(SetupError::NotSwitched(slot));
+        }
+        Moment::Start { known, .. } if snapshot => {
+            if known.is_some() || (set_up && accepted) {
+                plan.gap = Some(gap(known));
+            } else if set_up {
+                plan.notes.push(format!(
+                    "publication {} is there and slot {slot} is not: if no snapshot was interrupted, the slot was \
+                     dropped, and what was relayed from it is relayed again",
+                    wanted.publication
+                ));
+            }
+            plan.actions.push(Action::Snapshot);
+            return Ok(());
+        }
+        Moment::Init if wanted.snapshot.is_some() => {
+            let command = if wanted.marks {
+                "walrelay cutover switch"
+            } else {
+                "walrelay run"
+            };
+            plan.notes.push(format!(
+                "slot {slot} is not created here: {command} creates it, after the snapshot"
+            ));
+            return Ok(());
+        }
+        Moment::Relayed { upto } => {
+            let gap = gap(Some(upto));
+            return Err(SetupError::SlotGone { slot, gap });
+        }
+        Moment::Init if set_up => plan.notes.push(format!(
+            "publication {} was there already: if there was a slot before, what was committed since \
+             it was dropped is not relayed",
+            wanted.publication
+        )),
+        Moment::Start { known, accept_gap } if known.is_some() || set_up => {
+            let gap = gap(known);
+            if !accept_gap {
+                let gap = Some(gap);
+                return Err(SetupError::SlotMissing { slot, gap });
+            }
+            plan.gap = Some(gap);
+        }
+        Moment::Start { .. } if !wanted.create => {
+            return Err(SetupError::SlotMissing { slot, gap: None });
+        }
+        Moment::Init | Moment::Print | Moment::Start { .. } => {}
+    }
+    plan.actions.push(Action::CreateSlot);
+    Ok(())
+}
+
+/// Checks the slot. Adds actions and notes to the plan.
+pub fn slot(
+    wanted: &Wanted,
+    facts: &Facts,
+    moment: Moment,
+    plan: &mut Plan,
+) -> Result<(), SetupError> {
+    let name = &wanted.slot;
+    let Some(slot) = &facts.slot else {
+        return missing_slot(wanted, facts, moment, plan);
+    };
+    let plugin = slot.plugin.as_deref().unwrap_or("none");
+    if slot.kind != "logical" || plugin != "pgoutput" {
+        return Err(SetupError::SlotPlugin {
+            slot: name.clone(),
+            kind: slot.kind.clone(),
+            plugin: plugin.to_owned(),
+        });
+    }
+    let database = slot.database.as_deref().unwrap_or_default();
+    if database != facts.server.database {
+        return Err(SetupError::SlotDatabase {
+            slot: name.clone(),
+            found: database.to_owned(),
+            connected: facts.server.database.clone(),
+        });
+    }
+    // Before 15, pgoutput ignores two_phase. A copy, which is printed, has it off.
+    if slot.two_phase && facts.server.major >= 15 && moment != Moment::Print {
+        return Err(SetupError::SlotTwoPhase(name.clone()));
+    }
+    if let Some(reason) = slot.lost() {
+        let gap = Gap {
+            // The relayed position may be ahead of the slot's confirmed one.
+            from: moment.known().max(slot.confirmed),
+            to: facts.server.wal_end,
+        };
+        if !moment.accepts_gap() {
+            return Err(SetupError::SlotLost {
+                slot: name.clone(),
+                reason,
+                gap,
+                catalog_xmin: slot.catalog_xmin,
+            });
+        }
+        plan.gap = Some(gap);
+        plan.actions.push(Action::DropSlot);
+        // A snapshot that is interrupted is begun again on the primary only.
+        plan.actions.push(match wanted.snapshot {
+            Some(_) if !facts.server.in_recovery => Action::Snapshot,
+            _ => Action::CreateSlot,
+        });
+        return Ok(());
+    }
+    let lacks_failover = wanted.failover && slot.failover == Some(false);
+    let starts = matches!(moment, Moment::Start { .. });
+    if lacks_failover
+        && starts
+        && wanted.create
+        && !facts.server.in_recovery
+        && slot.active_pid.is_none()
+    {
+        plan.actions.push(Action::EnableFailover);
+    } else if lacks_failover {
+        plan.notes.push(format!(
+            "slot {name} is no failover slot, though [source] failover is set: no standby keeps a \
+             copy of it"
+        ));
+    }
+    // A starting relay learns of a busy slot from START_REPLICATION.
+    if moment == Moment::Init
+        && let Some(pid) = slot.active_pid
+    {
+        plan.notes
+            .push(format!("slot {name} is being read by server process {pid}"));
+    }
+    Ok(())
+}
+
+/// Checks the publication. Adds actions and notes to the plan.
+fn publication(
+    wanted: &Wanted,
+    facts: &Facts,
+    moment: Moment,
+    plan: &mut Plan,
+) -> Result<(), SetupError> {
+    let Some(publication) = &facts.publication else {
+        return no_publication(wanted, facts, moment, plan);
+    };
+    carries_inserts(wanted, publication)?;
+    carries_tables(wanted, publication)?;
+    carries_columns(wanted, facts, publication)?;
+    for table in others(wanted, publication).filter(|table| passes_over(wanted, table)) {
+        plan.notes.push(format!(
+            "publication {} carries table {table}, whose rows are passed over as [source] pass_over says",
+            wanted.publication
+        ));
+    }
+    for (table, filter) in publication.filtered() {
+        plan.notes.push(format!(
+            "publication {} carries only the rows of {table} for which {filter}",
+            wanted.publication
+        ));
+    }
+    Ok(())
+}
+
+/// Plans for a missing publication.
+pub fn no_publication(
+    wanted: &Wanted,
+    facts: &Facts,
+    moment: Moment,
+    plan: &mut Plan,
+) -> Result<(), SetupError> {
+    let name = &wanted.publication;
+    // Postgres decodes each change with the catalogs of its time. Rows committed while there was no
+    // publication are not carried, even if it is created now.
+    if facts.slot.is_some() {
+        return Err(SetupError::PublicationGone {
+            publication: name.clone(),
+            slot: wanted.slot.clone(),
+        });
+    }
+    if !wanted.create || moment == Moment::Print {
+        return Err(SetupError::PublicationMissing(name.clone()));
+    }
+    plan.actions.push(Action::CreatePublication);
+    Ok(())
+}
+
+/// Checks that the publication carries inserts.
+pub fn carries_inserts(wanted: &Wanted, publication: &PublicationFacts) -> Result<(), SetupError> {
+    if publication.insert {
+        return Ok(());
+    }
+    let name = wanted.publication.clone();
+    Err(SetupError::PublicationWithoutInsert(name))
+}
+
+/// The tables that the publication carries besides the wanted ones.
+fn others<'p>(
+    wanted: &'p Wanted,
+    publication: &'p PublicationFacts,
+) -> impl Iterator<Item = &'p TableName> {
+    let carried = publication.tables.iter().map(|published| &published.table);
+    carried.filter(|table| !wanted.tables.contains(table))
+}
+
+/// Whether the publication may carry a table that is not wanted.
+fn passes_over(wanted: &Wanted, table: &TableName) -> bool {
+    let mut named = wanted.pass_over.iter();
+    named.any(|of| of.schema == table.schema && (of.name == table.name || of.name == "*"))
+}
+
+/// Checks that the publication carries the wanted tables, and others only if they are passed over.
+pub fn carries_tables(wanted: &Wanted, publication: &PublicationFacts) -> Result<(), SetupError> {
+    let name = &wanted.publication;
+    let published = |table: &TableName| publication.tables.iter().find(|p| p.table == *table);
+    let missing: Vec<TableName> = wanted
+        .tables
+        .iter()
+        .filter(|table| published(table).is_none())
+        .cloned()
+        .collect();
+    if !missing.is_empty() {
+        return Err(SetupError::PublicationLacks {
+            publication: name.clone(),
+            tables: missing,
+        });
+    }
+    let foreign: Vec<TableName> = others(wanted, publication)
+        .filter(|table| !passes_over(wanted, table))
+        .cloned()
+        .collect();
+    if !foreign.is_empty() {
+        return Err(SetupError::PublicationForeign {
+            publication: name.clone(),
+            tables: foreign,
+            wanted: wanted.tables.clone(),
+            carries: match publication {
+                PublicationFacts {
+                    all_tables: true, ..
+                } => Carries::AllTables,
+                PublicationFacts { schemas: true, .. } => Carries::Schemas,
+                _ => Carries::Tables,
+            },
+        });
+    }
+    Ok(())
+}
+
+/// Checks that the publication's column lists have the columns that the router reads, except
+/// generated ones, which [`sends_columns`] checks.
+pub fn carries_columns(
+    wanted: &Wanted,
+    facts: &Facts,
+    publication: &PublicationFacts,
+) -> Result<(), SetupError> {
+    for published in &publication.tables {
+        let Some(columns) = &published.columns else {
+            continue;
+        };
+        if !wanted.tables.contains(&published.table) {
+            continue;
+        }
+        let mut missing = columns_missing(wanted, columns);
+        missing.retain(|column| !is_generated(wanted, facts, &published.table, column));
+        if !missing.is_empty() {
+            return Err(SetupError::PublicationColumns {
+                publication: wanted.publication.clone(),
+                table: published.table.clone(),
+                missing,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn is_generated(wanted: &Wanted, facts: &Facts, table: &TableName, column: &str) -> bool {
+    let mut tables = facts.tables.iter();
+    let found = tables.find(|(name, _)| name == table);
+    let Some((_, Some(table))) = found else {
+        return false;
+    };
+    let mut columns = table.columns.iter();
+    columns.any(|found| {
+        let mut names = wanted.column_names.of(column);
+        found.generated.is_some() && names.any(|name| found.name == name)
+    })
+}

@@ -1,0 +1,195 @@
+//! [`InitialSnapshot`]: the snapshot before the slot, and the creation of the slot after it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::info;
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_relay::{Chain, Looked, Opened};
+use walrelay_walsender::SystemIdentity;
+
+use super::PostgresSource;
+use super::inspections::{DEADLINE, OwnLooks};
+use super::one_task::OneTask;
+use super::opening::Connected;
+use super::stream::Stream;
+use crate::bookmarks::copy_slot;
+use crate::catalog::{Wanted, slot};
+use crate::deadline::{bounded, bounded_by};
+use crate::error::PostgresError;
+use crate::setup::unlock_setup;
+use crate::snapshot::{Anchor, Plan, SnapshotLock};
+
+/// A snapshot that is being read. The permanent slot is created after all rows are acknowledged
+/// (docs/adr/0028-a-slot-after-the-snapshot.md).
+#[derive(Debug)]
+pub(super) struct InitialSnapshot {
+    anchor: Anchor,
+    /// Only one of several relays reads the snapshot.
+    lock: SnapshotLock,
+    /// How long a proof that the lock is held is valid, as for the stream of a slot.
+    lease: Duration,
+    /// The look under way, if there is one: when it was started, and its answer.
+    looks: OneTask<(Instant, Result<(), PostgresError>)>,
+    /// The snapshot cannot be read any more. It still holds the lock, if the session lives: the
+    /// records in flight must be given up first.
+    over: bool,
+    system: SystemIdentity,
+    server_start: String,
+}
+
+impl InitialSnapshot {
+    /// Opens the stream of the rows, from the first row.
+    async fn open(&mut self) -> Result<Opened<Stream>, PostgresError> {
+        self.looks = OneTask::default();
+        // The server may have ended the sessions of the snapshot, which this process does not
+        // notice.
+        bounded("reading the slot", self.lock.prove()).await?;
+        let (stream, tables) = self.anchor.open_rows().await?;
+        // The lease begins now, and opening may have waited for a lock on the tables.
+        bounded("reading the slot", self.lock.prove()).await?;
+        Ok(Opened {
+            stream: Stream::Rows(Box::new(stream.under(self.lock.clone()))),
+            system_id: self.system.system_id.clone(),
+            timeline: self.system.timeline,
+            server_start: self.server_start.clone(),
+            ancestors: Vec::new(),
+            flushed: self.system.flushed.max(self.anchor.point),
+            // No WAL is relayed yet.
+            confirmed: CommitEnd::from_slot(Lsn::ZERO),
+            server_timeout: Some(self.lease),
+            tables,
+            predecessor: None,
+        })
+    }
+
+    /// Starts a look, unless one is under way.
+    pub(super) fn look(&mut self) {
+        let lock = self.lock.clone();
+        self.looks.start(async move {
+            let asked_at = Instant::now();
+            let proven = bounded_by(DEADLINE, "a look at the snapshot", lock.prove());
+            (asked_at, proven.await)
+        });
+    }
+
+    /// Waits for the look under way; pending if there is none. Cancel-safe.
+    pub(super) async fn looked(&mut self) -> Result<Looked, PostgresError> {
+        let (asked_at, proven) = self.looks.ended().await;
+        match proven {
+            Ok(()) => Ok(OwnLooks::ours(asked_at, None)),
+            Err(error @ PostgresError::NoAnswer { .. }) => Ok(Looked::Failed {
+                reason: Chain(&error).to_string(),
+            }),
+            Err(error) => {
+                self.over = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates the slot at the position where the snapshot ends, unless it exists.
+    async fn make_slot(&mut self, wanted: &Wanted) -> Result<(), PostgresError> {
+        let name = &wanted.slot;
+        self.lock.prove().await?;
+        let mut session = self.lock.session().await;
+        let found = bounded("reading the slot", slot(&mut session, name)).await?;
+        if found.is_none() {
+            let copy = copy_slot(&self.lock.temporary, name, false);
+            session.query(&copy).await?;
+        }
+        // `pg_copy_logical_replication_slot` does not copy the failover property.
+        if wanted.failover {
+            self.anchor.exporter.set_failover(name).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes the sessions of the snapshot and unlocks the setup.
+    async fn end(self, wanted: &Wanted) -> Result<(), PostgresError> {
+        let progress = &self.anchor.plan.progress;
+        let seconds = self.anchor.begun.elapsed().as_secs_f64();
+        info!(
+            slot = wanted.slot,
+            consistent_point = %self.anchor.point,
+            rows = progress.of_attempt(),
+            seconds,
+            "the snapshot is complete: created the slot, which goes on from there"
+        );
+        self.anchor.exporter.close().await;
+        unlock_setup(&mut *self.lock.session().await, &wanted.slot).await?;
+        self.lock.close().await;
+        Ok(())
+    }
+}
+
+impl PostgresSource {
+    /// Exports the snapshot and opens its rows.
+    pub(super) async fn begin_snapshot(
+        &mut self,
+        connected: Connected,
+    ) -> Result<Opened<Stream>, PostgresError> {
+        let temporary = format!("walrelay_snapshot_{:08x}", fastrand::u32(..));
+        info!(
+            slot = self.wanted.slot,
+            "there is no slot: reading the existing rows first; Postgres waits for open transactions before that"
+        );
+        let plan = Plan {
+            info: self.info.clone(),
+            publication: self.wanted.publication.clone(),
+            tables: self.wanted.tables.clone(),
+            selection: self.wanted.snapshot.clone().unwrap_or_default(),
+            progress: Arc::clone(&self.snapshot_progress),
+        };
+        let anchor = Anchor::with_slot(plan, connected.replication, &temporary).await?;
+        let snapshot = self.snapshot.insert(InitialSnapshot {
+            anchor,
+            lock: SnapshotLock::new(connected.control, temporary),
+            lease: self.wal_sender_timeout,
+            looks: OneTask::default(),
+            over: false,
+            system: connected.system,
+            server_start: connected.server.start,
+        });
+        snapshot.open().await
+    }
+
+    /// Opens the rows of an unfinished snapshot again, or creates the slot after a finished one.
+    /// `None`: the slot is to be opened, or a new snapshot to be exported.
+    ///
+    /// # Errors
+    /// [`PostgresError::SnapshotLost`] once if the snapshot cannot be read again: the caller gives up
+    /// the records in flight before the lock is released.
+    pub(super) async fn continue_snapshot(
+        &mut self,
+    ) -> Result<Option<Opened<Stream>>, PostgresError> {
+        let Some(snapshot) = &mut self.snapshot else {
+            return Ok(None);
+        };
+        if snapshot.over {
+            self.snapshot = None;
+            self.snapshot_progress.end();
+            return Ok(None);
+        }
+        if !self.snapshot_progress.is_acknowledged() {
+            // The same snapshot can be read again as long as the server keeps it.
+            return match snapshot.open().await {
+                Ok(opened) => Ok(Some(opened)),
+                Err(error) => {
+                    info!(reason = %Chain(&error), "the snapshot cannot be read again: a new one is made");
+                    snapshot.over = true;
+                    Err(PostgresError::SnapshotLost)
+                }
+            };
+        }
+        let made = snapshot.make_slot(&self.wanted).await;
+        let snapshot = self.snapshot.take();
+        self.snapshot_progress.end();
+        made?;
+        if let Some(snapshot) = snapshot {
+            snapshot.end(&self.wanted).await?;
+        }
+        Ok(None)
+    }
+}

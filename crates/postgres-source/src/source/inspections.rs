@@ -1,0 +1,155 @@
+//! Inspections of the catalogs beside a stream. They run in a task and over a connection of their
+//! own, so that no query delays the stream, however slow the server's answers are.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use walrelay_lsn::RelationId;
+use walrelay_relay::{Looked, SlotOwner, TablePlace};
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
+
+use super::one_task::OneTask;
+use crate::catalog::{Facts, Wanted, inspect, place};
+use crate::deadline::bounded_by;
+use crate::error::PostgresError;
+
+/// Timeout of one inspection, including a new connection.
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of the answer over the last inspection's connection. The rest of [`DEADLINE`] is for a
+/// new connection: a device in between may have dropped the old one silently.
+const KEPT_DEADLINE: Duration = Duration::from_secs(2);
+/// `statement_timeout`, because a backend that waits for a lock does not notice that its client is
+/// gone.
+const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s")];
+
+/// The result of an inspection.
+#[derive(Debug)]
+pub(super) struct Inspection {
+    /// When the inspection was started.
+    pub(super) asked_at: Instant,
+    /// The catalogs' answer, or why there is none.
+    pub(super) facts: Result<Facts, PostgresError>,
+    /// The table whose place was asked for, and its place.
+    pub(super) place: Option<(RelationId, TablePlace)>,
+}
+
+/// Looks at a slot or snapshot that no other process can read. Each is answered at once, without a
+/// query.
+#[derive(Debug, Default)]
+pub(super) struct OwnLooks {
+    /// When the look was requested that is not answered yet.
+    asked_at: Option<Instant>,
+}
+
+impl OwnLooks {
+    pub(super) fn ask(&mut self) {
+        self.asked_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Answers the requested look; pending if none was requested.
+    pub(super) async fn answer(&mut self) -> Looked {
+        match self.asked_at.take() {
+            Some(asked_at) => Self::ours(asked_at, None),
+            None => pending().await,
+        }
+    }
+
+    /// The answer: this process has the slot. `place`: of the table that was asked for.
+    pub(super) fn ours(asked_at: Instant, place: Option<(RelationId, TablePlace)>) -> Looked {
+        Looked::Answered {
+            asked_at,
+            owner: SlotOwner::Ours,
+            timeline: None,
+            place,
+        }
+    }
+}
+
+/// The running inspection (at most one), or the connection for the next.
+#[derive(Debug, Default)]
+pub(super) struct Inspections {
+    /// The connection for the next inspection, or a query before it. `None` while one runs.
+    pub(super) session: Option<Session>,
+    running: OneTask<(Option<Session>, Inspection)>,
+}
+
+impl Inspections {
+    /// No inspection runs; the next one uses this connection.
+    pub(super) fn over(session: Session) -> Self {
+        Self {
+            session: Some(session),
+            ..Self::default()
+        }
+    }
+
+    /// Starts an inspection, unless one is running. `unresolved`: a table whose place is asked for.
+    pub(super) fn start(
+        &mut self,
+        info: &ConnInfo,
+        wanted: &Wanted,
+        unresolved: Option<RelationId>,
+    ) {
+        if !self.running.is_started() {
+            let run = run(
+                info.clone(),
+                wanted.clone(),
+                unresolved,
+                self.session.take(),
+            );
+            self.running.start(run);
+        }
+    }
+
+    /// Waits for the running inspection and returns its result; pending if none runs. Cancel-safe.
+    pub(super) async fn ended(&mut self) -> Inspection {
+        let (session, inspection) = self.running.ended().await;
+        self.session = session;
+        inspection
+    }
+}
+
+async fn run(
+    info: ConnInfo,
+    wanted: Wanted,
+    unresolved: Option<RelationId>,
+    kept: Option<Session>,
+) -> (Option<Session>, Inspection) {
+    let asked_at = Instant::now();
+    let inspection = async {
+        if let Some(mut session) = kept {
+            // If the idle connection was closed meanwhile, a new one is made below.
+            let found = timeout(KEPT_DEADLINE, queries(&mut session, &wanted, unresolved)).await;
+            if let Ok(Ok(found)) = found {
+                return Ok((session, found));
+            }
+        }
+        let mut session = Session::connect(&info, SessionKind::Sql, SETTINGS).await?;
+        let found = queries(&mut session, &wanted, unresolved).await?;
+        Ok::<_, Error>((session, found))
+    };
+    let done = bounded_by(DEADLINE, "a look at the catalogs", inspection).await;
+    let (session, facts, place) = match done {
+        Ok((session, (facts, place))) => (Some(session), Ok(facts), place),
+        Err(error) => (None, Err(error), None),
+    };
+    let inspection = Inspection {
+        asked_at,
+        facts,
+        place,
+    };
+    (session, inspection)
+}
+
+async fn queries(
+    session: &mut Session,
+    wanted: &Wanted,
+    unresolved: Option<RelationId>,
+) -> Result<(Facts, Option<(RelationId, TablePlace)>), Error> {
+    let facts = inspect(session, wanted).await?;
+    let place = match unresolved {
+        Some(id) => Some((id, place(session, &wanted.tables, id).await?)),
+        None => None,
+    };
+    Ok((facts, place))
+}

@@ -1,0 +1,298 @@
+//! [`PostgresSource`]: the replication connection of one slot, with a control connection beside it.
+
+mod copy;
+mod held_slot;
+mod initial;
+mod inspections;
+mod one_task;
+mod opening;
+mod range;
+mod readers;
+mod resend;
+mod stream;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tracing::warn;
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
+use walrelay_relay::{Chain, Looked, Opened, Resume, SlotOwner, Source};
+use walrelay_sink::SinkStats;
+use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
+
+use super::catalog::{Retention, ServerFacts, SlotRow, Wanted, slot};
+use super::deadline::bounded;
+use super::error::PostgresError;
+use super::retention::RetentionWatch;
+use super::setup::{Moment, Setup, Unfinished, plan};
+use super::snapshot::SnapshotProgress;
+use super::state_file::{Position, StateWriter};
+pub use copy::{CopySource, Original};
+pub use held_slot::HeldSlot;
+use initial::InitialSnapshot;
+use inspections::{Inspection, Inspections};
+pub use range::{Range, RangeSource, Reading, first_commit};
+use readers::Readers;
+pub use resend::ResendSource;
+use stream::Stream;
+
+/// Options of a [`PostgresSource`].
+#[derive(Debug, Clone)]
+pub struct SourceOptions {
+    /// `wal_sender_timeout` of the replication session. The server's own may be long, or off: then
+    /// a relay whose machine has failed would keep the slot that long, and a dead connection would
+    /// go unnoticed while the server decodes.
+    pub wal_sender_timeout: Duration,
+    /// The file of the acknowledged position, written before the position is confirmed to the slot.
+    pub state_file: Option<PathBuf>,
+    /// Whether the first connection may continue after a gap in the WAL.
+    pub accept_gap: bool,
+    /// Warn if more bytes of WAL than this are kept for the slot; 0 disables the warning.
+    pub retained_wal_warning: u64,
+}
+
+/// Opens the replication connection of one slot, with a control connection beside it.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
+pub struct PostgresSource {
+    info: ConnInfo,
+    wanted: Wanted,
+    wal_sender_timeout: Duration,
+    /// The inspections beside the current stream. They own the control connection.
+    inspections: Inspections,
+    state_file: Option<StateWriter>,
+    /// Whether a gap may be accepted; reset when the first stream is open.
+    accept_gap: bool,
+    /// A gap was accepted.
+    accepted: bool,
+    /// A stream was open.
+    started: bool,
+    /// The start time of the last stream's server, as the server prints it.
+    server_start: Option<String>,
+    /// The LSN up to which everything is acknowledged, by the last `note`. Shared with the stream,
+    /// whose errors name it.
+    relayed: Arc<AtomicU64>,
+    /// The last attempt failed because another process read the slot.
+    found_busy: bool,
+    readers: Readers,
+    /// PID of the stream's walsender; 0 before the first stream.
+    walsender: Arc<AtomicI32>,
+    watch: RetentionWatch,
+    /// The setup that is being carried out.
+    setup: Option<Setup>,
+    /// What is left of a setup that failed and could not be undone.
+    unfinished: Unfinished,
+    /// The snapshot that is being read.
+    snapshot: Option<InitialSnapshot>,
+    snapshot_progress: Arc<SnapshotProgress>,
+}
+
+impl PostgresSource {
+    /// A source that has not connected yet.
+    pub fn new(info: ConnInfo, wanted: Wanted, options: SourceOptions) -> Self {
+        Self {
+            watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
+            readers: Readers::new(info.shown_application_name()),
+            info,
+            wanted,
+            wal_sender_timeout: options.wal_sender_timeout,
+            inspections: Inspections::default(),
+            state_file: options.state_file.map(StateWriter::new),
+            accept_gap: options.accept_gap,
+            accepted: false,
+            started: false,
+            server_start: None,
+            relayed: Arc::default(),
+            found_busy: false,
+            walsender: Arc::default(),
+            setup: None,
+            unfinished: Unfinished::default(),
+            snapshot: None,
+            snapshot_progress: Arc::default(),
+        }
+    }
+
+    /// Reports the progress of a snapshot there.
+    #[must_use]
+    pub fn with_progress(self, snapshot_progress: Arc<SnapshotProgress>) -> Self {
+        Self {
+            snapshot_progress,
+            ..self
+        }
+    }
+
+    /// Keeps the id of the sink's cluster in the state file. A sink with another cluster confirms
+    /// nothing, unless a gap may be accepted.
+    #[must_use]
+    pub fn with_sink(mut self, sink: Arc<SinkStats>) -> Self {
+        let accepts = self.accept_gap;
+        let state_file = self.state_file.take();
+        self.state_file = state_file.map(|file| file.with_sink(sink, accepts));
+        self
+    }
+
+    /// PID of the stream's walsender; 0 before the first stream.
+    pub fn walsender(&self) -> Arc<AtomicI32> {
+        Arc::clone(&self.walsender)
+    }
+
+    /// The position in the state file, if there is one.
+    fn kept(&self) -> Option<&Position> {
+        self.state_file.as_ref().and_then(StateWriter::kept)
+    }
+
+    fn relayed(&self) -> Lsn {
+        Lsn::new(self.relayed.load(Ordering::Relaxed))
+    }
+
+    fn watch_retention(&mut self, server: &ServerFacts, slot: &SlotRow) {
+        self.watch.log(&Retention::of(server, slot));
+    }
+
+    async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {
+        let found = bounded("reading the slot", slot(control, &self.wanted.slot)).await?;
+        found
+            .and_then(|slot| slot.confirmed)
+            .ok_or_else(|| self.slot_gone().into())
+    }
+}
+
+impl Source for PostgresSource {
+    type Stream = Stream;
+    type Error = PostgresError;
+
+    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+        self.inspections = Inspections::default();
+        // The future of the last attempt was dropped. Drop its control session, which releases the
+        // lock; `connect` undoes the rest over a new session.
+        if let Some(setup) = self.setup.take() {
+            self.unfinished = setup.unfinished;
+        }
+        if let Some(opened) = self.continue_snapshot().await? {
+            return Ok(opened);
+        }
+        let result = match self.attempt(resume).await {
+            // The slot may have been lost between the inspection and START_REPLICATION. A second
+            // attempt then finds that in the catalogs.
+            Err(PostgresError::WalGone { .. }) => self.attempt(resume).await,
+            result => result,
+        };
+        self.found_busy = matches!(result, Err(PostgresError::SlotBusy { .. }));
+        result
+    }
+
+    async fn undo_open(&mut self) {
+        let undone = match self.setup.take() {
+            Some(mut setup) => {
+                let undone = setup.unfinished.undo(&self.wanted, &mut setup.control);
+                undone.await
+            }
+            None if self.unfinished.is_nothing() => return,
+            None => self.undo_anew().await,
+        };
+        if let Err(error) = undone {
+            warn!(
+                error = %Chain(&error),
+                publication = self.wanted.publication,
+                "the interrupted setup is not undone: if the publication is left without its slot, drop it \
+                 before the next start"
+            );
+        }
+    }
+
+    fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
+        // No slot exists before the snapshot is complete, so there is nothing to confirm in.
+        if self.snapshot.is_some() {
+            return Ok(position);
+        }
+        self.relayed
+            .fetch_max(position.lsn().get(), Ordering::Relaxed);
+        match &mut self.state_file {
+            Some(state_file) => Ok(state_file.note(position)?),
+            None => Ok(position),
+        }
+    }
+
+    fn look(&mut self, unresolved: Option<RelationId>) {
+        match &mut self.snapshot {
+            Some(snapshot) => snapshot.look(),
+            None => self.inspections.start(&self.info, &self.wanted, unresolved),
+        }
+    }
+
+    async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
+        if let Some(snapshot) = &mut self.snapshot {
+            return snapshot.looked().await;
+        }
+        let Inspection {
+            asked_at,
+            facts,
+            place,
+        } = self.inspections.ended().await;
+        let facts = match facts {
+            Ok(facts) => facts,
+            // A server that shuts down waits for its walsenders, and this walsender waits until its
+            // client reads.
+            Err(PostgresError::Wal(error))
+                if blocked && error.class() == ErrorClass::ServerUnavailable =>
+            {
+                return Err(error.into());
+            }
+            Err(error) => {
+                let reason = Chain(&error).to_string();
+                return Ok(Looked::Failed { reason });
+            }
+        };
+        if let Some(slot) = &facts.slot {
+            self.watch_retention(&facts.server, slot);
+            if blocked && slot.wal_status.as_deref() == Some("unreserved") {
+                return Err(PostgresError::MakeWay(self.wanted.slot.clone()));
+            }
+        }
+        let moment = Moment::Relayed {
+            upto: self.relayed(),
+        };
+        plan(&self.wanted, &facts, moment)?;
+        let active_pid = facts.slot.and_then(|slot| slot.active_pid);
+        let owner = match active_pid {
+            Some(pid) if self.readers.is_own(pid) => SlotOwner::Ours,
+            Some(pid) => SlotOwner::Other { pid },
+            None => SlotOwner::Nobody,
+        };
+        let timeline = facts.server.timeline;
+        if owner == SlotOwner::Ours
+            && let (Some(timeline), Some(state_file)) = (timeline, &mut self.state_file)
+        {
+            state_file.set_timeline(timeline);
+        }
+        Ok(Looked::Answered {
+            asked_at,
+            owner,
+            timeline,
+            place,
+        })
+    }
+
+    async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
+        if self.snapshot.is_some() {
+            if !self.snapshot_progress.is_acknowledged() {
+                return Ok(Lsn::ZERO);
+            }
+            self.continue_snapshot().await?;
+        }
+        // The server, or a device in between, may have closed the idle control connection. Then use
+        // a new one.
+        if let Some(mut control) = self.inspections.session.take()
+            && let Ok(confirmed) = self.confirmed(&mut control).await
+        {
+            self.inspections.session = Some(control);
+            return Ok(confirmed);
+        }
+        let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+        let confirmed = self.confirmed(&mut control).await?;
+        self.inspections.session = Some(control);
+        Ok(confirmed)
+    }
+}

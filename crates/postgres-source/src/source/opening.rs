@@ -1,0 +1,412 @@
+//! Opening the stream of a slot: both connections, the catalogs, START_REPLICATION, and the check
+//! that the stream continues what was relayed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info, warn};
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_relay::{Ancestor, Continuity, Opened, Predecessor, Resume, WalStream as _};
+use walrelay_walsender::{
+    Error, ErrorClass, ReplicationStream, Session, SessionKind, StartReplication, SystemIdentity,
+};
+
+use super::PostgresSource;
+use super::inspections::Inspections;
+use super::stream::Stream;
+use crate::carried::record;
+use crate::catalog::{
+    ServerFacts, SlotReader, describe, inspect, is_synchronous, is_walsender, reader, slot,
+};
+use crate::deadline::{bounded, bounded_by};
+use crate::error::{Gap, PostgresError, SetupError};
+use crate::setup::{
+    Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock,
+};
+use crate::state_file::Position;
+
+/// Interval of the queries for the reader of a busy slot.
+const BUSY_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a busy slot's reader is queried before START_REPLICATION is tried again.
+const BUSY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Both connections with the server's answers.
+pub(super) struct Connected {
+    pub(super) control: Session,
+    pub(super) replication: Session,
+    pub(super) server: ServerFacts,
+    pub(super) system: SystemIdentity,
+    ancestors: Vec<Ancestor>,
+    moment: Moment,
+    /// There is no slot, and a snapshot is to be read first.
+    snapshot: bool,
+}
+
+impl PostgresSource {
+    async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
+        let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+        self.undo_last_setup(&mut control).await?;
+        self.wait_until_free(&mut control).await?;
+        let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
+        if let Some(state_file) = &self.state_file {
+            state_file.check_owner(&self.wanted.slot, &facts.server.database)?;
+        }
+        let millis = self.wal_sender_timeout.as_millis().to_string();
+        let settings = [("wal_sender_timeout", millis.as_str())];
+        let mut replication =
+            Session::connect(&self.info, SessionKind::Replication, &settings).await?;
+        let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
+        let ancestors = self
+            .ancestors(&mut replication, system.timeline, resume)
+            .await?;
+        let moment = self.moment(resume, &ancestors);
+        // A stop drops this future, and undoes the setup.
+        let setup = self.setup.insert(Setup::new(control));
+        let prepared = setup.prepare(&self.wanted, moment, &facts, &mut replication);
+        let prepared = prepared.await;
+        if prepared.is_err() {
+            let undone = setup.unfinished.undo(&self.wanted, &mut setup.control);
+            if undone.await.is_ok() {
+                setup.unfinished = Unfinished::default();
+            }
+        }
+        let Some(setup) = self.setup.take() else {
+            unreachable!("the setup was inserted above")
+        };
+        self.unfinished = setup.unfinished;
+        let (control, Prepared { gap, snapshot }) = (setup.control, prepared?);
+        if gap.is_some() {
+            self.accepted = true;
+            // The file's position is before the new slot's.
+            if let Some(state_file) = &mut self.state_file {
+                state_file.forget();
+            }
+        }
+        Ok(Connected {
+            control,
+            replication,
+            server: facts.server,
+            system,
+            ancestors,
+            moment,
+            snapshot,
+        })
+    }
+
+    /// Undoes what the last attempt has left of its setup, over a new session.
+    pub(super) async fn undo_anew(&mut self) -> Result<(), PostgresError> {
+        let undone = async {
+            let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+            self.undo_last_setup(&mut control).await
+        };
+        bounded_by(UNDO_DEADLINE, "undoing an unfinished setup", undone).await
+    }
+
+    /// Undoes what the last attempt has left of its setup, if that was not possible before.
+    pub(super) async fn undo_last_setup(
+        &mut self,
+        control: &mut Session,
+    ) -> Result<(), PostgresError> {
+        if self.unfinished.is_nothing() {
+            return Ok(());
+        }
+        let slot = &self.wanted.slot;
+        wait_for_lock(control, slot).await?;
+        self.unfinished.undo(&self.wanted, control).await?;
+        self.unfinished = Unfinished::default();
+        unlock_setup(control, slot).await?;
+        Ok(())
+    }
+
+    /// The moment of the inspection, with the relayed position limited to the history that a server
+    /// with these ancestors shares.
+    fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
+        let in_common = |known: &Resume| known.in_common(ancestors).lsn();
+        match resume {
+            Some(resume) if self.started => Moment::Relayed {
+                upto: in_common(resume),
+            },
+            // An unfinished snapshot counts as nothing relayed.
+            _ => Moment::Start {
+                known: self.kept().map(|kept| in_common(&kept.resume(None))),
+                accept_gap: self.accept_gap,
+            },
+        }
+    }
+
+    /// Queries the reader of the slot. If the slot was busy in the last attempt, waits until it is
+    /// free. All queries use this one connection, because two new connections each time would cost
+    /// the primary more than the reading relay does. Stops waiting after [`BUSY_DEADLINE`], so that
+    /// the server reports the reader itself, and at once if the reader changes, so that the
+    /// pipeline learns of it.
+    async fn wait_until_free(&mut self, control: &mut Session) -> Result<(), PostgresError> {
+        let until = Instant::now() + BUSY_DEADLINE;
+        loop {
+            let found = bounded("reading the slot", reader(control, &self.wanted.slot)).await?;
+            let Some(reader) = found else {
+                return Ok(());
+            };
+            let new = self.readers.record(&reader);
+            if !self.found_busy || Instant::now() >= until {
+                return Ok(());
+            }
+            if new {
+                return Err(self.slot_busy(Some(reader), None));
+            }
+            sleep(BUSY_INTERVAL).await;
+        }
+    }
+
+    fn slot_busy(&self, reader: Option<SlotReader>, source: Option<Error>) -> PostgresError {
+        PostgresError::SlotBusy {
+            slot: self.wanted.slot.clone(),
+            own: reader
+                .as_ref()
+                .is_some_and(|reader| self.readers.is_own(reader.pid)),
+            reader,
+            source,
+        }
+    }
+
+    /// The ancestors of the server's timeline; empty if it is the timeline of the last stream and
+    /// state file.
+    async fn ancestors(
+        &self,
+        replication: &mut Session,
+        timeline: u32,
+        resume: Option<&Resume>,
+    ) -> Result<Vec<Ancestor>, PostgresError> {
+        let of_process = resume.map(|resume| resume.timeline);
+        let of_file = self.kept().map(|kept| kept.timeline);
+        let promoted = [of_process, of_file]
+            .into_iter()
+            .flatten()
+            .any(|known| known != timeline);
+        if !promoted {
+            return Ok(Vec::new());
+        }
+        let history = replication.timeline_history(timeline);
+        bounded("TIMELINE_HISTORY", history).await
+    }
+
+    /// Checks that the stream continues the position in the state file, and writes the file before
+    /// anything is streamed.
+    async fn continue_file(
+        &mut self,
+        opened: &Opened<Stream>,
+        database: String,
+        control: &mut Session,
+    ) -> Result<(), PostgresError> {
+        let Some(state_file) = &mut self.state_file else {
+            return Ok(());
+        };
+        let here = Position {
+            system_id: opened.system_id.clone(),
+            timeline: opened.timeline,
+            database,
+            slot: self.wanted.slot.clone(),
+            confirmed: opened.confirmed.lsn(),
+            kafka_cluster: state_file
+                .kept()
+                .and_then(|kept| kept.kafka_cluster.clone()),
+        };
+        let position = match state_file.kept() {
+            None => here,
+            Some(kept) => match kept.resume(self.server_start.clone()).continued_by(opened) {
+                Ok(Continuity::Same) => Position {
+                    timeline: opened.timeline,
+                    ..kept.clone()
+                },
+                // If this process has streamed before, the pipeline logs it.
+                Ok(Continuity::HandedOver { from, to, by }) => {
+                    if !self.started {
+                        info!(%from, %to, %by, "another relay has read the slot since the state file was written");
+                    }
+                    here
+                }
+                Ok(Continuity::Promoted { parted }) => {
+                    // If this process has streamed before, the pipeline logs it.
+                    if !self.started && parted < kept.confirmed {
+                        warn!(
+                            from = %parted,
+                            to = %kept.confirmed,
+                            "the promoted server has not got all that was relayed of the old one: \
+                             events of this range may be of transactions that it does not have"
+                        );
+                    }
+                    here
+                }
+                Err(error) if self.accept_gap => {
+                    warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
+                    record::gap(control, &self.wanted.slot).await?;
+                    self.accepted = true;
+                    here
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        Ok(state_file.set(position).await?)
+    }
+
+    pub(super) async fn attempt(
+        &mut self,
+        resume: Option<&Resume>,
+    ) -> Result<Opened<Stream>, PostgresError> {
+        // Another relay that shares the file may have written it.
+        let by_file = self.load_file().await?;
+        let connected = self.connect(resume).await?;
+        if connected.snapshot {
+            return self.begin_snapshot(connected).await;
+        }
+        self.open_slot(connected, by_file).await
+    }
+
+    /// Starts the stream of the slot. `by_file`: another relay has written the state file.
+    async fn open_slot(
+        &mut self,
+        connected: Connected,
+        mut by_file: bool,
+    ) -> Result<Opened<Stream>, PostgresError> {
+        let Connected {
+            mut control,
+            replication,
+            server,
+            system,
+            ..
+        } = connected;
+        let walsender = replication.backend_pid();
+        let gap = Gap {
+            from: connected.moment.known(),
+            to: server.wal_end,
+        };
+        let stream = self.start(replication, &mut control, gap).await?;
+        // Whatever fails from here on: the walsender that this process leaves is no other relay.
+        self.readers.started(walsender);
+        // Read the slot again: no other process can move it now, and the stream begins at its
+        // position.
+        let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
+            .await?
+            .ok_or_else(|| self.slot_gone())?;
+        // With several hosts, or an address that moves, the two connections may reach different
+        // servers. Then a position of one server would be confirmed to the other.
+        if slot.active_pid != Some(i64::from(walsender)) {
+            // A walsender that has failed already frees the slot and stays connected. Its error is
+            // read from the stream.
+            let here = is_walsender(&mut control, walsender);
+            if slot.active_pid.is_some() || !bounded("looking for the walsender", here).await? {
+                return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
+            }
+        }
+        // The slot's last reader may have written the file since.
+        by_file |= self.load_file().await?;
+        let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
+        debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
+        let name = self.info.shown_application_name();
+        let synchronous = is_synchronous(&mut control, &name);
+        if bounded("reading a setting", synchronous).await? {
+            warn!(
+                "synchronous_standby_names makes this relay a synchronous standby: commits wait until it \
+                 has confirmed them, and hang while no relay runs. Name the standbys there, without the \
+                 relay's application_name"
+            );
+        }
+        self.watch_retention(&server, &slot);
+        let described = describe(&mut control, &self.wanted.tables);
+        let tables = bounded("reading the columns of the tables", described).await?;
+        let mut opened = Opened {
+            stream: Stream::of_slot(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
+            system_id: system.system_id,
+            timeline: system.timeline,
+            server_start: server.start,
+            ancestors: connected.ancestors,
+            flushed: system.flushed,
+            confirmed: CommitEnd::from_slot(confirmed),
+            server_timeout: Some(self.wal_sender_timeout),
+            tables,
+            predecessor: self.readers.predecessor(),
+        };
+        let continued = self.continue_file(&opened, server.database, &mut control);
+        if let Err(error) = continued.await {
+            // The next relay would count a walsender that is left as the reader that moved the slot.
+            let _ = bounded("ending the stream", opened.stream.finish()).await;
+            return Err(error);
+        }
+        self.inspections = Inspections::over(control);
+        if by_file && self.started {
+            // The file's position covers the slot's, or `continue_file` would have failed.
+            opened.predecessor.get_or_insert(Predecessor::StateFile);
+        }
+        self.set_streaming(&opened, walsender);
+        Ok(opened)
+    }
+
+    /// Records that this process streams, by this walsender.
+    fn set_streaming(&mut self, opened: &Opened<Stream>, walsender: i32) {
+        self.readers.streaming(walsender);
+        self.walsender.store(walsender, Ordering::Relaxed);
+        self.server_start = Some(opened.server_start.clone());
+        let confirmed = opened.confirmed.lsn().get();
+        self.relayed.fetch_max(confirmed, Ordering::Relaxed);
+        if std::mem::take(&mut self.accept_gap) && !self.accepted {
+            info!("there is no gap in the log: --accept-gap changes nothing");
+        }
+        self.started = true;
+    }
+
+    /// Starts the stream from the slot's position, over the replication session.
+    ///
+    /// `gap`: the range that is not relayed if the server has removed the slot's WAL.
+    async fn start(
+        &mut self,
+        replication: Session,
+        control: &mut Session,
+        gap: Gap,
+    ) -> Result<ReplicationStream, PostgresError> {
+        let command = StartReplication {
+            slot: self.wanted.slot.clone(),
+            // Zero: the server starts at the slot's position. It would skip events up to a higher
+            // position.
+            start: Lsn::ZERO,
+            publication: self.wanted.publication.clone(),
+            messages: self.wanted.messages.is_some(),
+        };
+        let started = replication.start_replication(&command);
+        match bounded("START_REPLICATION", started).await {
+            Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
+                // The query for the reader may fail: the reader only completes the error's text.
+                let found = reader(control, &self.wanted.slot);
+                let reader = bounded("reading the slot", found).await.ok().flatten();
+                if let Some(reader) = &reader {
+                    self.readers.record(reader);
+                }
+                Err(self.slot_busy(reader, Some(error)))
+            }
+            Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
+                let slot = self.wanted.slot.clone();
+                Err(PostgresError::WalGone { slot, gap, source })
+            }
+            started => started,
+        }
+    }
+
+    /// Reads the state file, if one is configured. Returns whether its position is ahead of the
+    /// known one.
+    async fn load_file(&mut self) -> Result<bool, PostgresError> {
+        match &mut self.state_file {
+            Some(state_file) if !self.accepted => Ok(state_file.load().await?),
+            _ => Ok(false),
+        }
+    }
+
+    pub(super) fn slot_gone(&self) -> SetupError {
+        SetupError::SlotGone {
+            slot: self.wanted.slot.clone(),
+            gap: Gap {
+                from: Some(self.relayed()),
+                to: None,
+            },
+        }
+    }
+}
