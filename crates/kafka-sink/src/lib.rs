@@ -60,6 +60,7 @@
 
 mod admin;
 mod answers;
+mod bearer;
 mod client_log;
 mod config;
 mod consumer;
@@ -69,6 +70,7 @@ mod error;
 mod ffi;
 mod probe;
 mod producer;
+pub mod section;
 mod sync;
 #[cfg(test)]
 mod testing;
@@ -86,4 +88,5 @@ pub use error::KafkaError;
 pub use ffi::exit_at_once;
 pub use probe::{ClusterInfo, probe};
 pub use producer::{KafkaSink, KafkaSinkFactory};
+pub use section::KafkaSection;
 pub use tokens::{Token, TokenError, TokenSource};

@@ -17,9 +17,10 @@
 //! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
 //!   as sent. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
 //!   which the slot has the row, `dead_letters` the one by which its event was sent.
+//! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
-//!   `presets`: the preset that fits a table.
+//!   `presets`: the preset that fits a table. [`table_name`]: names as SQL writes them.
 
 mod bookmarks;
 mod carried;
@@ -36,10 +37,12 @@ mod presets;
 mod prune;
 mod retention;
 pub mod script;
+pub mod sections;
 mod setup;
 mod snapshot;
 mod source;
 mod state_file;
+pub mod table_name;
 mod waiting;
 
 pub use bookmarks::{

@@ -8,7 +8,6 @@
 //!   `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: the sink of standard output. Kafka's is the crate `walrelay-kafka-sink`.
 //! - `failures`: the errors of the crates below, with remedies.
-//! - `tokens`: Kafka's OAUTHBEARER tokens.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
 //!   deletes or marks. `background`: the threads of both and of `http`.
 //! - `registry`: the client of a schema registry.
@@ -35,7 +34,6 @@ mod row_worker;
 mod sinks;
 mod sync;
 mod telemetry;
-mod tokens;
 
 use std::ffi::OsString;
 

@@ -19,7 +19,7 @@ use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsCommand;
-use crate::config::table_or_all;
+use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]

@@ -11,7 +11,7 @@ use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
 use walrelay_kafka_sink::dlq::OpenDeadLetters;
-use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
+use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSection};
 use walrelay_relay::{OnUpdate, PoisonAction, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_sink::Parking;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
@@ -358,31 +358,18 @@ pub(super) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
     })
 }
 
-/// How topics are created by `[sink.topics]`.
-pub(super) fn topic_creation(sink: &config::KafkaSink) -> TopicCreation {
-    TopicCreation {
-        // -1 is the broker's default, in both.
-        partitions: sink.topics.partitions.unwrap_or(-1),
-        replication_factor: sink.topics.replication_factor.map_or(-1, i32::from),
-        properties: std::collections::BTreeMap::new(),
-    }
-}
-
 /// The configuration of the Kafka clients.
 pub(super) fn kafka(
-    sink: &config::KafkaSink,
+    sink: &KafkaSection,
     delivery: &config::Delivery,
 ) -> Result<KafkaConfig, Failure> {
-    let topics = sink.topics.create.then(|| topic_creation(sink));
     let options = KafkaOptions {
         max_in_flight_records: u64::from(delivery.max_in_flight_records),
         max_in_flight_bytes: delivery.max_in_flight_bytes,
         bulk_linger: Some(delivery.bulk_linger),
-        topics,
+        topics: None,
     };
-    let tokens = sink.bearer.clone();
-    let tokens = tokens.map(|bearer| Arc::new(bearer) as Arc<dyn TokenSource>);
-    KafkaConfig::with_tokens(sink.properties.0.clone(), options, tokens)
+    sink.config(options)
         .map_err(|error| failures::kafka(&error))
 }
 

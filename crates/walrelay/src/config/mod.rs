@@ -7,7 +7,8 @@
 //!
 //! # Inside
 //! `sections` declares every key once and checks combinations of keys. `templates` has the types of
-//! values that are templates, `table_name` names of tables. `walrelay-settings` reads the file.
+//! values that are templates. `walrelay-settings` reads the file; the sections of Postgres and Kafka
+//! are in the crates that they configure.
 //!
 //! # Invariants
 //! - Struct, reader, known names, defaults and the reference in `docs/CONFIGURATION.md` follow from
@@ -19,7 +20,6 @@
 #[doc(hidden)]
 pub mod fuzzing;
 mod sections;
-mod table_name;
 mod templates;
 
 #[cfg(test)]
@@ -35,12 +35,9 @@ use walrelay_settings::ReadFile;
 pub use walrelay_settings::{ConfigError, Location, Problem};
 
 pub use sections::{
-    Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
-    LogFormat, Otel, Poison, Prune, Registry, RegistryLogin, Retention, Router, SchemaFile,
-    SinkConfig, SnapshotMode, Source, TokenOrigin, TopicCreation,
+    Backoff, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune, Registry,
+    RegistryLogin, Retention, Router, SchemaFile, SinkConfig, SnapshotMode, Source,
 };
-
-pub(crate) use table_name::parse_or_all as table_or_all;
 
 /// Expands a string of the file in an empty environment, for tests of code that writes such files.
 #[cfg(test)]

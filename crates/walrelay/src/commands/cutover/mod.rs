@@ -31,7 +31,8 @@ use super::connect::marking;
 use super::server::Server;
 use super::{CommandResult, Env, log_warnings, print_notice};
 use crate::cli::{CutoverCommand, Exit, Failure};
-use crate::config::{Config, KafkaSink, SinkConfig, SnapshotMode};
+use crate::config::{Config, SinkConfig, SnapshotMode};
+use walrelay_kafka_sink::KafkaSection;
 
 /// The header with the id of the shadow run that sent a record.
 const HEADER: &str = "walrelay-cutover";
@@ -64,7 +65,7 @@ pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
 }
 
 /// The Kafka sink, in which records are compared.
-fn kafka_sink(config: &Config) -> Result<&KafkaSink, Failure> {
+fn kafka_sink(config: &Config) -> Result<&KafkaSection, Failure> {
     match &config.sink {
         SinkConfig::Kafka(kafka) => Ok(kafka),
         SinkConfig::Stdout { .. } => Err(Failure::new(

@@ -11,7 +11,7 @@ use walrelay_settings::{
     loose_boolean, loose_choice, names, nested, not_empty, section, string, text, why,
 };
 
-use crate::config::table_name::owned_identifier as column;
+use walrelay_postgres_source::table_name::owned_identifier as column;
 
 /// Characters of the longest name of a topic (Kafka).
 const MAX_TOPIC: usize = 249;

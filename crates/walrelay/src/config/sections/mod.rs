@@ -4,31 +4,26 @@ mod cloud_events;
 mod debezium;
 mod delivery;
 mod http;
-mod kafka;
 mod otel;
-mod prune;
 mod registry;
-mod retention;
 mod route;
 mod router;
 mod sink;
-mod source;
 
 use std::sync::LazyLock;
 use walrelay_event_router::ColumnNames;
+use walrelay_kafka_sink::section::{TokenKeys, TopicsSection};
+use walrelay_postgres_source::sections;
 use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section, ValueKind};
 
 pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, Poison};
 pub use http::Http;
-pub use kafka::KafkaProperties;
 pub use otel::Otel;
-pub use prune::Prune;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
-pub use retention::Retention;
 pub use router::Router;
-pub use sink::{Bearer, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
-pub use source::{SnapshotMode, Source};
+pub use sink::SinkConfig;
+pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, Source};
 
 use super::Config;
 
@@ -51,11 +46,11 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<cloud_events::Keys>,
         rows::<registry::Keys>,
         rows::<sink::Keys>,
-        rows::<sink::Tokens>,
-        rows::<TopicCreation>,
+        rows::<TokenKeys>,
+        rows::<TopicsSection>,
         rows::<Delivery>,
         rows::<Poison>,
-        rows::<retention::Keys>,
+        rows::<sections::RetentionKeys>,
         rows::<Prune>,
         rows::<http::Keys>,
         rows::<otel::Keys>,
@@ -64,7 +59,10 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         section(&mut declared);
     }
     let open = [
-        (kafka::PASS_THROUGH, ValueKind::Scalar),
+        (
+            walrelay_kafka_sink::section::PASS_THROUGH,
+            ValueKind::Scalar,
+        ),
         (route::HEADERS, ValueKind::Template),
         (route::MEMBERS, ValueKind::Template),
         (route::LOOKUPS, ValueKind::Scalar),
@@ -82,7 +80,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
 /// Reads the whole configuration. Every section is read before the first error returns, so that all
 /// problems are noted.
 pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported> {
-    let source = source::source(reader);
+    let source = sections::source(reader);
     route::lookups(reader);
     router::former_columns(reader);
     let router = router::router(reader);
@@ -98,12 +96,12 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let sink = sink::sink(reader);
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader);
-    let retention = retention::retention(reader);
+    let retention = sections::retention(reader);
     let snapshots = source
         .as_ref()
         .is_ok_and(|source| source.snapshot != SnapshotMode::Never);
     let own = source.as_ref().ok().map(|source| source.slot.as_str());
-    let prune = prune::prune(reader, snapshots, own);
+    let prune = sections::prune(reader, snapshots, own);
     let http = http::http(reader);
     let otel = otel::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);

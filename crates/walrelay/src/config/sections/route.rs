@@ -6,7 +6,7 @@ use walrelay_event_router::{
 };
 use walrelay_settings::{AlreadyReported, Entry, Reader, Section, Value, section, text};
 
-use crate::config::table_name::{owned_identifier as column, quoted};
+use walrelay_postgres_source::table_name::{owned_identifier as column, quoted};
 
 /// The section whose keys are names of headers.
 pub(super) const HEADERS: &str = "router.route.headers";

@@ -10,7 +10,7 @@ use walrelay_sink::dlq_headers;
 
 use super::debezium::{self, Debezium};
 use super::route;
-use crate::config::table_name::owned_identifier;
+use walrelay_postgres_source::table_name::owned_identifier;
 
 /// `[router]`.
 #[derive(Clone, PartialEq, Eq)]

@@ -139,7 +139,7 @@ fn debezium(config: &Config) -> &Debezium {
 }
 
 /// The options of a sink that is Kafka.
-fn kafka(sink: SinkConfig) -> KafkaSink {
+fn kafka(sink: SinkConfig) -> walrelay_kafka_sink::KafkaSection {
     match sink {
         SinkConfig::Kafka(kafka) => kafka,
         SinkConfig::Stdout { .. } => panic!("not Kafka"),

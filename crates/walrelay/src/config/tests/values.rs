@@ -155,7 +155,7 @@ fn secrets_can_come_from_files() {
 
 #[test]
 fn debug_hides_what_looks_secret() {
-    let properties = KafkaProperties(
+    let properties = walrelay_kafka_sink::section::KafkaProperties(
         [
             "sasl.password",
             "ssl.key.password",

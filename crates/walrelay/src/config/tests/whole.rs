@@ -29,7 +29,7 @@ fn a_minimal_configuration_gets_the_defaults() {
     assert_eq!(kafka.properties.0["bootstrap.servers"], "broker:9092");
     assert_eq!(
         kafka.topics,
-        TopicCreation {
+        walrelay_kafka_sink::section::TopicsSection {
             create: false,
             partitions: None,
             replication_factor: None
@@ -165,7 +165,7 @@ format = "json"
     );
     assert_eq!(
         kafka.topics,
-        TopicCreation {
+        walrelay_kafka_sink::section::TopicsSection {
             create: true,
             partitions: Some(12),
             replication_factor: Some(3)

@@ -12,8 +12,9 @@ use walrelay_kafka_sink::{
 
 use super::item::{Check, Checks, Item};
 use super::postgres::Largest;
-use crate::config::{Config, KafkaSink};
+use crate::config::Config;
 use crate::failures;
+use walrelay_kafka_sink::KafkaSection;
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +26,7 @@ const NEW: &str = "new topics";
 /// Surveys the cluster and checks it. `topics` are those known before the first event.
 pub(super) fn check(
     config: &Config,
-    sink: &KafkaSink,
+    sink: &KafkaSection,
     kafka: &KafkaConfig,
     mut topics: Vec<String>,
     largest: &Largest,
@@ -99,7 +100,7 @@ impl<'a> Subject<'a> {
 }
 
 /// The existing topics; and, if one is missing or none is known, the defaults of new topics.
-fn subjects<'a>(survey: &'a ClusterSurvey, sink: &KafkaSink) -> Vec<Subject<'a>> {
+fn subjects<'a>(survey: &'a ClusterSurvey, sink: &KafkaSection) -> Vec<Subject<'a>> {
     let existing = survey.topics.iter().filter_map(|topic| {
         let settings = topic.settings.as_ref()?.as_ref().ok()?;
         let TopicState::Exists { replicas, .. } = topic.state else {

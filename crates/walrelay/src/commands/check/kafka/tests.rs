@@ -39,7 +39,7 @@ fn missing(creation: Creation) -> TopicSurvey {
     in_state(TopicState::Missing { creation })
 }
 
-fn sink() -> KafkaSink {
+fn sink() -> KafkaSection {
     match test_config().sink {
         crate::config::SinkConfig::Kafka(sink) => sink,
         other @ crate::config::SinkConfig::Stdout { .. } => panic!("{other:?}"),

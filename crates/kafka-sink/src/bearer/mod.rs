@@ -7,12 +7,12 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::{Token, TokenError, TokenSource};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
-use walrelay_kafka_sink::{Token, TokenError, TokenSource};
 
-use crate::config::{Bearer, TokenOrigin};
+use crate::section::{Bearer, TokenOrigin};
 use error::Problem;
 
 /// Bytes of the longest token. Brokers refuse requests above 100 MiB, far above this.

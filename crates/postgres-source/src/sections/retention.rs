@@ -13,7 +13,9 @@ pub struct Retention {
 }
 
 section! {
-pub(super) struct Keys at "retention" {
+/// The keys of [`Retention`].
+#[derive(Debug)]
+pub struct RetentionKeys at "retention" {
     /// How long back `walrelay replay --from rolling` reaches, at least 1s. Unset: nothing is kept.
     "keep" keep: Option<Duration> = duration(SECOND..).optional();
     /// How much WAL Postgres may keep for that, at least 16MiB; it wins over `keep`.
@@ -22,8 +24,8 @@ pub(super) struct Keys at "retention" {
 }
 
 /// Reads the section; `None` without `keep`.
-pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Option<Retention>, AlreadyReported> {
-    let keys = Keys::read(reader)?;
+pub fn retention(reader: &mut Reader<'_>) -> Result<Option<Retention>, AlreadyReported> {
+    let keys = RetentionKeys::read(reader)?;
     let Some(keep) = keys.keep else {
         let path = "retention.max_wal";
         if reader.has(path) {

@@ -10,7 +10,7 @@ use walrelay_settings::{
 use secrecy::{ExposeSecret, SecretString};
 use walrelay_relay::TableName;
 
-use crate::config::table_name;
+use crate::table_name;
 
 /// `wal_sender_timeout` is milliseconds in a 32-bit integer (`GUC_UNIT_MS`).
 const LONGEST_TIMEOUT: Duration = Duration::from_millis(2_147_483_647);
@@ -92,7 +92,11 @@ impl Source {
 const TABLES_HELP: Option<&str> =
     Some("for example: tables = ['public.outbox', '\"My Schema\".\"Tab\"']");
 
-pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, AlreadyReported> {
+/// Reads the section, and checks combinations of its keys.
+///
+/// # Errors
+/// If a problem was reported to `reader`.
+pub fn source(reader: &mut Reader<'_>) -> Result<Source, AlreadyReported> {
     let source = Source::read(reader)?;
     if source.password.is_some() && has_password(source.url.expose_secret()) {
         let path = "source.password_file";

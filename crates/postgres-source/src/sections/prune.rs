@@ -34,7 +34,7 @@ pub struct Prune at "prune" {
 
 /// Reads the section; `None` if rows from before the slot forbid to delete any. `snapshots`: these
 /// rows are relayed. `own`: the slot of this relay.
-pub(super) fn prune(
+pub fn prune(
     reader: &mut Reader<'_>,
     snapshots: bool,
     own: Option<&str>,

@@ -3,14 +3,14 @@
 use walrelay_relay::TableName;
 
 /// Bytes of the longest identifier: Postgres silently truncates longer ones (`NAMEDATALEN` - 1).
-pub(super) const MAX_IDENTIFIER_BYTES: usize = 63;
+pub const MAX_IDENTIFIER_BYTES: usize = 63;
 
 /// Parses `schema.table`, or `table` in schema `public`. Parts that are not plain lower-case names
 /// are written in double quotes, with `""` for a quote: `"My Schema"."Tab"`.
 ///
 /// The error says what is wrong. Upper-case letters without quotes are refused: SQL would fold them
 /// to lower case, which is rarely meant.
-pub(super) fn parse(text: &str) -> Result<TableName, String> {
+pub fn parse(text: &str) -> Result<TableName, String> {
     let (first, rest) = part(text)?;
     let (schema, name, rest) = match rest.strip_prefix('.') {
         Some(rest) => {
@@ -29,10 +29,10 @@ pub(super) fn parse(text: &str) -> Result<TableName, String> {
 }
 
 /// The name that stands for all tables of a schema, as in `schema.*`.
-pub(crate) const ALL: &str = "*";
+pub const ALL: &str = "*";
 
 /// Parses `schema.*`, whose name is [`ALL`], or as [`parse`] does.
-pub(crate) fn parse_or_all(text: &str) -> Result<TableName, String> {
+pub fn parse_or_all(text: &str) -> Result<TableName, String> {
     match text.strip_suffix(".*").map(part) {
         Some(Ok((schema, ""))) => Ok(TableName::new(schema, ALL)),
         Some(Err(why)) => Err(why),
@@ -66,13 +66,13 @@ fn identifier(name: &str) -> Result<(), String> {
 }
 
 /// The value of a key that is an identifier.
-pub(super) fn owned_identifier(name: &str) -> Result<String, String> {
+pub fn owned_identifier(name: &str) -> Result<String, String> {
     identifier(name).map(|()| name.to_owned())
 }
 
 /// Parses the text up to the closing quote, and unescapes doubled quotes. Returns it with the rest
 /// of the text.
-pub(super) fn quoted(inside: &str) -> Result<(String, &str), String> {
+pub fn quoted(inside: &str) -> Result<(String, &str), String> {
     let mut name = String::new();
     let mut rest = inside;
     loop {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+
 use walrelay_settings::{Reader, Value, names_a_secret};
 
-use walrelay_kafka_sink::{KafkaConfig, KafkaConfigError};
+use crate::{KafkaConfig, KafkaConfigError};
 
 /// The section whose keys are passed to librdkafka.
-pub(super) const PASS_THROUGH: &str = "sink.kafka";
+pub const PASS_THROUGH: &str = "sink.kafka";
 
 /// The names of the property that lists the brokers.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];

@@ -1,0 +1,9 @@
+//! The sections of the configuration that are about Postgres.
+
+mod prune;
+mod retention;
+mod source;
+
+pub use prune::{Prune, prune};
+pub use retention::{Retention, RetentionKeys, retention};
+pub use source::{SnapshotMode, Source, source};
