@@ -4,8 +4,6 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::Disposition;
 
-use crate::config::KafkaConfig;
-
 /// Why a Kafka client could not be created, or why the cluster refused it.
 ///
 /// Contains names of servers and librdkafka's messages, never a secret.
@@ -93,13 +91,6 @@ pub enum KafkaError {
 }
 
 impl KafkaError {
-    /// The error of a client that could not be created.
-    pub(crate) fn of_creation(config: &KafkaConfig, error: &ClientError) -> Self {
-        Self::Create {
-            reason: config.creation_reason(error),
-        }
-    }
-
     pub(crate) fn of_topic(topic: &str, code: RDKafkaErrorCode) -> Self {
         Self::Topic {
             topic: topic.to_owned(),
@@ -151,13 +142,13 @@ pub(crate) fn is_alert(reason: &str) -> bool {
 }
 
 /// The remedy for an error of authentication or TLS, to be appended to librdkafka's message; empty
-/// for other errors.
+/// for other errors. `uses_tokens`: the client authenticates by OAUTHBEARER.
 pub(crate) fn remedy(
     code: Option<RDKafkaErrorCode>,
     reason: &str,
-    config: &KafkaConfig,
+    uses_tokens: bool,
 ) -> &'static str {
-    if is_refusal(code) && config.uses_tokens() {
+    if is_refusal(code) && uses_tokens {
         "; check who issued the token, its audience and its end: token_file or token_command in \
          [sink.oauthbearer] is asked again by itself"
     } else if is_refusal(code) {

@@ -26,8 +26,8 @@ use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
 use crate::answers::{Finding, Findings, TopicId, TopicRights, TopicState};
-use crate::producer::partition_gate::HoldQueue;
-use crate::producer::topic::{NotQueued, TopicContext};
+use crate::in_flight::partition_gate::HoldQueue;
+use crate::in_flight::topic::{NotQueued, TopicContext};
 use crate::tokens::Token;
 
 // A delivery report must return the whole sequence number.

@@ -13,8 +13,8 @@
 //!   creates and deletes topics.
 //! - [`embedded`]: an in-process broker, for demonstrations only.
 //!
-//! Modules: `config/`, `producer/` (sending), `consumer/` (reading), `dlq/`, `admin/` (topics),
-//! `ffi.rs`.
+//! Modules, each using only those behind it: `dlq/`, `producer/` (sending), `consumer/` (reading),
+//! `admin/` (topics), `config/`, `ffi.rs`, `in_flight/` (the order of records).
 //!
 //! # Invariants
 //! - Every record that [`try_send`](walrelay_sink::Sink::try_send) accepted is reported exactly
@@ -68,6 +68,8 @@ pub mod dlq;
 pub mod embedded;
 mod error;
 mod ffi;
+mod in_flight;
+mod outcome;
 mod probe;
 mod producer;
 pub mod section;

@@ -37,7 +37,7 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
             reported: Mutex::default(),
             config: config.clone(),
         })
-        .map_err(|error| KafkaError::of_creation(config, &error))?;
+        .map_err(|error| config.creation_error(&error))?;
     config
         .authorise(producer.client())
         .map_err(|reason| KafkaError::Token { reason })?;
@@ -113,11 +113,16 @@ impl FinalError {
         match self {
             Self::Authentication(detail) => KafkaError::Authentication {
                 detail: config.scrub(&detail),
-                remedy: remedy(Some(RDKafkaErrorCode::Authentication), "", config),
+                remedy: remedy(
+                    Some(RDKafkaErrorCode::Authentication),
+                    "",
+                    config.uses_tokens(),
+                ),
             },
             Self::Tls(detail) => {
                 let found = tls::diagnose(config).map(|found| format!("; {found}"));
-                let general = || remedy(Some(RDKafkaErrorCode::SSL), "", config).to_owned();
+                let general =
+                    || remedy(Some(RDKafkaErrorCode::SSL), "", config.uses_tokens()).to_owned();
                 KafkaError::Tls {
                     detail: config.scrub(&detail),
                     remedy: found.unwrap_or_else(general),

@@ -33,7 +33,7 @@ fn client(config: &KafkaConfig) -> Result<Client, ClientError> {
 
 /// Creates an admin client that has its token, if it needs one. **Blocks** until then.
 fn authorised_client(config: &KafkaConfig) -> Result<Client, KafkaError> {
-    let client = client(config).map_err(|error| KafkaError::of_creation(config, &error))?;
+    let client = client(config).map_err(|error| config.creation_error(&error))?;
     let authorised = config.authorise(client.inner());
     authorised.map_err(|reason| KafkaError::Token { reason })?;
     Ok(client)

@@ -22,8 +22,9 @@ pub use options::{KafkaOptions, TopicCreation};
 use rules::{ALIASES, FILES};
 
 use crate::client_log::{LogThrottle, no_token};
+use crate::error::KafkaError;
 use crate::ffi;
-use crate::producer::partition_gate::{Keyless, Requests};
+use crate::in_flight::partition_gate::{Keyless, Requests};
 use crate::tokens::{TokenCache, TokenSource, chain};
 
 /// The relay's defaults where they differ from librdkafka's. They can be overridden within the
@@ -399,6 +400,13 @@ impl KafkaConfig {
             config.remove(property);
         }
         config
+    }
+
+    /// The error of a client that could not be created.
+    pub(crate) fn creation_error(&self, error: &ClientError) -> KafkaError {
+        KafkaError::Create {
+            reason: self.creation_reason(error),
+        }
     }
 
     /// The message of a client that could not be created, without secrets.

@@ -154,7 +154,7 @@ impl Consumer {
         };
         let consumer = client
             .create_with_context(context)
-            .map_err(|error| KafkaError::of_creation(config, &error))?;
+            .map_err(|error| config.creation_error(&error))?;
         let client = Self {
             consumer,
             renewed: Cell::new(Instant::now()),

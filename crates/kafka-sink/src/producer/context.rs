@@ -22,13 +22,13 @@ use crate::client_log::{self, LogThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
 use crate::ffi::{self, TopicOwner};
+use crate::in_flight::partition_gate::OPEN;
+use crate::in_flight::shared::{Client, Shared};
+use crate::in_flight::topic::TopicContext;
+use crate::outcome::delivery_error;
 use crate::producer::advertised::Advertised;
-use crate::producer::outcome::delivery_error;
-use crate::producer::partition_gate::OPEN;
 use crate::producer::reachability::Reachability;
-use crate::producer::shared::{Client, Shared};
 use crate::producer::statistics::{self, Figures};
-use crate::producer::topic::TopicContext;
 use crate::sync::lock;
 
 /// librdkafka's memory per queued record in bytes, roughly (by its author, librdkafka#2114;
@@ -324,7 +324,7 @@ impl ClientContext for Context {
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
         if let Some(held_back) = self.throttle().pass(&kind) {
             let reason = self.config.scrub(reason);
-            let remedy = remedy(code, &reason, &self.config);
+            let remedy = remedy(code, &reason, self.config.uses_tokens());
             tracing::warn!(
                 kind,
                 held_back = held_back.shown(),
@@ -405,7 +405,7 @@ fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
 }
 
 /// Whether the record's timestamp is less than half an hour old: see
-/// [`PartitionGate::delivered`](crate::producer::partition_gate::PartitionGate::delivered). In a
+/// [`PartitionGate::delivered`](crate::in_flight::partition_gate::PartitionGate::delivered). In a
 /// topic with `message.timestamp.type=LogAppendTime` it is the broker's current time.
 fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
     let written = match message.timestamp() {

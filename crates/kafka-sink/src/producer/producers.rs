@@ -5,7 +5,7 @@
 //!
 //! # Order
 //! Both producers may have records in flight, but those of one partition are in one producer: the
-//! [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back records offered to
+//! [`PartitionGate`](crate::in_flight::partition_gate::PartitionGate) holds back records offered to
 //! the other one until they are reported (docs/adr/0021-order-per-partition.md). So a change of
 //! producer waits for no partition, and a partition that is down holds back its own records only.
 
@@ -21,11 +21,11 @@ use walrelay_sink::BatchingMode;
 use crate::config::KafkaConfig;
 use crate::error::KafkaError;
 use crate::ffi;
+use crate::in_flight::partition_gate::{self, PartitionGate, Requests};
+use crate::in_flight::shared::Shared;
+use crate::in_flight::topic::TopicContext;
 use crate::producer::context::Context;
-use crate::producer::partition_gate::{self, PartitionGate, Requests};
 use crate::producer::poll::PollThread;
-use crate::producer::shared::Shared;
-use crate::producer::topic::TopicContext;
 
 /// How long the second producer is kept while it is not used. Its threads and connections cost a
 /// little, and so does creating it again.
@@ -57,7 +57,7 @@ impl Producer {
         let client: BaseProducer<Context> = config
             .for_producer(client.clone())
             .create_with_context(context)
-            .map_err(|error| KafkaError::of_creation(config, &error))?;
+            .map_err(|error| config.creation_error(&error))?;
         let client = Arc::new(client);
         let weak: Weak<BaseProducer<Context>> = Arc::downgrade(&client);
         shared.attach(weak);

@@ -17,7 +17,7 @@ use super::{Client, client, new_topic, options};
 use crate::client_log::LogThrottle;
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
-use crate::producer::outcome::delivery_error;
+use crate::outcome::delivery_error;
 use crate::sync::lock;
 use crate::worker::spawn;
 

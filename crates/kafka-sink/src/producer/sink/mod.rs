@@ -15,15 +15,15 @@ use crate::admin::creator::{TopicCreator, TopicStatus};
 use crate::admin::topic_name_problem;
 use crate::config::KafkaConfig;
 use crate::error::KafkaError;
+use crate::in_flight::hold_queues::{HeldRecord, HoldQueues};
+use crate::in_flight::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
+use crate::in_flight::shared::Shared;
+use crate::in_flight::topic::NotQueued;
+use crate::in_flight::window::Window;
+use crate::outcome::delivery_error;
 use crate::producer::context::weight_of_record;
-use crate::producer::hold_queues::{HeldRecord, HoldQueues};
 use crate::producer::obstacle::Inquiry;
-use crate::producer::outcome::delivery_error;
-use crate::producer::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
 use crate::producer::producers::{CLOSING_SLICE, Producers};
-use crate::producer::shared::Shared;
-use crate::producer::topic::NotQueued;
-use crate::producer::window::Window;
 
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
                       must be made and everything unconfirmed sent again";

@@ -8,7 +8,7 @@ use walrelay_sink::BatchingMode;
 use super::order::{log, logs};
 use super::several::key_of;
 use super::*;
-use crate::producer::partition_gate::Requests;
+use crate::in_flight::partition_gate::Requests;
 
 fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     let mut factory = KafkaSinkFactory::new(config_of(cluster, more));

@@ -5,7 +5,7 @@
 
 use super::order::{log, logs};
 use super::*;
-use crate::producer::partition_gate::{Keyless, Requests};
+use crate::in_flight::partition_gate::{Keyless, Requests};
 
 const KEYS: u64 = 64;
 

@@ -2,7 +2,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::producer::partition_gate::{Keyless, Knows, Offer, PartitionGate, Producer, Requests};
+use crate::in_flight::partition_gate::{Keyless, Knows, Offer, PartitionGate, Producer, Requests};
 
 const PARTITIONS: i32 = 5;
 

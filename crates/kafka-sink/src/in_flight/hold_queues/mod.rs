@@ -1,4 +1,4 @@
-//! Accepted records that a [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds
+//! Accepted records that a [`PartitionGate`](crate::in_flight::partition_gate::PartitionGate) holds
 //! back, by topic and [`HoldQueue`], first in, first out. They count as in flight, so the window
 //! bounds them.
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use walrelay_sink::{Header, Record};
 
-use crate::producer::partition_gate::HoldQueue;
+use crate::in_flight::partition_gate::HoldQueue;
 
 /// The hold queues of all topics of one sink.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use walrelay_sink::{Deliveries, DeliveryError, SinkStats};
 
-use crate::producer::window::Window;
+use crate::in_flight::window::Window;
 use crate::sync::lock;
 
 /// A producer as the others of its sink see it.
