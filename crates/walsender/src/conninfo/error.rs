@@ -1,8 +1,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::error::part;
-
 /// Why a connection string, or the password file that it names, cannot be used. All variants are
 /// mistakes in the configuration; a retry does not help.
 ///
@@ -20,7 +18,7 @@ pub enum ConnInfoError {
         problem: &'static str,
     },
     /// There is no parameter with this name.
-    #[error("connection string, byte {offset}: unknown parameter{}{}", part(" ", .name.as_deref()), suggested(.nearest.as_deref()))]
+    #[error("connection string, byte {offset}: unknown parameter{}{}", named(.name.as_deref()), suggested(.nearest.as_deref()))]
     UnknownParameter {
         /// Offset of the name in the string, in bytes from 0.
         offset: usize,
@@ -91,6 +89,10 @@ pub enum ConnInfoError {
 
 /// The result of parsing a connection string or a part of it.
 pub(super) type Parsed<T> = Result<T, ConnInfoError>;
+
+fn named(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(" {name}"))
+}
 
 fn suggested(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 pub use class::ErrorClass;
 pub use server::ServerError;
-pub(crate) use server::part;
 
 use crate::conninfo::{ConnInfoError, TargetSessionAttrs};
 use crate::tls::TlsError;

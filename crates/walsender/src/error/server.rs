@@ -23,7 +23,7 @@ pub struct ServerError {
     pub routine: Option<String>,
 }
 
-pub(crate) fn part(label: &str, text: Option<&str>) -> String {
+fn part(label: &str, text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!("{label}{text}"))
 }
 
