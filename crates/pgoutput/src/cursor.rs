@@ -1,7 +1,6 @@
 use core::str;
 
-use crate::error::{DecodeError, Fault, Field};
-use crate::{Column, MessageKind, Value};
+use crate::fault::{Fault, Field};
 
 /// A reader over the unread bytes of a body.
 ///
@@ -15,21 +14,10 @@ pub(crate) struct Cursor<'a> {
 /// A fault, located by the distance from the end of the body: a cursor does not know the start.
 #[derive(Clone, Copy)]
 pub(crate) struct Broken {
-    field: Field,
-    left: usize,
-    fault: Fault,
-}
-
-impl Broken {
-    #[cold]
-    pub(crate) fn into_error(self, message: MessageKind, body: &[u8]) -> DecodeError {
-        DecodeError::Malformed {
-            message,
-            field: self.field,
-            offset: body.len().saturating_sub(self.left),
-            fault: self.fault,
-        }
-    }
+    pub(crate) field: Field,
+    /// Bytes from the fault to the end of the body.
+    pub(crate) left: usize,
+    pub(crate) fault: Fault,
 }
 
 pub(crate) type Read<T> = Result<T, Broken>;
@@ -156,39 +144,6 @@ impl<'a> Cursor<'a> {
     pub(crate) fn namespace(&mut self) -> Read<&'a str> {
         self.string(Field::Namespace)
             .map(|name| if name.is_empty() { "pg_catalog" } else { name })
-    }
-
-    /// The value of one column of TupleData.
-    #[expect(clippy::inline_always, reason = "see Values::next")]
-    #[inline(always)]
-    pub(crate) fn value(&mut self) -> Read<Value<'a>> {
-        let start = *self;
-        match self.u8(Field::ValueKind)? {
-            b'n' => Ok(Value::Null),
-            b'u' => Ok(Value::UnchangedToast),
-            b't' => self.sized().map(Value::Text),
-            b'b' => self.sized().map(Value::Binary),
-            found => {
-                let known = "'n', 'u', 't', 'b'";
-                Err(start.broken(Field::ValueKind, Fault::UnknownTag { found, known }))
-            }
-        }
-    }
-
-    #[inline]
-    fn sized(&mut self) -> Read<&'a [u8]> {
-        let len = self.length(Field::ValueLength)?;
-        self.bytes(Field::Value, len)
-    }
-
-    /// One column of a Relation message.
-    pub(crate) fn column(&mut self) -> Read<Column<'a>> {
-        Ok(Column {
-            is_key: self.flags(Field::ColumnFlags, 1)? != 0,
-            name: self.string(Field::ColumnName)?,
-            type_oid: walrelay_lsn::TypeOid::new(self.u32(Field::TypeOid)?),
-            type_modifier: self.i32(Field::TypeModifier)?,
-        })
     }
 
     /// Fails if unread bytes are left.

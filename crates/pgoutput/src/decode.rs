@@ -1,7 +1,8 @@
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 
-use crate::cursor::{Cursor, Read};
-use crate::error::{DecodeError, Fault, Field};
+use crate::cursor::{Broken, Cursor, Read};
+use crate::error::DecodeError;
+use crate::fault::{Fault, Field};
 use crate::{
     Begin, Commit, Delete, Insert, LogicalMessage, Message, MessageKind, OldRow, Origin,
     PgTimestamp, Relation, ReplicaIdentity, Truncate, Tuple, Type, Update,
@@ -46,7 +47,17 @@ pub fn decode(body: &[u8]) -> Result<Message<'_>, DecodeError> {
     };
     match message.and_then(|message| cursor.finish().map(|()| message)) {
         Ok(message) => Ok(message),
-        Err(broken) => Err(broken.into_error(kind, body)),
+        Err(broken) => Err(malformed(kind, body, broken)),
+    }
+}
+
+#[cold]
+fn malformed(message: MessageKind, body: &[u8], broken: Broken) -> DecodeError {
+    DecodeError::Malformed {
+        message,
+        field: broken.field,
+        offset: body.len().saturating_sub(broken.left),
+        fault: broken.fault,
     }
 }
 

@@ -51,6 +51,7 @@ mod cursor;
 mod decode;
 pub mod encode;
 mod error;
+mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
 mod message;
@@ -59,7 +60,8 @@ mod timestamp;
 mod tuple;
 
 pub use decode::decode;
-pub use error::{DecodeError, Fault, Field};
+pub use error::DecodeError;
+pub use fault::{Fault, Field};
 pub use message::{
     Begin, Commit, Delete, Insert, LogicalMessage, Message, MessageKind, Origin, Truncate, Type,
     Update,

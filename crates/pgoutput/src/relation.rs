@@ -3,7 +3,8 @@ use core::iter::FusedIterator;
 
 use walrelay_lsn::{RelationId, TypeOid};
 
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, Read};
+use crate::fault::Field;
 
 /// The name and the columns of a table.
 ///
@@ -68,6 +69,18 @@ pub struct Column<'a> {
     pub type_oid: TypeOid,
     /// `pg_attribute.atttypmod`, such as the length of a `varchar(n)` plus 4; -1 if there is none.
     pub type_modifier: i32,
+}
+
+impl<'a> Cursor<'a> {
+    /// One column of a Relation message.
+    pub(crate) fn column(&mut self) -> Read<Column<'a>> {
+        Ok(Column {
+            is_key: self.flags(Field::ColumnFlags, 1)? != 0,
+            name: self.string(Field::ColumnName)?,
+            type_oid: TypeOid::new(self.u32(Field::TypeOid)?),
+            type_modifier: self.i32(Field::TypeModifier)?,
+        })
+    }
 }
 
 /// The columns of a [`Relation`]. Iterating cannot fail: [`decode`](crate::decode) validated them.

@@ -1,7 +1,8 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, Read};
+use crate::fault::{Fault, Field};
 
 /// A row: one [`Value`] for each column of its [`Relation`](crate::Relation), in that order.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,31 @@ impl fmt::Debug for Tuple<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tuple ")?;
         fmt::Debug::fmt(&self.values(), f)
+    }
+}
+
+impl<'a> Cursor<'a> {
+    /// The value of one column of TupleData.
+    #[expect(clippy::inline_always, reason = "see Values::next")]
+    #[inline(always)]
+    pub(crate) fn value(&mut self) -> Read<Value<'a>> {
+        let start = *self;
+        match self.u8(Field::ValueKind)? {
+            b'n' => Ok(Value::Null),
+            b'u' => Ok(Value::UnchangedToast),
+            b't' => self.sized().map(Value::Text),
+            b'b' => self.sized().map(Value::Binary),
+            found => {
+                let known = "'n', 'u', 't', 'b'";
+                Err(start.broken(Field::ValueKind, Fault::UnknownTag { found, known }))
+            }
+        }
+    }
+
+    #[inline]
+    fn sized(&mut self) -> Read<&'a [u8]> {
+        let len = self.length(Field::ValueLength)?;
+        self.bytes(Field::Value, len)
     }
 }
 
