@@ -12,7 +12,7 @@
 //!   deletes or marks. `background`: the threads of both and of `http`.
 //! - `registry`: the client of a schema registry.
 //! - `telemetry`: logging, and a run's status, metrics and final figures.
-//! - `http`: the endpoint that serves these, and the client of other servers.
+//! - `http`: the endpoint that serves these. `http_client`: the client of other servers.
 //!
 //! # Invariants
 //! - Only this crate reads the configuration, and the environment for it.
@@ -27,6 +27,7 @@ mod commands;
 pub mod config;
 mod failures;
 mod http;
+mod http_client;
 mod json;
 mod registry;
 mod rolling;

@@ -15,7 +15,7 @@ use super::units::{bytes, rows_bar};
 use super::{CommandResult, Env, load, print_text, write_failed};
 use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
-use crate::http::{Roots, agent};
+use crate::http_client::{Roots, agent};
 use crate::telemetry::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
 use walrelay_postgres_source::slot_standing;
 

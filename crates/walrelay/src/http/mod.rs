@@ -1,7 +1,6 @@
-//! HTTP: the client for all requests of the program, and the endpoint of a running relay.
+//! The HTTP endpoint of a running relay.
 //!
 //! # Contents
-//! - `client`: requests to a schema registry or to Kafka Connect.
 //! - `endpoint`: the thread, the listener and its limits. `answers`: the response for each path.
 //! - `page`: the status page, one document.
 //!
@@ -12,9 +11,7 @@
 //!   sends is stored.
 
 mod answers;
-mod client;
 mod endpoint;
 mod page;
 
-pub(crate) use client::{Roots, agent, basic};
 pub(crate) use endpoint::{EndpointError, start_endpoint};

@@ -21,7 +21,7 @@ use walrelay_event_router::{SubjectNames, ValueFormat, ValueSchema};
 use walrelay_relay::{SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 
 use crate::config::{self, RegistryLogin, SchemaFile};
-use crate::http::{Roots, agent, basic};
+use crate::http_client::{Roots, agent, basic};
 use crate::telemetry::RegistryStats;
 use answer::{Answer, Refusal, refused};
 

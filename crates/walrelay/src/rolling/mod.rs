@@ -59,12 +59,6 @@ pub(crate) fn start(keeping: Keeping) -> io::Result<Background> {
     Background::start("retention", move || Keeper::new(keeping).run())
 }
 
-/// Labels in the metrics: why less than the time to keep can be replayed.
-pub(crate) const CUTS: [&str; 3] = [BY_SIZE, LOST, DROPPED];
-const BY_SIZE: &str = "max_wal";
-const LOST: &str = "lost";
-const DROPPED: &str = "dropped";
-
 struct Keeper {
     keeping: Keeping,
     positions: Positions,
@@ -231,7 +225,7 @@ impl Keeper {
         let Keep { time, max_wal } = self.keeping.keep;
         let known = self
             .cut
-            .is_some_and(|(why, at)| why == BY_SIZE && now < at + time);
+            .is_some_and(|(why, at)| why == BookmarkReport::BY_SIZE && now < at + time);
         if !known {
             warn!(
                 slot = self.keeping.bookmark,
@@ -241,7 +235,7 @@ impl Keeper {
                  can be replayed from it"
             );
         }
-        self.cut = Some((BY_SIZE, now));
+        self.cut = Some((BookmarkReport::BY_SIZE, now));
     }
 
     /// Drops the lost bookmark and creates a new one.
@@ -259,7 +253,7 @@ impl Keeper {
         session.query(&script::drop_slot(&lost.name)).await?;
         self.seen = false;
         self.create(session).await?;
-        self.cut = Some((LOST, now));
+        self.cut = Some((BookmarkReport::LOST, now));
         Ok(())
     }
 
@@ -268,7 +262,7 @@ impl Keeper {
         let Keeping { slot, bookmark, .. } = &self.keeping;
         session.query(&copy_slot(slot, bookmark, false)).await?;
         if self.seen {
-            self.cut = Some((DROPPED, Instant::now()));
+            self.cut = Some((BookmarkReport::DROPPED, Instant::now()));
             warn!(
                 slot = bookmark,
                 "the rolling bookmark was dropped by somebody, and is made anew: nothing from before can be \

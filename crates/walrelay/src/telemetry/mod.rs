@@ -5,8 +5,9 @@
 //! - `observed`: [`Telemetry`], from which the HTTP endpoint reports, with the state in `live`.
 //!   `monitor` adds the server's view of the slot, `recent` the last warnings and errors.
 //! - `report`: the status document. `metrics`: its figures in the OpenMetrics format. `otlp`:
-//!   metrics and spans for OpenTelemetry.
+//!   metrics and spans for OpenTelemetry; the spans are made of `batches`.
 
+mod batches;
 mod environment;
 mod latencies;
 mod live;

@@ -10,9 +10,9 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, State, TableName};
 use walrelay_sink::{BatchingMode, Parking, SinkStats};
 
+use super::batches::Batches;
 use super::latencies::Latency;
 use super::live::{Live, describe};
-use super::otlp::Spans;
 use super::report::{
     BookmarkReport, BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport,
     LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SlotReport,
@@ -92,7 +92,7 @@ pub(crate) struct Telemetry {
     started_ms: u64,
     pub(crate) commit_to_ack: Latency,
     pub(crate) commit_to_read: Latency,
-    pub(super) spans: Spans,
+    pub(super) batches: Batches,
     live: Mutex<Live>,
     history: Mutex<Recorder>,
 }
@@ -112,7 +112,7 @@ impl Telemetry {
             started_ms: millis_now(),
             commit_to_ack: Latency::new(),
             commit_to_read: Latency::new(),
-            spans: Spans::new(setup.spans),
+            batches: Batches::new(setup.spans),
             live: Mutex::new(Live::new()),
             history: Mutex::default(),
             setup,
@@ -135,7 +135,7 @@ impl Telemetry {
     }
 
     pub(crate) fn progress(&self, progress: &Progress) {
-        self.spans.progress(progress);
+        self.batches.progress(progress);
         let mut live = lock(&self.live);
         live.feedback_sent += 1;
         if let Some(before) = live.progress

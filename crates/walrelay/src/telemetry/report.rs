@@ -158,6 +158,15 @@ pub(crate) struct BookmarkReport {
     pub(crate) seen_ms: u64,
 }
 
+impl BookmarkReport {
+    /// `[retention] max_wal` moved the bookmark early.
+    pub(crate) const BY_SIZE: &str = "max_wal";
+    pub(crate) const LOST: &str = "lost";
+    pub(crate) const DROPPED: &str = "dropped";
+    /// The values of `cut_short`.
+    pub(crate) const CUTS: [&str; 3] = [Self::BY_SIZE, Self::LOST, Self::DROPPED];
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DeliveryReport {

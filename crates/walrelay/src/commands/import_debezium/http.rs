@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ureq::http::Uri;
 
-use crate::http::{Roots, agent, basic};
+use crate::http_client::{Roots, agent, basic};
 
 /// Timeout of the whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::latencies::Latency;
 use super::observed::Telemetry;
-use super::report::{BrokerReport, STATES, StatusReport, TopicReport};
+use super::report::{BookmarkReport, BrokerReport, STATES, StatusReport, TopicReport};
 
 /// The media type of the OpenMetrics text format.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -192,7 +192,7 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "bookmark_keep", unit: Some(Unit::Seconds), kind: Gauge, help: "retention.keep",
         rows: |r| one(r.bookmark.as_ref().map(|b| b.keep_seconds)) },
     Metric { name: "bookmark_cut_short", unit: None, kind: Gauge, help: "1 for the reason why events younger than retention.keep cannot be replayed from the rolling bookmark, 0 for the others",
-        rows: |r| r.bookmark.as_ref().map_or_else(Vec::new, |b| one_of("cause", &crate::rolling::CUTS, b.cut_short.as_deref())) },
+        rows: |r| r.bookmark.as_ref().map_or_else(Vec::new, |b| one_of("cause", &BookmarkReport::CUTS, b.cut_short.as_deref())) },
     Metric { name: "kafka_broker_up", unit: None, kind: Gauge, help: "1 while librdkafka can send requests to the broker",
         rows: |r| by_broker(r, |b| Some(f64::from(u8::from(b.state == "UP")))) },
     Metric { name: "kafka_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, mean",

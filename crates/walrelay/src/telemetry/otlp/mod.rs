@@ -19,9 +19,7 @@ use ureq::Agent;
 
 use super::Telemetry;
 use crate::config::Otel;
-use crate::http::{Roots, agent};
-
-pub(crate) use spans::Spans;
+use crate::http_client::{Roots, agent};
 
 /// Timeout of one request to the collector.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -113,10 +111,11 @@ impl Collector {
         let body = json!({"resourceMetrics": [
             {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": metrics}]}]});
         self.post("/v1/metrics", &body)?;
-        let spans = self.telemetry.spans.take();
-        if spans.is_empty() {
+        let batches = self.telemetry.batches.take();
+        if batches.is_empty() {
             return Ok(());
         }
+        let spans: Value = batches.iter().map(spans::of).collect();
         let body = json!({"resourceSpans": [
             {"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]});
         self.post("/v1/traces", &body)

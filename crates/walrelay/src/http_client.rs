@@ -1,4 +1,5 @@
-//! The HTTP client for all requests of the program.
+//! The HTTP client for all requests of the program: to a schema registry, Kafka Connect, an
+//! OpenTelemetry collector, a running relay.
 
 use std::io;
 use std::path::Path;
