@@ -6,13 +6,13 @@ use std::time::Instant;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::Record;
 
-use super::partition_gate::{HoldQueue, Knows, Offer, PartitionGate, Producer};
+use super::partition_gate::{HoldQueue, Knows, Offer, PartitionGate, ProducerId};
 use super::shared::Shared;
 
 /// A topic with a gate, for the callbacks of one producer: the opaque of the topic's handle.
 pub(crate) struct TopicContext {
     gate: Arc<PartitionGate>,
-    producer: Producer,
+    producer: ProducerId,
     shared: Arc<Shared>,
     /// The number of partitions at the last call of this producer's partitioner; or one of the two
     /// constants below.
@@ -50,7 +50,7 @@ thread_local! {
 
 impl TopicContext {
     /// The context for a producer that does not know the topic yet.
-    pub(crate) fn new(gate: Arc<PartitionGate>, producer: Producer, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(gate: Arc<PartitionGate>, producer: ProducerId, shared: Arc<Shared>) -> Self {
         Self {
             gate,
             producer,

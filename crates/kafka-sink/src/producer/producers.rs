@@ -21,7 +21,7 @@ use walrelay_sink::BatchingMode;
 use crate::config::KafkaConfig;
 use crate::error::KafkaError;
 use crate::ffi;
-use crate::in_flight::partition_gate::{self, PartitionGate, Requests};
+use crate::in_flight::partition_gate::{PartitionGate, ProducerId, Requests};
 use crate::in_flight::shared::Shared;
 use crate::in_flight::topic::TopicContext;
 use crate::producer::context::Context;
@@ -43,7 +43,7 @@ pub(crate) struct Producer {
     topics: Vec<Option<ffi::Topic<Context>>>,
     poll: PollThread,
     pub(crate) client: Arc<BaseProducer<Context>>,
-    pub(crate) number: partition_gate::Producer,
+    pub(crate) id: ProducerId,
 }
 
 impl Producer {
@@ -51,7 +51,7 @@ impl Producer {
         config: &KafkaConfig,
         client: &ClientConfig,
         shared: &Arc<Shared>,
-        number: partition_gate::Producer,
+        id: ProducerId,
     ) -> Result<Self, KafkaError> {
         let context = Context::new(Arc::clone(shared), config.clone());
         let client: BaseProducer<Context> = config
@@ -65,7 +65,7 @@ impl Producer {
             topics: Vec::new(),
             poll: PollThread::start(Arc::clone(&client))?,
             client,
-            number,
+            id,
         })
     }
 
@@ -85,7 +85,7 @@ impl Producer {
                 let shared = &self.client.context().shared;
                 let context = gate.map(|gate| {
                     let (gate, shared) = (Arc::clone(gate), Arc::clone(shared));
-                    Arc::new(TopicContext::new(gate, self.number, shared))
+                    Arc::new(TopicContext::new(gate, self.id, shared))
                 });
                 Ok(empty.insert(ffi::Topic::new(&self.client, name, context)?))
             }
@@ -159,8 +159,11 @@ impl Producers {
         linger: Option<Duration>,
         shared: Arc<Shared>,
     ) -> Result<Self, KafkaError> {
-        let number = partition_gate::Producer { id: 1, requests };
-        let first = Producer::start(config, client, &shared, number)?;
+        let id = ProducerId {
+            number: 1,
+            requests,
+        };
+        let first = Producer::start(config, client, &shared, id)?;
         Ok(Self {
             all: vec![first],
             closing: Vec::new(),
@@ -213,8 +216,7 @@ impl Producers {
             Requests::Several
         };
         // A producer with one request is not replaced by one with several: `is_stale` stays true.
-        if last > 0 && (requests == Requests::Several || self.all[last].number.requests == requests)
-        {
+        if last > 0 && (requests == Requests::Several || self.all[last].id.requests == requests) {
             return last;
         }
         let Some(linger) = self.linger else {
@@ -229,11 +231,11 @@ impl Producers {
         let mut client = self.config.client_config();
         client.set("linger.ms", linger.as_millis().to_string());
         let (client, _) = KafkaConfig::for_gates(client, requests);
-        let number = partition_gate::Producer {
-            id: self.created + 1,
+        let id = ProducerId {
+            number: self.created + 1,
             requests,
         };
-        match Producer::start(&self.config, &client, &self.shared, number) {
+        match Producer::start(&self.config, &client, &self.shared, id) {
             Ok(second) => {
                 if requests == Requests::One {
                     tracing::debug!("one request at a time: timestamps are too old for more");

@@ -2,7 +2,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::in_flight::partition_gate::{Keyless, Knows, Offer, PartitionGate, Producer, Requests};
+use crate::in_flight::partition_gate::{
+    Keyless, Knows, Offer, PartitionGate, ProducerId, Requests,
+};
 
 const PARTITIONS: i32 = 5;
 
@@ -77,8 +79,8 @@ struct Model {
     /// The partition of each record.
     home: HashMap<u64, i32>,
     /// The producer that records are offered to.
-    producer: Producer,
-    /// The id of the last producer created.
+    producer: ProducerId,
+    /// The number of the last producer created.
     made: u32,
     /// Producers that know the partitions now.
     knowing: BTreeSet<u32>,
@@ -110,8 +112,8 @@ impl Model {
             gate: PartitionGate::new(0, Keyless::Sticky(Duration::from_millis(10))),
             hold_queues: HoldQueues::default(),
             home: HashMap::new(),
-            producer: Producer {
-                id: 1,
+            producer: ProducerId {
+                number: 1,
                 requests: Requests::Several,
             },
             made: 1,
@@ -145,7 +147,7 @@ impl Model {
             self.gate.enter_at(partition, offer)?;
             Some(home)
         } else {
-            let knew = if self.knew.contains(&producer.id) {
+            let knew = if self.knew.contains(&producer.number) {
                 Knows::Topic
             } else {
                 Knows::Nothing
@@ -154,24 +156,24 @@ impl Model {
                 assert_eq!(count, PARTITIONS);
                 home
             })?;
-            let knows = self.knowing.contains(&producer.id);
+            let knows = self.knowing.contains(&producer.number);
             if chosen.is_none() && knows {
-                self.knew.insert(producer.id);
+                self.knew.insert(producer.number);
                 self.asked = true;
                 self.gate.place(offer, home, true, PARTITIONS)?;
             }
             (chosen.is_some() || knows).then_some(home)
         };
         // Whether another record may be in flight at the same time.
-        let open = self.open.contains(&(producer.id, home));
+        let open = self.open.contains(&(producer.number, home));
         let beside = |other: &InFlight| match (placed, other.at) {
             (_, None) => false,
             // The record may belong to the same partition. Its client queues it behind its others.
-            (None, Some(_)) => other.producer == producer.id,
+            (None, Some(_)) => other.producer == producer.number,
             (Some(_), Some(at)) if at != home => true,
             (Some(_), Some(_)) => {
                 let orders = open || producer.requests == Requests::One;
-                other.producer == producer.id && orders
+                other.producer == producer.number && orders
             }
         };
         assert!(
@@ -185,7 +187,7 @@ impl Model {
         self.handed_over.push(seq);
         self.in_flight.push(InFlight {
             seq,
-            producer: producer.id,
+            producer: producer.number,
             at: placed,
         });
         Ok(())
@@ -256,8 +258,8 @@ impl Model {
             self.open.remove(&(record.producer, home));
         }
         self.knew.insert(record.producer);
-        let number = Producer {
-            id: record.producer,
+        let number = ProducerId {
+            number: record.producer,
             requests: Requests::Several,
         };
         retry |= self
@@ -269,9 +271,9 @@ impl Model {
     /// Changes the producer: to the one for latency, or to one for throughput, which may be a new
     /// one.
     fn change(&mut self, random: &mut fastrand::Rng) {
-        if self.producer.id != 1 {
-            self.producer = Producer {
-                id: 1,
+        if self.producer.number != 1 {
+            self.producer = ProducerId {
+                number: 1,
                 requests: Requests::Several,
             };
             return;
@@ -281,8 +283,8 @@ impl Model {
         }
         // A new producer may have another number of requests.
         let requests = [Requests::Several, Requests::One][self.made as usize % 2];
-        self.producer = Producer {
-            id: self.made,
+        self.producer = ProducerId {
+            number: self.made,
             requests,
         };
     }
@@ -315,7 +317,7 @@ fn nobody_is_passed_or_forgotten() {
             }
             model.offer(seq, (random.u8(..4) == 0).then_some(home));
             if random.bool() {
-                called |= model.learn(model.producer.id);
+                called |= model.learn(model.producer.number);
             }
             // By the seed, brokers fall behind or leave no record in flight.
             for _ in 0..random.u8(..4 + 4 * (seed % 4) as u8) {

@@ -89,11 +89,11 @@ pub(crate) enum Requests {
     Several,
 }
 
-/// The properties of a producer that a gate needs.
+/// A producer, as gates know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Producer {
-    /// Unique in the sink, from 1. A new producer has a new id, because no broker has state of it.
-    pub(crate) id: u32,
+pub(crate) struct ProducerId {
+    /// Unique in the sink, from 1. A new producer has a new one, because no broker has state of it.
+    pub(crate) number: u32,
     pub(crate) requests: Requests,
 }
 
@@ -112,7 +112,7 @@ pub(crate) enum Knows {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer {
     pub(crate) seq: u64,
-    pub(crate) producer: Producer,
+    pub(crate) producer: ProducerId,
     /// The queue that the record is the first of, if it was held back before.
     pub(crate) from: Option<HoldQueue>,
     pub(crate) now: Instant,
@@ -121,7 +121,7 @@ pub(crate) struct Offer {
 #[derive(Debug, Default)]
 struct State {
     in_flight: InFlight,
-    /// The sequence number of the unplaced record, and the id of its producer.
+    /// The sequence number of the unplaced record, and the number of its producer.
     unplaced: Option<(u64, u32)>,
     /// The number of partitions at the last call of any partitioner. 0: none was called yet.
     count: i32,
@@ -137,20 +137,20 @@ struct State {
     retry_pending: bool,
 }
 
-/// Numbers of records of a topic in flight, by the producer's id.
+/// Numbers of records of a topic in flight, by the producer's number.
 #[derive(Debug, Default)]
 struct InFlight(Vec<(u32, u64)>);
 
 impl InFlight {
     fn add(&mut self, producer: u32) {
-        match self.0.iter_mut().find(|(id, _)| *id == producer) {
+        match self.0.iter_mut().find(|(number, _)| *number == producer) {
             Some((_, records)) => *records += 1,
             None => self.0.push((producer, 1)),
         }
     }
 
     fn remove(&mut self, producer: u32) {
-        if let Some(at) = self.0.iter().position(|(id, _)| *id == producer) {
+        if let Some(at) = self.0.iter().position(|(number, _)| *number == producer) {
             self.0[at].1 -= 1;
             if self.0[at].1 == 0 {
                 self.0.swap_remove(at);
@@ -164,7 +164,7 @@ impl InFlight {
 
     /// Whether no record is in another producer.
     fn only_in(&self, producer: u32) -> bool {
-        self.0.iter().all(|(id, _)| *id == producer)
+        self.0.iter().all(|(number, _)| *number == producer)
     }
 }
 
@@ -182,7 +182,7 @@ struct Partition {
 /// A producer at a partition.
 #[derive(Debug, Default)]
 struct Owner {
-    /// The producer's id; 0: none.
+    /// The producer's number; 0: none.
     producer: u32,
     /// When the last record was acknowledged, if that opens the partition.
     acknowledged: Option<Instant>,
@@ -191,16 +191,16 @@ struct Owner {
 impl Partition {
     /// Whether the producer may send a record to the partition now. If no record is in flight, the
     /// producer becomes the owner.
-    fn takes(&mut self, producer: Producer, now: Instant) -> bool {
+    fn takes(&mut self, producer: ProducerId, now: Instant) -> bool {
         if self.in_flight == 0 {
-            self.own(producer.id);
+            self.own(producer.number);
             return true;
         }
         let open = || {
             let acknowledged = self.owner.acknowledged;
             acknowledged.is_some_and(|at| now.saturating_duration_since(at) < OPEN)
         };
-        self.owner.producer == producer.id && (producer.requests == Requests::One || open())
+        self.owner.producer == producer.number && (producer.requests == Requests::One || open())
     }
 
     fn own(&mut self, producer: u32) {
@@ -226,7 +226,7 @@ impl State {
         let first = there.queued == 0 || offer.from == Some(own);
         if first && there.takes(offer.producer, offer.now) {
             there.in_flight += 1;
-            self.in_flight.add(offer.producer.id);
+            self.in_flight.add(offer.producer.number);
             self.leave(offer.from);
             return Ok(());
         }
@@ -348,11 +348,11 @@ impl PartitionGate {
         // queue.
         let passes_none = state.all_queued == state.queued;
         let alone = state.in_flight.is_empty();
-        let only_here = knows != Knows::Nothing && state.in_flight.only_in(offer.producer.id);
+        let only_here = knows != Knows::Nothing && state.in_flight.only_in(offer.producer.number);
         if passes_none && (alone || only_here) {
             state.leave(offer.from);
-            state.unplaced = Some((offer.seq, offer.producer.id));
-            state.in_flight.add(offer.producer.id);
+            state.unplaced = Some((offer.seq, offer.producer.number));
+            state.in_flight.add(offer.producer.number);
             return Ok(None);
         }
         let count = match knows {
@@ -387,7 +387,7 @@ impl PartitionGate {
         state.count = count;
         let partition = state.choose((choice, count), keyed, self.keyless, offer.now);
         state.unplaced = None;
-        state.in_flight.remove(offer.producer.id);
+        state.in_flight.remove(offer.producer.number);
         // The record left its queue when it entered.
         state.admit(
             partition,
@@ -427,9 +427,9 @@ impl PartitionGate {
 
     /// Removes a record that has entered, with or without a partition, because librdkafka refused
     /// it.
-    pub(crate) fn withdraw(&self, producer: Producer, partition: Option<i32>) {
+    pub(crate) fn withdraw(&self, producer: ProducerId, partition: Option<i32>) {
         let mut state = self.state();
-        state.in_flight.remove(producer.id);
+        state.in_flight.remove(producer.number);
         match partition {
             None => state.unplaced = None,
             Some(partition) => {
@@ -456,21 +456,21 @@ impl PartitionGate {
         &self,
         seq: u64,
         partition: i32,
-        producer: Producer,
+        producer: ProducerId,
         fresh: bool,
         now: Instant,
     ) -> bool {
         let mut state = self.state();
-        state.in_flight.remove(producer.id);
+        state.in_flight.remove(producer.number);
         let was_unplaced = state
             .unplaced
             .take_if(|(unplaced, _)| *unplaced == seq)
             .is_some();
         let there = state.partitions.entry(partition).or_default();
         if was_unplaced && there.in_flight == 0 {
-            there.own(producer.id);
+            there.own(producer.number);
         }
-        if there.owner.producer == producer.id {
+        if there.owner.producer == producer.number {
             there.owner.acknowledged = fresh.then_some(now);
         }
         if !was_unplaced {

@@ -1,15 +1,15 @@
 use super::*;
 
-const LATENCY: Producer = Producer {
-    id: 1,
+const LATENCY: ProducerId = ProducerId {
+    number: 1,
     requests: Requests::Several,
 };
-const THROUGHPUT: Producer = Producer {
-    id: 2,
+const THROUGHPUT: ProducerId = ProducerId {
+    number: 2,
     requests: Requests::Several,
 };
-const ONE_REQUEST: Producer = Producer {
-    id: 3,
+const ONE_REQUEST: ProducerId = ProducerId {
+    number: 3,
     requests: Requests::One,
 };
 const COUNT: i32 = 8;
@@ -19,7 +19,7 @@ fn gate() -> PartitionGate {
     PartitionGate::new(0, Keyless::Sticky(Duration::from_millis(10)))
 }
 
-fn of(producer: Producer, seq: u64, from: Option<HoldQueue>, now: Instant) -> Offer {
+fn of(producer: ProducerId, seq: u64, from: Option<HoldQueue>, now: Instant) -> Offer {
     Offer {
         seq,
         producer,
@@ -31,7 +31,7 @@ fn of(producer: Producer, seq: u64, from: Option<HoldQueue>, now: Instant) -> Of
 /// Offers a record with a key that hashes to `partition`, to a producer that knows the topic.
 fn offer_to(
     gate: &PartitionGate,
-    producer: Producer,
+    producer: ProducerId,
     seq: u64,
     partition: i32,
     from: Option<HoldQueue>,

@@ -278,8 +278,10 @@ fn the_producer_for_throughput_is_replaced_if_gates_do_not_open() {
             send_seq(&mut sink, &reports, "t", key.as_bytes(), seq);
         }
         let requests = |sink: &KafkaSink| {
-            let numbers = sink.producers.all.iter().map(|producer| producer.number);
-            numbers.map(|number| number.requests).collect::<Vec<_>>()
+            let producers = sink.producers.all.iter();
+            producers
+                .map(|producer| producer.id.requests)
+                .collect::<Vec<_>>()
         };
         assert_eq!(requests(&sink).last(), Some(&Requests::One), "{stale_at}");
         assert_eq!(sink.producers.mode, BatchingMode::Throughput, "{stale_at}");
