@@ -92,9 +92,9 @@ pub(crate) enum Incoming {
 pub(crate) struct Wire {
     pub(crate) transport: Transport,
     pub(crate) host: Arc<str>,
-    pub(crate) inbox: ReadBuffer,
+    pub(crate) read_buffer: ReadBuffer,
     /// The bytes to write, to append to.
-    pub(crate) outbox: BytesMut,
+    pub(crate) write_buffer: BytesMut,
     /// Whether the transport may hold bytes that it has not written to the socket yet.
     unflushed: bool,
 }
@@ -104,8 +104,8 @@ impl Wire {
         Self {
             transport,
             host,
-            inbox: ReadBuffer::new(SESSION_CHUNK),
-            outbox: BytesMut::new(),
+            read_buffer: ReadBuffer::new(SESSION_CHUNK),
+            write_buffer: BytesMut::new(),
             unflushed: false,
         }
     }
@@ -130,7 +130,7 @@ impl Wire {
         };
         let peeked = socket.peek(&mut [MaybeUninit::uninit()]);
         let nothing = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        nothing && self.inbox.unread().is_empty()
+        nothing && self.read_buffer.unread().is_empty()
     }
 
     pub(crate) fn io_error(&self, doing: &'static str, error: io::Error) -> Error {
@@ -147,20 +147,20 @@ impl Wire {
         what: &'static str,
         encode: impl FnOnce(&mut BytesMut) -> io::Result<()>,
     ) -> Result<(), Error> {
-        let before = self.outbox.len();
-        encode(&mut self.outbox).map_err(|_| {
-            self.outbox.truncate(before);
+        let before = self.write_buffer.len();
+        encode(&mut self.write_buffer).map_err(|_| {
+            self.write_buffer.truncate(before);
             Error::Nul { what }
         })
     }
 
     /// Writes all queued messages.
     pub(crate) async fn flush(&mut self) -> Result<(), Error> {
-        while !self.outbox.is_empty() {
+        while !self.write_buffer.is_empty() {
             self.unflushed = true;
-            match self.transport.write(&self.outbox).await {
+            match self.transport.write(&self.write_buffer).await {
                 Ok(0) => return Err(self.io_error("writing", io::ErrorKind::WriteZero.into())),
-                Ok(written) => self.outbox.advance(written),
+                Ok(written) => self.write_buffer.advance(written),
                 Err(error) => return Err(self.io_error("writing", error)),
             }
         }
@@ -176,18 +176,18 @@ impl Wire {
     /// Reads once from the transport into the buffer. The end of the connection is
     /// [`Error::Closed`].
     pub(crate) async fn fill(&mut self) -> Result<usize, Error> {
-        let read = self.transport.read_buf(self.inbox.room()).await;
+        let read = self.transport.read_buf(self.read_buffer.room()).await;
         self.was_read(read)
     }
 
     /// Reads what is available without waiting, if the buffer has room without growing. For TLS,
     /// where a read returns one TLS record of at most 16 KiB.
     pub(crate) fn fill_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
-        if !self.inbox.has_room() {
+        if !self.read_buffer.has_room() {
             return Poll::Pending;
         }
         // Nothing is lost when this future is dropped: `read_buf` is cancel-safe.
-        let read = pin!(self.transport.read_buf(self.inbox.room())).poll(cx);
+        let read = pin!(self.transport.read_buf(self.read_buffer.room())).poll(cx);
         read.map(|read| self.was_read(read))
     }
 
@@ -208,7 +208,7 @@ impl Wire {
     /// logged and skipped.
     pub(crate) async fn receive(&mut self, limit: usize) -> Result<Incoming, Error> {
         loop {
-            let header = messages::header(self.inbox.unread())?;
+            let header = messages::header(self.read_buffer.unread())?;
             if let Some((tag, total)) = header {
                 if total > limit {
                     return Err(Error::protocol(format!(
@@ -216,7 +216,7 @@ impl Wire {
                         char::from(tag)
                     )));
                 }
-                if self.inbox.unread().len() >= total {
+                if self.read_buffer.unread().len() >= total {
                     if let Some(message) = self.take(tag, total)? {
                         return Ok(message);
                     }
@@ -230,11 +230,11 @@ impl Wire {
     /// Takes a whole message from the buffer. `None`: a notice or a notification, which is skipped.
     fn take(&mut self, tag: u8, total: usize) -> Result<Option<Incoming>, Error> {
         if tag == b'W' {
-            self.inbox.advance(total);
+            self.read_buffer.advance(total);
             return Ok(Some(Incoming::CopyBoth));
         }
-        let mut bytes = BytesMut::from(&self.inbox.unread()[..total]);
-        self.inbox.advance(total);
+        let mut bytes = BytesMut::from(&self.read_buffer.unread()[..total]);
+        self.read_buffer.advance(total);
         match Message::parse(&mut bytes) {
             Ok(Some(Message::NoticeResponse(notice))) => {
                 ServerError::parse(notice.fields()).log(&self.host);
@@ -249,7 +249,7 @@ impl Wire {
 
     /// Sends Terminate and shuts down the transport, without waiting for the server.
     pub(crate) async fn terminate(mut self) {
-        frontend::terminate(&mut self.outbox);
+        frontend::terminate(&mut self.write_buffer);
         if self.flush().await.is_ok() {
             // The connection is over in any case.
             let _ = self.transport.shutdown().await;

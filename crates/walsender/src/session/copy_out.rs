@@ -42,7 +42,7 @@ impl Session {
     pub async fn copy_out(mut self, sql: &str) -> Result<CopyOut, Error> {
         match self.begin_copy(sql).await {
             Ok(()) => {
-                self.wire.inbox.set_chunk(STREAM_CHUNK);
+                self.wire.read_buffer.set_chunk(STREAM_CHUNK);
                 Ok(CopyOut {
                     session: self,
                     peeked: 0,
@@ -87,7 +87,7 @@ impl CopyOut {
             if self.ended {
                 return Ok(Some(CopyItem::End));
             }
-            let unread = self.session.wire.inbox.unread();
+            let unread = self.session.wire.read_buffer.unread();
             let whole = match messages::header(unread) {
                 Ok(header) => header.filter(|(_, total)| unread.len() >= *total),
                 Err(error) => return Err(self.fail(error)),
@@ -103,13 +103,13 @@ impl CopyOut {
             }
         };
         self.peeked = total;
-        let message = &self.session.wire.inbox.unread()[..total];
+        let message = &self.session.wire.read_buffer.unread()[..total];
         Ok(Some(CopyItem::Row(&message[HEADER..])))
     }
 
     /// Consumes the row that was peeked last. Does nothing without one.
     pub fn consume(&mut self) {
-        self.session.wire.inbox.advance(self.peeked);
+        self.session.wire.read_buffer.advance(self.peeked);
         self.peeked = 0;
     }
 
@@ -141,7 +141,7 @@ impl CopyOut {
     fn other_message(&mut self, tag: u8, total: usize) -> Result<(), Error> {
         match messages::other_kind(tag) {
             Some(Kind::Failed) => {
-                let message = &self.session.wire.inbox.unread()[..total];
+                let message = &self.session.wire.read_buffer.unread()[..total];
                 return Err(messages::server_error(message));
             }
             Some(Kind::Ready) => {
@@ -151,7 +151,7 @@ impl CopyOut {
             Some(_) => {}
             None => return Err(messages::unknown(tag, "among the rows of a COPY")),
         }
-        self.session.wire.inbox.advance(total);
+        self.session.wire.read_buffer.advance(total);
         Ok(())
     }
 }

@@ -35,13 +35,13 @@ pub struct ReplicationStream {
     failure: Option<Error>,
     /// The last update that was queued, because positions must not go back.
     reported: Option<StatusUpdate>,
-    /// Whether a status update was ever queued, so that the outbox, unless empty, ends with one.
+    /// Whether a status update was ever queued, so that the write buffer, unless empty, ends with one.
     status_queued: bool,
 }
 
 impl ReplicationStream {
     pub(crate) fn new(mut wire: Wire) -> Self {
-        wire.inbox.set_chunk(STREAM_CHUNK);
+        wire.read_buffer.set_chunk(STREAM_CHUNK);
         Self {
             wire,
             peeked: 0,
@@ -61,7 +61,7 @@ impl ReplicationStream {
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, Error> {
         let layout = loop {
-            match messages::layout(self.wire.inbox.unread()) {
+            match messages::layout(self.wire.read_buffer.unread()) {
                 Ok(Some(layout)) => match layout.kind {
                     Kind::XLogData | Kind::Keepalive => break layout,
                     _ => self.other_message(layout.total, layout.kind)?,
@@ -77,21 +77,21 @@ impl ReplicationStream {
             }
         };
         self.peeked = layout.total;
-        let message = &self.wire.inbox.unread()[..layout.total];
+        let message = &self.wire.read_buffer.unread()[..layout.total];
         Ok(messages::frame(message, layout.kind))
     }
 
     /// Consumes the frame that was peeked last. Does nothing without one.
     #[inline]
     pub fn consume(&mut self) {
-        self.wire.inbox.advance(self.peeked);
+        self.wire.read_buffer.advance(self.peeked);
         self.peeked = 0;
     }
 
     /// Skips a message that is no frame, or returns an error if the message ends the stream.
     #[cold]
     fn other_message(&mut self, total: usize, kind: Kind) -> Result<(), Error> {
-        let message = &self.wire.inbox.unread()[..total];
+        let message = &self.wire.read_buffer.unread()[..total];
         if let Some(error) = messages::end_of_stream(message, kind) {
             return Err(self.fail(error));
         }
@@ -109,14 +109,14 @@ impl ReplicationStream {
             }
             notice.log(&self.wire.host);
         }
-        self.wire.inbox.advance(total);
+        self.wire.read_buffer.advance(total);
         Ok(())
     }
 
     /// Stores the error and drops the rest of the buffer, which must not be used after it.
     #[cold]
     fn fail(&mut self, error: Error) -> Error {
-        self.wire.inbox.clear();
+        self.wire.read_buffer.clear();
         self.peeked = 0;
         self.failure = Some(error.clone());
         error
@@ -186,14 +186,14 @@ impl ReplicationStream {
             update.applied = update.applied.max(before.applied);
         }
         update.written = update.written.max(update.flushed.lsn());
-        let outbox = &mut self.wire.outbox;
-        // The outbox contains at most two updates: one half written, and one after it.
-        if self.status_queued && outbox.len() >= STATUS_UPDATE {
-            let behind = outbox.len() - STATUS_UPDATE;
-            update.reply_requested |= outbox[outbox.len() - 1] != 0;
-            outbox.truncate(behind);
+        let write_buffer = &mut self.wire.write_buffer;
+        // The write buffer contains at most two updates: one half written, and one after it.
+        if self.status_queued && write_buffer.len() >= STATUS_UPDATE {
+            let behind = write_buffer.len() - STATUS_UPDATE;
+            update.reply_requested |= write_buffer[write_buffer.len() - 1] != 0;
+            write_buffer.truncate(behind);
         }
-        outbox.extend_from_slice(&messages::status_update(&update));
+        write_buffer.extend_from_slice(&messages::status_update(&update));
         self.status_queued = true;
         self.reported = Some(update);
     }
@@ -217,24 +217,24 @@ impl ReplicationStream {
     /// The error that ended the stream otherwise. Then it is not known whether the last update
     /// arrived.
     pub async fn finish(mut self) -> Result<(), Error> {
-        frontend::copy_done(&mut self.wire.outbox);
+        frontend::copy_done(&mut self.wire.write_buffer);
         self.flush().await?;
         loop {
-            while let Some(layout) = messages::layout(self.wire.inbox.unread())? {
+            while let Some(layout) = messages::layout(self.wire.read_buffer.unread())? {
                 match layout.kind {
                     Kind::Ready => {
                         self.wire.terminate().await;
                         return Ok(());
                     }
                     Kind::Failed => {
-                        let message = &self.wire.inbox.unread()[..layout.total];
+                        let message = &self.wire.read_buffer.unread()[..layout.total];
                         if let Some(error) = messages::end_of_stream(message, layout.kind) {
                             return Err(error);
                         }
                     }
                     _ => {}
                 }
-                self.wire.inbox.advance(layout.total);
+                self.wire.read_buffer.advance(layout.total);
             }
             self.read().await?;
         }
