@@ -13,35 +13,35 @@ const QUIET: Duration = Duration::from_secs(30);
 
 /// Passes the first line of a kind and counts the suppressed ones.
 #[derive(Debug, Default)]
-pub(crate) struct LogThrottle(Mutex<HashMap<String, (Instant, u64)>>);
+pub(crate) struct KindThrottle(Mutex<HashMap<String, (Instant, u64)>>);
 
 /// The number of suppressed lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HeldBack(u64);
+pub(crate) struct Suppressed(u64);
 
-impl HeldBack {
+impl Suppressed {
     /// The value for a log line; `None` for zero, so that the field is left out.
     pub(crate) fn shown(self) -> Option<u64> {
         (self.0 > 0).then_some(self.0)
     }
 }
 
-impl LogThrottle {
+impl KindThrottle {
     /// `None` if this line is to be suppressed. Otherwise the number of lines of this kind that
     /// were suppressed since the last one that passed.
-    pub(crate) fn pass(&self, kind: &str) -> Option<HeldBack> {
-        self.pass_at(kind, Instant::now()).map(HeldBack)
+    pub(crate) fn pass(&self, kind: &str) -> Option<Suppressed> {
+        self.pass_at(kind, Instant::now()).map(Suppressed)
     }
 
     fn pass_at(&self, kind: &str, now: Instant) -> Option<u64> {
         let mut kinds = lock(&self.0);
-        if let Some((since, held_back)) = kinds.get_mut(kind) {
+        if let Some((since, suppressed)) = kinds.get_mut(kind) {
             if now.duration_since(*since) < QUIET {
-                *held_back += 1;
+                *suppressed += 1;
                 return None;
             }
             *since = now;
-            return Some(std::mem::take(held_back));
+            return Some(std::mem::take(suppressed));
         }
         kinds.insert(kind.to_owned(), (now, 0));
         Some(0)
@@ -54,10 +54,10 @@ impl LogThrottle {
 }
 
 /// Logs why there is no OAUTHBEARER token.
-pub(crate) fn no_token(throttle: &LogThrottle, reason: &str) {
-    if let Some(held_back) = throttle.pass("OAUTHBEARER") {
+pub(crate) fn no_token(throttle: &KindThrottle, reason: &str) {
+    if let Some(suppressed) = throttle.pass("OAUTHBEARER") {
         tracing::warn!(
-            held_back = held_back.shown(),
+            suppressed = suppressed.shown(),
             "no OAUTHBEARER token for Kafka: {reason}"
         );
     }
@@ -72,7 +72,7 @@ pub(crate) fn is_also_an_error(level: RDKafkaLogLevel, facility: &str) -> bool {
 }
 
 /// Logs a line of librdkafka, throttled. `facility` is its kind (`FAIL`, `SASL`, …).
-pub(crate) fn line(throttle: &LogThrottle, level: RDKafkaLogLevel, facility: &str, message: &str) {
+pub(crate) fn line(throttle: &KindThrottle, level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel as L;
     // At each start librdkafka warns that `enable.gapless.guarantee` is experimental. The tests in
     // producer/sink/tests/order.rs cover what depends on it.
@@ -81,20 +81,20 @@ pub(crate) fn line(throttle: &LogThrottle, level: RDKafkaLogLevel, facility: &st
         tracing::debug!(target: "librdkafka", facility, "{message}");
         return;
     }
-    let Some(held_back) = throttle.pass(facility) else {
+    let Some(suppressed) = throttle.pass(facility) else {
         tracing::debug!(target: "librdkafka", facility, "{message}");
         return;
     };
     match level {
         L::Emerg | L::Alert | L::Critical => {
-            tracing::error!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
+            tracing::error!(target: "librdkafka", facility, suppressed = suppressed.shown(), "{message}");
         }
         // librdkafka logs a failed connection as an error. It is retried, so it is a warning here.
         L::Error | L::Warning => {
-            tracing::warn!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
+            tracing::warn!(target: "librdkafka", facility, suppressed = suppressed.shown(), "{message}");
         }
         L::Notice | L::Info | L::Debug => {
-            tracing::info!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
+            tracing::info!(target: "librdkafka", facility, suppressed = suppressed.shown(), "{message}");
         }
     }
 }
@@ -104,8 +104,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repetitions_are_held_back_and_counted() {
-        let throttle = LogThrottle::default();
+    fn repetitions_are_suppressed_and_counted() {
+        let throttle = KindThrottle::default();
         let start = Instant::now();
         assert_eq!(throttle.pass_at("FAIL", start), Some(0));
         assert_eq!(throttle.pass_at("FAIL", start + QUIET / 2), None);
@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn a_count_of_zero_is_not_shown() {
-        let passed = LogThrottle::default().pass("FAIL");
-        assert_eq!(passed.map(HeldBack::shown), Some(None));
-        assert_eq!(HeldBack(2).shown(), Some(2));
+        let passed = KindThrottle::default().pass("FAIL");
+        assert_eq!(passed.map(Suppressed::shown), Some(None));
+        assert_eq!(Suppressed(2).shown(), Some(2));
     }
 }

@@ -21,7 +21,7 @@ pub use error::KafkaConfigError;
 pub use options::{KafkaOptions, TopicCreation};
 use rules::{ALIASES, FILES};
 
-use crate::client_log::{LogThrottle, no_token};
+use crate::client_log::{KindThrottle, no_token};
 use crate::error::KafkaError;
 use crate::ffi;
 use crate::in_flight::partition_gate::{Keyless, Requests};
@@ -88,7 +88,7 @@ pub struct KafkaConfig {
     /// Sets [`STATISTICS_INTERVAL`], unless the properties have an interval.
     statistics: bool,
     /// Throttles log lines about the cluster, for all producers of this configuration.
-    throttle: Arc<LogThrottle>,
+    throttle: Arc<KindThrottle>,
     /// The limit of `batch.size` since a topic refused a batch, for all later producers of this
     /// configuration.
     batch_limit: Arc<AtomicUsize>,
@@ -142,7 +142,7 @@ impl KafkaConfig {
         single.chain(twice).collect()
     }
 
-    pub(crate) fn throttle(&self) -> &LogThrottle {
+    pub(crate) fn throttle(&self) -> &KindThrottle {
         &self.throttle
     }
 
@@ -254,7 +254,7 @@ impl KafkaConfig {
     /// The result for `rdkafka::ClientContext::generate_oauth_token`. Logs a failure.
     pub(crate) fn oauth_token(
         &self,
-        throttle: &LogThrottle,
+        throttle: &KindThrottle,
     ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
         let token = match &self.tokens {
             Some(tokens) => tokens.for_refresh(),

@@ -16,7 +16,7 @@ use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
-use crate::client_log::{self, LogThrottle};
+use crate::client_log::{self, KindThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{KafkaError, is_refusal};
 use crate::probe::probe;
@@ -148,7 +148,7 @@ impl Consumer {
             client.set(*property, *value);
         }
         let context = Context {
-            throttle: LogThrottle::default(),
+            throttle: KindThrottle::default(),
             config: config.clone(),
             refused: AtomicBool::new(false),
         };
@@ -297,7 +297,7 @@ fn list(
 }
 
 struct Context {
-    throttle: LogThrottle,
+    throttle: KindThrottle,
     config: KafkaConfig,
     /// A broker refused the credentials.
     refused: AtomicBool,

@@ -10,7 +10,7 @@ use walrelay_sink::Parking;
 
 use super::entry::{Entry, Position};
 use super::reader::resumed;
-use crate::client_log::LogThrottle;
+use crate::client_log::KindThrottle;
 use crate::consumer::{Consumer, Polled, TailedRecord};
 use crate::worker::Worker;
 use crate::{KafkaConfig, KafkaError};
@@ -69,7 +69,7 @@ impl DlqWatcher {
             missing: 0,
             next_refresh: Instant::now(),
             confirmed: None,
-            throttle: LogThrottle::default(),
+            throttle: KindThrottle::default(),
         };
         let worker = Worker::start("kafka-dlq", move |stop| {
             while !stop.load(Ordering::Relaxed) {
@@ -111,7 +111,7 @@ struct Watch {
     /// The position that the relay had confirmed before the ends in `Progress::marked` were
     /// requested.
     confirmed: Option<u64>,
-    throttle: LogThrottle,
+    throttle: KindThrottle,
 }
 
 /// How far a partition was read. All positions are offsets.
@@ -298,13 +298,13 @@ impl Watch {
             // Another slot's.
             Entry::DlqRecord(_) | Entry::Resolution(_) => {}
             Entry::Foreign(why) => {
-                if let Some(held_back) = self.throttle.pass("foreign") {
+                if let Some(suppressed) = self.throttle.pass("foreign") {
                     tracing::warn!(
                         topic = self.topic,
                         partition,
                         offset,
                         why,
-                        held_back = held_back.shown(),
+                        suppressed = suppressed.shown(),
                         "a record among the dead letters is none"
                     );
                 }
@@ -316,13 +316,13 @@ impl Watch {
     }
 
     fn warn(&self, what: &'static str, error: &dyn fmt::Display) {
-        if let Some(held_back) = self.throttle.pass(what) {
+        if let Some(suppressed) = self.throttle.pass(what) {
             let waiting = !self.parking.is_ready();
             tracing::warn!(
                 topic = self.topic,
                 %error,
                 waiting,
-                held_back = held_back.shown(),
+                suppressed = suppressed.shown(),
                 "dead letters: {what}"
             );
         }

@@ -18,7 +18,7 @@ use rdkafka::producer::{
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{BrokerStats, DeliveryError, Disposition, Record, TopicStats};
 
-use crate::client_log::{self, LogThrottle};
+use crate::client_log::{self, KindThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
 use crate::ffi::{self, TopicOwner};
@@ -113,7 +113,7 @@ impl Context {
     }
 
     /// Shared by all producers of a configuration, because they use the same brokers.
-    fn throttle(&self) -> &LogThrottle {
+    fn throttle(&self) -> &KindThrottle {
         self.config.throttle()
     }
 
@@ -142,10 +142,10 @@ impl Context {
             self.all_down.store(true, SeqCst);
             self.shared.stats.all_down.store(true, Relaxed);
             let kind = format!("{:?}", RDKafkaErrorCode::AllBrokersDown);
-            if let Some(held_back) = self.throttle().pass(&kind) {
+            if let Some(suppressed) = self.throttle().pass(&kind) {
                 tracing::warn!(
                     kind,
-                    held_back = held_back.shown(),
+                    suppressed = suppressed.shown(),
                     "Kafka: no broker can be reached: {reason}"
                 );
             }
@@ -322,12 +322,12 @@ impl ClientContext for Context {
         }
         // rdkafka calls this twice for each error event; the throttle suppresses the second call.
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
-        if let Some(held_back) = self.throttle().pass(&kind) {
+        if let Some(suppressed) = self.throttle().pass(&kind) {
             let reason = self.config.scrub(reason);
             let remedy = remedy(code, &reason, self.config.uses_tokens());
             tracing::warn!(
                 kind,
-                held_back = held_back.shown(),
+                suppressed = suppressed.shown(),
                 "Kafka: {reason}{remedy}"
             );
             if code == Some(RDKafkaErrorCode::SSL) {

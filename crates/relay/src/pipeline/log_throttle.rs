@@ -20,7 +20,7 @@ struct Problem {
     since: Instant,
     next: Instant,
     interval: Duration,
-    held_back: u64,
+    suppressed: u64,
 }
 
 /// A throttled warning that is to be logged now.
@@ -28,15 +28,9 @@ struct Problem {
 pub(crate) struct Throttled {
     /// How long the problem lasts.
     pub(crate) lasts: Duration,
-    /// How often it happened since the last warning without being logged.
-    pub(crate) held_back: u64,
-}
-
-impl Throttled {
-    /// The number for a log line; `None` instead of zero.
-    pub(crate) fn unlogged(&self) -> Option<u64> {
-        (self.held_back > 0).then_some(self.held_back)
-    }
+    /// How often it happened since the last warning without being logged; `None` instead of zero,
+    /// so that a log line has no field for it.
+    pub(crate) suppressed: Option<u64>,
 }
 
 impl LogThrottle {
@@ -51,23 +45,24 @@ impl LogThrottle {
                     since: now,
                     next: now + FIRST,
                     interval: FIRST,
-                    held_back: 0,
+                    suppressed: 0,
                 });
                 return Some(Throttled {
                     lasts: Duration::ZERO,
-                    held_back: 0,
+                    suppressed: None,
                 });
             }
         };
         if now < problem.next {
-            problem.held_back += 1;
+            problem.suppressed += 1;
             return None;
         }
         problem.interval = (problem.interval * 2).min(LONGEST);
         problem.next = now + problem.interval;
+        let suppressed = std::mem::take(&mut problem.suppressed);
         Some(Throttled {
             lasts: now.duration_since(problem.since),
-            held_back: std::mem::take(&mut problem.held_back),
+            suppressed: (suppressed > 0).then_some(suppressed),
         })
     }
 

@@ -221,7 +221,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                 error = why,
                 retry_in_ms = delay.as_millis() as u64,
                 lasts_s = warning.lasts.as_secs(),
-                not_said = warning.unlogged(),
+                suppressed = warning.suppressed,
                 "trying again"
             );
         }

@@ -14,7 +14,7 @@ use walrelay_sink::{Deliveries, DeliveryError, Disposition, Obstacle, Poison};
 
 use super::topic_name::collides;
 use super::{Client, client, new_topic, options};
-use crate::client_log::LogThrottle;
+use crate::client_log::KindThrottle;
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
 use crate::outcome::delivery_error;
@@ -205,7 +205,7 @@ impl Requests {
 
 fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deliveries) {
     let mut pause = FIRST_PAUSE;
-    let throttle = LogThrottle::default();
+    let throttle = KindThrottle::default();
     while let Some(names) = requests.next(IDLE) {
         if names.is_empty() {
             admin.idle();
@@ -239,11 +239,11 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
         match retry {
             None => pause = FIRST_PAUSE,
             Some((topic, reason)) => {
-                if let Some(held_back) = throttle.pass(&reason) {
+                if let Some(suppressed) = throttle.pass(&reason) {
                     tracing::warn!(
                         %topic,
                         retry_in = ?pause,
-                        held_back = held_back.shown(),
+                        suppressed = suppressed.shown(),
                         "the topic could not be created: {reason}"
                     );
                 }

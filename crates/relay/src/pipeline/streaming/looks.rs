@@ -89,7 +89,7 @@ impl Looks {
                 error = reason,
                 failures = self.failures,
                 unanswered_s = now.duration_since(self.answered_at).as_secs(),
-                not_said = warning.held_back,
+                suppressed = warning.suppressed,
                 "looks at the catalogs fail: a table that is taken out of the publication is not \
                  noticed meanwhile, nor is WAL that is kept for the slot"
             );

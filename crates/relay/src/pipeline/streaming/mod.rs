@@ -438,7 +438,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
                     warn!(
                         error = why,
                         lasts_s = warning.lasts.as_secs(),
-                        not_said = warning.unlogged(),
+                        suppressed = warning.suppressed,
                         "waiting for a schema: nothing is sent meanwhile, the slot keeps what follows"
                     );
                 }
