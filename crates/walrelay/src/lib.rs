@@ -10,9 +10,8 @@
 //! - `failures`: the errors of the crates below, with remedies.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
 //!   deletes or marks. `background`: the threads of both and of `http`.
-//! - `registry`: the client of a schema registry.
 //! - `telemetry`: logging, and a run's status, metrics and final figures.
-//! - `http`: the endpoint that serves these. `http_client`: the client of other servers.
+//! - `http`: the endpoint that serves these.
 //!
 //! # Invariants
 //! - Only this crate reads the configuration, and the environment for it.
@@ -27,9 +26,7 @@ mod commands;
 pub mod config;
 mod failures;
 mod http;
-mod http_client;
 mod json;
-mod registry;
 mod rolling;
 mod row_worker;
 mod sinks;

@@ -20,11 +20,11 @@ use super::Env;
 use crate::cli::{Exit, Failure};
 use crate::config::{self, Config, SinkConfig, SnapshotMode};
 use crate::failures;
-use crate::registry::Registry;
-use crate::telemetry::RegistryStats;
 use walrelay_postgres_source::{
     Carrier, DeadLetters, Marking, NotCarried, OpenDeadLetter, Selection, Wanted,
 };
+use walrelay_schema_registry::Registry;
+use walrelay_schema_registry::RegistryStats;
 
 /// The connection string of `[source] url` with the password and the password file.
 pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {

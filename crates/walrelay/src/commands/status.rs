@@ -15,9 +15,9 @@ use super::units::{bytes, rows_bar};
 use super::{CommandResult, Env, load, print_text, write_failed};
 use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
-use crate::http_client::{Roots, agent};
 use crate::telemetry::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
 use walrelay_postgres_source::slot_standing;
+use walrelay_schema_registry::http_client::{Roots, agent};
 
 /// Timeout of a request to the endpoint.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -35,8 +35,8 @@ use walrelay_settings::ReadFile;
 pub use walrelay_settings::{ConfigError, Location, Problem};
 
 pub use sections::{
-    Backoff, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune, Registry,
-    RegistryLogin, Retention, Router, SchemaFile, SinkConfig, SnapshotMode, Source,
+    Backoff, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune, Retention,
+    Router, SinkConfig, SnapshotMode, Source,
 };
 
 /// Expands a string of the file in an empty environment, for tests of code that writes such files.
@@ -60,7 +60,7 @@ pub struct Config {
     /// Other names of columns: rows from before a column was renamed have the name of then.
     pub column_names: ColumnNames,
     /// `[router.registry]`: the schema registry, if values are in its wire format.
-    pub registry: Option<Registry>,
+    pub registry: Option<walrelay_schema_registry::RegistrySettings>,
     /// `[sink]`: where records are sent.
     pub sink: SinkConfig,
     /// `[delivery]`: limits of records in flight, pauses between retries.

@@ -36,7 +36,7 @@ pub(crate) use environment::RelayEnvironment;
 pub(crate) use latencies::Latencies;
 pub(crate) use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
 pub(crate) use monitor::{SlotMonitor, slot_report};
-pub(crate) use observed::{RegistryStats, Setup, Telemetry};
+pub(crate) use observed::{Setup, Telemetry};
 pub(crate) use otlp::Exporter;
 pub(crate) use recent::RecentErrors;
 pub(crate) use report::{BookmarkReport, SlotReport, SnapshotReport, StatusReport};

@@ -1,13 +1,14 @@
 //! Collects the telemetry of a running relay for the HTTP endpoint.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use walrelay_lab::proc;
 use walrelay_lsn::Lsn;
-use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, State, TableName};
+use walrelay_relay::{Class, Diverted, PoisonAction, Progress, State, TableName};
+use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{BatchingMode, Parking, SinkStats};
 
 use super::batches::Batches;
@@ -47,37 +48,6 @@ pub(crate) struct Setup {
     pub(crate) spans: bool,
     /// The effective configuration without secrets.
     pub(crate) config: Vec<(String, String)>,
-}
-
-/// Number of requests to a schema registry, by outcome.
-#[derive(Debug, Default)]
-pub(crate) struct RegistryStats {
-    found: AtomicU64,
-    refused: AtomicU64,
-    unavailable: AtomicU64,
-}
-
-impl RegistryStats {
-    pub(crate) fn count(&self, failure: Option<SchemaFailure>) {
-        let counter = match failure {
-            None => &self.found,
-            Some(SchemaFailure::Unavailable) => &self.unavailable,
-            Some(_) => &self.refused,
-        };
-        counter.fetch_add(1, Relaxed);
-    }
-
-    fn report(&self) -> RegistryReport {
-        let requests = [
-            ("found", &self.found),
-            ("refused", &self.refused),
-            ("unavailable", &self.unavailable),
-        ];
-        let requests = requests.map(|(outcome, count)| (outcome.to_owned(), count.load(Relaxed)));
-        RegistryReport {
-            requests: requests.into(),
-        }
-    }
 }
 
 /// Collects reports of the pipeline, the sink, the server and the log.
@@ -293,7 +263,12 @@ impl Telemetry {
                     .map_or(0, |parking| parking.keys() as u64),
             },
             kafka: self.kafka(),
-            registry: setup.registry.as_ref().map(|stats| stats.report()),
+            registry: setup.registry.as_ref().map(|stats| RegistryReport {
+                requests: stats
+                    .requests()
+                    .map(|(outcome, count)| (outcome.to_owned(), count))
+                    .into(),
+            }),
             process: process(),
             errors: self.errors.list(),
             config: Vec::new(),

@@ -11,8 +11,8 @@ use crate::commands::Env;
 use crate::commands::connect::{conn_info, kafka, registry, router};
 use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures;
-use crate::registry::Registry;
 use walrelay_postgres_source::{check_state_file, read_state_file};
+use walrelay_schema_registry::Registry;
 
 /// The parts of the configuration that the other checks use; `None` for those that cannot be used.
 pub(super) struct Usable {

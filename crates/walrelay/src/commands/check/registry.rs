@@ -3,7 +3,7 @@
 use super::item::{Check, Checks, Item};
 use crate::config::Config;
 use crate::failures;
-use crate::registry::Registry;
+use walrelay_schema_registry::Registry;
 
 /// Checks that the registry answers, and that it has the schemas that the configuration names.
 pub(super) fn check(registry: &Registry, config: &Config) -> Checks {

@@ -20,7 +20,6 @@ pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, Poison};
 pub use http::Http;
 pub use otel::Otel;
-pub use registry::{Registry, RegistryLogin, SchemaFile};
 pub use router::Router;
 pub use sink::SinkConfig;
 pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, Source};

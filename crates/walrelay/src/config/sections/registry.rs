@@ -2,7 +2,6 @@
 
 use crate::config::templates::full_template;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 use walrelay_settings::{
@@ -14,55 +13,7 @@ use secrecy::SecretString;
 use walrelay_event_router::{
     Lookups, Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
 };
-
-/// `[router.registry]`.
-#[derive(Debug, Clone)]
-pub struct Registry {
-    /// URLs of the registry: at least one, without credentials and trailing slash.
-    pub urls: Vec<String>,
-    /// How the relay authenticates.
-    pub login: Option<RegistryLogin>,
-    /// PEM file of certificates to trust; `None`: those of the operating system.
-    pub ca_file: Option<PathBuf>,
-    /// Timeout of one request.
-    pub timeout: Duration,
-    /// Whether the relay registers the schemas.
-    pub register: bool,
-    /// Schemas by subject.
-    pub schemas: BTreeMap<String, SchemaFile>,
-    /// How values are encoded.
-    pub wire: WireFormat,
-}
-
-/// How the relay authenticates to a schema registry.
-#[derive(Debug, Clone)]
-pub enum RegistryLogin {
-    /// HTTP basic authentication.
-    Basic {
-        /// The user.
-        user: String,
-        /// The password.
-        password: SecretString,
-    },
-    /// A bearer token.
-    Bearer(SecretString),
-}
-
-/// A schema that the configuration names.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SchemaFile {
-    /// The file's path.
-    pub path: PathBuf,
-    /// The file's content: a schema of the configured format.
-    pub text: String,
-}
-
-/// Without the text, because the configuration may name a wrong file.
-impl fmt::Debug for SchemaFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SchemaFile").field(&self.path).finish()
-    }
-}
+use walrelay_schema_registry::{RegistryLogin, RegistrySettings, SchemaFile};
 
 /// The section whose keys are subjects.
 pub(super) const SCHEMAS: &str = "router.registry.schemas";
@@ -100,7 +51,9 @@ pub(super) struct Keys at "router.registry" {
 }
 
 /// Reads the section; `None` if it is absent.
-pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, AlreadyReported> {
+pub(super) fn registry(
+    reader: &mut Reader<'_>,
+) -> Result<Option<RegistrySettings>, AlreadyReported> {
     if !reader.has_below(Keys::AT) {
         return Ok(None);
     }
@@ -118,7 +71,7 @@ pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, Alre
         }
         _ => {}
     }
-    Ok(Some(Registry {
+    Ok(Some(RegistrySettings {
         login: login(reader, &mut keys)?,
         urls: keys.urls,
         ca_file: keys.ca_file,

@@ -5,8 +5,20 @@
 //! - `POST /subjects/<subject>/versions`: the same; registers the schema if it is not registered.
 //!
 //! Several URLs are tried in turn, until an answer does not depend on the server that gave it.
+//!
+//! # Contents
+//! - [`Registry`]: the client, a [`Schemas`] of a relay. [`RegistrySettings`]: what it is told.
+//! - [`RegistryStats`]: figures for metrics.
+//! - [`http_client`]: the HTTP client, for other servers too.
+//!
+//! # Invariants
+//! - A request runs on a thread of its own: no caller waits for a server.
+//! - No password or token is in an error, a log line or `Debug` output.
 
 mod answer;
+pub mod http_client;
+mod settings;
+mod stats;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +32,11 @@ use ureq::{Agent, RequestBuilder};
 use walrelay_event_router::{SubjectNames, ValueFormat, ValueSchema};
 use walrelay_relay::{SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 
-use crate::config::{self, RegistryLogin, SchemaFile};
-use crate::http_client::{Roots, agent, basic};
-use crate::telemetry::RegistryStats;
+pub use settings::{RegistryLogin, RegistrySettings, SchemaFile};
+pub use stats::RegistryStats;
+
 use answer::{Answer, Refusal, refused};
+use http_client::{Roots, agent, basic};
 
 /// The media type of the registry's interface, version 1.
 const JSON: &str = "application/vnd.schemaregistry.v1+json";
@@ -32,7 +45,7 @@ const MAX_BODY: u64 = 16 << 20;
 
 /// A client of a schema registry.
 #[derive(Debug, Clone)]
-pub(crate) struct Registry {
+pub struct Registry {
     inner: Arc<Inner>,
     stats: Option<Arc<RegistryStats>>,
 }
@@ -56,7 +69,7 @@ impl Registry {
     ///
     /// # Errors
     /// The file of certificates cannot be read or parsed.
-    pub(crate) fn new(config: &config::Registry) -> io::Result<Self> {
+    pub fn new(config: &RegistrySettings) -> io::Result<Self> {
         let secure = config.urls.iter().any(|url| url.starts_with("https://"));
         let roots = match &config.ca_file {
             Some(file) => Roots::of_file(file)?,
@@ -89,12 +102,13 @@ impl Registry {
     }
 
     /// Counts the requested schemas in `stats`.
-    pub(crate) fn counting(self, stats: Option<Arc<RegistryStats>>) -> Self {
+    #[must_use]
+    pub fn counting(self, stats: Option<Arc<RegistryStats>>) -> Self {
         Self { stats, ..self }
     }
 
     /// Checks that the registry answers and accepts the credentials.
-    pub(crate) fn ping(&self) -> Result<(), SchemaError> {
+    pub fn ping(&self) -> Result<(), SchemaError> {
         match self.inner.request("/schemas/types", None) {
             Ok(_) => Ok(()),
             // Registries other than Confluent's may lack this path.
@@ -105,7 +119,7 @@ impl Registry {
 
     /// Looks up the ids of the configuration's schemas by subject; `None`: it is not registered.
     /// Registers nothing.
-    pub(crate) fn known(&self) -> Vec<(&str, Result<Option<u32>, SchemaError>)> {
+    pub fn known(&self) -> Vec<(&str, Result<Option<u32>, SchemaError>)> {
         let schemas = self.inner.schemas.iter();
         let looked_up = schemas.map(|(subject, file)| {
             let known = match self.inner.post(subject, "", file) {

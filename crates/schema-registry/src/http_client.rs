@@ -11,7 +11,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// The root certificates that the client trusts.
 #[derive(Debug)]
-pub(crate) enum Roots {
+pub enum Roots {
     /// None: for requests without TLS.
     None,
     /// The operating system's root certificates, as for Postgres with `sslrootcert=system`.
@@ -22,7 +22,7 @@ pub(crate) enum Roots {
 
 impl Roots {
     /// Reads the certificates of a PEM file.
-    pub(crate) fn of_file(path: &Path) -> io::Result<Self> {
+    pub fn of_file(path: &Path) -> io::Result<Self> {
         let pem = std::fs::read(path)?;
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut certificates = Vec::new();
@@ -55,7 +55,7 @@ impl Roots {
 ///
 /// Redirects are not followed, as they could send credentials to another host. A status other than
 /// 2xx is not an error.
-pub(crate) fn agent(timeout: Duration, roots: Roots) -> Agent {
+pub fn agent(timeout: Duration, roots: Roots) -> Agent {
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::new_with_certs(&roots.certificates()))
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
@@ -73,7 +73,7 @@ pub(crate) fn agent(timeout: Duration, roots: Roots) -> Agent {
 }
 
 /// The value of the header `Authorization` for HTTP basic authentication (RFC 7617).
-pub(crate) fn basic(user: &[u8], password: &[u8]) -> String {
+pub fn basic(user: &[u8], password: &[u8]) -> String {
     use base64::Engine as _;
     let plain = [user, b":", password].concat();
     let encoded = base64::engine::general_purpose::STANDARD.encode(plain);

@@ -8,8 +8,8 @@ use super::*;
 const RECORD: &str =
     r#"{"type": "record", "name": "a.Order", "fields": [{"name": "n", "type": "long"}]}"#;
 
-fn config(urls: &[String], format: ValueFormat) -> config::Registry {
-    config::Registry {
+fn config(urls: &[String], format: ValueFormat) -> RegistrySettings {
+    RegistrySettings {
         urls: urls.to_vec(),
         login: None,
         ca_file: None,
@@ -25,7 +25,7 @@ fn config(urls: &[String], format: ValueFormat) -> config::Registry {
     }
 }
 
-fn with_file(mut config: config::Registry, subject: &str, text: &str) -> config::Registry {
+fn with_file(mut config: RegistrySettings, subject: &str, text: &str) -> RegistrySettings {
     let file = SchemaFile {
         path: "order.avsc".into(),
         text: text.to_owned(),
@@ -34,12 +34,12 @@ fn with_file(mut config: config::Registry, subject: &str, text: &str) -> config:
     config
 }
 
-fn ask(config: &config::Registry, subject: &str) -> Result<ValueSchema, SchemaError> {
+fn ask(config: &RegistrySettings, subject: &str) -> Result<ValueSchema, SchemaError> {
     let registry = Registry::new(config).expect("a client");
     futures_executor::block_on(registry.ask(subject))
 }
 
-fn id(config: &config::Registry, subject: &str) -> Result<u32, SchemaFailure> {
+fn id(config: &RegistrySettings, subject: &str) -> Result<u32, SchemaFailure> {
     let answer = ask(config, subject).map(|schema| schema.id());
     answer.map_err(|error| error.kind)
 }
@@ -85,7 +85,7 @@ fn a_schema_of_the_configuration_is_looked_up_or_registered() {
     assert_eq!(asked[0].body, serde_json::json!({"schema": RECORD}));
 
     let json = with_file(config(&[other.url()], ValueFormat::Json), "j-value", "{}");
-    let json = config::Registry {
+    let json = RegistrySettings {
         register: true,
         ..json
     };
@@ -171,7 +171,7 @@ fn failures_are_told_apart() {
     assert_eq!(id(&config, "s-value"), Ok(1), "and then it is there");
     let nothing = SchemaRegistry::address_to_come();
     let unreachable = format!("http://{nothing}");
-    let config = config::Registry {
+    let config = RegistrySettings {
         urls: vec![unreachable],
         ..config
     };
@@ -188,7 +188,7 @@ fn a_request_has_a_timeout() {
     let server = SchemaRegistry::start();
     let hour = Duration::from_secs(3600);
     server.always(Some(Mishap::Stall(hour)));
-    let config = config::Registry {
+    let config = RegistrySettings {
         timeout: Duration::from_millis(300),
         ..config(&[server.url()], ValueFormat::Json)
     };
@@ -272,7 +272,7 @@ fn a_check_registers_nothing() {
     let config = config(&[server.url()], ValueFormat::Avro);
     let config = with_file(with_file(config, "a", RECORD), "b", "\"string\"");
     let known = server.register("b", "AVRO", "\"string\"");
-    let config = config::Registry {
+    let config = RegistrySettings {
         register: true,
         ..config
     };
