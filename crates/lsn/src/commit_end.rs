@@ -12,25 +12,27 @@ use crate::Lsn;
 pub struct CommitEnd(Lsn);
 
 impl CommitEnd {
-    /// The `end_lsn` field of a pgoutput Commit message, exactly as Postgres sent it.
+    /// Creates a commit end from the `end_lsn` field of a pgoutput Commit message, exactly as
+    /// Postgres sent it.
     ///
     /// Source: "Logical Replication Message Formats", Commit: "The end LSN of the transaction".
     pub const fn from_commit_message(end_lsn: Lsn) -> Self {
         Self(end_lsn)
     }
 
-    /// The `wal_end` of a keepalive **received while no transaction was open and nothing was in
-    /// flight**. The caller, the ledger in `walrelay-checkpoint`, guarantees both.
+    /// Creates a commit end from the `wal_end` of a keepalive **received while no transaction was
+    /// open and nothing was in flight**. The caller, the ledger in `walrelay-checkpoint`,
+    /// guarantees both.
     pub const fn from_idle_keepalive(wal_end: Lsn) -> Self {
         Self(wal_end)
     }
 
-    /// The `confirmed_flush_lsn` of a slot: confirmed before.
+    /// Creates a commit end from the `confirmed_flush_lsn` of a slot: confirmed before.
     pub const fn from_slot(confirmed_flush: Lsn) -> Self {
         Self(confirmed_flush)
     }
 
-    /// The position as an [`Lsn`].
+    /// Returns the position as an [`Lsn`].
     pub const fn lsn(self) -> Lsn {
         self.0
     }

@@ -7,12 +7,12 @@ macro_rules! number {
         pub struct $name(u32);
 
         impl $name {
-            /// The identifier with this number.
+            /// Creates the identifier with this number.
             pub const fn new(number: u32) -> Self {
                 Self(number)
             }
 
-            /// The number.
+            /// Returns the identifier as a number.
             pub const fn get(self) -> u32 {
                 self.0
             }

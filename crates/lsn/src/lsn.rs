@@ -14,24 +14,24 @@ impl Lsn {
     /// The greatest position, `FFFFFFFF/FFFFFFFF`.
     pub const MAX: Lsn = Lsn(u64::MAX);
 
-    /// The position at `offset` bytes.
+    /// Creates the position at `offset` bytes.
     pub const fn new(offset: u64) -> Self {
         Self(offset)
     }
 
-    /// The offset in bytes.
+    /// Returns the offset in bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Bytes of WAL between `earlier` and this position; 0 if `earlier` is not earlier.
+    /// Returns the bytes of WAL between `earlier` and this position; 0 if `earlier` is not earlier.
     ///
     /// For display (lag). Positions are not computed from it.
     pub const fn bytes_since(self, earlier: Lsn) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whether this is [`Lsn::ZERO`].
+    /// Returns true if this is [`Lsn::ZERO`].
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }

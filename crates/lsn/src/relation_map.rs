@@ -13,21 +13,21 @@ pub struct RelationMap<T> {
 }
 
 impl<T> RelationMap<T> {
-    /// An empty map.
+    /// Creates an empty map.
     pub const fn new() -> Self {
         Self {
             entries: Vec::new(),
         }
     }
 
-    /// The value of a table.
+    /// Returns the value of a table.
     #[inline]
     pub fn get(&self, id: RelationId) -> Option<&T> {
         let at = self.find(id).ok()?;
         self.entries.get(at).map(|(_, value)| value)
     }
 
-    /// Whether the table has a value.
+    /// Returns true if the table has a value.
     pub fn contains(&self, id: RelationId) -> bool {
         self.find(id).is_ok()
     }
