@@ -38,14 +38,14 @@ impl<'a> Cursor<'a> {
         Self { rest: bytes }
     }
 
-    /// The bytes between this cursor and `end`, a later state of it.
+    /// Returns the bytes between this cursor and `end`, a later state of it.
     #[inline]
     pub(crate) fn until(self, end: Self) -> &'a [u8] {
         let len = self.rest.len().saturating_sub(end.rest.len());
         self.rest.get(..len).unwrap_or_default()
     }
 
-    /// A `fault` at the next byte.
+    /// Creates a [`Broken`] with `fault` at the next byte.
     #[cold]
     pub(crate) fn broken(self, field: Field, fault: Fault) -> Broken {
         Broken {
@@ -86,7 +86,7 @@ impl<'a> Cursor<'a> {
 
     numbers!(u8 i16 u32 i32 u64 i64);
 
-    /// An Int16 that is a count; negative ones are a fault.
+    /// Reads an Int16 that is a count; negative ones are a fault.
     #[inline]
     pub(crate) fn count(&mut self, field: Field) -> Read<u16> {
         let start = *self;
@@ -101,7 +101,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// An Int32 that is a count or a length; negative ones are a fault.
+    /// Reads an Int32 that is a count or a length; negative ones are a fault.
     #[inline]
     pub(crate) fn length(&mut self, field: Field) -> Read<usize> {
         let start = *self;
@@ -109,7 +109,7 @@ impl<'a> Cursor<'a> {
         usize::try_from(found).map_err(|_| start.broken(field, Fault::Negative { found }))
     }
 
-    /// A byte of flags; a flag that is not in `known` is a fault.
+    /// Reads a byte of flags; a flag that is not in `known` is a fault.
     pub(crate) fn flags(&mut self, field: Field, known: u8) -> Read<u8> {
         let start = *self;
         let found = self.u8(field)?;
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A zero-terminated string.
+    /// Reads a zero-terminated string.
     pub(crate) fn string(&mut self, field: Field) -> Read<&'a str> {
         let start = *self;
         let Some(len) = self.rest.iter().position(|&byte| byte == 0) else {
@@ -139,7 +139,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A namespace. The server sends an empty string for `pg_catalog`
+    /// Reads a namespace. The server sends an empty string for `pg_catalog`
     /// (`logicalrep_write_namespace` in its `proto.c`).
     pub(crate) fn namespace(&mut self) -> Read<&'a str> {
         self.string(Field::Namespace)

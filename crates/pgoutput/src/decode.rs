@@ -181,7 +181,7 @@ fn logical<'a>(cursor: &mut Cursor<'a>) -> Read<LogicalMessage<'a>> {
     })
 }
 
-/// TupleData with every column validated.
+/// Reads TupleData and validates every column.
 #[inline]
 fn tuple<'a>(cursor: &mut Cursor<'a>) -> Read<Tuple<'a>> {
     let count = cursor.count(Field::ColumnCount)?;
@@ -193,7 +193,7 @@ fn tuple<'a>(cursor: &mut Cursor<'a>) -> Read<Tuple<'a>> {
     Ok(Tuple { count, values })
 }
 
-/// A new row, with the letter before it.
+/// Reads the letter before a new row, and the row.
 #[inline]
 fn new_tuple<'a>(cursor: &mut Cursor<'a>) -> Read<Tuple<'a>> {
     let is_new = |tag| (tag == b'N').then_some(());

@@ -34,7 +34,7 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
 
 use crate::{Column, Message, MessageKind, OldRow, PgTimestamp, ReplicaIdentity, Value};
 
-/// A Begin message.
+/// Encodes a Begin message.
 pub fn begin(final_lsn: Lsn, commit_time: PgTimestamp, xid: Xid) -> Vec<u8> {
     Body::new(MessageKind::Begin)
         .int64(final_lsn.get())
@@ -43,7 +43,7 @@ pub fn begin(final_lsn: Lsn, commit_time: PgTimestamp, xid: Xid) -> Vec<u8> {
         .0
 }
 
-/// A Commit message.
+/// Encodes a Commit message.
 pub fn commit(commit_lsn: Lsn, end_lsn: Lsn, commit_time: PgTimestamp) -> Vec<u8> {
     Body::new(MessageKind::Commit)
         .int8(0)
@@ -53,7 +53,7 @@ pub fn commit(commit_lsn: Lsn, end_lsn: Lsn, commit_time: PgTimestamp) -> Vec<u8
         .0
 }
 
-/// An Origin message.
+/// Encodes an Origin message.
 pub fn origin(commit_lsn: Lsn, name: &str) -> Vec<u8> {
     Body::new(MessageKind::Origin)
         .int64(commit_lsn.get())
@@ -61,7 +61,8 @@ pub fn origin(commit_lsn: Lsn, name: &str) -> Vec<u8> {
         .0
 }
 
-/// A Relation message. The namespace `pg_catalog` becomes the empty string, as from a server.
+/// Encodes a Relation message. The namespace `pg_catalog` becomes the empty string, as from a
+/// server.
 pub fn relation<'c>(
     id: RelationId,
     namespace: &str,
@@ -85,7 +86,7 @@ pub fn relation<'c>(
     body.0
 }
 
-/// A Type message. The namespace `pg_catalog` becomes the empty string, as from a server.
+/// Encodes a Type message. The namespace `pg_catalog` becomes the empty string, as from a server.
 pub fn type_name(oid: TypeOid, namespace: &str, name: &str) -> Vec<u8> {
     Body::new(MessageKind::Type)
         .int32(oid.get())
@@ -94,14 +95,14 @@ pub fn type_name(oid: TypeOid, namespace: &str, name: &str) -> Vec<u8> {
         .0
 }
 
-/// An Insert message.
+/// Encodes an Insert message.
 pub fn insert(relation: RelationId, row: &[Value<'_>]) -> Vec<u8> {
     let mut message = Vec::with_capacity(64);
     insert_into(&mut message, relation, row.iter().copied());
     message
 }
 
-/// An Insert message, written into a buffer that is cleared before.
+/// Encodes an Insert message into a buffer, which is cleared before.
 pub fn insert_into<'v>(
     message: &mut Vec<u8>,
     relation: RelationId,
@@ -112,7 +113,7 @@ pub fn insert_into<'v>(
     *message = body.int32(relation.get()).tuple(b'N', row).0;
 }
 
-/// An Update message.
+/// Encodes an Update message.
 pub fn update(
     relation: RelationId,
     old: Option<OldRow<&[Value<'_>]>>,
@@ -124,7 +125,7 @@ pub fn update(
     body.tuple(b'N', new.iter().copied()).0
 }
 
-/// A Delete message.
+/// Encodes a Delete message.
 pub fn delete(relation: RelationId, old: OldRow<&[Value<'_>]>) -> Vec<u8> {
     Body::new(MessageKind::Delete)
         .int32(relation.get())
@@ -132,7 +133,7 @@ pub fn delete(relation: RelationId, old: OldRow<&[Value<'_>]>) -> Vec<u8> {
         .0
 }
 
-/// A Truncate message.
+/// Encodes a Truncate message.
 pub fn truncate(
     cascade: bool,
     restart_identity: bool,
@@ -146,7 +147,7 @@ pub fn truncate(
         .0
 }
 
-/// A logical decoding message.
+/// Encodes a logical decoding message.
 pub fn logical(transactional: bool, lsn: Lsn, prefix: &str, content: &[u8]) -> Vec<u8> {
     Body::new(MessageKind::Logical)
         .int8(transactional.into())
@@ -195,7 +196,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without columns and with the default replica identity.
+    /// Creates a table without columns and with the default replica identity.
     pub fn new(id: RelationId, namespace: &str, name: &str) -> Self {
         Self {
             id,
@@ -227,12 +228,12 @@ impl Table {
         self
     }
 
-    /// The id by which rows refer to the table.
+    /// Returns the id by which rows refer to the table.
     pub const fn id(&self) -> RelationId {
         self.id
     }
 
-    /// The table's Relation message.
+    /// Encodes the table's Relation message.
     pub fn relation(&self) -> Vec<u8> {
         let columns = self.columns.iter().map(|(name, is_key, type_oid)| Column {
             name,
@@ -249,7 +250,7 @@ impl Table {
         )
     }
 
-    /// The Insert message of a row of text values, `None` for NULL.
+    /// Encodes the Insert message of a row of text values, `None` for NULL.
     ///
     /// # Panics
     /// If the number of values differs from the number of columns.

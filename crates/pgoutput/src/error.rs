@@ -1,7 +1,7 @@
 use crate::fault::{Fault, Field};
 use crate::message::MessageKind;
 
-/// Why a body is not a message of pgoutput's protocol version 1.
+/// The reason why a body is not a message of pgoutput's protocol version 1.
 ///
 /// A relay stops on it: the bytes may have been a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum DecodeError {
         field: Field,
         /// Offset of the fault in bytes from the start of the body; never beyond its end.
         offset: usize,
-        /// What is wrong with the field.
+        /// The field's fault.
         fault: Fault,
     },
 }

@@ -88,7 +88,7 @@ fn walk_tuple(tuple: Tuple<'_>) {
     }
 }
 
-/// A valid body with one byte less or one byte more must be an error.
+/// Asserts that a valid body with one byte less or one byte more is an error.
 fn assert_other_lengths_are_refused(body: &[u8]) {
     if let Some((_, shorter)) = body.split_last() {
         assert!(decode(shorter).is_err());

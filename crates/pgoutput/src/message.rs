@@ -46,7 +46,8 @@ macro_rules! kinds {
             /// All kinds.
             pub const ALL: &[MessageKind] = &[$(Self::$name,)*];
 
-            /// The kind of a body by its first byte; `None` if it is not of protocol version 1.
+            /// Returns the kind of a body by its first byte; `None` if it is not of protocol
+            /// version 1.
             #[inline]
             pub const fn from_tag(tag: u8) -> Option<Self> {
                 match tag {
@@ -55,7 +56,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The body's first byte.
+            /// Returns the first byte of such a body.
             pub const fn tag(self) -> u8 {
                 match self { $(Self::$name => $tag,)* }
             }
@@ -68,7 +69,7 @@ macro_rules! kinds {
         }
 
         impl Message<'_> {
-            /// The kind of the message.
+            /// Returns the kind of the message.
             pub const fn kind(&self) -> MessageKind {
                 match self { $(Self::$name(_) => MessageKind::$name,)* }
             }
@@ -166,16 +167,16 @@ pub struct Delete<'a> {
 /// Tables were emptied by one TRUNCATE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncate<'a> {
-    /// Whether the TRUNCATE had the option CASCADE.
+    /// True if the TRUNCATE had the option CASCADE.
     pub cascade: bool,
-    /// Whether the TRUNCATE had the option RESTART IDENTITY.
+    /// True if the TRUNCATE had the option RESTART IDENTITY.
     pub restart_identity: bool,
     /// The OIDs of the tables, as on the wire.
     pub(crate) ids: &'a [[u8; 4]],
 }
 
 impl<'a> Truncate<'a> {
-    /// The tables, described by earlier [`Relation`]s.
+    /// Returns the tables, described by earlier [`Relation`]s.
     pub fn relations(&self) -> impl ExactSizeIterator<Item = RelationId> + use<'a> {
         let ids = self.ids.iter();
         ids.map(|id| RelationId::new(u32::from_be_bytes(*id)))
@@ -186,7 +187,7 @@ impl<'a> Truncate<'a> {
 /// `messages 'true'`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// Whether the message belongs to the transaction around it and is sent because that committed.
+    /// True if the message belongs to the transaction around it and is sent because that committed.
     /// Otherwise it belongs to no transaction, and its position is no commit.
     pub transactional: bool,
     /// The message's position in the WAL. **Never** confirm it.

@@ -18,7 +18,7 @@ pub struct Relation<'a> {
     pub namespace: &'a str,
     /// The table's name.
     pub name: &'a str,
-    /// Which columns of the old row UPDATE and DELETE contain.
+    /// The columns of the old row that UPDATE and DELETE contain.
     pub replica_identity: ReplicaIdentity,
     pub(crate) count: u16,
     /// Exactly `count` columns that [`Cursor::column`] has read without a fault.
@@ -26,8 +26,8 @@ pub struct Relation<'a> {
 }
 
 impl<'a> Relation<'a> {
-    /// The published columns, in the order of the values in rows. Generated columns and columns
-    /// outside the publication's column list are not included.
+    /// Returns the published columns, in the order of the values in rows. Generated columns and
+    /// columns outside the publication's column list are not included.
     pub const fn columns(&self) -> Columns<'a> {
         Columns {
             cursor: Cursor::new(self.columns),
@@ -35,7 +35,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// The relation under another name.
+    /// Returns the relation under another name.
     #[must_use]
     pub const fn renamed(self, namespace: &'a str, name: &'a str) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl fmt::Debug for Relation<'_> {
 pub struct Column<'a> {
     /// The column's name.
     pub name: &'a str,
-    /// Whether the column belongs to the replica identity. With [`ReplicaIdentity::Full`] all do.
+    /// True if the column belongs to the replica identity. With [`ReplicaIdentity::Full`] all do.
     pub is_key: bool,
     /// The OID of the column's type.
     pub type_oid: TypeOid,
@@ -112,7 +112,7 @@ impl fmt::Debug for Columns<'_> {
     }
 }
 
-/// Which columns of the old row UPDATE and DELETE write to the WAL (`pg_class.relreplident`).
+/// The columns of the old row that UPDATE and DELETE write to the WAL (`pg_class.relreplident`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReplicaIdentity {
     /// `d`: the columns of the primary key, if there is one.

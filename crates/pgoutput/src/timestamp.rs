@@ -8,18 +8,18 @@ const EPOCH_MICROS: i64 = 946_684_800_000_000;
 pub struct PgTimestamp(i64);
 
 impl PgTimestamp {
-    /// The time `micros` microseconds after 2000-01-01 UTC.
+    /// Creates the time `micros` microseconds after 2000-01-01 UTC.
     pub const fn new(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since 2000-01-01 UTC, as on the wire.
+    /// Returns the microseconds since 2000-01-01 UTC, as on the wire.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// The time `micros` microseconds after 1970-01-01 UTC; `None` below the range of a Postgres
-    /// timestamp.
+    /// Creates the time `micros` microseconds after 1970-01-01 UTC; `None` below the range of a
+    /// Postgres timestamp.
     pub const fn from_unix_micros(micros: i64) -> Option<Self> {
         match micros.checked_sub(EPOCH_MICROS) {
             Some(micros) => Some(Self(micros)),
@@ -27,8 +27,8 @@ impl PgTimestamp {
         }
     }
 
-    /// Microseconds since 1970-01-01 UTC; `None` beyond the range of an `i64`, which ends in some
-    /// 292,000 years.
+    /// Returns the microseconds since 1970-01-01 UTC; `None` beyond the range of an `i64`, which
+    /// ends in some 292,000 years.
     pub const fn unix_micros(self) -> Option<i64> {
         self.0.checked_add(EPOCH_MICROS)
     }

@@ -13,19 +13,19 @@ pub struct Tuple<'a> {
 }
 
 impl<'a> Tuple<'a> {
-    /// The number of columns.
+    /// Returns the number of columns.
     #[inline]
     pub const fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether the row has no columns, as in a table without columns.
+    /// Returns true if the row has no columns, as in a table without columns.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The values in the order of the columns. Each step costs the reading of one length.
+    /// Returns the values in the order of the columns. Each step costs the reading of one length.
     #[inline]
     pub const fn values(&self) -> Values<'a> {
         Values {
@@ -118,7 +118,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The bytes, text or binary; `None` for NULL and for an unchanged TOAST value.
+    /// Returns the bytes, text or binary; `None` for NULL and for an unchanged TOAST value.
     #[inline]
     pub const fn bytes(self) -> Option<&'a [u8]> {
         match self {
@@ -150,7 +150,7 @@ pub enum OldRow<T> {
 }
 
 impl<T> OldRow<T> {
-    /// The row of either variant.
+    /// Returns the row of either variant.
     pub fn row(self) -> T {
         match self {
             Self::Key(row) | Self::Full(row) => row,

@@ -11,7 +11,7 @@ use walrelay_pgoutput::{
 
 const VERSIONS: [&str; 2] = ["postgres-15.txt", "postgres-18.txt"];
 
-/// The lines of a recording: the format ("text" or "binary") and a body.
+/// Reads the lines of a recording: the format ("text" or "binary") and a body.
 fn recording(file: &str) -> Vec<(String, Vec<u8>)> {
     read(file)
         .lines()
@@ -59,7 +59,7 @@ fn every_version_sends_what_was_done_to_the_tables() {
     }
 }
 
-/// A message as text, without the numbers that differ between servers.
+/// Writes a message as text, without the numbers that differ between servers.
 fn describe(message: &Message<'_>, names: &mut Vec<(RelationId, String)>) -> String {
     let name = |id: RelationId| {
         let known = names.iter().find(|(known, _)| *known == id);

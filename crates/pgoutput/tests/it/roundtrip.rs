@@ -12,7 +12,7 @@ fn name() -> impl Strategy<Value = String> {
     "[^\0]{0,12}"
 }
 
-/// Any namespace but the empty one, which means `pg_catalog` on the wire.
+/// Generates any namespace but the empty one, which means `pg_catalog` on the wire.
 fn namespace() -> impl Strategy<Value = String> {
     prop_oneof![Just("pg_catalog".to_owned()), "[^\0]{1,12}"]
 }
@@ -59,7 +59,7 @@ fn relation() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// The bytes of any message, from the functions that tests of other crates use.
+/// Generates the bytes of any message, by the functions that tests of other crates use.
 pub(crate) fn message() -> impl Strategy<Value = Vec<u8>> {
     let id = || any::<u32>().prop_map(RelationId::new);
     let lsn = || any::<u64>().prop_map(Lsn::new);
