@@ -5,12 +5,12 @@ use std::fmt;
 pub struct Seq(u64);
 
 impl Seq {
-    /// The record with this number.
+    /// Creates the sequence number of the record with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the record's number.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -115,7 +115,8 @@ impl Owner {
         }
     }
 
-    /// As [`Owner::send_two`]; sets a flag for each record before it is acknowledged.
+    /// Sends two records as [`Owner::send_two`] does; sets a flag for each before it is
+    /// acknowledged.
     fn send_two_flagged(&mut self) -> Flags {
         let delivered = Flags::default();
         for at in 0..2 {
@@ -141,7 +142,7 @@ impl Owner {
         }
     }
 
-    /// The confirmed position after every thread has ended.
+    /// Returns the confirmed position after every thread has ended.
     fn confirmed_at_the_end(&mut self) -> Option<CommitEnd> {
         for thread in self.threads.drain(..) {
             thread.join().unwrap();

@@ -100,7 +100,7 @@ impl Model {
             .unwrap_or(self.next)
     }
 
-    /// The highest position that is safe to confirm when all records below `prefix` are
+    /// Returns the highest position that is safe to confirm when all records below `prefix` are
     /// acknowledged.
     fn truth(&self, prefix: u64) -> Option<Lsn> {
         let safe = self
@@ -304,8 +304,8 @@ fn run(first: u64, capacity: usize, ops: &[Op]) -> Run {
     run
 }
 
-/// First numbers: in the first laps, around the overflow of a word's lap at 32 bits (capacities 64
-/// and 128: laps of 128 and 256 records), and near `u64::MAX`.
+/// Generates first numbers: in the first laps, around the overflow of a word's lap at 32 bits
+/// (capacities 64 and 128: laps of 128 and 256 records), and near `u64::MAX`.
 fn first() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),

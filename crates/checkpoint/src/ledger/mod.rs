@@ -13,7 +13,8 @@ struct Committed {
     end: CommitEnd,
 }
 
-/// Which records are in flight, to which transactions they belong, and what may be confirmed.
+/// The account of records and transactions: it knows the records in flight, the transactions that
+/// they belong to, and the position that may be confirmed.
 ///
 /// # The rules
 /// - A commit's end is confirmed when every record sent before that Commit was received is
@@ -30,7 +31,7 @@ struct Committed {
 #[derive(Debug)]
 pub struct Ledger {
     ring: Arc<AckRing>,
-    /// Every record below is acknowledged and collected.
+    /// The number below which every record is acknowledged and collected.
     tail: u64,
     /// The number of the next record.
     next: u64,
@@ -44,8 +45,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger for an unused ring. `confirmed` is the position confirmed before, such as the
-    /// slot's.
+    /// Creates a ledger for an unused ring. `confirmed` is the position confirmed before, such as
+    /// the slot's.
     pub fn new(ring: Arc<AckRing>, confirmed: Option<CommitEnd>) -> Self {
         let first = ring.tail();
         Self {
@@ -69,9 +70,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// The number of the next record, or `None` while [`AckRing::capacity`] records are in flight
-    /// (as of the last [`Ledger::advance`]). Changes nothing: a record that the sink refused is
-    /// offered again with the same number.
+    /// Returns the number of the next record, or `None` while [`AckRing::capacity`] records are in
+    /// flight (as of the last [`Ledger::advance`]). Changes nothing: a record that the sink refused
+    /// is offered again with the same number.
     pub fn next_seq(&self) -> Option<Seq> {
         let has_room = self.in_flight() < self.ring.capacity() && self.next != NO_SEQ;
         has_room.then_some(Seq::new(self.next))
@@ -152,39 +153,42 @@ impl Ledger {
         self.confirmed.filter(|_| self.confirmed != before)
     }
 
-    /// Whether there is an acknowledgement that [`Ledger::advance`] would collect, or was a nack or
-    /// a wake since [`AckRing::unpark`]. To be checked between [`AckRing::park`] and waiting.
+    /// Returns true if there is an acknowledgement that [`Ledger::advance`] would collect, or was a
+    /// nack or a wake since [`AckRing::unpark`]. To be checked between [`AckRing::park`] and
+    /// waiting.
     pub fn has_news(&self) -> bool {
         let collectable = self.tail < self.next && self.ring.run_from(self.tail) > self.tail;
         collectable || self.ring.is_woken()
     }
 
-    /// The position that may be confirmed to Postgres. Never moves backwards.
+    /// Returns the position that may be confirmed to Postgres. Never moves backwards.
     pub fn confirmed(&self) -> Option<CommitEnd> {
         self.confirmed
     }
 
-    /// The number of records from the lowest one not collected as acknowledged to the newest one.
+    /// Returns the number of records from the lowest one not collected as acknowledged to the
+    /// newest one.
     pub fn in_flight(&self) -> u64 {
         self.next - self.tail
     }
 
-    /// Whether a transaction has begun and was neither committed nor abandoned.
+    /// Returns true if a transaction has begun and was neither committed nor abandoned.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Commits received and not confirmed yet; commits that share an entry count once.
+    /// Returns the number of commits received and not confirmed yet; commits that share an entry
+    /// count once.
     pub fn pending(&self) -> u64 {
         self.committed.len() as u64
     }
 
-    /// The highest commit received so far, on any connection.
+    /// Returns the highest commit received so far, on any connection.
     pub fn last_commit(&self) -> Option<CommitEnd> {
         self.last_commit
     }
 
-    /// The ring that receives the acknowledgements.
+    /// Returns the ring that receives the acknowledgements.
     pub fn ring(&self) -> &Arc<AckRing> {
         &self.ring
     }

@@ -60,9 +60,9 @@ pub struct AckRing {
     tail: AtomicU64,
     /// The lowest record that failed, or [`NO_SEQ`].
     nacked: AtomicU64,
-    /// There was a nack or a wake since [`AckRing::unpark`].
+    /// True if there was a nack or a wake since [`AckRing::unpark`].
     woken: AtomicBool,
-    /// The owner waits or is about to. The thread that clears this flag must wake the owner.
+    /// True if the owner waits or is about to. The thread that clears this flag must wake the owner.
     parked: AtomicBool,
     strays: AtomicU64,
 }
@@ -71,13 +71,14 @@ impl AckRing {
     /// The greatest capacity, in records.
     pub const MAX_CAPACITY: u64 = 1 << 26;
 
-    /// A ring for records from number 0, with room for at least `capacity` records: the next power
-    /// of two, from 32 to [`AckRing::MAX_CAPACITY`].
+    /// Creates a ring for records from number 0, with room for at least `capacity` records: the
+    /// next power of two, from 32 to [`AckRing::MAX_CAPACITY`].
     pub fn new(capacity: usize) -> Self {
         Self::starting_at(Seq::new(0), capacity)
     }
 
-    /// As [`AckRing::new`], for records from number `first`: for a ring that replaces another one.
+    /// Creates a ring as [`AckRing::new`] does, for records from number `first`: for a ring that
+    /// replaces another one.
     pub fn starting_at(first: Seq, capacity: usize) -> Self {
         let capacity = (capacity as u64)
             .clamp(CHUNK, Self::MAX_CAPACITY)
@@ -108,7 +109,7 @@ impl AckRing {
         }
     }
 
-    /// The greatest number of records in flight.
+    /// Returns the greatest number of records in flight.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -142,7 +143,7 @@ impl AckRing {
         self.wake()
     }
 
-    /// The lowest record reported as failed.
+    /// Returns the lowest record reported as failed.
     pub fn nacked(&self) -> Option<Seq> {
         let seq = self.nacked.load(Ordering::Acquire);
         (seq != NO_SEQ).then_some(Seq::new(seq))
@@ -177,7 +178,7 @@ impl AckRing {
         self.woken.swap(false, Ordering::AcqRel);
     }
 
-    /// The number of ignored reports: repeated ones, and ones outside the window.
+    /// Returns the number of ignored reports: repeated ones, and ones outside the window.
     pub fn strays(&self) -> u64 {
         self.strays.load(Ordering::Relaxed)
     }
@@ -208,8 +209,8 @@ impl AckRing {
         false
     }
 
-    /// Whether the owner must be woken for a change just made. Calls `concerns_owner` after the
-    /// fence.
+    /// Returns true if the owner must be woken for a change just made. Calls `concerns_owner` after
+    /// the fence.
     fn after_change(&self, concerns_owner: impl FnOnce() -> bool) -> bool {
         // Pairs with the fences in `park` and `publish`.
         fence(Ordering::SeqCst);
@@ -229,18 +230,18 @@ impl AckRing {
 
     // The methods below are called by the owner only.
 
-    /// The lowest record not collected.
+    /// Returns the lowest record not collected.
     pub(crate) fn tail(&self) -> u64 {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// Whether there was a nack or a wake since [`AckRing::unpark`].
+    /// Returns true if there was a nack or a wake since [`AckRing::unpark`].
     pub(crate) fn is_woken(&self) -> bool {
         self.woken.load(Ordering::Relaxed)
     }
 
-    /// The exclusive end of the run of acknowledged records from `from` on, limited to the chunk of
-    /// `from` and to the lowest failed record. `from` must not lie below the tail.
+    /// Returns the exclusive end of the run of acknowledged records from `from` on, limited to the
+    /// chunk of `from` and to the lowest failed record. `from` must not lie below the tail.
     pub(crate) fn run_from(&self, from: u64) -> u64 {
         let acks = self.word(from).load(Ordering::Acquire) & ACKS;
         let run = (acks >> (from % CHUNK)).trailing_ones();
@@ -280,7 +281,7 @@ impl fmt::Debug for AckRing {
     }
 }
 
-/// The word of `chunk` without any bit set.
+/// Returns the word of `chunk` without any bit set.
 fn fresh(chunk: u64, lap_bits: u32) -> u64 {
     (chunk >> lap_bits) << LAP_SHIFT
 }
