@@ -1,8 +1,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// How to react to a failure. Every error of the project has one of these. Ordered by
-/// severity: of several failures the greatest decides.
+/// The reaction to a failure. Every error of the project has one of these. Ordered by severity: of
+/// several failures the greatest decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Disposition {
     /// The failure may pass by itself: retry with a back-off.
@@ -13,7 +13,7 @@ pub enum Disposition {
     Fatal,
 }
 
-/// Why an event can never be delivered as it is.
+/// The reason why an event can never be delivered as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Poison {
     /// The event has no topic: the routing column is missing or NULL, or yields no topic name.
@@ -36,7 +36,7 @@ impl Poison {
         Self::Undecodable,
     ];
 
-    /// The name in configuration, dead letters and logs.
+    /// Returns the name in configuration, dead letters and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unroutable => "unroutable",
@@ -53,7 +53,7 @@ impl fmt::Display for Poison {
     }
 }
 
-/// Why an accepted record was not delivered.
+/// The failure of a record that the sink had accepted.
 ///
 /// Contains the topic and the broker's reason, never key, value or headers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,11 +63,11 @@ pub struct DeliveryError {
     pub topic: Arc<str>,
     /// The message of the broker or of the client library.
     pub reason: String,
-    /// Whether sending the record again can help. A sink that retries on its own reports
-    /// [`Disposition::Retryable`] only where another attempt by the relay makes sense.
+    /// The reaction: says whether sending the record again can help. A sink that retries on its own
+    /// reports [`Disposition::Retryable`] only where another attempt by the relay makes sense.
     pub disposition: Disposition,
-    /// Why this record itself cannot be delivered. `None` if the fault lies elsewhere: an
-    /// unreachable broker, a broken producer.
+    /// The reason why this record itself cannot be delivered. `None` if the fault lies elsewhere:
+    /// an unreachable broker, a broken producer.
     ///
     /// A request carries many records, and some refusals are reported for all of them: `Some` is
     /// only a suspicion until the record was refused alone.
@@ -81,15 +81,16 @@ pub struct DeliveryError {
 /// [`try_send`](crate::Sink::try_send) has returned for the same record. Implementations must not
 /// block.
 pub trait Deliveries: Send + Sync + 'static {
-    /// The record with this sequence number is durable.
+    /// Reports that the record with this sequence number is durable.
     fn delivered(&self, seq: u64);
 
-    /// The record with this sequence number failed: this sink will not deliver it any more.
+    /// Reports that the record with this sequence number failed: this sink will not deliver it any
+    /// more.
     fn failed(&self, seq: u64, error: DeliveryError);
 
-    /// There is room: a record that was refused with [`SendError::Full`](crate::SendError::Full)
-    /// may be accepted now, or an accepted record that the sink kept may be sent. The caller must
-    /// offer the refused record again and [poll](crate::Sink::poll) the sink. Spurious calls are
-    /// allowed, missed ones are not.
+    /// Reports that there is room: a record that was refused with
+    /// [`SendError::Full`](crate::SendError::Full) may be accepted now, or an accepted record that
+    /// the sink kept may be sent. The caller must offer the refused record again and
+    /// [poll](crate::Sink::poll) the sink. Spurious calls are allowed, missed ones are not.
     fn capacity(&self);
 }

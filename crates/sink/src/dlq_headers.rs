@@ -11,7 +11,7 @@
 
 /// The prefix of all these headers. A dead letter's other headers are the original record's.
 pub const PREFIX: &str = "walrelay.dlq.";
-/// Why the event is a dead letter: [`Poison::name`](crate::Poison::name) or [`PARKED`].
+/// The reason why the event is a dead letter: [`Poison::name`](crate::Poison::name) or [`PARKED`].
 pub const CLASS: &str = "walrelay.dlq.class";
 /// The cause as text, without any value of a row.
 pub const CAUSE: &str = "walrelay.dlq.cause";

@@ -27,12 +27,12 @@ pub struct Parking {
     state: Mutex<State>,
     /// The number of open dead letters. It is usually 0, and then a query costs one load.
     open: AtomicUsize,
-    /// How many readings were required.
+    /// The number of readings that were required.
     required: AtomicU64,
-    /// How many of them are done.
+    /// The number of the last reading that is done.
     read: AtomicU64,
-    /// Dead letters of transactions whose commit record starts before this LSN are not written any
-    /// more.
+    /// The LSN before which all is confirmed: dead letters of transactions whose commit record
+    /// starts before it are not written any more.
     confirmed: AtomicU64,
 }
 
@@ -65,7 +65,7 @@ impl Default for Parking {
 }
 
 impl Parking {
-    /// No key is parked, and one reading is required.
+    /// Creates a set without any parked key, for which one reading is required.
     pub fn new() -> Self {
         Self::default()
     }
@@ -77,7 +77,7 @@ impl Parking {
         self.required.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The number of the last required reading.
+    /// Returns the number of the last required reading.
     pub fn required(&self) -> u64 {
         self.required.load(Ordering::Acquire)
     }
@@ -93,7 +93,7 @@ impl Parking {
         self.set_read(u64::MAX);
     }
 
-    /// Whether all required readings are done. Until then nothing may be sent.
+    /// Returns true if all required readings are done. Until then nothing may be sent.
     pub fn is_ready(&self) -> bool {
         self.read.load(Ordering::Acquire) >= self.required()
     }
@@ -127,9 +127,9 @@ impl Parking {
         self.open.store(state.open.len(), Ordering::Release);
     }
 
-    /// Whether this event, of this topic and key, must become a dead letter, too: an **earlier**
-    /// event has an open one. Only earlier ones count: a relay that reads the WAL again also reads
-    /// events before a dead letter that it wrote the first time.
+    /// Returns true if this event, of this topic and key, must become a dead letter, too: an
+    /// **earlier** event has an open one. Only earlier ones count: a relay that reads the WAL again
+    /// also reads events before a dead letter that it wrote the first time.
     pub fn is_parked(&self, event: EventPosition, topic: &str, key: &[u8]) -> bool {
         if self.open.load(Ordering::Acquire) == 0 {
             return false;
@@ -142,15 +142,15 @@ impl Parking {
         })
     }
 
-    /// Notes that the relay confirmed everything before this position: all dead letters of
+    /// Declares that the relay confirmed everything before this position: all dead letters of
     /// transactions whose commit record starts before it are acknowledged, and the relay writes
     /// none of them again.
     pub fn confirm(&self, lsn: u64) {
         self.confirmed.fetch_max(lsn, Ordering::AcqRel);
     }
 
-    /// The position that the relay has confirmed. Dead letters of transactions before it were in
-    /// their topic when this was called.
+    /// Returns the position that the relay has confirmed. Dead letters of transactions before it
+    /// were in their topic when this was called.
     pub fn confirmed(&self) -> u64 {
         self.confirmed.load(Ordering::Acquire)
     }
@@ -167,17 +167,17 @@ impl Parking {
         }
     }
 
-    /// The number of resolved dead letters that are remembered.
+    /// Returns the number of resolved dead letters that are remembered.
     pub fn resolved(&self) -> usize {
         self.lock().resolved.len()
     }
 
-    /// The number of parked keys, counted once for each topic.
+    /// Returns the number of parked keys, counted once for each topic.
     pub fn keys(&self) -> usize {
         self.lock().by_key.len()
     }
 
-    /// The number of open dead letters.
+    /// Returns the number of open dead letters.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }

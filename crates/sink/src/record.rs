@@ -27,7 +27,7 @@ pub struct Header<'a> {
 }
 
 impl Record<'_> {
-    /// Bytes of key, value and headers, without the overhead of a queue.
+    /// Returns the bytes of key, value and headers, without the overhead of a queue.
     pub fn payload_bytes(&self) -> usize {
         let headers: usize = self
             .headers

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Deliveries, DeliveryError, Disposition, Record};
 
-/// Why [`Sink::try_send`] did not accept a record.
+/// The reason why [`Sink::try_send`] did not accept a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// Back-pressure, not a failure. When [`Deliveries::capacity`] is called, offer **the same
@@ -16,7 +16,7 @@ pub enum SendError {
     Refused(#[from] DeliveryError),
 }
 
-/// What the next record needs: low latency or cheap batches.
+/// The need of the next record: low latency or cheap batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchingMode {
     /// Send each record at once.
@@ -25,7 +25,7 @@ pub enum BatchingMode {
     Throughput,
 }
 
-/// What a sink waits for before it can deliver the records it has accepted.
+/// A condition that a sink waits for before it can deliver the records it has accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
     /// A description that names what is missing, without any key or value.
@@ -55,8 +55,9 @@ pub trait Sink: Send {
         let _ = mode;
     }
 
-    /// What accepted records wait for, or a record that was refused for lack of room; `None` if
-    /// unknown. Called repeatedly while the oldest record in flight is not acknowledged.
+    /// Returns the obstacle that accepted records wait for, or a record that was refused for lack
+    /// of room; `None` if unknown. Called repeatedly while the oldest record in flight is not
+    /// acknowledged.
     ///
     /// Does not block: a sink that must query a server returns the result of an earlier query, and
     /// calls [`Deliveries::capacity`](crate::Deliveries::capacity) when it has a new one.
@@ -74,12 +75,12 @@ pub trait Sink: Send {
 pub trait SinkFactory: Send {
     /// The type of the sinks.
     type Sink: Sink + 'static;
-    /// Why a sink could not be created.
+    /// The reason why a sink could not be created.
     type Error: Error + Send + Sync + 'static;
 
-    /// A new sink that reports to `deliveries`. Does not wait for the broker to be reachable.
+    /// Creates a sink that reports to `deliveries`. Does not wait for the broker to be reachable.
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Self::Sink, Self::Error>;
 
-    /// How to react to such an error.
+    /// Returns the reaction to an error of [`create`](Self::create).
     fn disposition(error: &Self::Error) -> Disposition;
 }

@@ -16,12 +16,12 @@ pub const OTHER_TOPICS: &str = "*";
 /// Several threads read and write the figures; figures read together need not add up.
 #[derive(Debug, Default)]
 pub struct SinkStats {
-    /// Records accepted and not reported.
+    /// The number of records accepted and not reported.
     pub in_flight_records: AtomicU64,
     /// Bytes of those records, including the client library's overhead for each.
     pub in_flight_bytes: AtomicU64,
     throughput: AtomicBool,
-    /// No broker could be reached for two seconds, and none has answered since.
+    /// True if no broker could be reached for two seconds, and none has answered since.
     pub all_down: AtomicBool,
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
@@ -32,18 +32,19 @@ pub struct SinkStats {
 /// Figures of a topic.
 #[derive(Debug, Default)]
 pub struct TopicStats {
-    /// Records delivered.
+    /// The number of records delivered.
     pub delivered: AtomicU64,
     /// Bytes of key, value and headers of the delivered records.
     pub delivered_bytes: AtomicU64,
-    /// Records accepted and not delivered, including those given up because another one failed.
+    /// The number of records accepted and not delivered, including those given up because another
+    /// one failed.
     pub failed: AtomicU64,
 }
 
 /// A broker as one client sees it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BrokerStats {
-    /// `host:port/id`.
+    /// The broker's name as the client library writes it, `host:port/id`.
     pub name: String,
     /// The connection's state as the client library names it; `UP` if requests can be sent.
     pub state: String,
@@ -51,14 +52,14 @@ pub struct BrokerStats {
     pub rtt_mean: Option<f64>,
     /// 99th percentile of the round-trip time of requests in seconds. `None`: no recent request.
     pub rtt_p99: Option<f64>,
-    /// Records waiting for a request or for its response.
+    /// The number of records that wait for a request or for its response.
     pub queued: u64,
     /// Total number of requests sent again.
     pub retries: u64,
 }
 
 impl SinkStats {
-    /// The figures of a topic; those of [`OTHER_TOPICS`] if there are too many.
+    /// Returns the figures of a topic; those of [`OTHER_TOPICS`] if there are too many.
     pub fn topic(&self, name: &str) -> Arc<TopicStats> {
         let mut topics = lock(&self.topics);
         if let Some(topic) = topics.get(name) {
@@ -72,7 +73,7 @@ impl SinkStats {
         Arc::clone(topics.entry(Box::from(name)).or_default())
     }
 
-    /// All topics, by name.
+    /// Returns all topics, by name.
     pub fn topics(&self) -> Vec<(String, Arc<TopicStats>)> {
         let topics = lock(&self.topics);
         let topics = topics.iter();
@@ -87,7 +88,7 @@ impl SinkStats {
         *lock(&self.failed).entry(class).or_default() += 1;
     }
 
-    /// Records that were accepted and not delivered, by class.
+    /// Returns the numbers of records that were accepted and not delivered, by class.
     pub fn failures(&self) -> BTreeMap<String, u64> {
         lock(&self.failed).clone()
     }
@@ -100,8 +101,8 @@ impl SinkStats {
         }
     }
 
-    /// The id of the cluster that records are sent to. `None` if it has none, or before the first
-    /// record is acknowledged.
+    /// Returns the id of the cluster that records are sent to. `None` if it has none, or before the
+    /// first record is acknowledged.
     pub fn cluster_id(&self) -> Option<String> {
         lock(&self.cluster_id).as_deref().map(str::to_owned)
     }
@@ -112,7 +113,7 @@ impl SinkStats {
             .store(mode == BatchingMode::Throughput, Relaxed);
     }
 
-    /// The mode that records are sent in.
+    /// Returns the mode that records are sent in.
     pub fn mode(&self) -> BatchingMode {
         if self.throughput.load(Relaxed) {
             BatchingMode::Throughput
@@ -131,8 +132,8 @@ impl SinkStats {
         brokers
     }
 
-    /// The brokers of all clients, by name. `queued` and `retries` are summed over the clients; of
-    /// the round-trip times the largest is taken.
+    /// Returns the brokers of all clients, by name. `queued` and `retries` are summed over the
+    /// clients; of the round-trip times the largest is taken.
     pub fn brokers(&self) -> Vec<BrokerStats> {
         let clients: Vec<_> = lock(&self.clients)
             .iter()
