@@ -3,14 +3,14 @@ use std::fmt;
 /// A table by schema and name, spelled as in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableName {
-    /// Its schema.
+    /// The table's schema.
     pub schema: String,
-    /// Its name.
+    /// The table's name.
     pub name: String,
 }
 
 impl TableName {
-    /// The table of this schema and name.
+    /// Creates the table of this schema and name.
     pub fn new(schema: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             schema: schema.into(),

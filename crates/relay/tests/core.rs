@@ -43,7 +43,7 @@ fn a_table_is_known_only_on_the_connection_that_announced_it() {
 
 const OTHER: RelationId = RelationId::new(8);
 
-/// A table of another name, which has the columns of an outbox or not.
+/// Creates a table of another name, which has the columns of an outbox or not.
 fn other(outbox: bool) -> encode::Table {
     let text = TypeOid::new(25);
     let other = encode::Table::new(OTHER, "public", "other").key("id", text);
@@ -61,7 +61,7 @@ fn row(outbox: bool) -> Vec<u8> {
     other(outbox).insert(&values[..if outbox { 4 } else { 2 }])
 }
 
-/// A core in a transaction in which the other table was announced.
+/// Creates a core in a transaction in which the other table was announced.
 fn announced(outbox: bool) -> Core {
     let (core, _) = connected(Router::new(Options::default()), PoisonDecisions::default());
     let mut core = core.passing_over([TableName::new("public", "spare")].into());

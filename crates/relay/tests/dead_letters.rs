@@ -25,7 +25,7 @@ const EVENT: EventPosition = EventPosition {
     row: 0,
 };
 
-/// Why the event becomes a dead letter.
+/// The reason why the event becomes a dead letter.
 #[derive(Debug, Clone, Copy)]
 enum Class {
     /// The event's topic refused its record.
@@ -38,8 +38,9 @@ enum Class {
     TopicGivenUp,
 }
 
-/// A core that makes a dead letter of [`EVENT`], and the frame of that event. `action` is the
-/// policy's action for oversize events, and for rejected ones unless the class needs a dead letter.
+/// Creates a core that makes a dead letter of [`EVENT`], and the frame of that event. `action` is
+/// the policy's action for oversize events, and for rejected ones unless the class needs a dead
+/// letter.
 fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let parking = Parking::new();
     parking.set_ready();

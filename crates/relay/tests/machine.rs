@@ -70,8 +70,8 @@ struct World {
     process: Process,
 }
 
-/// A process that starts now, or gets a new producer and passes over the events before `first`. It
-/// reads the parked keys from the topic of dead letters.
+/// Creates a process that starts now, or gets a new producer and passes over the events before
+/// `first`. It reads the parked keys from the topic of dead letters.
 fn process(server: &Server, durable: &BTreeSet<RowId>, first: Option<EventPosition>) -> Process {
     let slot = server.slot;
     let action = match server.mode {
@@ -120,7 +120,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>, first: Option<EventPositi
     }
 }
 
-/// A wire format with a subject for each key.
+/// Creates a wire format with a subject for each key.
 fn wire_format() -> WireFormat {
     let record = Template::parse("{aggregateid}", Place::Topic, &Lookups::new());
     WireFormat {
@@ -135,7 +135,7 @@ fn wire_format() -> WireFormat {
 enum Event {
     /// Connects if there is no connection; otherwise reads up to this many frames.
     Read(u8),
-    /// Like `Read`, with a producer that is full at the first record.
+    /// A read as in `Read`, with a producer that is full at the first record.
     ReadFull,
     Keepalive,
     /// The schema that the relay waits for arrives.
@@ -195,8 +195,8 @@ impl World {
         self.server.log[row.0].keys[row.1]
     }
 
-    /// The oldest outstanding record of some key without a failed record before it. Only the
-    /// oldest, because a producer keeps the order within a partition.
+    /// Returns the oldest outstanding record of some key without a failed record before it. Only
+    /// the oldest, because a producer keeps the order within a partition.
     fn deliverable(&self, index: prop::sample::Index) -> Option<(u64, RowId)> {
         let mut seen = BTreeSet::new();
         let heads: Vec<(u64, RowId)> = self

@@ -38,7 +38,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// The limit of what must happen, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the sink does with a record.
+/// The sink's answer to a record.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Full,
@@ -64,7 +64,7 @@ const REQUEST: usize = 8;
 /// Rows of the transaction.
 const ROWS: usize = 40;
 
-/// What the sinks of a run did.
+/// The record of what the sinks of a run did.
 #[derive(Default)]
 struct Sinks {
     created: usize,
@@ -110,7 +110,7 @@ impl ScriptedSink {
     }
 }
 
-/// The row that the record stands for.
+/// Returns the row that the record stands for.
 fn row_of(record: &Record<'_>) -> usize {
     let id = record.headers.iter().find(|header| header.name == "id");
     let id = id.and_then(|header| str::from_utf8(header.value?).ok());
@@ -310,7 +310,7 @@ impl WalStream for Stream {
 #[derive(Default)]
 struct OneTransaction {
     statuses: Statuses,
-    /// How often a stream was opened.
+    /// The number of times that a stream was opened.
     opened: Arc<AtomicU32>,
     /// Behind the transaction is another one, at whose second row the server fails.
     fails: bool,
@@ -410,7 +410,7 @@ async fn relay(
     .await
 }
 
-/// The same, and notes in `sinks` what the sinks did.
+/// Relays as [`relay`] does, and records in `sinks` what the sinks did.
 async fn relay_into(
     sinks: &Arc<Mutex<Sinks>>,
     source: OneTransaction,
@@ -578,7 +578,7 @@ async fn relay_odd_refused(source: OneTransaction) -> Sinks {
     sinks
 }
 
-/// Row and topic of each record if the odd rows become dead letters.
+/// Lists row and topic of each record if the odd rows become dead letters.
 fn with_dead_letters() -> Vec<(usize, String)> {
     let expected = (0..ROWS).map(|row| {
         let topic = match row % 2 {

@@ -17,7 +17,7 @@ use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
 /// Records in flight, at the default of the configuration.
 pub(crate) const MAX_IN_FLIGHT: usize = 65_536;
 
-/// An outbox with Debezium's default columns.
+/// Creates an outbox with Debezium's default columns.
 pub(crate) fn table() -> encode::Table {
     encode::Table::new(RelationId::new(16_400), "public", "outbox")
         .key("id", TypeOid::new(2950))
@@ -27,8 +27,8 @@ pub(crate) fn table() -> encode::Table {
         .column("payload", TypeOid::new(3802))
 }
 
-/// The Insert message of a row with about 270 bytes of `jsonb`. Adjacent rows go to different
-/// topics.
+/// Encodes the Insert message of a row with about 270 bytes of `jsonb`. Adjacent rows go to
+/// different topics.
 pub(crate) fn insert(table: &encode::Table, number: usize) -> Vec<u8> {
     let id = format!("018f5a3e-7c1d-7b1a-9c55-{number:012x}");
     let kind = ["order", "payment", "customer"][number * 7 % 11 % 3];
@@ -68,7 +68,7 @@ pub(crate) struct MemoryStream {
 }
 
 impl MemoryStream {
-    /// A stream of `rows` rows, with `per_transaction` rows in each transaction.
+    /// Creates a stream of `rows` rows, with `per_transaction` rows in each transaction.
     pub(crate) fn new(rows: usize, per_transaction: usize) -> Self {
         let table = table();
         let mut stream = Self {
@@ -138,12 +138,12 @@ impl MemoryStream {
         }
     }
 
-    /// The end of the last commit.
+    /// Returns the end of the last commit.
     pub(crate) fn end(&self) -> CommitEnd {
         CommitEnd::from_slot(Lsn::new(self.end))
     }
 
-    /// The bytes of the transactions with rows.
+    /// Returns the bytes of the transactions with rows.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.first..]
     }

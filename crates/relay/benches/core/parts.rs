@@ -36,7 +36,7 @@ fn whole(per_transaction: usize) -> Pass {
     Box::new(move || pipeline.pass())
 }
 
-/// From bytes to frames.
+/// Measures the way from bytes to frames.
 fn framing() -> Pass {
     let stream = MemoryStream::new(ROWS, 100);
     Box::new(move || {
@@ -53,7 +53,7 @@ fn inserts() -> Vec<Vec<u8>> {
     (0..ROWS).map(|number| insert(&table, number)).collect()
 }
 
-/// From the body of a frame to a row.
+/// Measures the way from the body of a frame to a row.
 fn decoder() -> Pass {
     let messages = inserts();
     Box::new(move || {
@@ -63,7 +63,7 @@ fn decoder() -> Pass {
     })
 }
 
-/// From a row to a record. The rows are decoded once, before the passes.
+/// Measures the way from a row to a record. The rows are decoded once, before the passes.
 fn router() -> Pass {
     let messages: &'static [Vec<u8>] = inserts().leak();
     let rows: Vec<_> = messages
@@ -92,7 +92,7 @@ fn router() -> Pass {
     })
 }
 
-/// From sequence numbers and acknowledgements to the position to confirm.
+/// Measures the way from sequence numbers and acknowledgements to the position to confirm.
 fn ledger() -> Pass {
     let ring = Arc::new(AckRing::new(MAX_IN_FLIGHT));
     let mut ledger = Ledger::new(Arc::clone(&ring), None);

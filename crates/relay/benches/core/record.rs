@@ -58,17 +58,17 @@ impl Record {
         }
     }
 
-    /// The instructions per row of a part.
+    /// Returns the instructions per row of a part.
     pub(crate) fn of(&self, part: &str) -> Option<f64> {
         self.instructions.get(part)?.as_float()
     }
 
-    /// Whether compiler and target are the same, so that the numbers can be compared.
+    /// Returns true if compiler and target are the same, so that the numbers can be compared.
     pub(crate) fn is_of_the_same(&self, other: &Self) -> bool {
         (&self.rustc, &self.target) == (&other.rustc, &other.target)
     }
 
-    /// Compiler and target.
+    /// Returns the names of compiler and target.
     pub(crate) fn machine(&self) -> String {
         format!("rustc {} for {}", self.rustc, self.target)
     }

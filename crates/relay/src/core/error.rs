@@ -8,7 +8,7 @@ use crate::event::with_id;
 use crate::interface::schemas::SchemaError;
 use crate::table::TableName;
 
-/// Why the core cannot process a frame.
+/// The reason why the core cannot process a frame.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoreError {
@@ -18,7 +18,7 @@ pub enum CoreError {
     Decode {
         /// Position of the message.
         lsn: Lsn,
-        /// What is wrong with it.
+        /// The decoder's reason.
         #[source]
         source: DecodeError,
     },
@@ -27,7 +27,7 @@ pub enum CoreError {
     Plan {
         /// The table.
         table: TableName,
-        /// Why it cannot be routed.
+        /// The router's reason, found when it made the table's plan.
         #[source]
         source: Box<PlanError>,
     },
@@ -45,7 +45,7 @@ pub enum CoreError {
         xid: Xid,
         /// The start of its commit record, to find the transaction in the WAL.
         commit: Lsn,
-        /// Why.
+        /// The router's reason, found in the row.
         #[source]
         source: Box<RouteError>,
     },
@@ -60,7 +60,7 @@ pub enum CoreError {
         xid: Xid,
         /// The start of its commit record, to find the transaction in the WAL.
         commit: Lsn,
-        /// Why.
+        /// The reader's reason.
         #[source]
         source: MessageError,
     },
@@ -121,14 +121,14 @@ pub enum CoreError {
     Schema {
         /// The subject.
         subject: String,
-        /// Why.
+        /// The registry's answer.
         #[source]
         source: SchemaError,
     },
     /// Messages arrived in an order that the protocol excludes.
     #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
     Sequence {
-        /// What arrived.
+        /// The kind of message that arrived.
         what: &'static str,
         /// Position of the message.
         lsn: Lsn,
@@ -149,7 +149,8 @@ impl CoreError {
         move |source| Self::Ledger { lsn, source }
     }
 
-    /// Whether to stop, or to wait for a change of the configuration. No core error is retried.
+    /// Returns the reaction: to stop, or to wait for a change of the configuration. No core error
+    /// is retried.
     pub fn disposition(&self) -> Disposition {
         match self {
             CoreError::Plan { .. }

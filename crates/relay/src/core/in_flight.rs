@@ -4,7 +4,7 @@ use walrelay_sink::EventPosition;
 
 use crate::event::SentEvent;
 
-/// Which event a record in flight stands for.
+/// The table of records in flight and the events that they stand for.
 ///
 /// One entry per run of records whose events follow each other in one transaction, so about one per
 /// transaction in flight.
@@ -51,7 +51,8 @@ impl InFlightEvents {
         events.filter(|(_, events)| *events > 0).collect()
     }
 
-    /// The first event in the order of the WAL that one of the records `from..next` stands for.
+    /// Returns the first event in the order of the WAL that one of the records `from..next` stands
+    /// for.
     pub(super) fn first_event(&self, from: u64, next: u64) -> Option<EventPosition> {
         let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
         let runs = self.runs.iter().zip(ends.chain([next]));
@@ -62,7 +63,7 @@ impl InFlightEvents {
         events.map(|event| event.id).min()
     }
 
-    /// The event that record `seq` stands for.
+    /// Returns the event that record `seq` stands for.
     pub(super) fn of(&self, seq: u64) -> Option<SentEvent> {
         let after = self.runs.partition_point(|(first, _)| *first <= seq);
         let (first, start) = self.runs.get(after.checked_sub(1)?)?;

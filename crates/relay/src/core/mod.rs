@@ -72,15 +72,16 @@ use transactions::Transactions;
 #[derive(Debug)]
 pub struct Core {
     router: Router,
-    /// Which logical messages are events, and how they are read. `None`: none are events.
+    /// The logical messages that are events, and the way to read them. `None`: none are events.
     messages: Option<Messages>,
-    /// See [`OnUpdate::Stop`](crate::OnUpdate::Stop).
+    /// True if an update is an error, see [`OnUpdate::Stop`](crate::OnUpdate::Stop).
     stops_at_updates: bool,
     tables: Tables,
     transactions: Transactions,
     schemas: SchemaWait,
     diversions: Diversions,
-    /// Every event before this one was acknowledged, skipped or not selected with an earlier sink.
+    /// The event before which every event was acknowledged, skipped or not selected with an earlier
+    /// sink.
     acknowledged_before: Option<EventPosition>,
     /// The event whose record was offered last, until the sink takes it.
     offered: Option<EventPosition>,
@@ -94,9 +95,9 @@ pub struct Core {
 }
 
 impl Core {
-    /// A state machine for a new sink that acknowledges into `ring`, on a slot at `confirmed`.
-    /// Without [`with_decisions`](Self::with_decisions) an event that cannot be delivered is an
-    /// error.
+    /// Creates a state machine for a new sink that acknowledges into `ring`, on a slot at
+    /// `confirmed`. Without [`with_decisions`](Self::with_decisions) an event that cannot be
+    /// delivered is an error.
     pub fn new(
         router: Router,
         configured: Arc<[TableName]>,
@@ -278,7 +279,7 @@ impl Core {
         self.tables.add_outbox(relation.id, table, plan, policy)
     }
 
-    /// The table that the last frame waits for.
+    /// Returns the table that the last frame waits for.
     pub fn unresolved(&self) -> Option<RelationId> {
         self.tables.awaited
     }
@@ -464,7 +465,7 @@ impl Core {
         Ok(Step::Consumed)
     }
 
-    /// The schema that the last frame waits for.
+    /// Returns the schema that the last frame waits for.
     pub fn pending_schema(&self) -> Option<&PendingSchema> {
         self.schemas.pending.as_ref()
     }

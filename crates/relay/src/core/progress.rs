@@ -23,7 +23,7 @@ impl Core {
         }
     }
 
-    /// The position that may be reported to Postgres as flushed. Never moves backwards.
+    /// Returns the position that may be reported to Postgres as flushed. Never moves backwards.
     pub fn confirmed(&self) -> CommitEnd {
         // Never `None`: the ledger was created with a start position.
         self.ledger
@@ -31,7 +31,7 @@ impl Core {
             .unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
     }
 
-    /// The highest commit that was received or confirmed.
+    /// Returns the highest commit that was received or confirmed.
     pub fn seen(&self) -> CommitEnd {
         let confirmed = self.confirmed();
         self.ledger
@@ -39,12 +39,12 @@ impl Core {
             .map_or(confirmed, |last| last.max(confirmed))
     }
 
-    /// The position that may be reported as written: the highest one received or confirmed.
+    /// Returns the position that may be reported as written: the highest one received or confirmed.
     pub fn received(&self) -> Lsn {
         self.received.max(self.confirmed().lsn())
     }
 
-    /// The event that record `seq` stands for, while it is in flight.
+    /// Returns the event that record `seq` stands for, while it is in flight.
     pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
         self.in_flight.of(seq.get())
     }
@@ -55,8 +55,8 @@ impl Core {
         self.in_flight.events(self.lowest_in_flight(), self.next)
     }
 
-    /// The first event that may not be acknowledged: every event before it is acknowledged, or was
-    /// skipped or not selected. `None`: no event is known to be.
+    /// Returns the first event that may not be acknowledged: every event before it is acknowledged,
+    /// or was skipped or not selected. `None`: no event is known to be.
     pub fn first_unacknowledged(&self) -> Option<EventPosition> {
         let in_flight = self
             .in_flight
@@ -65,45 +65,45 @@ impl Core {
         first.max(self.acknowledged_before)
     }
 
-    /// The lowest sequence number that is not acknowledged: it grows when the acknowledged prefix
-    /// grows.
+    /// Returns the lowest sequence number that is not acknowledged: it grows when the acknowledged
+    /// prefix grows.
     pub fn lowest_in_flight(&self) -> u64 {
         self.next - self.in_flight()
     }
 
-    /// Records enqueued and not acknowledged.
+    /// Returns the number of records enqueued and not acknowledged.
     pub fn in_flight(&self) -> u64 {
         self.ledger.in_flight()
     }
 
-    /// The time from the commit of the transaction that began last to `sent_at`, by the server's
-    /// clock. `sent_at`: when the server sent a message, in µs since 2000.
+    /// Returns the time from the commit of the transaction that began last to `sent_at`, by the
+    /// server's clock. `sent_at`: when the server sent a message, in µs since 2000.
     pub(crate) fn lag(&self, sent_at: i64) -> Duration {
         let last_begun = self.transactions.last_begun;
         let committed = last_begun.map_or(sent_at, PgTimestamp::get);
         Duration::from_micros(sent_at.saturating_sub(committed).try_into().unwrap_or(0))
     }
 
-    /// Whether no acknowledgement can move the confirmed position any more: all records are
+    /// Returns true if no acknowledgement can move the confirmed position any more: all records are
     /// acknowledged, or the lowest record in flight has failed.
     pub fn is_settled(&self) -> bool {
         let nacked = self.ledger.ring().nacked();
         self.in_flight() == 0 || nacked.is_some_and(|seq| seq.get() <= self.lowest_in_flight())
     }
 
-    /// Whether a Begin was received whose Commit has not arrived yet.
+    /// Returns true if a Begin was received whose Commit has not arrived yet.
     pub fn is_inside_transaction(&self) -> bool {
         self.transactions.open.is_some()
     }
 
-    /// The open transaction and the number of its rows that were processed, if all transactions
-    /// before it are acknowledged.
+    /// Returns the open transaction and the number of its rows that were processed, if all
+    /// transactions before it are acknowledged.
     pub(crate) fn open_behind_acknowledged(&self) -> Option<(Begin, u64)> {
         let open = self.transactions.open.as_ref()?;
         (self.confirmed() == self.seen()).then(|| (open.begin, open.rows()))
     }
 
-    /// The figures so far.
+    /// Returns the figures so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -31,8 +31,8 @@ impl<'a> WalEvent<'a> {
         }
     }
 
-    /// The row that the event is read from. `None`: the event is a message, and messages are not
-    /// configured.
+    /// Returns the row that the event is read from. `None`: the event is a message, and messages
+    /// are not configured.
     #[inline]
     pub(super) fn row(
         &self,
@@ -87,7 +87,7 @@ impl<'a> EventRow<'a> {
         }
     }
 
-    /// The parts of an unroutable row that its dead letter can contain.
+    /// Returns the parts of an unroutable row that its dead letter can contain.
     pub(super) fn partial<'b>(&self, router: &'b Router) -> Body<'b>
     where
         'a: 'b,
@@ -105,12 +105,12 @@ impl<'a> EventRow<'a> {
     }
 }
 
-/// The table name that stands for messages in errors and dead letters.
+/// Returns the table name that stands for messages in errors and dead letters.
 pub(super) fn messages_table(messages: &Messages) -> TableName {
     TableName::new(Messages::SCHEMA, messages.prefix())
 }
 
-/// Why an event cannot be routed: because of its own content, or because of its table.
+/// The reason why an event cannot be routed: its own content, or its table.
 pub(super) enum RowError {
     Route(RouteError),
     Plan(Arc<PlanError>),
@@ -118,7 +118,7 @@ pub(super) enum RowError {
 }
 
 impl RowError {
-    /// The class of the event for the poison policy. `None`: no policy applies.
+    /// Returns the class of the event for the poison policy. `None`: no policy applies.
     pub(super) fn poison(&self) -> Option<Poison> {
         match self {
             RowError::Route(error) => error.poison(),

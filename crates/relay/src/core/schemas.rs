@@ -14,7 +14,7 @@ pub(super) struct SchemaWait {
     mismatch: Option<(EventPosition, bool)>,
 }
 
-/// What happens to an event that cannot be read.
+/// The outcome for an event that cannot be read.
 pub(super) enum Unreadable {
     /// The event waits until [`SchemaWait::pending`] is known.
     AwaitsSchema,
@@ -46,7 +46,7 @@ impl SchemaWait {
             .map_or(Unreadable::Halts, Unreadable::Diverted)
     }
 
-    /// The schema that the event lacks, if it lacks one.
+    /// Returns the schema that the event lacks, if it lacks one.
     fn missing(&mut self, error: &RowError, position: EventPosition) -> Option<PendingSchema> {
         let (subject, again) = match error {
             RowError::Route(RouteError::UnknownSchema { subject }) => (subject, false),

@@ -8,7 +8,7 @@ use crate::event::SentEvent;
 use crate::poison::DlqRecord;
 use crate::table::TableName;
 
-/// What to do after [`Core::frame`](super::Core::frame).
+/// The caller's task after [`Core::frame`](super::Core::frame).
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -35,7 +35,7 @@ pub enum Step<'a> {
     AwaitsPlace,
 }
 
-/// What became of a table that was placed.
+/// The outcome of placing a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
     /// Its rows are those of this outbox table.
@@ -61,7 +61,7 @@ pub(super) enum Content<'a> {
 }
 
 impl Outgoing<'_> {
-    /// The record.
+    /// Returns the record for the sink.
     pub fn record(&self) -> Record<'_> {
         match &self.content {
             Content::Event(routed) => routed.record(),
@@ -69,7 +69,8 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The event's id as it is in the row. `None` for a dead letter, or if the id is unknown.
+    /// Returns the event's id as it is in the row. `None` for a dead letter, or if the id is
+    /// unknown.
     pub fn event_id(&self) -> Option<&[u8]> {
         match &self.content {
             Content::Event(routed) => routed.event_id(),
@@ -77,7 +78,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The event that the record stands for.
+    /// Returns the event that the record stands for.
     pub fn event(&self) -> SentEvent {
         SentEvent {
             id: self.position,
@@ -85,7 +86,8 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The sequence number for the delivery report and for [`Core::sent`](super::Core::sent).
+    /// Returns the sequence number for the delivery report and for
+    /// [`Core::sent`](super::Core::sent).
     pub fn seq(&self) -> Seq {
         self.seq
     }

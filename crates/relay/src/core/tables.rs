@@ -71,7 +71,7 @@ impl Tables {
         self.configured.contains(table)
     }
 
-    /// Whether the configuration says that rows of this table are no events.
+    /// Returns true if the configuration says that rows of this table are no events.
     pub(super) fn is_passed_over(&self, table: &TableName) -> bool {
         self.pass_over.contains(table)
     }
@@ -86,7 +86,7 @@ impl Tables {
             .insert(id, Table::Unresolved(table, announcement.into()));
     }
 
-    /// The name and the Relation message of a table whose place is not known.
+    /// Returns the name and the Relation message of a table whose place is not known.
     pub(super) fn unresolved(&self, id: RelationId) -> Option<(TableName, Box<[u8]>)> {
         match self.announced.get(id)? {
             Table::Unresolved(table, announcement) => Some((table.clone(), announcement.clone())),
@@ -119,7 +119,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The table of an event.
+    /// Returns the table of an event.
     #[inline]
     pub(super) fn of_event(&self, id: RelationId, lsn: Lsn) -> Result<EventTable<'_>, CoreError> {
         match self.announced.get(id) {

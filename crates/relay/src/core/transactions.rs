@@ -9,17 +9,17 @@ use super::error::CoreError;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenTransaction {
     pub(super) begin: Begin,
-    /// Postgres sends the transaction again after it was enqueued whole, or confirmed: its rows are
-    /// ignored.
+    /// True if Postgres sends the transaction again after it was enqueued whole, or confirmed: its
+    /// rows are ignored.
     pub(super) repeated: bool,
-    /// Records enqueued.
+    /// The number of records enqueued.
     records: u64,
-    /// Rows processed: sent, diverted, not selected or passed over.
+    /// The number of rows processed: sent, diverted, not selected or passed over.
     rows: u64,
 }
 
 impl OpenTransaction {
-    /// Position and commit time of the next row, for the router.
+    /// Returns position and commit time of the next row, for the router.
     pub(super) fn next_event(&self) -> Event {
         Event {
             commit_lsn: self.begin.final_lsn,
@@ -28,7 +28,7 @@ impl OpenTransaction {
         }
     }
 
-    /// Rows processed.
+    /// Returns the number of rows processed.
     pub(super) fn rows(&self) -> u64 {
         self.rows
     }
@@ -45,7 +45,7 @@ impl OpenTransaction {
 #[derive(Debug, Default)]
 pub(super) struct Transactions {
     pub(super) open: Option<OpenTransaction>,
-    /// Transactions that commit before this position were enqueued on an earlier connection, or
+    /// The position before which all transactions were enqueued on an earlier connection, or
     /// confirmed.
     pub(super) enqueued_before: Option<CommitEnd>,
     /// The position after that of the last event that was sent, diverted, not selected or
@@ -121,7 +121,7 @@ impl Transactions {
         self.sample.take_if(|(end, _)| *end <= confirmed)
     }
 
-    /// The commit time of the sample, or of the open transaction.
+    /// Returns the commit time of the sample, or of the open transaction.
     pub(super) fn oldest(&self) -> Option<PgTimestamp> {
         let open = self.open.map(|open| open.begin.commit_time);
         self.sample.map(|(_, committed)| committed).or(open)

@@ -7,7 +7,7 @@ use walrelay_pgoutput::PgTimestamp;
 use crate::poison::Diverted;
 use crate::table::TableName;
 
-/// What a pipeline is doing, for logs and status pages.
+/// The activity of a pipeline, for logs and status pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Opening the connection to Postgres.
@@ -20,7 +20,7 @@ pub enum State {
     Blocked,
     /// The event at the front needs a schema that is not known yet; feedback goes on.
     WaitingForSchema {
-        /// Why.
+        /// The reason why it is not known, in words.
         why: String,
     },
     /// Another process reads the slot.
@@ -87,7 +87,7 @@ impl Failpoint {
         Self::Draining,
     ];
 
-    /// The name that tests use.
+    /// Returns the name that tests use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AfterRead => "after-read",
@@ -102,50 +102,49 @@ impl Failpoint {
 /// The wall clock of a pipeline and the receiver of its reports. Implemented by the binary and by
 /// tests.
 pub trait Environment: Send {
-    /// The wall clock in Postgres' unit: microseconds since 2000-01-01 UTC.
+    /// Reads the wall clock in Postgres' unit: microseconds since 2000-01-01 UTC.
     fn wall_clock(&self) -> PgTimestamp;
 
-    /// Called when the pipeline's state changes.
+    /// Reports that the pipeline's state has changed.
     fn state(&mut self, state: State) {
         let _ = state;
     }
 
-    /// Called at each failpoint. Tests kill the process here.
+    /// Marks that the pipeline reached a failpoint. Tests kill the process here.
     fn failpoint(&mut self, point: Failpoint) {
         let _ = point;
     }
 
-    /// Called when every record of the transaction that was committed at `committed` is
+    /// Reports that every record of the transaction that was committed at `committed` is
     /// acknowledged, and so is everything before it. Called for a sample: at most one transaction
     /// is followed at a time, so that it costs nothing per row.
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
         let _ = (end, committed);
     }
 
-    /// Called when a transaction with records was received whole. Called for the same sample as
+    /// Reports that a transaction with records was received whole. Called for the same sample as
     /// [`acknowledged`](Self::acknowledged).
     fn received(&mut self, committed: PgTimestamp) {
         let _ = committed;
     }
 
-    /// Called for each event that was skipped or became a dead letter.
+    /// Reports an event that was skipped or became a dead letter.
     fn diverted(&mut self, event: &Diverted) {
         let _ = event;
     }
 
-    /// Called with the number of rows of a table that were passed over, because the table is no
-    /// outbox.
+    /// Reports the number of rows of a table that were passed over, because the table is no outbox.
     fn passed_over(&mut self, table: &TableName, rows: u64) {
         let _ = (table, rows);
     }
 
-    /// Called at the end of a time in which nothing was read because the frame at the front could
-    /// not be sent: the sink was full, a schema was missing, or the event had to wait.
+    /// Reports the end of a time in which nothing was read because the frame at the front could not
+    /// be sent: the sink was full, a schema was missing, or the event had to wait.
     fn blocked(&mut self, duration: Duration) {
         let _ = duration;
     }
 
-    /// Called with positions and figures at each status update to the server, so at least every
+    /// Reports positions and figures at each status update to the server, so at least every
     /// [`Settings::status_interval`](crate::Settings::status_interval).
     fn progress(&mut self, progress: &Progress) {
         let _ = progress;
@@ -161,7 +160,7 @@ pub struct Progress {
     pub received: Lsn,
     /// The position that may be confirmed: the commit end of the acknowledged prefix.
     pub confirmed: CommitEnd,
-    /// Records enqueued and not acknowledged.
+    /// The number of records enqueued and not acknowledged.
     pub in_flight: u64,
     /// The commit time, by the server's clock, of the oldest transaction that is known not to be
     /// acknowledged as a whole: the sampled one, or the open one. `None`: there is neither.
@@ -171,32 +170,34 @@ pub struct Progress {
 /// Figures of a run of this process. Repetitions count again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records that the sink took.
+    /// The number of records that the sink took.
     pub records: u64,
-    /// Transactions whose commit was received, including those without a record.
+    /// The number of transactions whose commit was received, including those without a record.
     pub transactions: u64,
-    /// Transactions ignored after a reconnect because they were enqueued or confirmed before.
+    /// The number of transactions ignored after a reconnect because they were enqueued or confirmed
+    /// before.
     pub repeats_avoided: u64,
-    /// UPDATEs of an outbox table: not events, ignored. Of a table whose place is not known, too.
+    /// The number of UPDATEs of an outbox table: not events, ignored. Of a table whose place is not
+    /// known, too.
     pub updates: u64,
-    /// DELETEs of an outbox table: not events, ignored.
+    /// The number of DELETEs of an outbox table: not events, ignored.
     pub deletes: u64,
-    /// TRUNCATEs of an outbox table: not events, ignored.
+    /// The number of TRUNCATEs of an outbox table: not events, ignored.
     pub truncates: u64,
-    /// Dead letters that the sink took, without those of parked events.
+    /// The number of dead letters that the sink took, without those of parked events.
     pub dead_letters: u64,
-    /// Parked events: dead letters because an earlier event of their key is one.
+    /// The number of parked events: dead letters because an earlier event of their key is one.
     pub parked: u64,
-    /// Events skipped by the poison policy.
+    /// The number of events skipped by the poison policy.
     pub skipped: u64,
-    /// Events that the router's selection leaves out.
+    /// The number of events that the router's selection leaves out.
     pub unselected: u64,
-    /// Logical messages of other prefixes, which are no events.
+    /// The number of logical messages of other prefixes, which are no events.
     pub logical_messages: u64,
 }
 
 impl Counts {
-    /// The sum of each figure.
+    /// Adds each figure to that of `other`.
     #[must_use]
     pub fn plus(self, other: Counts) -> Counts {
         Counts {

@@ -15,8 +15,8 @@ pub trait Schemas: fmt::Debug + Send + Sync {
     fn ask(&self, subject: &str) -> SchemaAnswer;
 }
 
-/// Why there is no schema of a subject. Contains the subject and the registry's answer, no
-/// credentials.
+/// The reason why there is no schema of a subject. Contains the subject and the registry's answer,
+/// no credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct SchemaError {
@@ -43,7 +43,7 @@ pub enum SchemaFailure {
 }
 
 impl SchemaFailure {
-    /// Whether a second request may get another answer.
+    /// Returns true if a second request may get another answer.
     pub const fn may_pass(self) -> bool {
         matches!(self, Self::Unavailable | Self::Missing | Self::Forbidden)
     }

@@ -14,35 +14,35 @@ use crate::table::TableName;
 
 /// An error of a source.
 pub trait SourceError: Error + Send + Sync + 'static {
-    /// Whether to retry, to wait for a change of the configuration, or to stop.
+    /// Returns the reaction: to retry, to wait for a change of the configuration, or to stop.
     fn disposition(&self) -> Disposition;
 
-    /// Whether this is no failure: the stream reached its end, everything of it is acknowledged,
-    /// and the next stream is opened at once.
+    /// Returns true if this is no failure: the stream reached its end, everything of it is
+    /// acknowledged, and the next stream is opened at once.
     fn is_followed(&self) -> bool {
         false
     }
 
-    /// Whether the server ended the stream with an error that a row may be the cause of. Such an error
-    /// comes again each time the row is to be sent.
+    /// Returns true if the server ended the stream with an error that a row may be the cause of.
+    /// Such an error comes again each time the row is to be sent.
     fn may_be_of_a_row(&self) -> bool {
         false
     }
 
-    /// Whether another process reads the slot. The server does not notify us when the slot becomes
-    /// free, so it is retried at short intervals.
+    /// Returns true if another process reads the slot. The server does not notify us when the slot
+    /// becomes free, so it is retried at short intervals.
     fn is_slot_busy(&self) -> bool {
         false
     }
 
-    /// Whether the process that reads the slot serves another client. Otherwise it may be our own
-    /// walsender, of a lost connection that the server has not ended yet.
+    /// Returns true if the process that reads the slot serves another client. Otherwise it may be
+    /// our own walsender, of a lost connection that the server has not ended yet.
     fn is_slot_taken(&self) -> bool {
         false
     }
 
-    /// Whether another process may relay the same events by now. Then the records in the sink must
-    /// not be delivered: they would be delivered after the records of the other process.
+    /// Returns true if another process may relay the same events by now. Then the records in the
+    /// sink must not be delivered: they would be delivered after the records of the other process.
     fn is_displaced(&self) -> bool {
         self.is_slot_taken()
     }
@@ -55,7 +55,7 @@ pub enum Predecessor {
     Relay {
         /// The walsender's process id.
         pid: i64,
-        /// Its `application_name`.
+        /// The `application_name` of that relay.
         application_name: String,
     },
     /// A relay with the same state file, which it has written since.
@@ -74,14 +74,14 @@ impl fmt::Display for Predecessor {
     }
 }
 
-/// What a process knows of the slot when it connects again.
+/// The knowledge that a process has of the slot when it connects again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
-    /// `system_identifier` of the server that was read.
+    /// The `system_identifier` of the server that was read.
     pub system_id: String,
     /// The server's timeline as it was last known.
     pub timeline: u32,
-    /// When the server was started (`pg_postmaster_start_time`): no other server of the system has
+    /// The start time of the server (`pg_postmaster_start_time`): no other server of the system has
     /// the same value. `None` if that is not known any more.
     pub server_start: Option<String>,
     /// The acknowledged position, which may have been confirmed.
@@ -95,11 +95,11 @@ pub struct Resume {
 pub struct Opened<S> {
     /// The stream, after `START_REPLICATION`.
     pub stream: S,
-    /// `system_identifier` of the server.
+    /// The `system_identifier` of the server.
     pub system_id: String,
-    /// Its timeline.
+    /// The timeline of the server.
     pub timeline: u32,
-    /// When the server was started, see [`Resume::server_start`].
+    /// The start time of the server, see [`Resume::server_start`].
     pub server_start: String,
     /// The timelines that this one continues. Needed only if the timeline changed.
     pub ancestors: Vec<Ancestor>,
@@ -119,17 +119,17 @@ pub struct Opened<S> {
     pub predecessor: Option<Predecessor>,
 }
 
-/// What a table of the WAL is in the catalogs of today, by its OID. The WAL has the names of then:
-/// a table may have been renamed, or announced as a partition, since.
+/// The place of a table of the WAL in the catalogs of today, by its OID. The WAL has the names of
+/// then: a table may have been renamed, or announced as a partition, since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TablePlace {
-    /// It is this outbox table, under another name, or a partition of it.
+    /// This outbox table, under another name, or a partition of it.
     Outbox(TableName),
-    /// This outbox table is a partition of it.
+    /// A table of which this outbox table is a partition.
     Above(TableName),
-    /// It is another table.
+    /// Another table, which is no outbox.
     Other,
-    /// No table has its OID any more.
+    /// None: no table has the OID any more.
     Gone,
 }
 
@@ -138,7 +138,7 @@ pub enum TablePlace {
 pub enum Looked {
     /// The server answered, and the stream may go on.
     Answered {
-        /// When the look was started. The answer was true at this moment or later.
+        /// The time when the check was started. The answer was true at this moment or later.
         asked_at: Instant,
         /// The process that reads the slot, from the same answer.
         owner: SlotOwner,
@@ -149,7 +149,7 @@ pub enum Looked {
     },
     /// There was no answer: nothing is known.
     Failed {
-        /// Why, in words. Contains no secret.
+        /// The reason in words. Contains no secret.
         reason: String,
     },
 }
@@ -161,7 +161,7 @@ pub enum SlotOwner {
     Ours,
     /// Another process.
     Other {
-        /// `pg_replication_slots.active_pid`.
+        /// The process that reads the slot: `pg_replication_slots.active_pid`.
         pid: i64,
     },
     /// No process.
@@ -172,7 +172,7 @@ pub enum SlotOwner {
 pub trait Source: Send {
     /// The type of the streams.
     type Stream: WalStream<Error = Self::Error>;
-    /// Why opening or reading failed.
+    /// The reason why opening or reading failed.
     type Error: SourceError;
 
     /// Connects, checks (and creates, if allowed) publication and slot, starts the stream **from
@@ -229,15 +229,15 @@ pub trait Source: Send {
 /// A stream of frames from the server, and of status updates to it. The contract is that of
 /// [`walrelay_walsender::ReplicationStream`].
 pub trait WalStream {
-    /// Why the stream ended.
+    /// The reason why the stream ended.
     type Error: SourceError;
 
-    /// Whether the rows are those of a snapshot, not of the WAL. Then bytes that were read do not
-    /// prove that no other process relays them: only a look does.
+    /// Returns true if the rows are those of a snapshot, not of the WAL. Then bytes that were read
+    /// do not prove that no other process relays them: only a check of the slot does.
     fn is_snapshot(&self) -> bool {
         false
     }
-    /// The kind of socket of the connection.
+    /// Returns the kind of socket of the connection.
     fn socket(&self) -> Socket;
     /// Borrows the next whole frame without consuming it. `None`: more bytes are needed.
     fn peek(&mut self) -> Result<Option<Frame<'_>>, Self::Error>;

@@ -35,18 +35,20 @@ use read_cadence::{ReadCadence, SHORTEST};
 /// catches up with a short pause of the server in less time.
 const BACKLOG_LAG: Duration = Duration::from_millis(100);
 const BACKLOG_FOR: Duration = Duration::from_millis(300);
-/// The same for a lag that no short pause causes.
+/// A lag of at least `LARGE_BACKLOG_LAG`, which no short pause causes, selects throughput mode
+/// after `LARGE_BACKLOG_FOR` already.
 const LARGE_BACKLOG_LAG: Duration = Duration::from_secs(1);
 const LARGE_BACKLOG_FOR: Duration = Duration::from_millis(50);
-/// Records a second below which requests cannot be filled, so that throughput mode does not help.
+/// The rate in records a second below which requests cannot be filled, so that throughput mode does
+/// not help.
 const THROUGHPUT_RATE: f64 = 5_000.0;
 /// At or above this lag or rate (records a second), reads are spaced by [`READ_GAP`].
 const SPACING_LAG: Duration = Duration::from_millis(5);
 const SPACING_RATE: f64 = 2_000.0;
 /// Below this lag the relay has caught up. The lag includes the time to flush a commit to the disk.
 const CAUGHT_UP_LAG: Duration = Duration::from_millis(50);
-/// How long the relay must have caught up before latency mode is tried again: at first, and at most
-/// after tries that failed.
+/// The time for which the relay must have caught up before latency mode is tried again: at first,
+/// and at most after tries that failed.
 const CAUGHT_UP_FOR: Duration = Duration::from_millis(500);
 const LONGEST_CAUGHT_UP_FOR: Duration = Duration::from_secs(30);
 /// A try of latency mode that lasted at least so long has not failed.
@@ -61,23 +63,23 @@ const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 #[derive(Debug)]
 pub(crate) struct Pace {
     mode: BatchingMode,
-    /// Recent records a second.
+    /// The recent rate, in records a second.
     rate: f64,
-    /// How long the relay must have caught up before latency mode is tried again.
+    /// The time for which the relay must have caught up before latency mode is tried again.
     caught_up_for: Duration,
     /// The lag of the last records.
     lag: Duration,
-    /// When the current window of the rate began.
+    /// The time when the current window of the rate began.
     window: Instant,
-    /// Records since the window began.
+    /// The number of records since the window began.
     records: u64,
-    /// When records were enqueued last.
+    /// The time when records were enqueued last.
     last: Instant,
-    /// Since when the lag or the rate asks for the other mode.
+    /// The time since which the lag or the rate asks for the other mode.
     other_since: Option<Instant>,
-    /// When the mode was changed last.
+    /// The time when the mode was changed last.
     changed: Instant,
-    /// When the next read may start.
+    /// The time when the next read may start.
     next_read: Instant,
     /// The delays of reads in throughput mode.
     cadence: ReadCadence,
@@ -100,7 +102,7 @@ impl Pace {
         }
     }
 
-    /// The mode for the batch that was just read. Call it before the batch is enqueued.
+    /// Returns the mode for the batch that was just read. Call it before the batch is enqueued.
     pub(crate) fn mode(&mut self, now: Instant) -> BatchingMode {
         if now.duration_since(self.last) > WINDOW {
             self.rate = 0.0;
@@ -188,8 +190,8 @@ impl Pace {
         self.next_read = now + gap;
     }
 
-    /// The delay between two reads in latency mode. If the rate and the lag are both high, the CPU
-    /// is busy with single messages, so a longer delay coalesces them.
+    /// Returns the delay between two reads in latency mode. If the rate and the lag are both high,
+    /// the CPU is busy with single messages, so a longer delay coalesces them.
     fn read_gap(&self) -> Duration {
         if self.rate >= SPACING_RATE && self.lag >= SPACING_LAG {
             (self.lag / 4).min(LONGEST_GAP)
@@ -198,7 +200,7 @@ impl Pace {
         }
     }
 
-    /// The delay before the next read. `None`: read at once.
+    /// Returns the delay before the next read. `None`: read at once.
     pub(crate) fn before_read(&self, now: Instant) -> Option<Duration> {
         let delay = self.next_read.checked_duration_since(now)?;
         let spaced = self.lag >= SPACING_LAG

@@ -46,7 +46,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// A back-off whose first delay is at most `initial`, and each delay at most `max`.
+    /// Creates a back-off whose first delay is at most `initial`, and each delay at most `max`.
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self {
             initial: initial.min(max),
@@ -55,7 +55,7 @@ impl Backoff {
         }
     }
 
-    /// The next delay.
+    /// Draws the next delay.
     pub fn next_delay(&mut self) -> Duration {
         let grown = self
             .initial
@@ -83,7 +83,7 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// The limit. `usual`: the limit while no connection was given up.
+    /// Returns the limit of silence. `usual`: the limit while no connection was given up.
     pub(crate) fn limit(&self, usual: Duration) -> Duration {
         let grown = usual.saturating_mul(2_u32.saturating_pow(self.given_up));
         grown.min(usual.max(LONGEST_SILENCE))

@@ -4,7 +4,7 @@ use walrelay_lsn::{CommitEnd, Lsn};
 
 use crate::interface::source::{Ancestor, Opened, Predecessor, Resume};
 
-/// How a stream continues the WAL that was read before.
+/// The relation of a stream to the WAL that was read before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Continuity {
     /// The stream continues the same WAL.
@@ -105,16 +105,17 @@ fn with_parted(parted: Option<Lsn>) -> String {
 }
 
 impl Resume {
-    /// The part of the confirmed position that a server with these ancestors has in its WAL, too:
-    /// at most the position where its timeline left ours. Positions beyond that one belong to other
-    /// transactions on the new timeline.
+    /// Returns the part of the confirmed position that a server with these ancestors has in its
+    /// WAL, too: at most the position where its timeline left ours. Positions beyond that one
+    /// belong to other transactions on the new timeline.
     pub fn in_common(&self, ancestors: &[Ancestor]) -> CommitEnd {
         self.parted(ancestors).map_or(self.confirmed, |lsn| {
             self.confirmed.min(CommitEnd::from_slot(lsn))
         })
     }
 
-    /// The position at which the server left our timeline, if the timeline is one of its ancestors.
+    /// Returns the position at which the server left our timeline, if the timeline is one of its
+    /// ancestors.
     fn parted(&self, ancestors: &[Ancestor]) -> Option<Lsn> {
         let ancestor = ancestors.iter().find(|a| a.timeline == self.timeline);
         ancestor.map(|ancestor| ancestor.ended)
@@ -183,7 +184,7 @@ mod tests {
         CommitEnd::from_slot(Lsn::new(lsn))
     }
 
-    /// Confirmed up to 100, received up to 120, on timeline 2.
+    /// Creates what is known after reading on timeline 2: confirmed up to 100, received up to 120.
     fn resume() -> Resume {
         Resume {
             system_id: "7".into(),

@@ -10,8 +10,8 @@ use crate::core::CoreError;
 use crate::event::{SentEvent, with_id};
 use crate::interface::source::{Source, SourceError};
 
-/// Why a pipeline stopped, or why one of its attempts ended. `S` is the source's error, `K` that of
-/// the sink factory.
+/// The reason why a pipeline stopped, or why one of its attempts ended. `S` is the source's error,
+/// `K` that of the sink factory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
@@ -30,7 +30,7 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         xid: Xid,
         /// The start of the transaction's commit record.
         commit: Lsn,
-        /// Rows that were received of the transaction.
+        /// The number of rows that were received of the transaction.
         rows: u64,
         /// The server's error.
         #[source]
@@ -49,7 +49,7 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         event: Option<SentEvent>,
         /// The event's id, known only if the sink refused the record in `try_send`.
         event_id: Option<String>,
-        /// Why, and to which topic.
+        /// The reason, and the topic of the record.
         #[source]
         source: DeliveryError,
     },
@@ -71,13 +71,13 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         "the slot may be read by another relay: that this one reads it was last seen {unproven:?} ago"
     )]
     Displaced {
-        /// Time since the last proof.
+        /// The time since the last proof.
         unproven: Duration,
     },
     /// Nothing was received from Postgres for so long that the connection is considered dead.
     #[error("nothing was received from Postgres for {silent_for:?}, though a reply was asked for")]
     Silent {
-        /// How long nothing was received.
+        /// The time for which nothing was received.
         silent_for: Duration,
     },
 }
@@ -96,7 +96,7 @@ fn undelivered(event: Option<SentEvent>, event_id: Option<&str>) -> String {
 }
 
 impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
-    /// The kind of failure in one word, for metrics.
+    /// Returns the kind of failure in one word, for metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             PipelineError::Source(_) => "connection",
@@ -110,8 +110,8 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
         }
     }
 
-    /// Whether to retry, to wait for a change of the configuration, or to stop. `sink` classifies
-    /// errors of the sink factory.
+    /// Returns the reaction: to retry, to wait for a change of the configuration, or to stop.
+    /// `sink` classifies errors of the sink factory.
     pub fn disposition(&self, sink: impl Fn(&K) -> Disposition) -> Disposition {
         match self {
             PipelineError::Source(error) => error.disposition(),

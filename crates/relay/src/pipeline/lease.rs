@@ -20,12 +20,13 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lease {
     proven_at: Instant,
-    /// `wal_sender_timeout`; `None` if it is switched off, so that the lease never expires.
+    /// The server's `wal_sender_timeout`; `None` if it is switched off, so that the lease never
+    /// expires.
     term: Option<Duration>,
 }
 
 impl Lease {
-    /// The lease of a stream that was started at `now`.
+    /// Creates the lease of a stream that was started at `now`.
     pub(crate) fn new(now: Instant, term: Option<Duration>) -> Self {
         Self {
             proven_at: now,
@@ -39,24 +40,24 @@ impl Lease {
         self.proven_at = self.proven_at.max(at);
     }
 
-    /// The age of the last proof if the lease has expired.
+    /// Returns the age of the last proof if the lease has expired.
     pub(crate) fn expired(&self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
         self.term.filter(|term| age > *term).map(|_| age)
     }
 
-    /// The age of the last proof.
+    /// Returns the age of the last proof.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.proven_at)
     }
 
-    /// When the lease expires if it is not renewed.
+    /// Returns the time when the lease expires if it is not renewed.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         self.term.map(|term| self.proven_at + term)
     }
 
-    /// When a new proof should be requested at the latest: after a quarter of the term, so that
-    /// there is time for a slow answer and a second try.
+    /// Returns the time when a new proof should be requested at the latest: after a quarter of the
+    /// term, so that there is time for a slow answer and a second try.
     pub(crate) fn prove_at(&self) -> Option<Instant> {
         self.term.map(|term| self.proven_at + term / 4)
     }

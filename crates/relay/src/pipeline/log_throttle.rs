@@ -26,7 +26,7 @@ struct Problem {
 /// A throttled warning that is to be logged now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Throttled {
-    /// How long the problem lasts.
+    /// The time for which the problem lasts.
     pub(crate) lasts: Duration,
     /// How often it happened since the last warning without being logged; `None` instead of zero,
     /// so that a log line has no field for it.
@@ -66,7 +66,7 @@ impl LogThrottle {
         })
     }
 
-    /// When the current problem began.
+    /// Returns the time when the current problem began.
     pub(crate) fn since(&self) -> Option<Instant> {
         self.problem.as_ref().map(|problem| problem.since)
     }

@@ -23,8 +23,8 @@ pub struct BatchProcessor<K> {
 }
 
 impl<K: Sink> BatchProcessor<K> {
-    /// A processor on a slot at `confirmed`. `sink` creates the sink, which reports to the given
-    /// [`Deliveries`].
+    /// Creates a processor on a slot at `confirmed`. `sink` creates the sink, which reports to the
+    /// given [`Deliveries`].
     pub fn new(
         router: Router,
         tables: Arc<[TableName]>,
@@ -64,12 +64,12 @@ impl<K: Sink> BatchProcessor<K> {
         self.session.core.confirmed()
     }
 
-    /// The sink.
+    /// Returns the sink.
     pub fn sink(&mut self) -> &mut K {
         &mut self.session.sink
     }
 
-    /// The state machine.
+    /// Returns the state machine.
     pub fn core(&self) -> &Core {
         &self.session.core
     }

@@ -49,7 +49,7 @@ use streaming::Streaming;
 /// The longest delay between attempts while the slot is busy, so that a relay on standby takes over
 /// within a second.
 const BUSY_DELAY: Duration = Duration::from_millis(250);
-/// How long the orderly end of a stream that is refused may take.
+/// The longest time that the orderly end of a stream that is refused may take.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A pipeline from one slot to one sink.
@@ -77,7 +77,7 @@ pub struct Pipeline<S, F: SinkFactory, W> {
 }
 
 impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
-    /// A pipeline that has not connected to anything yet.
+    /// Creates a pipeline that has not connected to anything yet.
     pub fn new(source: S, router: Router, factory: F, environment: W, settings: Settings) -> Self {
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
         let decisions = PoisonDecisions::new(settings.poison.clone());
@@ -99,12 +99,12 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// The figures of the run so far.
+    /// Returns the figures of the run so far.
     pub fn counts(&self) -> Counts {
         self.sessions.counts()
     }
 
-    /// The environment that the pipeline was created with.
+    /// Returns the environment that the pipeline was created with.
     pub fn environment(&self) -> &W {
         &self.environment
     }
@@ -197,8 +197,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         self.sessions.forget_acknowledged();
     }
 
-    /// The delay after a failure. It is short while the slot is busy: the server does not notify us
-    /// when the slot becomes free, and the relay on standby must take over soon.
+    /// Draws the delay after a failure. It is short while the slot is busy: the server does not
+    /// notify us when the slot becomes free, and the relay on standby must take over soon.
     fn delay(&mut self, error: &PipelineError<S::Error, F::Error>) -> Duration {
         let delay = self.failed_attempts.backoff.next_delay();
         if is_busy(error) {
@@ -441,9 +441,9 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// The error of a stream that the server ended inside the transaction `open`, after so many of
-    /// its rows. Retryable the first time, and while a transaction before it is not acknowledged: a
-    /// user who passes the transaction over must not pass over others.
+    /// Creates the error of a stream that the server ended inside the transaction `open`, after so
+    /// many of its rows. Retryable the first time, and while a transaction before it is not
+    /// acknowledged: a user who passes the transaction over must not pass over others.
     fn failed_inside(
         &mut self,
         source: S::Error,
@@ -503,7 +503,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// The outcome of a stop while there is no connection to drain over.
+    /// Ends the run by a stop while there is no connection to drain over, and returns the outcome.
     async fn stopped_without_connection(&mut self) -> Outcome {
         self.source.undo_open().await;
         let had_sink = self.sessions.current.is_some();

@@ -36,7 +36,7 @@ struct Request {
     pending: PendingSchema,
     since: Instant,
     answer: Option<SchemaAnswer>,
-    /// When to send the next request, while no answer is under way.
+    /// The time when to send the next request, while no answer is under way.
     next: Instant,
 }
 
@@ -183,7 +183,8 @@ mod tests {
         }
     }
 
-    /// The final outcome, how many `Later` came before it, and the time until it.
+    /// Waits for the final outcome; returns it, the number of `Later` before it, and the time until
+    /// it.
     async fn final_outcome(
         schema_fetcher: &mut SchemaFetcher,
     ) -> (Result<u32, SchemaFailure>, usize, Duration) {

@@ -16,7 +16,7 @@ pub struct Settings {
     pub tables: Arc<[TableName]>,
     /// Tables whose rows are passed over though they may be events.
     pub pass_over: Arc<[TableName]>,
-    /// Which logical messages are events. `None`: none are.
+    /// The logical messages that are events. `None`: none are.
     pub messages: Option<Messages>,
     /// The limit of records in flight; rounded up to a power of two.
     pub max_in_flight_records: usize,
@@ -26,13 +26,14 @@ pub struct Settings {
     /// A connection is given up if nothing is received for this time, though status updates ask for
     /// replies. The effective limit is at least the server's `wal_sender_timeout`.
     pub receive_timeout: Duration,
-    /// How long a stop may wait for acknowledgements and for the server to take the last status.
+    /// The longest time that a stop may wait for acknowledgements and for the server to take the
+    /// last status.
     pub drain_timeout: Duration,
     /// The first delay before a new attempt, see [`Backoff`](crate::Backoff).
     pub backoff_initial: Duration,
     /// The longest delay before a new attempt.
     pub backoff_max: Duration,
-    /// What happens to events that cannot be delivered.
+    /// The policy for events that cannot be delivered.
     pub poison: PoisonPolicy,
     /// The effect of an UPDATE of an outbox row, if the publication carries updates.
     pub on_update: OnUpdate,
@@ -72,7 +73,7 @@ pub enum Outcome {
         records: u64,
         /// The last position that may have reached the server.
         confirmed: Option<CommitEnd>,
-        /// Why, with the causes.
+        /// The reason, with the causes.
         reason: String,
     },
 }

@@ -23,7 +23,7 @@ impl<'a, F: Future<Output = ()>> Shutdown<'a, F> {
         }
     }
 
-    /// Whether the request arrived.
+    /// Returns true if the request arrived.
     pub(crate) async fn is_asked(&mut self) -> bool {
         tokio::select! {
             biased;

@@ -7,7 +7,7 @@ use walrelay_sink::{EventPosition, Poison};
 use super::policy::{Class, PoisonAction, PoisonPolicy};
 use crate::event::id_text;
 
-/// After an event that was refused alone, so many events of its transaction are sent alone.
+/// The number of events of a transaction that are sent alone after one of it was refused alone.
 const ALONE_AFTER: u64 = 64;
 
 /// The decision about an event. The action is never [`PoisonAction::Halt`].
@@ -36,7 +36,7 @@ pub struct PoisonDecisions {
 }
 
 impl PoisonDecisions {
-    /// A policy without decisions.
+    /// Creates a policy without decisions.
     pub fn new(policy: PoisonPolicy) -> Self {
         Self {
             policy,
@@ -44,12 +44,12 @@ impl PoisonDecisions {
         }
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &PoisonPolicy {
         &self.policy
     }
 
-    /// The policy's decision about an event of this class. `None`: the pipeline must halt.
+    /// Returns the policy's decision about an event of this class. `None`: the pipeline must halt.
     pub(crate) fn by_policy(
         &self,
         poison: Poison,
@@ -107,7 +107,7 @@ impl PoisonDecisions {
         true
     }
 
-    /// The decision about all events of a subject, if it was given up.
+    /// Returns the decision about all events of a subject, if the subject was given up.
     pub(crate) fn of_subject(&self, subject: &str) -> Option<PoisonDecision> {
         self.without_schema.get(subject).cloned()
     }
@@ -122,12 +122,13 @@ impl PoisonDecisions {
         self.alone_until = self.alone_until.max(Some(id));
     }
 
-    /// Whether events are being sent alone.
+    /// Returns true if events are being sent alone.
     pub fn is_alone(&self) -> bool {
         self.alone_until.is_some()
     }
 
-    /// Whether the event must wait: to be sent alone, or until the keys that are parked are known.
+    /// Returns true if the event must wait: to be sent alone, or until the keys that are parked are
+    /// known.
     pub(crate) fn holds_back(&mut self, id: EventPosition, in_flight: u64) -> bool {
         if let Some(until) = self.alone_until {
             if in_flight > 0 {
@@ -141,7 +142,7 @@ impl PoisonDecisions {
         parking.is_some_and(|parking| !parking.is_ready())
     }
 
-    /// The decision about a routable event: about itself, its topic, or its parked key.
+    /// Returns the decision about a routable event: about itself, its topic, or its parked key.
     #[inline]
     pub(crate) fn of(
         &self,
@@ -189,7 +190,7 @@ impl PoisonDecisions {
 pub struct Diverted {
     /// The event's position.
     pub id: EventPosition,
-    /// Why it was diverted.
+    /// The reason why it was diverted.
     pub class: Class,
     /// The cause in words.
     pub cause: Arc<str>,

@@ -30,7 +30,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The parts of a row that cannot be routed, and the headers that a message contains.
+    /// Returns the parts of a row that cannot be routed, and the headers that a message contains.
     pub(crate) fn of_partial(
         row: &PartialRow<'a>,
         message_headers: impl Iterator<Item = Header<'a>>,
@@ -87,8 +87,9 @@ impl DlqHeaders {
     }
 }
 
-/// Whether the dead letter has no value. A value that is too large for its topic is expected to be
-/// too large for the topic of dead letters, too, so the dead letter only states its size.
+/// Returns true if the dead letter has no value. A value that is too large for its topic is
+/// expected to be too large for the topic of dead letters, too, so the dead letter only states its
+/// size.
 fn omits_value(class: Class) -> bool {
     class == Class::Poison(Poison::Oversize)
 }

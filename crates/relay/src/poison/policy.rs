@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_sink::{Parking, Poison, dlq_headers};
 
-/// What happens to an event that cannot be delivered.
+/// The action for an event that cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoisonAction {
     /// Stop the pipeline before the event.
@@ -31,8 +31,8 @@ pub struct PoisonPolicy {
     pub topic: Arc<str>,
     /// The name of the replication slot, for the headers of dead letters.
     pub slot: Arc<str>,
-    /// How long an event is retried before the action is taken, if its refusal may pass: a topic
-    /// may be created, a permission may be granted.
+    /// The time for which an event is retried before the action is taken, if its refusal may pass:
+    /// a topic may be created, a permission may be granted.
     pub retry_for: Duration,
     /// The keys that are parked behind dead letters; `None`: dead letters park nothing.
     pub parking: Option<Arc<Parking>>,
@@ -54,7 +54,7 @@ impl Default for PoisonPolicy {
 }
 
 impl PoisonPolicy {
-    /// The action for an event of this class.
+    /// Returns the action for an event of this class.
     pub fn action(&self, poison: Poison) -> PoisonAction {
         match poison {
             Poison::Unroutable => self.unroutable,
@@ -65,7 +65,7 @@ impl PoisonPolicy {
     }
 }
 
-/// Why an event is diverted.
+/// The reason why an event is diverted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The event cannot be delivered.
@@ -75,7 +75,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The name in dead letters and logs.
+    /// Returns the name in dead letters and logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Poison(poison) => poison.name(),

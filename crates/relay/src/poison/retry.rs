@@ -15,15 +15,15 @@ pub(crate) struct Refusal<'a> {
     pub(crate) event: SentEvent,
     /// The last event that was refused with it, or the event itself.
     pub(crate) last: EventPosition,
-    /// No other record can be at fault.
+    /// True if no other record can be at fault.
     pub(crate) certain: bool,
     pub(crate) error: &'a DeliveryError,
 }
 
-/// What the pipeline does next.
+/// The next action of the pipeline after a refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// What the error's disposition says.
+    /// Do as the error's disposition says.
     FollowDisposition,
     /// Read the slot again at once, because a decision was made.
     ReadAgain,
@@ -89,7 +89,8 @@ impl RetryPolicy {
         }
     }
 
-    /// How long this event has been refused without a refusal of another event in between.
+    /// Returns the time for which this event has been refused without a refusal of another event in
+    /// between.
     fn refused_for(&mut self, event: EventPosition, now: Instant) -> Duration {
         match self.suspect {
             Some((suspect, since)) if suspect == event => now.duration_since(since),
@@ -174,7 +175,7 @@ mod tests {
         }
     }
 
-    /// A refusal of the dead letter of the event A.
+    /// Creates the refusal of the dead letter of the event A.
     fn of_dead_letter(certain: bool, error: &DeliveryError) -> Refusal<'_> {
         let mut refusal = refusal(A, A, error);
         refusal.event.dead_letter = true;

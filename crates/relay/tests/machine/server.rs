@@ -22,7 +22,7 @@ pub(crate) struct Transaction {
 /// Indexes of the transaction, and of the row in it.
 pub(crate) type RowId = (usize, usize);
 
-/// What the policy does with rows without a topic.
+/// The policy for rows without a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// There are no such rows.
@@ -55,7 +55,7 @@ pub(crate) struct Server {
     pub(crate) durable: u64,
     pub(crate) table: encode::Table,
     pub(crate) mode: Mode,
-    /// Whether the values of each key have a schema of their own.
+    /// True if the values of each key have a schema of their own.
     pub(crate) encoded: bool,
 }
 
@@ -97,29 +97,29 @@ impl Server {
         }
     }
 
-    /// All rows, in the order of the WAL.
+    /// Returns all rows, in the order of the WAL.
     fn rows(&self) -> impl Iterator<Item = RowId> {
         let log = self.log.iter().enumerate();
         log.flat_map(|(t, transaction)| (0..transaction.keys.len()).map(move |row| (t, row)))
     }
 
-    /// The rows that must become records, in the order of the WAL.
+    /// Returns the rows that must become records, in the order of the WAL.
     pub(crate) fn rows_to_send(&self) -> impl Iterator<Item = RowId> {
         self.rows().filter(|row| !self.is_skipped(*row))
     }
 
-    /// Whether the row has no topic.
+    /// Returns true if the row has no topic.
     pub(crate) fn is_poisoned(&self, (transaction, row): RowId) -> bool {
         let poisoned = self.log[transaction].keys[row] == POISONED && row.is_multiple_of(2);
         self.mode != Mode::Plain && poisoned
     }
 
-    /// Whether the row is written as a message.
+    /// Returns true if the row is written as a message.
     pub(crate) fn is_message(&self, (transaction, row): RowId) -> bool {
         self.log[transaction].message_first == row.is_multiple_of(2)
     }
 
-    /// Whether the row must become a dead letter.
+    /// Returns true if the row must become a dead letter.
     pub(crate) fn is_dead_letter(&self, id: RowId) -> bool {
         let key = |(transaction, row): RowId| self.log[transaction].keys[row];
         match self.mode {
@@ -133,12 +133,12 @@ impl Server {
         }
     }
 
-    /// Whether the row must be skipped.
+    /// Returns true if the row must be skipped.
     pub(crate) fn is_skipped(&self, id: RowId) -> bool {
         self.mode == Mode::Skipped && self.is_poisoned(id)
     }
 
-    /// The messages that are sent on a connection that starts now.
+    /// Returns the messages that are sent on a connection that starts now.
     pub(crate) fn script(&self) -> Vec<Piece> {
         let mut script = vec![Piece::Relation];
         for (index, transaction) in self.log.iter().enumerate() {

@@ -51,7 +51,7 @@ pub(crate) enum Input {
     Disconnected,
     /// A message of the stream. The sink does not take the record of a row.
     Frame(Piece),
-    /// The same row again, and the sink takes its record.
+    /// A row as in `Frame`, whose record the sink takes.
     Taken(u8),
     Keepalive(u16),
     /// The delivery report of an acknowledged record.
@@ -255,7 +255,7 @@ fn cut(text: &mut String, field: &str) {
 pub(crate) struct State(u32);
 
 struct KnownState {
-    /// What the core was created with.
+    /// The values that the core was created with.
     start: Start,
     /// The inputs that led to this state.
     inputs: Box<[Input]>,
@@ -284,7 +284,7 @@ impl Automaton {
         }
     }
 
-    /// The state of a new core.
+    /// Returns the state of a new core.
     pub(crate) fn start(&mut self, start: Start) -> State {
         if let Some(state) = self.starts.get(&start) {
             return *state;
@@ -294,7 +294,7 @@ impl Automaton {
         state
     }
 
-    /// The state after `input`, and the core's answer; or the core's error.
+    /// Returns the state after `input`, and the core's answer; or the core's error.
     pub(crate) fn step(
         &mut self,
         state: State,
@@ -337,7 +337,7 @@ impl Automaton {
         &self.states[state.0 as usize].view
     }
 
-    /// The numbers of states and of steps.
+    /// Returns the numbers of states and of steps.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.states.len(), self.steps.len())
     }

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-/// For hash maps whose keys are small, or are hashes already.
+/// The hasher of hash maps whose keys are small, or are hashes already.
 pub(crate) type FastBuildHasher = BuildHasherDefault<FastHasher>;
 
 /// Multiplies and folds. Good enough for the buckets of a hash map, not for fingerprints.
@@ -51,7 +51,7 @@ impl Hasher for FastHasher {
     }
 }
 
-/// A fingerprint of 64 bits: among a hundred million states, two have the same one with a
+/// Returns a fingerprint of 64 bits: among a hundred million states, two have the same one with a
 /// probability of 3 in 10,000.
 pub(crate) fn short_fingerprint(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -59,7 +59,7 @@ pub(crate) fn short_fingerprint(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A fingerprint of 128 bits.
+/// Returns a fingerprint of 128 bits.
 pub(crate) fn fingerprint(value: &impl Hash) -> u128 {
     u128::from(short_fingerprint(&(0_u8, value))) << 64
         | u128::from(short_fingerprint(&(1_u8, value)))

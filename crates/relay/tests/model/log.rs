@@ -21,7 +21,7 @@ pub(crate) struct TransactionSpec {
     pub(crate) adjacent: bool,
 }
 
-/// A transaction with outbox rows of these keys.
+/// Describes a transaction with outbox rows of these keys.
 pub(crate) const fn rows(keys: &'static [usize]) -> TransactionSpec {
     TransactionSpec {
         keys,
@@ -29,7 +29,8 @@ pub(crate) const fn rows(keys: &'static [usize]) -> TransactionSpec {
     }
 }
 
-/// A transaction without outbox rows: servers before version 15 send its Begin and Commit.
+/// Describes a transaction without outbox rows: servers before version 15 send its Begin and
+/// Commit.
 pub(crate) const fn foreign() -> TransactionSpec {
     TransactionSpec {
         keys: &[],
@@ -136,8 +137,8 @@ impl Log {
         log
     }
 
-    /// Index of the first piece that is sent if the slot is at `slot`: Postgres skips transactions
-    /// whose commit record starts before it (`SnapBuildXactNeedsSkip`).
+    /// Returns the index of the first piece that is sent if the slot is at `slot`: Postgres skips
+    /// transactions whose commit record starts before it (`SnapBuildXactNeedsSkip`).
     pub(crate) fn from(&self, slot: u16) -> usize {
         let first = self.transactions.iter().find(|t| t.commit >= slot);
         first.map_or(self.pieces.len(), |transaction| transaction.piece)
@@ -151,7 +152,8 @@ impl Log {
         }
     }
 
-    /// Whether a connection on which all pieces before `piece` were sent is inside a transaction.
+    /// Returns true if a connection on which all pieces before `piece` were sent is inside a
+    /// transaction.
     pub(crate) fn is_inside(&self, piece: usize) -> bool {
         matches!(
             self.pieces.get(piece),
@@ -159,9 +161,9 @@ impl Log {
         )
     }
 
-    /// The position in a keepalive before `piece`. Outside transactions it is the position that the
-    /// server has read: the start of the next commit record. Inside, it is the highest that the
-    /// protocol allows: "the current end of WAL on the server".
+    /// Returns the position in a keepalive before `piece`. Outside transactions it is the position
+    /// that the server has read: the start of the next commit record. Inside, it is the highest
+    /// that the protocol allows: "the current end of WAL on the server".
     pub(crate) fn keepalive(&self, piece: usize) -> u16 {
         match self.pieces.get(piece) {
             Some(Piece::Begin(number)) => self.transactions[usize::from(*number)].commit,
@@ -169,7 +171,7 @@ impl Log {
         }
     }
 
-    /// The position of a row's event.
+    /// Returns the position of a row's event.
     pub(crate) fn position(&self, row: u8) -> EventPosition {
         let transaction = &self.transactions[self.rows[usize::from(row)].transaction];
         EventPosition {
@@ -178,9 +180,9 @@ impl Log {
         }
     }
 
-    /// The highest position that may be confirmed: the start of the commit record of the first
-    /// transaction that is not fully acknowledged. `acked`: a bit for each row that the broker
-    /// acknowledged.
+    /// Returns the highest position that may be confirmed: the start of the commit record of the
+    /// first transaction that is not fully acknowledged. `acked`: a bit for each row that the
+    /// broker acknowledged.
     pub(crate) fn limit(&self, acked: u16) -> u16 {
         let open = self
             .transactions
@@ -189,7 +191,7 @@ impl Log {
         open.map_or(self.end, |transaction| transaction.commit)
     }
 
-    /// The position of a message and its bytes.
+    /// Returns the position of a message and its bytes.
     pub(crate) fn body(&self, piece: Piece) -> (u16, Vec<u8>) {
         let time = PgTimestamp::new(0);
         let lsn = |at: u16| Lsn::new(u64::from(at));

@@ -136,7 +136,7 @@ impl Search {
         path
     }
 
-    /// A state from which no state with nothing left to do can be reached without a fault.
+    /// Returns a state from which no state with nothing left to do can be reached without a fault.
     fn without_end(&mut self) -> Option<u32> {
         loop {
             let mut changed = false;

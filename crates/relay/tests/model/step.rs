@@ -7,7 +7,7 @@ use crate::mistake::Mistake;
 use crate::world::{Action, Connection, Model, Phase, Process, Queue, SinkSession, World};
 
 impl World {
-    /// The world after `action`, or the broken promise.
+    /// Returns the world after `action`, or the broken promise.
     pub(crate) fn step(&self, action: Action, model: &mut Model) -> Result<World, String> {
         let mut next = self.clone();
         match action {
@@ -160,7 +160,7 @@ impl World {
         Ok(())
     }
 
-    /// Like `SinkSession::send_batch`, for one frame.
+    /// Sends one frame as `SinkSession::send_batch` does.
     fn frame(&mut self, model: &mut Model) -> Result<(), String> {
         let lost_sink_seen = self.process.lost_sink_seen;
         let connection = self.connected();
@@ -198,7 +198,7 @@ impl World {
         Ok(())
     }
 
-    /// The sink takes a record.
+    /// Makes the sink take a record.
     fn take(&mut self, row: u8, seq: u8, model: &mut Model) -> Result<(), String> {
         // The row was offered once already, as to a full sink.
         let offered = self.input(Input::Taken(row), model)?;
@@ -251,7 +251,7 @@ impl World {
         Ok(())
     }
 
-    /// The position that a status update would confirm now.
+    /// Returns the position that a status update would confirm now.
     fn confirmed(&mut self, model: &mut Model) -> Result<u16, String> {
         self.input(Input::Advance, model)?;
         let session = self.sink();
@@ -306,8 +306,8 @@ impl World {
         Ok(())
     }
 
-    /// The broker appends the records of a partition up to the `nth`, which is then reported and
-    /// removed from the queue.
+    /// Makes the broker append the records of a partition up to the `nth`, which is then reported
+    /// and removed from the queue.
     fn deliver(&mut self, partition: usize, nth: u8, model: &Model) -> Result<(u8, u8), String> {
         let queue = &self.sink().queues[partition];
         let (from, to) = (usize::from(queue.appended), usize::from(nth) + 1);
@@ -382,7 +382,7 @@ impl World {
         Ok(())
     }
 
-    /// Like `Streaming::end_stream` and `Sessions::discard`.
+    /// Drops the sink as `Streaming::end_stream` and `Sessions::discard` do.
     fn drop_sink(
         &mut self,
         received: bool,

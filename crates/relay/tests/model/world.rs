@@ -28,9 +28,9 @@ pub(crate) struct Model {
     pub(crate) log: Log,
     pub(crate) core: Automaton,
     pub(crate) mistake: Option<Mistake>,
-    /// How many faults may happen.
+    /// The number of faults that may happen.
     pub(crate) faults: u8,
-    /// How many times the relay may be asked to stop.
+    /// The number of times that the relay may be asked to stop.
     pub(crate) drains: u8,
 }
 
@@ -88,7 +88,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Whether the action happens without a fault.
+    /// Returns true if the action happens without a fault.
     pub(crate) fn is_progress(self) -> bool {
         match self {
             Self::Connect
@@ -171,11 +171,11 @@ pub(crate) enum Phase {
 pub(crate) struct Connection {
     /// The index of the next piece.
     pub(crate) at: usize,
-    /// Whether the table was announced on this connection.
+    /// True if the table was announced on this connection.
     pub(crate) announced: bool,
     /// The position in the last status update, or else that of the slot at the start.
     pub(crate) reported: u16,
-    /// Whether the status update is still under way.
+    /// True if the status update is still under way.
     pub(crate) under_way: bool,
     /// For [`Mistake::ReorderRetry`]: this piece and the next are exchanged.
     pub(crate) swapped: Option<usize>,
@@ -210,14 +210,15 @@ pub(crate) struct SinkSession {
 pub(crate) struct Queue {
     /// Sequence number and row of each record, in the order in which the sink took them.
     pub(crate) records: Vec<(u8, u8)>,
-    /// How many of the records the broker has appended.
+    /// The number of its records that the broker has appended.
     pub(crate) appended: u8,
-    /// How many records the broker may append at most: no record behind a failed one is appended.
+    /// The greatest number of records that the broker may append: no record behind a failed one is
+    /// appended.
     pub(crate) limit: Option<u8>,
 }
 
 impl Queue {
-    /// How many records the broker can append at most.
+    /// Returns the greatest number of records that the broker can append.
     fn max_appended(&self) -> u8 {
         let len = self.records.len() as u8;
         self.limit.map_or(len, |limit| limit.min(len))
@@ -244,8 +245,8 @@ impl World {
         Some(model.core.view(session.core))
     }
 
-    /// The numbers of records in flight that may reach the broker: all combinations for the two
-    /// partitions.
+    /// Returns the numbers of records in flight that may reach the broker: all combinations for the
+    /// two partitions.
     fn reaches(&self) -> Vec<[u8; 2]> {
         let Some(session) = &self.process.session else {
             return vec![[0; 2]];
@@ -400,7 +401,7 @@ impl World {
         Ok(())
     }
 
-    /// G1: checks that this position may be confirmed.
+    /// Checks by G1 that this position may be confirmed.
     pub(crate) fn check_confirmed(&self, at: u16, model: &Model) -> Result<(), String> {
         let limit = model.log.limit(self.acked);
         if at > limit {
@@ -436,7 +437,7 @@ impl World {
         Ok(())
     }
 
-    /// A short summary in words.
+    /// Writes a short summary in words.
     pub(crate) fn summary(&self, model: &Model) -> String {
         let mut text = format!("slot {}", self.slot);
         if let Some(view) = self.view(model) {

@@ -24,7 +24,7 @@ pub(crate) fn table() -> encode::Table {
         .column("payload", TEXT)
 }
 
-/// A core that is connected to the slot, and its ring.
+/// Creates a core that is connected to the slot, and its ring.
 pub(crate) fn connected(router: Router, decisions: PoisonDecisions) -> (Core, Arc<AckRing>) {
     let ring = Arc::new(AckRing::new(64));
     let tables = Arc::from([TableName::new("public", "outbox")]);

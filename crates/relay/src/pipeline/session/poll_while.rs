@@ -59,7 +59,7 @@ mod tests {
     use crate::core::Core;
     use crate::pipeline::session::reports::Reports;
 
-    /// How often a sink was polled.
+    /// The number of times that a sink was polled.
     #[derive(Default)]
     struct Polled {
         times: AtomicUsize,

@@ -39,7 +39,7 @@ impl Reports {
         &self.ring
     }
 
-    /// The most severe failure so far. Locks only if the ring contains a failed record.
+    /// Returns the most severe failure so far. Locks only if the ring contains a failed record.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.ring.nacked()?;
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,8 +90,9 @@ impl Deliveries for Reports {
     }
 }
 
-/// The order of failures: first by disposition, then whether the failure is the record's own fault.
-/// A record's own failure is the cause; other records fail because they were given up with it.
+/// Returns the order of failures: first by disposition, then whether the failure is the record's
+/// own fault. A record's own failure is the cause; other records fail because they were given up
+/// with it.
 pub(crate) fn severity(error: &DeliveryError) -> (Disposition, bool) {
     (error.disposition, is_own(error))
 }

@@ -25,8 +25,8 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     idle: Option<(Router, PoisonDecisions)>,
     /// The figures of the sessions that ended.
     counts: Counts,
-    /// See [`Core::first_unacknowledged`]: that of the last session, for the next one. Kept only
-    /// while no other relay can have read the slot.
+    /// The [`Core::first_unacknowledged`] of the last session, for the next one. Kept only while no
+    /// other relay can have read the slot.
     acknowledged_before: Option<EventPosition>,
     pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }
@@ -43,13 +43,13 @@ impl<F: SinkFactory> Sessions<F> {
         }
     }
 
-    /// The figures of all sessions.
+    /// Returns the figures of all sessions.
     pub(in crate::pipeline) fn counts(&self) -> Counts {
         let current = self.current.as_ref().map(|session| session.core.counts());
         self.counts.plus(current.unwrap_or_default())
     }
 
-    /// The current session, or a new one on a slot at `confirmed`.
+    /// Returns the current session, or opens a new one on a slot at `confirmed`.
     pub(in crate::pipeline) fn open(
         &mut self,
         settings: &Settings,
@@ -173,7 +173,7 @@ impl UnconfirmedEvents {
         self.events.clear();
     }
 
-    /// The number of events.
+    /// Returns the number of events.
     pub(in crate::pipeline) fn count(&self) -> u64 {
         self.events.values().sum()
     }

@@ -30,13 +30,14 @@ pub(crate) struct BatchResult {
     pub(crate) awaits_answer: bool,
     /// The server asked for a status update.
     pub(crate) reply: bool,
-    /// Frames consumed.
+    /// The number of frames consumed.
     pub(crate) frames: u64,
-    /// When the server sent the last consumed frame with WAL data, in µs since 2000 by its clock.
+    /// The time when the server sent the last consumed frame with WAL data, in µs since 2000 by its
+    /// clock.
     pub(crate) sent_at: Option<i64>,
 }
 
-/// What happened to one frame.
+/// The outcome of one frame.
 enum FrameResult {
     /// The frame needs no record. `reply`: the server asked for a status update.
     Consumed { reply: bool },

@@ -10,9 +10,10 @@ use crate::interface::source::{Source, WalStream};
 use crate::pipeline::error::Chain;
 use crate::pipeline::settings::Outcome;
 
-/// How long to wait after a failure for acknowledgements of other records.
+/// The longest wait after a failure for acknowledgements of other records.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
-/// How long the orderly end of a connection may take, after the wait for records in flight.
+/// The longest time that the orderly end of a connection may take, after the wait for records in
+/// flight.
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// The interval of the checks whether the slot has taken the last status.
 const VERIFY_INTERVAL: Duration = Duration::from_millis(20);

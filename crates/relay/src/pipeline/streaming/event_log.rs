@@ -7,23 +7,23 @@ use walrelay_lsn::Lsn;
 use crate::pipeline::settings::OnUpdate;
 use crate::poison::{Class, Diverted, PoisonAction};
 
-/// How many diverted events are logged one by one in each [`INTERVAL`].
+/// The number of diverted events that are logged one by one in each [`INTERVAL`].
 const LOGGED: u64 = 20;
 /// The interval of the limit on diverted events, and of the summary of ignored updates.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Logs diverted events and ignored updates, a limited number in each interval.
 pub(super) struct EventLog {
-    /// When the next interval begins.
+    /// The time when the next interval begins.
     next_at: Instant,
-    /// Diverted events in this interval.
+    /// The number of diverted events in this interval.
     diverted: u64,
-    /// Updates that were logged.
+    /// The number of updates that were logged.
     updates: u64,
 }
 
 impl EventLog {
-    /// `updates`: the number of updates before this connection.
+    /// Creates the log of a connection. `updates`: the number of updates before it.
     pub(super) fn new(updates: u64, now: Instant) -> Self {
         Self {
             next_at: now + INTERVAL,

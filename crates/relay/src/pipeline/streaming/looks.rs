@@ -9,11 +9,11 @@ use tracing::{debug, info, warn};
 use crate::interface::source::Looked;
 use crate::pipeline::log_throttle::{LogThrottle, Throttled};
 
-/// From the start of one look to the start of the next. Looks are needed because the server does
-/// not notify us when a table is removed from the publication. The documents promise ten seconds,
-/// which include the time of the look.
+/// The time from the start of one check to the start of the next. Checks are needed because the
+/// server does not notify us when a table is removed from the publication. The documents promise
+/// ten seconds, which include the time of the check.
 const LOOK_INTERVAL: Duration = Duration::from_secs(9);
-/// From the end of a failed look to the start of the next.
+/// The time from the end of a failed check to the start of the next.
 const LOOK_RETRY: Duration = Duration::from_secs(1);
 /// Shortest time between the end of one look and the start of the next.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
@@ -27,7 +27,7 @@ pub(crate) struct Looks {
     next_at: Instant,
     /// [`LOOK_PAUSE`] after the end of the last look; `None` while a look is under way.
     not_before: Option<Instant>,
-    /// When a look was answered last, or when the stream was opened.
+    /// The time when a check was answered last, or when the stream was opened.
     answered_at: Instant,
     /// Failed looks since `answered_at`.
     failures: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// The looks of a stream that is opened at `now`.
+    /// Creates the schedule of a stream that is opened at `now`.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             next_at: now + LOOK_INTERVAL,
@@ -46,9 +46,10 @@ impl Looks {
         }
     }
 
-    /// When the next look is due; `None` while a look is under way, or if none is wanted.
-    /// `regular`: looks are wanted every [`LOOK_INTERVAL`]. `prove_at`: when a look must prove that
-    /// the slot is still ours. `placing`: the frame at the front waits for the place of its table.
+    /// Returns the time when the next check is due; `None` while one is under way, or if none is
+    /// wanted. `regular`: checks are wanted every [`LOOK_INTERVAL`]. `prove_at`: when a check must
+    /// prove that the slot is still ours. `placing`: the frame at the front waits for the place of
+    /// its table.
     pub(crate) fn due(
         &self,
         regular: bool,

@@ -58,12 +58,12 @@ struct Turn {
     watch: SinkWatch,
     log: EventLog,
     pace: Pace,
-    /// When bytes were received last, or the batch was blocked.
+    /// The time when bytes were received last, or the batch was blocked.
     received_at: Instant,
     confirmed: CommitEnd,
     /// The deadline of the drain, if a stop was requested.
     drain_until: Option<Instant>,
-    /// When the last batch was blocked, if it was.
+    /// The time when the last batch was blocked, if it was.
     blocked_since: Option<Instant>,
     /// The last wait ended with a read.
     was_read: bool,
@@ -123,8 +123,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         }
     }
 
-    /// The loop. Returns `Ok(None)` after a complete drain, or the reason why not all records were
-    /// acknowledged.
+    /// Runs the loop. Returns `Ok(None)` after a complete drain, or the reason why not all records
+    /// were acknowledged.
     async fn relay(
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
@@ -196,8 +196,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         })
     }
 
-    /// When to try a blocked batch again that may wait for the keys that are parked. No event
-    /// announces that they are known.
+    /// Returns the time when to try a blocked batch again that may wait for the keys that are
+    /// parked. No event announces that they are known.
     fn parked_keys_at(&self, blocked: bool, now: Instant) -> Option<Instant> {
         let parking = self.settings.poison.parking.as_ref();
         let unknown = parking.is_some_and(|parking| !parking.is_ready());
@@ -314,10 +314,10 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         Ok(Some(turn.received_at + longest))
     }
 
-    /// The limit of silence, after which the connection is given up. A server that decodes a large
-    /// transaction of other tables sends a reply only once in each half of `wal_sender_timeout`. If
-    /// the relay gave up earlier, the server would start the same transaction again on each
-    /// connection.
+    /// Returns the limit of silence, after which the connection is given up. A server that decodes
+    /// a large transaction of other tables sends a reply only once in each half of
+    /// `wal_sender_timeout`. If the relay gave up earlier, the server would start the same
+    /// transaction again on each connection.
     fn longest_silence(&self) -> Duration {
         let busy_server = self.server_timeout.unwrap_or_default();
         let usual = self

@@ -8,12 +8,13 @@ use crate::interface::environment::State;
 use crate::pipeline::log_throttle::LogThrottle;
 use crate::pipeline::session::sink_session::{BatchResult, SinkSession};
 
-/// How long the sink makes no progress before it is asked what it waits for.
+/// The time without progress of the sink after which it is asked what it waits for.
 const ASK_SINK: Duration = Duration::from_secs(1);
-/// How long the sink makes no progress before that is logged, if it takes no record or knows what
-/// it waits for.
+/// The time without progress of the sink after which that is logged, if it takes no record or knows
+/// what it waits for.
 const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
-/// The same if the sink takes records, but acknowledges none, and does not know why.
+/// The time after which missing acknowledgements are logged, if the sink takes records and does not
+/// know what it waits for.
 const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
 
 const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
@@ -21,11 +22,11 @@ const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
 /// Watches whether the sink makes progress, and what it waits for if not.
 #[derive(Debug, Default)]
 pub(super) struct SinkWatch {
-    /// Since when the sink makes no progress while records wait for it.
+    /// The time since which the sink makes no progress while records wait for it.
     since: Option<Instant>,
     /// The lowest sequence number in flight, at the last turn.
     lowest: u64,
-    /// What the sink waits for, if it was asked and knows.
+    /// The obstacle that the sink waits for, if it was asked and knows.
     obstacle: Option<Obstacle>,
     throttle: LogThrottle,
 }
@@ -107,16 +108,16 @@ impl SinkWatch {
         }
     }
 
-    /// When to ask the sink for the first time what it waits for; `None` if that time has passed,
-    /// or no record waits for the sink.
+    /// Returns the time when to ask the sink first what it waits for; `None` if that time has
+    /// passed, or no record waits for the sink.
     pub(super) fn asks_at(&self, now: Instant) -> Option<Instant> {
         self.since
             .map(|since| since + ASK_SINK)
             .filter(|at| *at > now)
     }
 
-    /// The reason to end a drain before all records are acknowledged, if there is one: the drain
-    /// timeout passed, or what the sink waits for needs a change of the configuration.
+    /// Returns the reason to end a drain before all records are acknowledged, if there is one: the
+    /// drain timeout passed, or what the sink waits for needs a change of the configuration.
     pub(super) fn why_give_up(&self, time_is_over: bool) -> Option<String> {
         match &self.obstacle {
             Some(obstacle) if obstacle.disposition == Disposition::Configuration => {

@@ -31,7 +31,8 @@ pub(super) struct Feedback {
 }
 
 impl Feedback {
-    /// When the next update is due. `confirmed`: the position that it would confirm.
+    /// Returns the time when the next update is due. `confirmed`: the position that it would
+    /// confirm.
     pub(super) fn due(&self, confirmed: CommitEnd) -> Instant {
         let progress = self.pending || self.asked || confirmed > self.confirmed;
         self.sent_at
@@ -53,7 +54,7 @@ impl Feedback {
 }
 
 impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
-    /// The longest time between two status updates.
+    /// Returns the longest time between two status updates.
     pub(super) fn interval(&self) -> Duration {
         let half = self
             .server_timeout
