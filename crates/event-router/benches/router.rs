@@ -72,7 +72,8 @@ fn contenders() -> Vec<(&'static str, Router)> {
     contenders
 }
 
-/// Debezium's defaults, with the value in a registry's wire format and known schemas.
+/// Creates a router with Debezium's defaults, with the value in a registry's wire format and known
+/// schemas.
 fn by_schema(format: ValueFormat) -> Router {
     let mut router = Router::new(Options::default()).with_wire_format(Some(WireFormat {
         format,
@@ -178,7 +179,7 @@ fn debezium() -> Vec<(&'static str, Route)> {
     ]
 }
 
-/// A route of templates that uses most features.
+/// Creates a route of templates that uses most features.
 fn custom() -> Templates {
     let rows = [("order.placed", "orders"), ("order.paid", "payments")];
     let rows = rows.map(|(from, to)| (from.to_owned(), to.to_owned()));
@@ -218,7 +219,7 @@ fn custom() -> Templates {
     }
 }
 
-/// Insert messages with a payload of about 300 bytes.
+/// Encodes Insert messages with a payload of about 300 bytes.
 fn rows(table: &encode::Table) -> Vec<Vec<u8>> {
     (0..ROWS)
         .map(|number| {

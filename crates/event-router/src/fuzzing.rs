@@ -21,8 +21,8 @@ const EVENT: Event = Event {
     commit_time: PgTimestamp::new(0),
 };
 
-/// A logical message of any content gives a row of the announced table, or an error without the
-/// content.
+/// Asserts that a logical message of any content gives a row of the announced table, or an error
+/// without the content.
 pub fn messages(bytes: &[u8]) {
     let mut messages = Messages::new("outbox", []);
     let mut router = Router::new(Options::default());
@@ -136,7 +136,7 @@ pub fn topic_templates(bytes: &[u8]) {
     }
 }
 
-/// The text before a NUL and the value after it.
+/// Splits the bytes into the text before a NUL and the value after it.
 fn text_and_value(bytes: &[u8]) -> Option<(&str, &str)> {
     let text = str::from_utf8(bytes).ok()?;
     Some(text.split_once('\0').unwrap_or((text, "Order")))

@@ -40,7 +40,7 @@ impl Route {
         }
     }
 
-    /// The topic of all rows, if it does not depend on the row.
+    /// Returns the topic of all rows, if it does not depend on the row.
     pub fn constant_topic(&self) -> Option<String> {
         match self {
             Self::Debezium(options) => options.topic.constant(),
@@ -48,7 +48,7 @@ impl Route {
         }
     }
 
-    /// The slot of the column of the event's type.
+    /// Returns the slot of the column of the event's type.
     pub(crate) fn kind(&self, columns: &mut Columns<'_>) -> Result<usize, PlanError> {
         let names = match self {
             Self::Debezium(options) => [options.event_type.as_str(), &options.event_type],
@@ -59,8 +59,8 @@ impl Route {
         Ok(slot)
     }
 
-    /// The columns of the event's id, key and value, or those that come nearest. For dead letters
-    /// of rows that cannot be routed.
+    /// Returns the columns of the event's id, key and value, or those that come nearest. For dead
+    /// letters of rows that cannot be routed.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         match self {
             Self::Debezium(options) => {

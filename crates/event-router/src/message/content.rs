@@ -43,8 +43,8 @@ impl<'a> Content<'a> {
         fault.map_or(Ok(Self { raw }), Err)
     }
 
-    /// The value of a member. Payload and headers are JSON; other members are strings, or integers,
-    /// whose text is their digits.
+    /// Reads the value of a member. Payload and headers are JSON; other members are strings, or
+    /// integers, whose text is their digits.
     pub(super) fn value(
         &self,
         member: MessageMember,
@@ -96,7 +96,8 @@ fn each_member<'a>(
     deserializer.end()
 }
 
-/// The text of a JSON string, borrowed if it has no escape. `None` if the JSON is not a string.
+/// Reads the text of a JSON string, borrowed if it has no escape. `None` if the JSON is not a
+/// string.
 fn unquote(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if inner.contains('\\') {
@@ -151,7 +152,7 @@ impl HeaderBuffer {
     }
 }
 
-/// The text of a string; a number or boolean as written. `None` for objects and arrays.
+/// Reads the text of a string; a number or boolean as written. `None` for objects and arrays.
 fn header_value(raw: &str) -> Option<Cow<'_, str>> {
     match raw.bytes().next()? {
         b'{' | b'[' => None,

@@ -33,7 +33,7 @@ impl MessageMember {
         Self::Headers,
     ];
 
-    /// Name of the member in the content.
+    /// Returns the name of the member in the content.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Id => "id",
@@ -47,7 +47,7 @@ impl MessageMember {
     }
 }
 
-/// Why a message is not an event. Errors have a position in the content, never its text.
+/// The reason why a message is not an event. Errors have a position in the content, never its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -95,7 +95,7 @@ pub enum MessageError {
 }
 
 impl MessageError {
-    /// The kind of poison that such a message is.
+    /// Returns the kind of poison that such a message is.
     pub const fn poison(&self) -> Poison {
         match self {
             Self::TwoTopics | Self::EmptyTopic => Poison::Unroutable,

@@ -109,7 +109,7 @@ impl Messages {
         }
     }
 
-    /// Prefix of the messages.
+    /// Returns the prefix of the messages.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -207,7 +207,7 @@ fn write_time(time: PgTimestamp, text: &mut String) {
 }
 
 impl<'a> MessageHeaders<'a> {
-    /// The headers in the order of the message.
+    /// Returns the headers in the order of the message.
     pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
         let HeaderBuffer { texts, places } = self.buffer;
         places.iter().map(|(name, value)| Header {

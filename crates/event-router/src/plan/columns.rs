@@ -24,7 +24,7 @@ impl ColumnNames {
         }
     }
 
-    /// The names of a column: `name` itself, then the others.
+    /// Returns the names of a column: `name` itself, then the others.
     pub fn of<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n str> {
         let others = self.0.get(name).into_iter().flatten();
         std::iter::once(name).chain(others.map(String::as_str))
@@ -65,7 +65,7 @@ impl<'r> Columns<'r> {
         &self.table
     }
 
-    /// The names of a column, see [`ColumnNames::of`].
+    /// Returns the names of a column, see [`ColumnNames::of`].
     pub(crate) fn names<'n>(&self, name: &'n str) -> impl Iterator<Item = &'n str>
     where
         'r: 'n,
@@ -86,7 +86,7 @@ impl<'r> Columns<'r> {
         Some((slot, column))
     }
 
-    /// Like [`find`](Self::find), but a missing column is an error.
+    /// Finds a column as [`find`](Self::find) does, but a missing column is an error.
     pub(crate) fn needed(
         &mut self,
         name: &str,
@@ -128,8 +128,8 @@ impl<'r> Columns<'r> {
     }
 }
 
-/// The index of a column of the relation, and the column: the first of its names that the relation
-/// has.
+/// Finds a column of the relation by the first of its names that the relation has; returns its
+/// index and the column.
 pub(crate) fn find<'r>(
     relation: &Relation<'r>,
     names: &ColumnNames,
@@ -143,7 +143,7 @@ pub(crate) fn find<'r>(
 }
 
 impl Slots {
-    /// The error of a row whose value for `role` has `fault`.
+    /// Creates the error of a row whose value for `role` has `fault`.
     #[cold]
     pub(crate) fn error(&self, fault: Fault, role: &Role) -> RouteError {
         RouteError::Value {

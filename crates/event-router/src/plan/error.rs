@@ -7,7 +7,7 @@ use super::role::{Role, Target};
 use super::schema_mismatch::SchemaMismatch;
 use crate::value::{ValueError, types};
 
-/// Why no row of a table can be routed.
+/// The reason why no row of a table can be routed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -19,7 +19,7 @@ pub enum PlanError {
         did_you_mean(nearest.as_deref())
     )]
     MissingColumn {
-        /// `schema.table`.
+        /// The table as `schema.table`.
         table: String,
         /// The missing column.
         column: String,
@@ -38,7 +38,7 @@ pub enum PlanError {
         supported(role)
     )]
     UnsupportedType {
-        /// `schema.table`.
+        /// The table as `schema.table`.
         table: String,
         /// The column.
         column: String,
@@ -55,7 +55,7 @@ pub enum PlanError {
         role.option()
     )]
     Default {
-        /// `schema.table`.
+        /// The table as `schema.table`.
         table: String,
         /// The column.
         column: String,
@@ -67,7 +67,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// The kind of poison that each row of the table is.
+    /// Returns the kind of poison that each row of the table is.
     pub const fn poison(&self) -> Poison {
         match self {
             Self::MissingColumn { .. } => Poison::Unroutable,
@@ -87,7 +87,7 @@ fn supported(role: &Role) -> &'static str {
     }
 }
 
-/// The names in quotes, separated by commas, or `none`.
+/// Writes the names in quotes, separated by commas, or `none`.
 fn list(names: &[String]) -> String {
     if names.is_empty() {
         return "none".to_owned();
@@ -100,7 +100,7 @@ pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
-/// The most similar of the known names, if its similarity exceeds `threshold`.
+/// Finds the most similar of the known names, if its similarity exceeds `threshold`.
 pub(crate) fn nearest<'a>(
     wanted: &str,
     known: impl Iterator<Item = &'a str>,
@@ -113,7 +113,7 @@ pub(crate) fn nearest<'a>(
         .map(|(_, name)| name.to_owned())
 }
 
-/// Why a row cannot be routed. Errors name table and column, never a value.
+/// The reason why a row cannot be routed. Errors name table and column, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
@@ -126,7 +126,7 @@ pub enum RouteError {
     /// The row does not have as many columns as the last Relation message of its table.
     #[error("a row of table {table} has {found} columns, the table was announced with {announced}")]
     ColumnCount {
-        /// `schema.table`.
+        /// The table as `schema.table`.
         table: String,
         /// Number of columns in the last Relation message.
         announced: usize,
@@ -136,13 +136,13 @@ pub enum RouteError {
     /// A value does not fit the purpose of its column.
     #[error("table {table}: column {column:?}{} {why} in this row", needed(role))]
     Value {
-        /// `schema.table`.
+        /// The table as `schema.table`.
         table: String,
         /// The column.
         column: String,
         /// Purpose of the column.
         role: Role,
-        /// What is wrong with the value.
+        /// The fault of the value.
         why: ValueError,
     },
     /// The schema of the subject is not known. The row can be routed after
@@ -155,19 +155,19 @@ pub enum RouteError {
     /// The value does not fit the schema of its subject.
     #[error("table {table}: the value {schema_mismatch}, by the schema of subject {subject:?}")]
     SchemaMismatch {
-        /// `schema.table`.
+        /// The table as `schema.table`.
         table: String,
         /// The subject.
         subject: String,
-        /// What does not fit, and where.
+        /// The part of the value that does not fit, and where it is.
         schema_mismatch: SchemaMismatch,
-        /// Whether a later schema may exist that the value fits.
+        /// True if a later schema may exist that the value fits.
         may_change: bool,
     },
 }
 
 impl RouteError {
-    /// The kind of poison that the row is; `None` if the row is not at fault.
+    /// Returns the kind of poison that the row is; `None` if the row is not at fault.
     pub const fn poison(&self) -> Option<Poison> {
         use ValueError::{Empty, NotANumber, NotInTable, NotUtf8, Null};
 

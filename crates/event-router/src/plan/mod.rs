@@ -90,7 +90,7 @@ impl Piece {
         }
     }
 
-    /// The text that [`render`](Self::render) would return unchanged from the row.
+    /// Returns the text that [`render`](Self::render) would return unchanged from the row.
     #[inline]
     pub(crate) fn in_row<'t>(&self, values: &[Value<'t>]) -> Option<&'t [u8]> {
         if let Self::Column { slot, reading } = self

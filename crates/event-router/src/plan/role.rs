@@ -31,19 +31,19 @@ pub enum Role {
 pub enum Target {
     /// Id of the event.
     Id,
-    /// Topic.
+    /// The topic of the record.
     Topic,
-    /// Key.
+    /// The key of the record.
     Key,
-    /// Value.
+    /// The value of the record.
     Value,
     /// Member of the value, by its path.
     Member(Box<str>),
     /// Header of this name.
     Header(Box<str>),
-    /// Partition.
+    /// The partition of the record.
     Partition,
-    /// Timestamp.
+    /// The timestamp of the record.
     Timestamp,
     /// CloudEvents attribute of this name.
     CloudEvent(&'static str),
@@ -58,7 +58,8 @@ impl From<Target> for Role {
 }
 
 impl Role {
-    /// The option that names the column: Debezium's property, or a key of the configuration.
+    /// Returns the option that names the column: Debezium's property, or a key of the
+    /// configuration.
     pub const fn option(&self) -> &'static str {
         self.words().1
     }

@@ -5,14 +5,14 @@ use std::fmt;
 /// A mismatch and its place in the value. Contains names of the schema, but nothing of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaMismatch {
-    /// What does not fit.
+    /// The part that does not fit.
     pub what: SchemaMismatchAt,
     /// The path to the mismatch, such as `order.lines[].sku`; `{}` stands for the values of a map.
     /// Empty for the whole value.
     pub place: String,
 }
 
-/// What does not fit the schema. Completes "the value …".
+/// The part of a value that does not fit the schema. Completes "the value …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaMismatchAt {

@@ -67,7 +67,7 @@ struct TablePlan {
 }
 
 impl Router {
-    /// A router without plans.
+    /// Creates a router without plans.
     pub fn new(route: impl Into<Route>) -> Self {
         Self {
             route: route.into(),
@@ -152,7 +152,7 @@ impl Router {
         }
     }
 
-    /// The subject of the last row's schema; `None` without a wire format or a value.
+    /// Returns the subject of the last row's schema; `None` without a wire format or a value.
     pub fn subject(&self) -> Option<&str> {
         let subject = &*self.encoding.as_ref()?.subject;
         (!subject.is_empty()).then_some(subject)
@@ -167,7 +167,7 @@ impl Router {
         self.compile(relation, None)
     }
 
-    /// Like [`relation`](Self::relation), but the topic is the text of a column.
+    /// Adds a relation as [`relation`](Self::relation) does, but the topic is the text of a column.
     pub(crate) fn relation_with_topic(
         &mut self,
         relation: &Relation<'_>,
@@ -234,8 +234,8 @@ impl Router {
         Ok(self.routed(&row))
     }
 
-    /// The first step of [`route`](Self::route), for callers that need the router between the
-    /// steps: reads the tuple into a fresh `row`. [`routed`](Self::routed) makes the record, before
+    /// Reads the tuple into a fresh `row`: the first step of [`route`](Self::route), for callers
+    /// that need the router between the steps. [`routed`](Self::routed) makes the record, before
     /// another row is read.
     pub fn read<'t>(
         &mut self,
@@ -298,15 +298,15 @@ impl Router {
         Ok(())
     }
 
-    /// The second step of [`route`](Self::route): the record of the last row.
+    /// Makes the record of the last row: the second step of [`route`](Self::route).
     pub fn routed<'a>(&'a self, row: &Row<'a>) -> Routed<'a> {
         let mut routed = Routed::default();
         self.write(row, &mut routed);
         routed
     }
 
-    /// Like [`routed`](Self::routed), but writes into a fresh record, as moving a record costs
-    /// time.
+    /// Makes the record as [`routed`](Self::routed) does, but writes into a fresh one, as moving a
+    /// record costs time.
     pub fn write<'a>(&'a self, row: &Row<'a>, routed: &mut Routed<'a>) {
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
         routed.topic = match &self.topic_change {
@@ -343,8 +343,8 @@ impl Router {
         }
     }
 
-    /// Event id, key and value of a row that [`read`](Self::read) has refused. A value that cannot
-    /// be read as its type is unchanged.
+    /// Reads event id, key and value of a row that [`read`](Self::read) has refused. A value that
+    /// cannot be read as its type is unchanged.
     pub fn partial_row<'a>(&'a self, relation: RelationId, tuple: &Tuple<'a>) -> PartialRow<'a> {
         let unroutable = self.unroutable_tables.get(relation);
         let id_header = self.route.id_header();

@@ -57,7 +57,7 @@ impl UnroutableTable {
 }
 
 impl<'a> PartialRow<'a> {
-    /// The headers of the record that the row would have become.
+    /// Returns the headers of the record that the row would have become.
     pub fn headers(&self) -> [Header<'a>; 1] {
         [Header {
             name: self.id_header.unwrap_or(ID_HEADER),

@@ -12,7 +12,8 @@ const LSN_DIGITS: usize = 16;
 
 const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
-/// The LSN of the commit record, a slash, and the number of the row in its transaction, from 0.
+/// Writes the LSN of the commit record, a slash, and the number of the row in its transaction, from
+/// 0.
 ///
 /// All rows of a transaction from number 2³² - 1 on have that number.
 pub(crate) fn text(event: &Event) -> [u8; LENGTH] {

@@ -102,7 +102,7 @@ impl<'a> Routed<'a> {
         self.headers.extend(more);
     }
 
-    /// The record, for a sink.
+    /// Returns the record, for a sink.
     pub fn record(&self) -> Record<'_> {
         Record {
             topic: self.topic,
@@ -114,35 +114,35 @@ impl<'a> Routed<'a> {
         }
     }
 
-    /// Topic of the record.
+    /// Returns the topic of the record.
     pub fn topic(&self) -> &'a str {
         self.topic
     }
 
-    /// Key of the record.
+    /// Returns the key of the record.
     pub fn key(&self) -> Option<&'a [u8]> {
         self.key
     }
 
-    /// Value of the record.
+    /// Returns the value of the record.
     pub fn value(&self) -> Option<&'a [u8]> {
         self.value
     }
 
-    /// Headers of the record.
+    /// Returns the headers of the record.
     pub fn headers(&self) -> &[Header<'a>] {
         &self.headers
     }
 
-    /// Id of the event, unchanged from the row.
+    /// Returns the id of the event, unchanged from the row.
     pub fn event_id(&self) -> Option<&'a [u8]> {
         self.event_id
     }
 }
 
 impl Row<'_> {
-    /// Whether the router's [`Selection`](crate::Selection) leaves the event out, so that it has no
-    /// record.
+    /// Returns true if the router's [`Selection`](crate::Selection) leaves the event out, so that
+    /// it has no record.
     pub fn is_passed_over(&self) -> bool {
         self.passed_over
     }
@@ -155,7 +155,7 @@ impl fmt::Debug for Row<'_> {
     }
 }
 
-/// Like [`Record`]'s: shows lengths, no values.
+/// Shows lengths, no values, as [`Record`]'s does.
 impl fmt::Debug for Routed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Routed").field(&self.record()).finish()

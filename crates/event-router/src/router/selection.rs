@@ -19,7 +19,7 @@ enum Subject {
     Id,
 }
 
-/// Why a text is not a [`Selection`].
+/// The reason why a text is not a [`Selection`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; the form is: type = 'OrderPlaced' and key = 'order-42'")]
 pub struct SelectionError {

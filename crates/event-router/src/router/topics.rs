@@ -29,7 +29,7 @@ struct CachedTopic {
     topic: String,
 }
 
-/// The place of a routing value in the cache.
+/// Returns the place of a routing value in the cache.
 fn index(value: &[u8]) -> usize {
     let byte = |at: usize| value.get(at).map_or(0, |byte| u32::from(*byte));
     let length = value.len();

@@ -72,7 +72,7 @@ impl FromStr for Numeric {
 }
 
 impl Decimal {
-    /// The unscaled value in two's complement, big-endian, in as few bytes as possible.
+    /// Returns the unscaled value in two's complement, big-endian, in as few bytes as possible.
     pub(crate) fn unscaled_bytes(&self) -> Vec<u8> {
         self.unscaled.to_signed_bytes_be()
     }
@@ -81,8 +81,8 @@ impl Decimal {
         self.scale
     }
 
-    /// Java's `setScale(scale, HALF_UP)`. Does nothing if the scales differ by more than 200,000,
-    /// which numbers of Postgres cannot.
+    /// Rounds the number as Java's `setScale(scale, HALF_UP)` does. Does nothing if the scales
+    /// differ by more than 200,000, which numbers of Postgres cannot.
     pub(crate) fn with_scale(mut self, scale: i32) -> Self {
         let places = scale - self.scale;
         if places.unsigned_abs() > 200_000 {
@@ -104,8 +104,8 @@ impl Decimal {
         self
     }
 
-    /// The number times `10^scale`, if it is an integer. `None` also if the scales differ by more
-    /// than [`MAX_PLACES`].
+    /// Returns the number times `10^scale`, if it is an integer. `None` also if the scales differ
+    /// by more than [`MAX_PLACES`].
     pub(crate) fn exactly(&self, scale: i32) -> Option<BigInt> {
         let places = scale.checked_sub(self.scale)?;
         if self.unscaled == BigInt::ZERO {
@@ -122,7 +122,7 @@ impl Decimal {
         (&whole * power == self.unscaled).then_some(whole)
     }
 
-    /// Java's `stripTrailingZeros`, but without a negative scale.
+    /// Removes zeros as Java's `stripTrailingZeros` does, but without a negative scale.
     pub(crate) fn stripped(mut self) -> Self {
         if self.unscaled == BigInt::ZERO {
             self.scale = 0;
@@ -139,7 +139,7 @@ impl Decimal {
         self.with_scale(scale)
     }
 
-    /// Java's `toPlainString`: without an exponent.
+    /// Writes the number as Java's `toPlainString` does: without an exponent.
     pub(crate) fn plain(&self) -> String {
         let (sign, digits) = self.digits();
         let Ok(scale @ 1..) = usize::try_from(self.scale) else {
@@ -159,7 +159,8 @@ impl Decimal {
         }
     }
 
-    /// Java's `toString`: with an exponent if the number is small or the scale negative.
+    /// Writes the number as Java's `toString` does: with an exponent if the number is small or the
+    /// scale negative.
     pub(crate) fn text(&self) -> String {
         let (sign, digits) = self.digits();
         let adjusted = i64::try_from(digits.len()).unwrap_or(0) - 1 - i64::from(self.scale);
@@ -187,7 +188,8 @@ impl Decimal {
 }
 
 impl Numeric {
-    /// The text by `decimal.handling.mode=string`, as Debezium writes the special values.
+    /// Writes the number by `decimal.handling.mode=string`, with the special values as Debezium
+    /// writes them.
     pub(crate) fn string(&self) -> String {
         match self {
             Self::Number(number) => number.plain(),
@@ -197,7 +199,7 @@ impl Numeric {
         }
     }
 
-    /// The number by `decimal.handling.mode=double`.
+    /// Converts the number by `decimal.handling.mode=double`.
     pub(crate) fn double(&self) -> f64 {
         match self {
             Self::Number(number) => number.double(),

@@ -37,7 +37,7 @@ pub(crate) enum Part<'t> {
 }
 
 impl<'t> Part<'t> {
-    /// The bytes of the part; `scratch` is the buffer that [`Self::Scratch`] is a range of.
+    /// Returns the bytes of the part; `scratch` is the buffer that [`Self::Scratch`] is a range of.
     pub(crate) fn resolve<'a>(&self, scratch: &'a [u8]) -> Option<&'a [u8]>
     where
         't: 'a,
@@ -49,7 +49,7 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// The bytes appended to `scratch` since its length was `start`.
+    /// Returns the part of the bytes appended to `scratch` since its length was `start`.
     pub(crate) fn since(start: usize, scratch: &[u8]) -> Self {
         Self::Scratch(start..scratch.len())
     }
@@ -81,7 +81,7 @@ impl<'t> Part<'t> {
         Err(Fault::new(slot, why))
     }
 
-    /// Length in bytes; 0 for NULL.
+    /// Returns the length in bytes; 0 for NULL.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Null | Self::Absent => 0,
@@ -113,13 +113,13 @@ impl<'t> Part<'t> {
     }
 }
 
-/// The byte of two hexadecimal digits.
+/// Returns the byte of two hexadecimal digits.
 pub(crate) fn hex_byte(digits: [u8; 2]) -> Option<u8> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
     u8::try_from(high? << 4 | low?).ok()
 }
 
-/// The text of the value in a slot, `None` for NULL.
+/// Returns the text of the value in a slot, `None` for NULL.
 pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t [u8]>, Fault> {
     match values.get(slot) {
         Some(Value::Text(text)) => Ok(Some(text)),
@@ -159,7 +159,7 @@ impl From<ParseFloatError> for Malformed {
     }
 }
 
-/// What is wrong with a value, without the value. Completes "column … ".
+/// A fault of a value, without the value. Completes "column … ".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {

@@ -28,7 +28,7 @@ pub(crate) struct Date {
 pub(crate) struct TimeOfDay<'t> {
     /// The text, such as `10:34:56.789012`.
     text: &'t [u8],
-    /// At most 24: Postgres allows 24:00:00.
+    /// The hour, at most 24: Postgres allows 24:00:00.
     pub(crate) hour: i64,
     /// Seconds since midnight. Second 60 is the first of the next minute.
     pub(crate) seconds: i64,
@@ -76,9 +76,9 @@ pub(crate) fn iso(text: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Milliseconds since 1970 UTC of a point in time, rounded towards the past, or of a text that is
-/// such a number. A time without an offset is in UTC. `None` for other texts, and before 1970:
-/// timestamps of Kafka are not negative.
+/// Reads the milliseconds since 1970 UTC of a point in time, rounded towards the past, or of a text
+/// that is such a number. A time without an offset is in UTC. `None` for other texts, and before
+/// 1970: timestamps of Kafka are not negative.
 pub(crate) fn millis(text: &[u8]) -> Option<i64> {
     let number = std::str::from_utf8(text).ok().map(str::parse);
     let millis = if let Some(Ok(millis)) = number {
@@ -93,7 +93,7 @@ pub(crate) fn millis(text: &[u8]) -> Option<i64> {
 }
 
 impl DateTime<'_> {
-    /// Whole seconds since 1970 UTC; a time without an offset is in UTC.
+    /// Returns the whole seconds since 1970 UTC; a time without an offset is in UTC.
     pub(crate) fn seconds(&self) -> i64 {
         let of_day = self.time.map_or(0, |time| time.seconds);
         let east = self.offset.map_or(0, |offset| offset.seconds);
@@ -113,7 +113,7 @@ impl Date {
         year.div_euclid(400) * 146_097 + day_of_era - 719_468
     }
 
-    /// Whether the month has this day.
+    /// Returns true if the month has this day.
     pub(crate) fn is_real(self) -> bool {
         let (year, month, day) = (self.year, i64::from(self.month), i64::from(self.day));
         gregorian(self.days()) == (year, month, day)
@@ -218,7 +218,7 @@ fn digits(rest: &mut &[u8], count: RangeInclusive<usize>) -> Option<i64> {
     Some(number.iter().fold(0, digit))
 }
 
-/// Year, month and day of the Gregorian calendar, from days since 1970-01-01.
+/// Returns year, month and day of the Gregorian calendar, from days since 1970-01-01.
 pub(crate) fn gregorian(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let century = days.div_euclid(146_097);
@@ -228,7 +228,7 @@ pub(crate) fn gregorian(days: i64) -> (i64, i64, i64) {
     month_and_day(century * 400 + year, day)
 }
 
-/// Year, month and day of the Julian calendar, from days since 1970-01-01.
+/// Returns year, month and day of the Julian calendar, from days since 1970-01-01.
 pub(crate) fn julian(days: i64) -> (i64, i64, i64) {
     let days = days + 719_470;
     let cycle = days.div_euclid(1461);
@@ -237,7 +237,7 @@ pub(crate) fn julian(days: i64) -> (i64, i64, i64) {
     month_and_day(cycle * 4 + year, day - 365 * year)
 }
 
-/// Year, month and day, from a year and day of the year that begin on 1 March.
+/// Returns year, month and day, from a year and day of the year that begin on 1 March.
 fn month_and_day(year: i64, day_of_year: i64) -> (i64, i64, i64) {
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;

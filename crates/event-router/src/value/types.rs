@@ -8,7 +8,7 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
-    /// The text for the record; `None` if the text is not that of a boolean.
+    /// Returns the text for the record; `None` if the text is not that of a boolean.
     pub(crate) const fn read(self, text: &[u8]) -> Option<&[u8]> {
         match (self, text) {
             (Self::Verbatim, text) => Some(text),
@@ -21,7 +21,7 @@ impl Reading {
 
 const BOOL: u32 = 16;
 
-/// How a column of this type is read for the dead letter of an unroutable row.
+/// Returns the way to read a column of this type for the dead letter of an unroutable row.
 pub(crate) const fn reading(type_oid: u32) -> Reading {
     match type_oid {
         BOOL => Reading::Boolean,
@@ -29,7 +29,7 @@ pub(crate) const fn reading(type_oid: u32) -> Reading {
     }
 }
 
-/// The type in an error: its name if known, else its OID.
+/// Describes the type in an error: by its name if known, else by its OID.
 pub(crate) fn described(type_oid: u32) -> String {
     match name(type_oid) {
         Some(name) => name.to_owned(),

@@ -35,12 +35,12 @@ fn seen(
     text_record(&mut router, &insert_texts(row))
 }
 
-/// A row of Debezium's table, by Debezium's rules.
+/// Routes a row of Debezium's table by Debezium's rules.
 fn debezium(events: CloudEvents, row: [Option<&str>; 5]) -> Result<TextRecord, RouteError> {
     seen(Options::default(), events, &debezium_outbox(), &row)
 }
 
-/// An event of Debezium's table with a further column `at`, which is the time.
+/// Routes an event of Debezium's table with a further column `at`, which is the time.
 fn timed(
     mode: CloudEventMode,
     id: Option<&str>,

@@ -24,7 +24,7 @@ const TYPES_RECORDED: &str = include_str!("../golden/types/recorded.jsonl");
 
 const DOCUMENT: &str = include_str!("../../../../docs/MIGRATING-FROM-DEBEZIUM.md");
 
-/// The messages that Postgres sent.
+/// Decodes the messages that Postgres sent.
 fn messages(hex: &str) -> Vec<Vec<u8>> {
     let message = |line: &str| {
         let pairs = (0..line.len()).step_by(2).map(|at| &line[at..at + 2]);
@@ -34,7 +34,7 @@ fn messages(hex: &str) -> Vec<Vec<u8>> {
     hex.lines().map(message).collect()
 }
 
-/// The Relation message; there must be only one.
+/// Returns the Relation message; there must be only one.
 fn relation(messages: &[Vec<u8>]) -> Relation<'_> {
     let mut relations = messages.iter().filter(|message| message[0] == b'R');
     let relation = relations.next().unwrap();
@@ -42,7 +42,7 @@ fn relation(messages: &[Vec<u8>]) -> Relation<'_> {
     as_relation(relation)
 }
 
-/// The inserted rows by the last part of their id, which is their name in the recording.
+/// Returns the inserted rows by the last part of their id, which is their name in the recording.
 fn rows(messages: &[Vec<u8>]) -> BTreeMap<String, Tuple<'_>> {
     messages
         .iter()
@@ -61,7 +61,7 @@ fn rows(messages: &[Vec<u8>]) -> BTreeMap<String, Tuple<'_>> {
         .collect()
 }
 
-/// Bytes in the form of the recording.
+/// Writes bytes in the form of the recording.
 fn recorded(bytes: Option<&[u8]>) -> String {
     match bytes.map(|bytes| (std::str::from_utf8(bytes), bytes)) {
         None => "<null>".to_owned(),
@@ -88,7 +88,7 @@ fn json(schemas: bool) -> Converter {
 /// The converters under which headers are recorded.
 const HEADER_CONVERTERS: [&str; 4] = ["simple", "string", "json", "json+schema"];
 
-/// A converter by its name in the recording.
+/// Returns a converter by its name in the recording.
 fn converter(name: &str) -> Converter {
     match name {
         "string" => Converter::String,
@@ -116,7 +116,8 @@ const DEVIATIONS: &[Deviation] = &[
     ("name-type", ["headers", "1", "nm", "*"]),
 ];
 
-/// Whether the deviation explains `was`. Keeps a deviation with `*` from hiding other differences.
+/// Returns true if the deviation explains `was`. Keeps a deviation with `*` from hiding other
+/// differences.
 fn plausible(name: &str, was: &str) -> bool {
     match name {
         "bytes-as-text" => was.contains("HeapByteBuffer[") || was.contains("[B@"),

@@ -24,7 +24,7 @@ pub(crate) fn text(text: &str) -> Value<'_> {
     Value::Text(text.as_bytes())
 }
 
-/// A Relation message of `public.outbox` with these columns.
+/// Encodes a Relation message of `public.outbox` with these columns.
 pub(crate) fn relation<S: AsRef<str>>(columns: &[(S, u32)]) -> Vec<u8> {
     let columns = columns.iter().map(|(name, type_oid)| Column {
         name: name.as_ref(),
@@ -45,7 +45,7 @@ pub(crate) const DEBEZIUM: [(&str, u32); 5] = [
     ("payload", JSONB),
 ];
 
-/// The Relation message of the table in Debezium's documentation.
+/// Encodes the Relation message of the table in Debezium's documentation.
 pub(crate) fn debezium_outbox() -> Vec<u8> {
     relation(&DEBEZIUM)
 }
@@ -61,8 +61,8 @@ pub(crate) const OUTBOX: [(&str, u32); 7] = [
     ("created_at", TIMESTAMPTZ),
 ];
 
-/// The Relation message of a table that has the columns of every preset: those of [`OUTBOX`], then
-/// `type`.
+/// Encodes the Relation message of a table that has the columns of every preset: those of
+/// [`OUTBOX`], then `type`.
 pub(crate) fn presets_outbox() -> Vec<u8> {
     relation(&[&OUTBOX[..], &[("type", TEXT)]].concat())
 }
@@ -79,12 +79,12 @@ pub(crate) const PRESETS_ROW: [&str; 8] = [
     "order.placed",
 ];
 
-/// An Insert message.
+/// Encodes an Insert message.
 pub(crate) fn insert(values: &[Value<'_>]) -> Vec<u8> {
     encode::insert(TABLE, values)
 }
 
-/// An Insert message of texts and NULLs.
+/// Encodes an Insert message of texts and NULLs.
 pub(crate) fn insert_texts(values: &[Option<&str>]) -> Vec<u8> {
     let values = values.iter().map(|value| value.map_or(Value::Null, text));
     insert(&values.collect::<Vec<_>>())
@@ -98,7 +98,7 @@ pub(crate) fn as_relation(message: &[u8]) -> Relation<'_> {
     }
 }
 
-/// The relation and the row of an Insert message.
+/// Decodes the relation and the row of an Insert message.
 pub(crate) fn as_row(message: &[u8]) -> (RelationId, Tuple<'_>) {
     match decode(message) {
         Ok(Message::Insert(insert)) => (insert.relation, insert.tuple),
@@ -111,7 +111,7 @@ pub(crate) fn announce(router: &mut Router, message: &[u8]) -> Result<(), PlanEr
     router.relation(&as_relation(message))
 }
 
-/// The first row of a transaction that committed at 2026-01-02 03:04:05.678 UTC.
+/// Returns the first row of a transaction that committed at 2026-01-02 03:04:05.678 UTC.
 pub(crate) fn event() -> Event {
     Event {
         commit_lsn: Lsn::new(0x100),
@@ -135,7 +135,7 @@ pub(crate) struct TextRecord {
     pub(crate) topic: String,
     pub(crate) key: Option<String>,
     pub(crate) value: Option<String>,
-    /// As from [`headers`].
+    /// The headers as [`headers`] writes them.
     pub(crate) headers: Vec<String>,
     pub(crate) partition: Option<i32>,
     pub(crate) timestamp_ms: Option<i64>,
@@ -155,7 +155,7 @@ pub(crate) fn text_record(router: &mut Router, message: &[u8]) -> Result<TextRec
     })
 }
 
-/// Each header as `name=value`, where `(null)` stands for no value.
+/// Writes each header as `name=value`, where `(null)` stands for no value.
 pub(crate) fn headers(routed: &Routed<'_>) -> Vec<String> {
     let header = |header: &Header<'_>| {
         let value = header.value.map_or("(null)".to_owned(), as_text);
@@ -168,12 +168,12 @@ fn as_text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A template without lookup tables.
+/// Creates a template without lookup tables.
 pub(crate) fn template(text: &str) -> Template {
     Template::parse(text, Place::Header, &Lookups::new()).unwrap()
 }
 
-/// CloudEvents of type `com.example.{type}` without a subject.
+/// Creates CloudEvents of type `com.example.{type}` without a subject.
 pub(crate) fn cloud_events(mode: CloudEventMode) -> CloudEvents {
     CloudEvents {
         mode,

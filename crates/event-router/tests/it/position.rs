@@ -14,7 +14,7 @@ fn router(by: impl Into<Route>) -> Router {
     Router::new(by).with_position_header(Some(NAME.to_owned()))
 }
 
-/// The headers of this row of the transaction with this commit record.
+/// Returns the headers of this row of the transaction with this commit record.
 fn headers_of(router: &mut Router, row: &[u8], commit_lsn: u64, row_number: u64) -> Vec<String> {
     let event = Event {
         commit_lsn: Lsn::new(commit_lsn),

@@ -27,7 +27,7 @@ impl Cell {
     }
 }
 
-/// OIDs that the router knows, and others.
+/// Generates OIDs that the router knows, and others.
 fn type_oid() -> impl Strategy<Value = u32> {
     prop_oneof![
         8 => select(vec![25_u32, 1043, 2950, 3802, 16384]),
@@ -37,8 +37,8 @@ fn type_oid() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Tables that mostly have the needed columns, in any order, among other columns and repeated
-/// names.
+/// Generates tables that mostly have the needed columns, in any order, among other columns and
+/// repeated names.
 fn columns() -> impl Strategy<Value = Vec<(String, u32)>> {
     let wanted = ["id", "aggregatetype", "aggregateid", "payload"];
     let name = prop_oneof![
@@ -72,13 +72,13 @@ fn cell() -> impl Strategy<Value = Cell> {
     ]
 }
 
-/// Whether Debezium writes a text of this type unchanged.
+/// Returns true if Debezium writes a text of this type unchanged.
 fn is_verbatim(type_oid: u32) -> bool {
     const WRITTEN_ANEW: [u32; 3] = [17, 1009, 1184];
     !WRITTEN_ANEW.contains(&type_oid)
 }
 
-/// The expected bytes of a column, computed without the router.
+/// Computes the expected bytes of a column without the router.
 fn expected(columns: &[(String, u32)], cells: &[Cell], name: &str) -> Option<Vec<u8>> {
     let index = columns
         .iter()

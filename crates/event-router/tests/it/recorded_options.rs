@@ -9,7 +9,7 @@ use walrelay_event_router::{
 use walrelay_lsn::TypeOid;
 use walrelay_pgoutput::Relation;
 
-/// The router's options of a recorded configuration.
+/// Returns the router's options of a recorded configuration.
 pub(crate) fn options(config: &Json) -> Options {
     let mut options = Options {
         topic_prefix: "srv".to_owned(),
@@ -49,7 +49,7 @@ pub(crate) fn options(config: &Json) -> Options {
     options
 }
 
-/// The connector's options for column values of a recorded configuration.
+/// Returns the connector's options for column values of a recorded configuration.
 pub(crate) fn handling(config: &Json) -> Handling {
     let mut handling = Handling::default();
     for (name, value) in config.as_object().unwrap() {

@@ -8,7 +8,7 @@ fn row(kind: &str, key: &str) -> Vec<u8> {
     insert(&["0-1", "Order", key, kind, "{}"].map(text))
 }
 
-/// The topic of the row; `None` if the selection leaves the row out.
+/// Routes a row; returns its topic, and `None` if the selection leaves the row out.
 fn taken(router: &mut Router, row: &[u8]) -> Option<String> {
     let (relation, tuple) = as_row(row);
     let mut read = Row::default();

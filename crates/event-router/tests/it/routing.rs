@@ -15,7 +15,7 @@ fn router() -> Router {
     router
 }
 
-/// The purpose of the value at fault, and what is wrong with the value.
+/// Returns the purpose of the value at fault, and its fault.
 fn why(error: &RouteError) -> (Role, ValueError) {
     match error {
         RouteError::Value { role, why, .. } => (role.clone(), *why),
@@ -23,7 +23,7 @@ fn why(error: &RouteError) -> (Role, ValueError) {
     }
 }
 
-/// A row of the default table with one column replaced.
+/// Encodes a row of the default table with one column replaced.
 fn row(index: usize, value: Value<'_>) -> Vec<u8> {
     let mut values = ["0-1", "Order", "agg-1", "OrderCreated", "{\"a\": 1}"].map(text);
     values[index] = value;

@@ -31,7 +31,7 @@ fn template(text: &str, place: Place) -> Template {
     Template::parse(text, place, &lookups()).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// A route with a fixed topic and a null key.
+/// Creates a route with a fixed topic and a null key.
 fn bare(value: ValueTemplate) -> Templates {
     Templates {
         id: None,

@@ -54,7 +54,7 @@ pub enum CloudEventMode {
 /// [`CloudEvents`], compiled for one table.
 pub(crate) struct CloudPlan {
     mode: CloudEventMode,
-    /// In the order of [`ATTRIBUTES`].
+    /// The attributes in the order of [`ATTRIBUTES`].
     attributes: [Attribute; ATTRIBUTES.len()],
     content_type: Vec<u8>,
     data: Data,
@@ -94,20 +94,20 @@ const SUBJECT: &str = "subject";
 const CONTENT_TYPE: &str = "content-type";
 
 impl CloudEvents {
-    /// The templates in the order of [`ATTRIBUTES`].
+    /// Returns the templates in the order of [`ATTRIBUTES`].
     fn templates(&self) -> [Option<&Template>; ATTRIBUTES.len()] {
         let (source, kind) = (Some(&self.source), Some(&self.kind));
         let [id, time, subject] = [&self.id, &self.time, &self.subject].map(Option::as_ref);
         [id, source, kind, time, subject]
     }
 
-    /// The columns that the templates read.
+    /// Returns the columns that the templates read.
     pub fn columns(&self) -> Vec<&str> {
         let templates = self.templates().into_iter().flatten();
         templates.flat_map(Template::columns).collect()
     }
 
-    /// Whether a CloudEvent of this mode has a header of this name.
+    /// Returns true if a CloudEvent of this mode has a header of this name.
     pub fn has_header(&self, name: &str) -> bool {
         match self.mode {
             CloudEventMode::Binary => BINARY.contains(&name),
@@ -144,7 +144,7 @@ impl CloudEvents {
 }
 
 impl Data {
-    /// The kind of data of a media type (RFC 2045); its parameters are ignored.
+    /// Returns the kind of data of a media type (RFC 2045); its parameters are ignored.
     fn of(content_type: &str) -> Self {
         let kind = content_type.split(';').next().unwrap_or_default();
         let kind = kind.trim().to_ascii_lowercase();

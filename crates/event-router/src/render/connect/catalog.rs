@@ -22,7 +22,7 @@ pub struct ColumnFacts {
     pub name: String,
     /// Type of the column. Facts are ignored if the column has another type by now.
     pub type_facts: TypeFacts,
-    /// Whether the column, or its domain, is NOT NULL.
+    /// True if the column, or its domain, is NOT NULL.
     pub not_null: bool,
     /// Default of the column, as `pg_get_expr` writes it in a session with `DateStyle = ISO`.
     pub default: Option<String>,
@@ -31,9 +31,9 @@ pub struct ColumnFacts {
 /// Facts about a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeFacts {
-    /// `pg_type.oid`.
+    /// The type's OID (`pg_type.oid`).
     pub oid: TypeOid,
-    /// `pg_type.typname`.
+    /// The type's name (`pg_type.typname`).
     pub name: String,
     /// Kind of the type.
     pub kind: TypeKind,
@@ -59,7 +59,7 @@ pub enum TypeKind {
 const MAX_DEPTH: usize = 16;
 
 impl TypeFacts {
-    /// The type below all domains, and its modifier.
+    /// Returns the type below all domains, and its modifier.
     pub(crate) fn base(&self, modifier: i32) -> (&Self, i32) {
         let (mut facts, mut modifier) = (self, modifier);
         for _ in 0..MAX_DEPTH {

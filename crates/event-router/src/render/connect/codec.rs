@@ -208,7 +208,7 @@ fn timestamp(timestamp: temporal::Timestamp, encoding: TimeEncoding) -> Data<'st
     }
 }
 
-/// The bytes of a bit string, least significant first, without zero bytes at the end.
+/// Packs a bit string into bytes, least significant first, without zero bytes at the end.
 fn bits(input: &str) -> Result<Vec<u8>, Malformed> {
     let mut bytes = vec![0u8; input.len().div_ceil(8)];
     for (at, bit) in input.bytes().rev().enumerate() {

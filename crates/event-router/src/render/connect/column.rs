@@ -21,7 +21,7 @@ pub(crate) struct Column {
 const FIRST_USER_TYPE: u32 = 16384;
 
 impl Column {
-    /// `facts` are those of the same column.
+    /// Creates the plan of a column. `facts` are those of the same column.
     pub(crate) fn of(
         slot: usize,
         column: &walrelay_pgoutput::Column<'_>,
@@ -55,7 +55,8 @@ impl Column {
     }
 }
 
-/// Schema and codec of a type that is not a domain; `None` if Debezium does not support the type.
+/// Returns schema and codec of a type that is not a domain; `None` if Debezium does not support the
+/// type.
 fn schema_and_codec(
     oid: u32,
     modifier: i32,
@@ -115,7 +116,8 @@ fn schema_and_codec(
     })
 }
 
-/// Schema and codec of a type that is not built into Postgres, or of an array of such a type.
+/// Returns schema and codec of a type that is not built into Postgres, or of an array of such a
+/// type.
 fn user_defined(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Schema, Codec)> {
     let text = |name| (Schema::named(Kind::String, name), Codec::Text);
     Some(match &facts.kind {
@@ -147,7 +149,7 @@ fn user_defined(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<
     })
 }
 
-/// The element type of an array type, if Debezium supports the array.
+/// Returns the element type of an array type, if Debezium supports the array.
 const fn array_element(oid: u32) -> Option<u32> {
     Some(match oid {
         // The OID of each of these arrays is that of its elements plus one.
@@ -181,7 +183,7 @@ fn array(element: Schema, codec: Codec) -> (Schema, Codec) {
     (schema, Codec::Array(Box::new(codec)))
 }
 
-/// Number of digits of the fraction of a second.
+/// Returns the number of digits of the fraction of a second.
 fn precision(modifier: i32) -> i32 {
     match modifier {
         0..=6 => modifier,
@@ -229,7 +231,8 @@ fn variable_decimal() -> Schema {
     }
 }
 
-/// The scale of `numeric(p,s)`. A negative scale becomes a large one, as in the JDBC driver.
+/// Returns the scale of `numeric(p,s)`. A negative scale becomes a large one, as in the JDBC
+/// driver.
 fn scale(modifier: i32) -> Option<i32> {
     (modifier >= 4).then(|| (modifier - 4) & 0xffff)
 }
@@ -272,7 +275,7 @@ fn point() -> Schema {
     }
 }
 
-/// How a date is encoded.
+/// Returns the encoding of a date.
 fn date_encoding(handling: Handling) -> TimeEncoding {
     match handling.time {
         TimePrecision::Connect => TimeEncoding::Connect,
@@ -281,7 +284,7 @@ fn date_encoding(handling: Handling) -> TimeEncoding {
     }
 }
 
-/// How a time (`is_time`) or timestamp with this modifier is encoded.
+/// Returns the encoding of a time (`is_time`) or timestamp with this modifier.
 fn time_encoding(modifier: i32, handling: Handling, is_time: bool) -> TimeEncoding {
     match handling.time {
         TimePrecision::AdaptiveTimeMicroseconds if is_time => TimeEncoding::Micros,
@@ -298,7 +301,7 @@ fn time_encoding(modifier: i32, handling: Handling, is_time: bool) -> TimeEncodi
     }
 }
 
-/// The schema of a `Date`, a `Time` or a `Timestamp` in this encoding.
+/// Creates the schema of a `Date`, a `Time` or a `Timestamp` in this encoding.
 fn time_schema(what: &str, encoding: TimeEncoding) -> Schema {
     let prefix = match encoding {
         TimeEncoding::Millis => "io.debezium.time.",

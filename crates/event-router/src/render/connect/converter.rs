@@ -8,26 +8,26 @@ use crate::value::{Part, ValueError};
 /// A converter of Kafka Connect, for keys, values or headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Converter {
-    /// `StringConverter`.
+    /// Kafka Connect's `StringConverter`.
     String,
-    /// `JsonConverter`.
+    /// Kafka Connect's `JsonConverter`.
     Json(JsonOptions),
     /// `ByteArrayConverter`, which accepts bytes only.
     ByteArray,
     /// Debezium's `BinaryDataConverter`: writes bytes itself, other values by
     /// `delegate.converter.type`.
     BinaryData(Option<Box<Converter>>),
-    /// `SimpleHeaderConverter`.
+    /// Kafka Connect's `SimpleHeaderConverter`.
     Simple,
 }
 
 impl Converter {
-    /// Whether texts are written unchanged.
+    /// Returns true if texts are written unchanged.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::String | Self::Simple)
     }
 
-    /// The bytes before each value of this schema. Made once per table.
+    /// Returns the bytes before each value of this schema. Made once per table.
     pub(crate) fn prefix(&self, schema: Option<&Schema>) -> Vec<u8> {
         match self {
             Self::Json(options) => options.prefix(schema),

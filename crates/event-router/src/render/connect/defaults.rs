@@ -6,7 +6,7 @@ use super::codec::Codec;
 use super::schema::{Data, Kind, Schema};
 use crate::value::cursor::Cursor;
 
-/// The default of a schema, from an expression of `pg_get_expr`.
+/// Reads the default of a schema from an expression of `pg_get_expr`.
 pub(crate) fn parse(
     expression: &str,
     facts: &TypeFacts,
@@ -48,8 +48,8 @@ pub(crate) fn parse(
     (!is_struct && !value.is_null()).then_some(value)
 }
 
-/// Debezium's placeholder for a function's value; `None` if Debezium reads no defaults of this
-/// type.
+/// Returns Debezium's placeholder for a function's value; `None` if Debezium reads no defaults of
+/// this type.
 const fn placeholder(oid: u32) -> Option<&'static str> {
     Some(match oid {
         16 => "false",
@@ -65,7 +65,8 @@ const fn placeholder(oid: u32) -> Option<&'static str> {
     })
 }
 
-/// Whether the expression begins with a function call, or is a keyword for the current time.
+/// Returns true if the expression begins with a function call, or is a keyword for the current
+/// time.
 fn is_generated(expression: &str) -> bool {
     const NOW: [&str; 5] = [
         "current_timestamp",
@@ -85,7 +86,7 @@ fn is_generated(expression: &str) -> bool {
     })
 }
 
-/// The text in the first quotes, or the whole expression if it has none.
+/// Returns the text in the first quotes, or the whole expression if it has none.
 fn literal(expression: &str) -> String {
     let quoted = expression.split_once('\'').map(|(_, rest)| rest);
     let quoted = quoted.and_then(|rest| Cursor::new(rest).quoted('\''));

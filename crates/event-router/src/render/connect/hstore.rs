@@ -25,7 +25,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, Malform
     Ok(entries)
 }
 
-/// The entries as a JSON object, as Jackson writes it.
+/// Writes the entries as a JSON object, as Jackson does.
 pub(crate) fn json(entries: &[(String, Option<String>)]) -> String {
     let mut out = Vec::new();
     text::map(entries, text::characters, &mut out);

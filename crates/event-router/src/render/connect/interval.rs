@@ -60,7 +60,8 @@ impl Interval {
         Ok(())
     }
 
-    /// Microseconds; a month has 30.4375 days. Computed in floating point, as in Debezium.
+    /// Returns the interval in microseconds; a month has 30.4375 days. Computed in floating point,
+    /// as in Debezium.
     pub(crate) fn micros(&self) -> i64 {
         const DAYS_PER_MONTH: f64 = 365.25 / 12.0;
         let [years, months, days, hours, minutes] = self.whole.map(|count| count as f64);
@@ -71,7 +72,7 @@ impl Interval {
         (seconds * 1e6) as i64
     }
 
-    /// ISO 8601, with every field.
+    /// Writes the interval by ISO 8601, with every field.
     pub(crate) fn iso(&self) -> String {
         let [years, months, days, hours, minutes] = self.whole;
         // Java: `BigDecimal.valueOf(seconds).stripTrailingZeros().toPlainString()`.

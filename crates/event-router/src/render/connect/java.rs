@@ -8,17 +8,17 @@
 
 use num_bigint::BigUint;
 
-/// Java's `Double.toString`.
+/// Writes a number as Java's `Double.toString` does.
 pub(crate) fn double_text(value: f64) -> String {
     number_text(value.to_bits(), 11, 52)
 }
 
-/// Java's `Float.toString`.
+/// Writes a number as Java's `Float.toString` does.
 pub(crate) fn float_text(value: f32) -> String {
     number_text(value.to_bits().into(), 8, 23)
 }
 
-/// The text of an IEEE 754 number whose exponent and fraction have this many bits.
+/// Writes an IEEE 754 number whose exponent and fraction have this many bits.
 fn number_text(bits: u64, exponent_bits: i32, fraction_bits: i32) -> String {
     let negative = bits >> (exponent_bits + fraction_bits) != 0;
     let most = (1 << exponent_bits) - 1;
@@ -101,7 +101,7 @@ impl Binary {
         }
     }
 
-    /// Java's estimate of the decimal exponent.
+    /// Returns Java's estimate of the decimal exponent.
     fn estimated_exponent(self) -> i32 {
         let mantissa = f64::from_bits((1023 << 52) | (self.fraction & ((1 << 52) - 1)));
         let estimate =
@@ -157,7 +157,8 @@ impl Digits {
     }
 }
 
-/// `FloatingDecimal.BinaryToASCIIBuffer.dtoa`, with its names of variables.
+/// Generates the digits as `FloatingDecimal.BinaryToASCIIBuffer.dtoa` does, with its names of
+/// variables.
 fn digits(number: Binary) -> Digits {
     if number.is_integer_of_63_bits() {
         return number.integer_digits();
@@ -210,7 +211,7 @@ struct Division {
 }
 
 impl Division {
-    /// `exponent` is the estimated decimal exponent.
+    /// Creates the generator of a number's digits. `exponent` is the estimated decimal exponent.
     fn new(number: Binary, exponent: i32) -> Self {
         let (fraction_bits, tiny_bits) = (number.fraction_bits(), number.tiny_bits());
         let b5 = (-exponent).max(0);
@@ -251,7 +252,7 @@ impl Division {
         }
     }
 
-    /// The next digit, and whether rounding down or up from there is precise enough.
+    /// Generates the next digit; tells whether rounding down or up from there is precise enough.
     fn next_digit(&mut self, first: bool) -> (u8, bool, bool) {
         let quotient = &self.b / &self.s;
         self.b = (&self.b - &quotient * &self.s) * 10u8;
@@ -296,7 +297,7 @@ pub(crate) fn sort_as_hash_map<V>(entries: &mut [(String, V)]) {
     });
 }
 
-/// Java's `String.hashCode`.
+/// Computes Java's `String.hashCode`.
 fn string_hash(text: &str) -> u32 {
     text.encode_utf16().fold(0u32, |hash, unit| {
         hash.wrapping_mul(31).wrapping_add(unit.into())

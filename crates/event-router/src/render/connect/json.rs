@@ -8,7 +8,7 @@ use super::schema::{Kind, Schema};
 use super::text::{OBJECT, Style, sequence, string};
 
 impl JsonOptions {
-    /// The bytes before the payload, for values of `schema`.
+    /// Writes the bytes before the payload, for values of `schema`.
     pub(crate) fn prefix(self, schema: Option<&Schema>) -> Vec<u8> {
         let mut out = Vec::new();
         if self.schemas {

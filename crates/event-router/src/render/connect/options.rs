@@ -1,40 +1,40 @@
 //! Options of Debezium's Postgres connector for column values, and of Kafka Connect's
 //! `JsonConverter`.
 
-/// `time.precision.mode`.
+/// Debezium's `time.precision.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimePrecision {
     /// Milliseconds or microseconds, by the precision of the column.
     #[default]
     Adaptive,
-    /// Like `Adaptive`, but times always in microseconds.
+    /// The rule of `Adaptive`, but times always in microseconds.
     AdaptiveTimeMicroseconds,
     /// Kafka Connect's types for dates and times, in milliseconds.
     Connect,
     /// Text in ISO 8601.
     IsoString,
-    /// Microseconds.
+    /// Times in microseconds.
     Microseconds,
-    /// Nanoseconds.
+    /// Times in nanoseconds.
     Nanoseconds,
 }
 
-/// `decimal.handling.mode`.
+/// Debezium's `decimal.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DecimalHandling {
     /// Connect's `Decimal`.
     #[default]
     Precise,
-    /// Double.
+    /// A double, which may lose precision.
     Double,
-    /// Text.
+    /// Text in decimal.
     String,
 }
 
-/// `binary.handling.mode`.
+/// Debezium's `binary.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BinaryHandling {
-    /// Bytes.
+    /// The bytes unchanged.
     #[default]
     Bytes,
     /// Text in base64.
@@ -45,7 +45,7 @@ pub enum BinaryHandling {
     Hex,
 }
 
-/// `interval.handling.mode`.
+/// Debezium's `interval.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IntervalHandling {
     /// Microseconds; a month has 30.4375 days.
@@ -55,7 +55,7 @@ pub enum IntervalHandling {
     String,
 }
 
-/// `hstore.handling.mode`.
+/// Debezium's `hstore.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HstoreHandling {
     /// JSON text.
@@ -68,22 +68,22 @@ pub enum HstoreHandling {
 /// Options for column values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handling {
-    /// `time.precision.mode`.
+    /// The option `time.precision.mode`.
     pub time: TimePrecision,
-    /// `decimal.handling.mode`.
+    /// The option `decimal.handling.mode`.
     pub decimal: DecimalHandling,
-    /// `binary.handling.mode`.
+    /// The option `binary.handling.mode`.
     pub binary: BinaryHandling,
-    /// `interval.handling.mode`.
+    /// The option `interval.handling.mode`.
     pub interval: IntervalHandling,
-    /// `hstore.handling.mode`.
+    /// The option `hstore.handling.mode`.
     pub hstore: HstoreHandling,
-    /// `money.fraction.digits`.
+    /// The option `money.fraction.digits`.
     pub money_fraction_digits: u8,
 }
 
 impl Default for Handling {
-    /// Debezium's defaults.
+    /// Returns Debezium's defaults.
     fn default() -> Self {
         Self {
             time: TimePrecision::default(),
@@ -108,7 +108,7 @@ pub struct JsonOptions {
 }
 
 impl Default for JsonOptions {
-    /// Kafka Connect's defaults.
+    /// Returns Kafka Connect's defaults.
     fn default() -> Self {
         Self {
             schemas: true,

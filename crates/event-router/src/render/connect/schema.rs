@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     String,
     Bytes,
     Array(Box<Schema>),
-    /// From strings to optional strings; Debezium makes no other maps.
+    /// A map from strings to optional strings; Debezium makes no other maps.
     Map,
     Struct(Vec<(String, Schema)>),
 }
@@ -78,7 +78,7 @@ impl Schema {
         }
     }
 
-    /// The schema of a semantic type, with version 1.
+    /// Creates the schema of a semantic type, with version 1.
     pub(crate) fn named(kind: Kind, name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             name: Some(name.into()),

@@ -25,7 +25,7 @@ pub(crate) fn date(text: &str) -> Result<i64, Malformed> {
     }
 }
 
-/// Microseconds since midnight of a `time`; `24:00:00` is one day.
+/// Reads a `time` as microseconds since midnight; `24:00:00` is one day.
 pub(crate) fn time(text: &str) -> Result<i64, Malformed> {
     match time::time(text.as_bytes()) {
         Some((time, None)) => micros(time),
@@ -33,14 +33,14 @@ pub(crate) fn time(text: &str) -> Result<i64, Malformed> {
     }
 }
 
-/// Microseconds since midnight UTC of a `timetz`, within the day.
+/// Reads a `timetz` as microseconds since midnight UTC, within the day.
 pub(crate) fn time_with_offset(text: &str) -> Result<i64, Malformed> {
     let (time, offset) = time::time(text.as_bytes()).ok_or(Malformed)?;
     let east = offset.map_or(0, |offset| offset.seconds);
     Ok((micros(time)? - east * 1_000_000).rem_euclid(DAY_MICROS))
 }
 
-/// Microseconds since midnight. Postgres prints at most six digits of a second.
+/// Returns the microseconds since midnight. Postgres prints at most six digits of a second.
 fn micros(time: TimeOfDay<'_>) -> Result<i64, Malformed> {
     if time.digits > 6 {
         return Err(Malformed);
@@ -71,7 +71,7 @@ pub(crate) fn timestamp(text: &str) -> Result<Timestamp, Malformed> {
     Ok(Timestamp { micros, infinite })
 }
 
-/// Java's `DateTimeFormatter.ISO_LOCAL_DATE`.
+/// Writes days since 1970-01-01 as Java's `DateTimeFormatter.ISO_LOCAL_DATE` does.
 pub(crate) fn iso_date(days: i64) -> String {
     let (year, month, day) = gregorian(days);
     let year = match year {
@@ -82,8 +82,8 @@ pub(crate) fn iso_date(days: i64) -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// Java's `DateTimeFormatter.ISO_LOCAL_TIME` of microseconds since midnight, with `digits` digits
-/// of the fraction, or as few as possible.
+/// Writes microseconds since midnight as Java's `DateTimeFormatter.ISO_LOCAL_TIME` does, with
+/// `digits` digits of the fraction, or as few as possible.
 pub(crate) fn iso_time(micros: i64, digits: Option<usize>) -> String {
     let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -100,15 +100,15 @@ pub(crate) fn iso_time(micros: i64, digits: Option<usize>) -> String {
     text
 }
 
-/// Java's `DateTimeFormatter.ISO_OFFSET_DATE_TIME` of a point in time, in UTC.
+/// Writes a point in time, in UTC, as Java's `DateTimeFormatter.ISO_OFFSET_DATE_TIME` does.
 pub(crate) fn iso_instant(micros: i128, digits: Option<usize>) -> String {
     let day = iso_date(micros.div_euclid(DAY_MICROS.into()) as i64);
     let time = iso_time(micros.rem_euclid(DAY_MICROS.into()) as i64, digits);
     format!("{day}T{time}Z")
 }
 
-/// Java's `java.util.Date.toString` in UTC: the Julian calendar before 15 October 1582, and years
-/// BC without their sign.
+/// Writes a date as Java's `java.util.Date.toString` does in UTC: the Julian calendar before 15
+/// October 1582, and years BC without their sign.
 pub(crate) fn date_text(millis: i64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = [
@@ -129,7 +129,7 @@ pub(crate) fn date_text(millis: i64) -> String {
     format!("{week_day} {month} {day:02} {time} UTC {year}")
 }
 
-/// A `java.util.Date` as Kafka Connect's `Values` writes it: only the time of day before
+/// Writes a `java.util.Date` as Kafka Connect's `Values` does: only the time of day before
 /// 1970-01-02, only the date at midnight, else both.
 pub(crate) fn connect_text(millis: i64) -> String {
     let time = iso_time(millis.rem_euclid(DAY_MILLIS) * 1000, Some(3));

@@ -14,7 +14,7 @@ use crate::value::json::short_escape;
 /// The Java code whose text is reproduced.
 #[derive(Clone, Copy)]
 pub(super) enum Style {
-    /// `JsonConverter`.
+    /// Kafka Connect's `JsonConverter`.
     Json(JsonOptions),
     /// `Values.convertToString`, which `SimpleHeaderConverter` calls: similar to JSON.
     Simple,
@@ -183,7 +183,7 @@ pub(super) fn map(
     });
 }
 
-/// The fields of a struct's schema.
+/// Returns the fields of a struct's schema.
 fn fields(schema: Option<&Schema>) -> &[(String, Schema)] {
     match schema.map(|schema| &schema.kind) {
         Some(Kind::Struct(fields)) => fields,

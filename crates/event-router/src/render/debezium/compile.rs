@@ -80,8 +80,8 @@ impl Options {
         payload.into_converted(&self.value_converter, Role::Payload, Some(rules))
     }
 
-    /// Headers with the same text for every row. A converter that cannot write texts leaves them
-    /// out.
+    /// Creates the headers with the same text for every row. A converter that cannot write texts
+    /// leaves them out.
     fn context_headers(&self) -> Headers {
         let converter = &self.header_converter;
         let schema = Schema::of(Kind::String);

@@ -12,7 +12,7 @@ use std::mem::discriminant;
 use crate::render::connect::schema::{Data, Kind, Schema};
 use crate::value::json::tree::{self, Tree};
 
-/// `field.name.adjustment.mode`.
+/// Debezium's `field.name.adjustment.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NameAdjustment {
     /// Names stay as they are.
@@ -32,7 +32,7 @@ pub struct Expand {
     /// Keeps empty arrays, as arrays of optional strings
     /// (`table.json.payload.empty.array.behavior=optional_string`).
     pub keep_empty_arrays: bool,
-    /// `field.name.adjustment.mode`.
+    /// The option `field.name.adjustment.mode`.
     pub names: NameAdjustment,
 }
 
@@ -92,7 +92,7 @@ fn keep_last(tree: &mut Tree<'_>) {
     }
 }
 
-/// Whether both values may be items of one array.
+/// Returns true if both values may be items of one array.
 fn is_like(left: &Tree<'_>, right: &Tree<'_>) -> bool {
     match (left, right) {
         (Tree::Number(a), Tree::Number(b)) => {
@@ -200,7 +200,7 @@ impl Expand {
         Ok(merged)
     }
 
-    /// The value by its schema, validated as in Connect.
+    /// Reads the value by its schema, validated as in Connect.
     fn data(self, tree: &Tree<'_>, schema: &Schema) -> Result<Data<'static>, NoSchema> {
         Ok(match (tree, &schema.kind) {
             (Tree::Null, _) if schema.optional => Data::Null,
@@ -232,7 +232,7 @@ impl Expand {
         })
     }
 
-    /// Whether a member has no field, though it should not be left out.
+    /// Returns true if a member has no field, though it should not be left out.
     fn loses(self, members: &[(Cow<'_, str>, Tree<'_>)], fields: &[(String, Schema)]) -> bool {
         members.iter().any(|(name, tree)| {
             let left_out = match tree {

@@ -21,7 +21,7 @@ struct ConvertedColumn {
     rules: Option<PayloadRules>,
 }
 
-/// How the record's value differs from the payload column's.
+/// The rules by which the record's value differs from the payload column's.
 pub(super) struct PayloadRules {
     /// Name of the payload column, and of the root of an expanded value.
     pub(super) name: String,
@@ -42,7 +42,8 @@ pub(super) struct Envelope {
 }
 
 impl Column {
-    /// The column, converted. If the converter leaves the text unchanged, the row's bytes are used.
+    /// Turns the column into a field by a converter. If the converter leaves the text unchanged,
+    /// the row's bytes are used.
     pub(super) fn into_field(self, converter: &Converter, role: Role) -> Field {
         let in_row = converter.is_plain() && self.schema.default.is_none();
         let reading = match self.codec {
@@ -72,7 +73,7 @@ impl Column {
         .field(role)
     }
 
-    /// The column as the number of the partition.
+    /// Turns the column into the number of the partition.
     pub(super) fn into_partition(self) -> Field {
         let default = match self.schema.default {
             Some(Data::Int(number)) => Some(number),
@@ -93,7 +94,7 @@ impl Column {
         .field(Role::Additional)
     }
 
-    /// The column, a point in time, as the record's timestamp.
+    /// Turns the column, a point in time, into the record's timestamp.
     pub(super) fn into_timestamp(self) -> Field {
         Renderer::new(self.slot, move |values, scratch| {
             let millis = self.timestamp(values)?;
@@ -122,7 +123,7 @@ impl Column {
         })
     }
 
-    /// Milliseconds since 1970; `None` for NULL.
+    /// Reads the milliseconds since 1970; `None` for NULL.
     fn timestamp(&self, values: &[Value<'_>]) -> Result<Option<i64>, Fault> {
         let fault = || self.fault(ValueError::NotATime);
         let Some(text) = value(values, self.slot)? else {

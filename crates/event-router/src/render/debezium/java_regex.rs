@@ -5,17 +5,17 @@ use regex::Regex;
 
 use crate::value::cursor::Cursor;
 
-/// Why a Java pattern is refused.
+/// The reason why a Java pattern is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("regular expression, character {position}: {problem}")]
 pub struct JavaRegexError {
     /// Position in the pattern, counted in characters from 1.
     pub position: usize,
-    /// What is wrong at that position.
+    /// The fault at that position.
     pub problem: RegexProblem,
 }
 
-/// What is wrong with a pattern.
+/// A fault of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegexProblem {
@@ -72,13 +72,13 @@ impl JavaRegex {
         Ok(Self { whole, first })
     }
 
-    /// The names of the groups by number; group 0 is the whole match.
+    /// Returns the names of the groups by number; group 0 is the whole match.
     pub(crate) fn names(&self) -> Vec<Option<&str>> {
         self.first.capture_names().collect()
     }
 
-    /// The text before the first match, the groups, and the text after it. `None` unless the whole
-    /// text matches.
+    /// Matches the whole text; returns the text before the first match, the groups, and the text
+    /// after it. `None` unless the whole text matches.
     pub(crate) fn captures<'t>(
         &self,
         text: &'t str,
@@ -101,7 +101,7 @@ impl RegexProblem {
     }
 }
 
-/// The last line of the error. The lines before it point into the pattern.
+/// Returns the last line of the error. The lines before it point into the pattern.
 fn summary(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();

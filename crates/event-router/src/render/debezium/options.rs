@@ -32,10 +32,10 @@ pub struct Options {
     pub topic: TopicTemplate,
     /// Additional columns, in this order (`table.fields.additional.placement`).
     pub additional: Vec<Additional>,
-    /// Whether an additional column that the table does not have is ignored
+    /// True if an additional column that the table does not have is ignored
     /// (`table.field.additional.missing=ignore`).
     pub ignore_missing: bool,
-    /// Whether an empty payload becomes a tombstone (`route.tombstone.on.empty.payload`).
+    /// True if an empty payload becomes a tombstone (`route.tombstone.on.empty.payload`).
     pub tombstone_on_empty: bool,
     /// Expands a JSON payload into a struct (`table.expand.json.payload`).
     pub expand: Option<Expand>,
@@ -49,17 +49,17 @@ pub struct Options {
     pub context_headers: Vec<(String, String)>,
     /// Options for column values.
     pub handling: Handling,
-    /// `key.converter`.
+    /// The option `key.converter`.
     pub key_converter: Converter,
-    /// `value.converter`.
+    /// The option `value.converter`.
     pub value_converter: Converter,
-    /// `header.converter`.
+    /// The option `header.converter`.
     pub header_converter: Converter,
 }
 
 impl Default for Options {
-    /// Debezium's defaults, but without context headers, with `StringConverter` for key and value
-    /// and `SimpleHeaderConverter` for headers.
+    /// Returns Debezium's defaults, but without context headers, with `StringConverter` for key and
+    /// value and `SimpleHeaderConverter` for headers.
     fn default() -> Self {
         Self {
             event_id: "id".to_owned(),
@@ -99,7 +99,7 @@ pub struct Additional {
 /// The part of the record that gets an additional column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Header.
+    /// A header of the record.
     Header,
     /// Field beside the payload.
     Envelope,
@@ -107,7 +107,7 @@ pub enum Placement {
     Partition,
 }
 
-/// Why a text is not a valid `table.fields.additional.placement`.
+/// The reason why a text is not a valid `table.fields.additional.placement`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
@@ -171,7 +171,8 @@ impl Additional {
 }
 
 impl Options {
-    /// Whether records have a header of this name: the id, a trace context or an additional column.
+    /// Returns true if records have a header of this name: the id, a trace context or an additional
+    /// column.
     pub fn has_header(&self, name: &str) -> bool {
         let placed = |additional: &Additional| {
             additional.placement == Placement::Header && additional.alias == name
@@ -180,7 +181,7 @@ impl Options {
         name == ID_HEADER || traced || self.additional.iter().any(placed)
     }
 
-    /// The columns that a table must have.
+    /// Returns the columns that a table must have.
     pub fn columns(&self) -> Vec<String> {
         let needed = [
             &self.event_id,
@@ -195,7 +196,7 @@ impl Options {
         all.chain(version).chain(additional).cloned().collect()
     }
 
-    /// Whether the payload is in an envelope.
+    /// Returns true if the payload is in an envelope.
     pub fn has_envelope(&self) -> bool {
         let mut additional = self.additional.iter();
         additional.any(|additional| additional.placement == Placement::Envelope)

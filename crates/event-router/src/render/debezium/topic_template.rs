@@ -33,7 +33,7 @@ enum Piece {
     Group(usize),
 }
 
-/// Why a text is not a [`TopicTemplate`]. Positions count characters from 1.
+/// The reason why a text is not a [`TopicTemplate`]. Positions count characters from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicTemplateError {
@@ -90,8 +90,8 @@ fn placeholders(groups: &[String]) -> String {
 }
 
 impl TopicTemplate {
-    /// A template with the groups of `pattern`, a Java regular expression (`route.topic.regex` and
-    /// `route.topic.replacement`).
+    /// Creates a template with the groups of `pattern`, a Java regular expression
+    /// (`route.topic.regex` and `route.topic.replacement`).
     pub fn with_regex(pattern: &str, replacement: &str) -> Result<Self, TopicTemplateError> {
         let regex = match pattern {
             DEFAULT_REGEX => None,
@@ -106,7 +106,7 @@ impl TopicTemplate {
         Ok(template)
     }
 
-    /// The literal texts between the groups.
+    /// Returns the literal texts between the groups.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(text) => Some(text.as_str()),
@@ -114,8 +114,8 @@ impl TopicTemplate {
         })
     }
 
-    /// The topic, if it is the same for every text: the expression is the default one, and the
-    /// template contains no group.
+    /// Returns the topic, if it is the same for every text: the expression is the default one, and
+    /// the template contains no group.
     pub(crate) fn constant(&self) -> Option<String> {
         let alone = |piece: &Piece| matches!(piece, Piece::Literal(_));
         (self.regex.is_none() && self.pieces.iter().all(alone)).then(|| self.literals().collect())
@@ -234,7 +234,7 @@ impl PartialEq for TopicTemplate {
 impl Eq for TopicTemplate {}
 
 impl Default for TopicTemplate {
-    /// Debezium's `outbox.event.${routedByValue}`.
+    /// Returns Debezium's `outbox.event.${routedByValue}`.
     fn default() -> Self {
         Self {
             pattern: DEFAULT_REGEX.to_owned(),

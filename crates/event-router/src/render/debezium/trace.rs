@@ -8,8 +8,8 @@ use std::borrow::Cow;
 /// The headers of a trace context, which are also the keys of the properties.
 pub(crate) const HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
-/// The value of the header of this name. `None` if the text is not a trace context: a bad span must
-/// not stop an event.
+/// Finds the value of the header of this name. `None` if the text is not a trace context: a bad
+/// span must not stop an event.
 pub(crate) fn header<'t>(text: &'t [u8], name: &str) -> Option<Cow<'t, [u8]>> {
     let text = text.trim_ascii();
     if name == HEADERS[0] && !text.iter().any(|byte| matches!(byte, b'=' | b':' | b'\n')) {

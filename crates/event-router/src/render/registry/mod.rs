@@ -27,7 +27,7 @@ use crate::render::template::{Compiler, Lookups, Template, Text};
 use crate::value::Part;
 use crate::value::json;
 
-/// How values are encoded by schemas of a registry.
+/// The encoding of values by schemas of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireFormat {
     /// Format of the body.
@@ -61,7 +61,7 @@ pub enum SubjectNames {
 }
 
 impl WireFormat {
-    /// The columns that the template of the record's name reads.
+    /// Returns the columns that the template of the record's name reads.
     pub fn columns(&self) -> Vec<&str> {
         self.record.iter().flat_map(Template::columns).collect()
     }
@@ -91,7 +91,7 @@ enum Body {
 }
 
 impl ValueSchema {
-    /// A schema for JSON values; `id` is its id in the registry.
+    /// Creates a schema for JSON values; `id` is its id in the registry.
     pub fn json(id: u32) -> Self {
         Self {
             id,
@@ -120,12 +120,12 @@ impl ValueSchema {
         self
     }
 
-    /// Id of the schema in the registry.
+    /// Returns the id of the schema in the registry.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Full name of the schema, if it is a named Avro schema.
+    /// Returns the full name of the schema, if it is a named Avro schema.
     pub fn name(&self) -> Option<&str> {
         match &self.body {
             Body::Json => None,

@@ -75,7 +75,7 @@ pub(super) const FILTERS: [(&str, &str); 10] = [
 ];
 
 impl Template {
-    /// The columns that the template reads, in order, with repetitions.
+    /// Returns the columns that the template reads, in order, with repetitions.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Column(name, _) => Some(name.as_str()),
@@ -83,7 +83,7 @@ impl Template {
         })
     }
 
-    /// The column, if the template is one column without filters that change it.
+    /// Returns the column, if the template is one column without filters that change it.
     pub(crate) fn column(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Column(name, filters)] if filters.iter().all(Filter::is_optional) => Some(name),
@@ -91,7 +91,7 @@ impl Template {
         }
     }
 
-    /// The text, if the template reads no column.
+    /// Returns the text, if the template reads no column.
     pub(crate) fn constant(&self) -> Option<String> {
         let literal = |piece: &Piece| match piece {
             Piece::Literal(text) => Some(text.clone()),
@@ -108,7 +108,7 @@ impl Filter {
 }
 
 impl Place {
-    /// The part in words, if it cannot be left out.
+    /// Returns the part in words, if it cannot be left out.
     pub(super) const fn always_present(self) -> Option<&'static str> {
         match self {
             Self::Topic => Some("the topic"),
@@ -124,7 +124,7 @@ pub(super) fn begins_name(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_' || (!c.is_ascii() && c.is_alphabetic())
 }
 
-/// Like an identifier of Postgres, but case-sensitive.
+/// Returns true if the character continues an identifier as in Postgres, but case-sensitive.
 pub(super) fn continues_name(c: char) -> bool {
     begins_name(c) || c.is_ascii_digit() || c == '$'
 }
@@ -161,7 +161,7 @@ pub enum Member {
 }
 
 impl Object {
-    /// All templates in the object and in nested ones.
+    /// Returns all templates in the object and in nested ones.
     pub(super) fn templates(&self) -> Vec<&Template> {
         let members = self.members.iter().flat_map(|(_, member)| match member {
             Member::Template(template) => vec![template],

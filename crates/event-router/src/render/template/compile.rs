@@ -42,7 +42,7 @@ enum Kind {
     Bytes,
 }
 
-/// What a column's value is used as.
+/// The use of a column's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Part,
@@ -203,7 +203,7 @@ impl Column {
         self.kind = Kind::Text;
     }
 
-    /// The text that replaces NULL; `None` if it would make invalid JSON.
+    /// Returns the text that replaces NULL; `None` if it would make invalid JSON.
     fn default(&self, text: &str, using: Use) -> Option<String> {
         let fits = match self.kind {
             _ if using != Use::Json => true,
@@ -220,7 +220,7 @@ impl Column {
     }
 }
 
-/// A text as a JSON string.
+/// Writes a text as a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = Vec::with_capacity(text.len() + 2);
     json::string(&Part::Row(text.as_bytes()), &mut quoted);
@@ -228,7 +228,7 @@ fn quoted(text: &str) -> String {
     String::from_utf8_lossy(&quoted).into_owned()
 }
 
-/// The kind of a column's type, by its OID in `pg_type.dat`.
+/// Returns the kind of a column's type, by its OID in `pg_type.dat`.
 const fn kind(type_oid: u32) -> Kind {
     match type_oid {
         16 => Kind::Boolean,
@@ -280,7 +280,7 @@ impl Text {
         })
     }
 
-    /// The slot of the first column.
+    /// Returns the slot of the first column.
     pub(crate) fn slot(&self) -> usize {
         let mut slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(_) => None,

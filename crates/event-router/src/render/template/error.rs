@@ -3,7 +3,7 @@
 use super::ast::FILTERS;
 use crate::plan::did_you_mean;
 
-/// Why a text is not a [`Template`](super::Template), or not one for its place.
+/// The reason why a text is not a [`Template`](super::Template), or not one for its place.
 ///
 /// Positions count characters of the text from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,11 +11,11 @@ use crate::plan::did_you_mean;
 pub struct TemplateError {
     /// Position in the text, counted in characters from 1.
     pub position: usize,
-    /// What is wrong at that position.
+    /// The fault at that position.
     pub problem: TemplateProblem,
 }
 
-/// What is wrong at a place of a template.
+/// A fault at a place of a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateProblem {

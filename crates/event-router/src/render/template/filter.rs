@@ -38,7 +38,7 @@ pub(super) enum Op {
     Unquote,
 }
 
-/// What happens to a value that the lookup table does not contain.
+/// The replacement for a value that the lookup table does not contain.
 #[derive(Debug, Clone)]
 pub(super) enum Otherwise {
     Refuse,
@@ -47,7 +47,7 @@ pub(super) enum Otherwise {
 }
 
 impl Op {
-    /// The operation of a filter; `None` if the filter does not accept these arguments.
+    /// Creates the operation of a filter; `None` if the filter does not accept these arguments.
     pub(super) fn of(filter: &Filter, lookups: &Lookups) -> Option<Self> {
         let table = |table| lookups.get(table).cloned().unwrap_or_default();
         Some(match (filter.name, filter.arguments.as_slice()) {

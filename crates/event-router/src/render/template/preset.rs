@@ -33,8 +33,8 @@ pub enum PresetValue {
 }
 
 impl Preset {
-    /// For the columns `id bigserial, aggregate_id uuid, type text` (such as `order.placed`),
-    /// `payload jsonb, created_at, dispatched_at`.
+    /// The preset for the columns `id bigserial, aggregate_id uuid, type text` (such as
+    /// `order.placed`), `payload jsonb, created_at, dispatched_at`.
     pub const EVENTS_OUTBOX: Self = Self {
         name: "events_outbox",
         id: "id",
@@ -44,9 +44,9 @@ impl Preset {
         headers: &[("event_id", "{id}")],
     };
 
-    /// For the columns `id uuid, aggregate_id, event_type, payload, occurred_at, dispatched_at,
-    /// attempts, last_error`, or `id, aggregate_id, event_type, payload, status, attempts,
-    /// created_at, updated_at, sent_at`.
+    /// The preset for the columns `id uuid, aggregate_id, event_type, payload, occurred_at,
+    /// dispatched_at, attempts, last_error`, or `id, aggregate_id, event_type, payload, status,
+    /// attempts, created_at, updated_at, sent_at`.
     pub const OUTBOX_EVENTS: Self = Self {
         name: "outbox_events",
         id: "id",
@@ -56,8 +56,8 @@ impl Preset {
         headers: &[("x-outbox-event-id", "{id}")],
     };
 
-    /// For the columns `id uuid, aggregate_type, aggregate_id, event_type, payload jsonb, metadata
-    /// jsonb, created_at, …`.
+    /// The preset for the columns `id uuid, aggregate_type, aggregate_id, event_type, payload
+    /// jsonb, metadata jsonb, created_at, …`.
     pub const OUTBOX: Self = Self {
         name: "outbox",
         id: "id",

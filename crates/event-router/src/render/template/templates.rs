@@ -26,8 +26,8 @@ pub struct Templates {
 }
 
 impl Templates {
-    /// The columns that the templates read, without repetitions, in the order of the record's
-    /// parts.
+    /// Returns the columns that the templates read, without repetitions, in the order of the
+    /// record's parts.
     pub fn columns(&self) -> Vec<&str> {
         let value = match &self.value {
             ValueTemplate::Text(template) => vec![template],
@@ -49,7 +49,7 @@ impl Templates {
         names
     }
 
-    /// The columns of the event's id, key and value, or those that come nearest.
+    /// Returns the columns of the event's id, key and value, or those that come nearest.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         let key = self.key.as_ref().and_then(Template::column);
         let value = match &self.value {

@@ -16,7 +16,8 @@ pub(crate) enum Step {
     Item(usize),
 }
 
-/// The range of the value at `path`, without whitespace around it. Always validates the whole text.
+/// Finds the range of the value at `path`, without whitespace around it. Always validates the whole
+/// text.
 pub(crate) fn find(text: &[u8], path: &[Step]) -> Result<Option<Range<usize>>, Malformed> {
     Scanner { text, at: 0 }.whole(|scanner| scanner.value(Some(path), 0))
 }
@@ -25,7 +26,7 @@ pub(crate) fn is_json(text: &[u8]) -> bool {
     find(text, &[]).is_ok()
 }
 
-/// Whether a text is a JSON number and nothing else.
+/// Returns true if a text is a JSON number and nothing else.
 pub(crate) fn is_number(text: &[u8]) -> bool {
     let mut scanner = Scanner { text, at: 0 };
     scanner.number().is_ok() && scanner.at == text.len()

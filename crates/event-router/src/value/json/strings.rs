@@ -28,8 +28,8 @@ pub(crate) fn unescape(string: &Part<'_>, out: &mut Vec<u8>) -> Result<(), Malfo
     Ok(())
 }
 
-/// The character of the escape at the beginning of `text`, and the escape's length in bytes. `None`
-/// for a lone surrogate.
+/// Reads the character of the escape at the beginning of `text`, and the escape's length in bytes.
+/// `None` for a lone surrogate.
 fn escaped(text: &[u8]) -> Option<(char, usize)> {
     let simple = match text.get(1)? {
         b'"' => '"',
@@ -89,7 +89,7 @@ pub(super) const fn must_be_escaped(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// The character after the backslash in the two-character escape of this byte.
+/// Returns the character after the backslash in the two-character escape of this byte.
 pub(crate) const fn short_escape(byte: u8) -> Option<u8> {
     Some(match byte {
         b'"' | b'\\' => byte,
@@ -102,7 +102,7 @@ pub(crate) const fn short_escape(byte: u8) -> Option<u8> {
     })
 }
 
-/// Whether `text` is the text of this JSON string.
+/// Returns true if `text` is the text of this JSON string.
 pub(crate) fn same(string: &[u8], text: &[u8]) -> bool {
     let inner = string
         .strip_prefix(b"\"")

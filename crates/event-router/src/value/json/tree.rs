@@ -66,7 +66,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-/// The text of the string at this range; borrowed if it has no escape.
+/// Reads the text of the string at this range; borrowed if it has no escape.
 fn string(whole: &str, place: Range<usize>) -> Result<Cow<'_, str>, Malformed> {
     let quoted = whole.get(place).ok_or(Malformed)?;
     if !quoted.contains('\\') {
@@ -88,7 +88,7 @@ mod tests {
     use super::super::tests::document;
     use super::*;
 
-    /// The tree as a value of `serde_json`.
+    /// Converts the tree into a value of `serde_json`.
     fn value(tree: &Tree<'_>) -> Value {
         match tree {
             Tree::Null => Value::Null,

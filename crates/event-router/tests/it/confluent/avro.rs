@@ -361,7 +361,7 @@ fn invalid_schemas_are_refused() {
     assert!(ValueSchema::avro(1, &deep).is_err());
 }
 
-/// Random values of the schema [`ORDER`], as JSON.
+/// Generates random values of the schema [`ORDER`], as JSON.
 fn order() -> impl Strategy<Value = serde_json::Value> {
     let line = ("\\PC{0,4}", any::<i32>())
         .prop_map(|(sku, qty)| serde_json::json!({"sku": sku, "qty": qty}));
@@ -398,7 +398,7 @@ proptest! {
     }
 }
 
-/// Whether `found`, which has defaults too, contains all of `wanted`.
+/// Returns true if `found`, which has defaults too, contains all of `wanted`.
 fn is_within(wanted: &serde_json::Value, found: &serde_json::Value) -> bool {
     match (wanted, found) {
         (serde_json::Value::Object(wanted), serde_json::Value::Object(found)) => wanted

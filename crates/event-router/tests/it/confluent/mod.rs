@@ -44,7 +44,7 @@ fn router(wire: WireFormat) -> Router {
     announced(Router::new(Options::default()).with_wire_format(Some(wire)))
 }
 
-/// A schema of a value in this format; `avro` is its text if the format is Avro.
+/// Creates a schema of a value in this format; `avro` is its text if the format is Avro.
 fn schema(format: ValueFormat, avro: &str) -> ValueSchema {
     match format {
         ValueFormat::Json => ValueSchema::json(1),

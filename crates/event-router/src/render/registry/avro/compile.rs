@@ -8,7 +8,7 @@ use apache_avro::schema::{InnerDecimalSchema, RecordSchema, UuidSchema};
 use super::encode::{self, Mode};
 use super::node::{Branch, Field, MICROS, MILLIS, NANOS, Node, Plan, Uuid};
 
-/// Why a schema cannot be used.
+/// The reason why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaProblem {
@@ -23,7 +23,7 @@ pub enum SchemaProblem {
     Default {
         /// Name of the field.
         field: String,
-        /// What does not fit.
+        /// The part that does not fit.
         why: String,
     },
     /// The schema is nested deeper than 100 types.
@@ -164,7 +164,7 @@ impl Compiler {
     }
 }
 
-/// The name of a branch in Avro's JSON encoding: its full name, or its underlying type.
+/// Returns the name of a branch in Avro's JSON encoding: its full name, or its underlying type.
 fn tag(schema: &Schema) -> String {
     if let Some(name) = schema.name() {
         return name.fullname(None);

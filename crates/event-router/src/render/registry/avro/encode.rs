@@ -29,7 +29,7 @@ pub(super) enum Mode {
 const TRIES_PER_BYTE: usize = 4;
 const TRIES: usize = 1_000;
 
-/// What a timestamp accepts, in the error of a value that is not a string.
+/// The values that a timestamp accepts, in the error of a value that is not a string.
 const TIMESTAMP: &str = "a timestamp";
 
 impl Plan {
@@ -356,7 +356,7 @@ impl Encoder<'_> {
 }
 
 impl Node {
-    /// The value that the node accepts, for errors.
+    /// Describes the value that the node accepts, for errors.
     const fn expected(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -381,7 +381,7 @@ impl Node {
         }
     }
 
-    /// The error of a JSON value of a type that the node does not accept.
+    /// Creates the error of a JSON value of a type that the node does not accept.
     fn mismatch(&self) -> SchemaMismatch {
         let expected = match self {
             Self::Timestamp(..) => TIMESTAMP,
@@ -390,7 +390,7 @@ impl Node {
         At::Wants(expected).into()
     }
 
-    /// The underlying type of a logical type.
+    /// Returns the underlying type of a logical type.
     const fn underlying(&self) -> Option<Self> {
         Some(match self {
             Self::Date | Self::Time(MILLIS) => Self::Int,
@@ -441,7 +441,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-/// The bytes of a string by Avro's JSON encoding: each character is a byte.
+/// Reads the bytes of a string by Avro's JSON encoding: each character is a byte.
 fn latin1_bytes(text: &str) -> Option<Vec<u8>> {
     let bytes = text.chars().map(|c| u8::try_from(u32::from(c)));
     bytes.collect::<Result<_, _>>().ok()

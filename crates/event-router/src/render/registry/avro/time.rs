@@ -36,7 +36,7 @@ fn parse(text: &str) -> Option<DateTime<'_>> {
     (is_plain && date_time.date.is_real()).then_some(date_time)
 }
 
-/// Whether the time of day is valid: 24:00:00 is the only time with hour 24.
+/// Returns true if the time of day is valid: 24:00:00 is the only time with hour 24.
 fn is_real(time: &TimeOfDay<'_>) -> bool {
     time.hour < 24 || time.seconds == 86_400 && time.nanos == 0
 }
