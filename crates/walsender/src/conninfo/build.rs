@@ -95,7 +95,8 @@ fn unsupported<T>(name: &'static str, reason: &'static str) -> Parsed<T> {
     Err(ConnInfoError::Unsupported { name, reason })
 }
 
-/// The error contains `value`, so it must be `None` if it may be a piece of a password.
+/// Fails because of the value of parameter `name`. The error contains `value`, so it must be `None`
+/// if it may be a piece of a password.
 fn invalid<T>(name: &'static str, value: Option<&str>, expected: &'static str) -> Parsed<T> {
     let value = value.map(str::to_owned);
     Err(ConnInfoError::InvalidValue {
@@ -124,7 +125,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The value of a parameter that takes one of several keywords.
+    /// Reads the value of a parameter that takes one of several keywords.
     fn word<T: Spelled>(&self, name: &'static str) -> Parsed<T> {
         let Some(given) = self.get(name) else {
             return Ok(T::default());

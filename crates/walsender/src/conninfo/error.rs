@@ -1,8 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a connection string, or the password file that it names, cannot be used. All variants are
-/// mistakes in the configuration; a retry does not help.
+/// The reason why a connection string, or the password file that it names, cannot be used. All
+/// variants are mistakes in the configuration; a retry does not help.
 ///
 /// An error contains nothing that could be a password: values are shown only for parameters that
 /// take one of several keywords.

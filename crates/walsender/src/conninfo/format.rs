@@ -7,9 +7,9 @@ use super::build::{APPLICATION_NAME, CONNECT_TIMEOUT};
 use super::info::{AuthMethods, ConnInfo, Host, HostAddr, Keepalives, RootCert};
 
 impl ConnInfo {
-    /// The connection string in keyword form without the password, for logs. It can be parsed
-    /// again. Parameters with their default value are left out, except for hosts, user, database
-    /// and `sslmode`.
+    /// Writes the connection string in keyword form without the password, for logs. It can be
+    /// parsed again. Parameters with their default value are left out, except for hosts, user,
+    /// database and `sslmode`.
     pub fn redacted(&self) -> String {
         let list = |of: fn(&Host) -> String| {
             let items: Vec<String> = self.hosts.iter().map(of).collect();
@@ -69,7 +69,7 @@ fn changed<T: Default + Display + PartialEq>(value: &T) -> Option<String> {
     unless(value, &T::default())
 }
 
-/// The text of a value, unless it is the default.
+/// Writes a value, unless it is the default.
 fn unless<T: Display + PartialEq + ?Sized>(value: &T, default: &T) -> Option<String> {
     (value != default).then(|| value.to_string())
 }
@@ -82,7 +82,7 @@ impl fmt::Debug for ConnInfo {
 }
 
 impl Display for AuthMethods {
-    /// The list of methods as in `require_auth`.
+    /// Writes the list of methods as in `require_auth`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut methods = *self;
         let allowed = Self::NAMES
@@ -93,7 +93,7 @@ impl Display for AuthMethods {
     }
 }
 
-/// A value for the keyword form, in quotes if it needs them.
+/// Writes a value for the keyword form, in quotes if it needs them.
 fn quoted(value: String) -> String {
     let plain = |c: char| !c.is_whitespace() && c != '\'' && c != '\\' && !c.is_control();
     if !value.is_empty() && value.chars().all(plain) {

@@ -24,7 +24,7 @@ macro_rules! spelled {
         }
 
         impl fmt::Display for $name {
-            /// The spelling in a connection string.
+            /// Writes the spelling in a connection string.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {
                     $(Self::$variant => $text),+
@@ -47,7 +47,7 @@ pub const DEFAULT_SOCKET_DIR: &str = "/var/run/postgresql";
 /// The port that is used if none is given.
 pub const DEFAULT_PORT: u16 = 5432;
 
-/// Where and how to connect.
+/// A parsed connection string: the servers, the login and the parameters of the connection.
 ///
 /// Parsed from a URL (`postgres://user:password@host1:5432,host2/db?sslmode=verify-full`) or the
 /// keyword form (`host=db user=relay password='it\'s'`) by [`FromStr`](std::str::FromStr).
@@ -87,7 +87,7 @@ pub struct ConnInfo {
     pub password: Option<SecretString>,
     /// The database. Default: the name of the role.
     pub dbname: String,
-    /// Whether to encrypt and what to verify. Ignored for unix sockets.
+    /// The choice whether to encrypt and what to verify. Ignored for unix sockets.
     pub ssl_mode: SslMode,
     /// The certificate authorities to trust, if the connection string names any.
     pub ssl_root_cert: Option<RootCert>,
@@ -96,13 +96,13 @@ pub struct ConnInfo {
     pub ssl_cert: Option<PathBuf>,
     /// The file of the private key of the client's certificate (PEM).
     pub ssl_key: Option<PathBuf>,
-    /// Whether to bind SCRAM to the TLS connection.
+    /// The choice whether to bind SCRAM to the TLS connection.
     pub channel_binding: ChannelBinding,
     /// The authentication methods that the client allows.
     pub require_auth: AuthMethods,
-    /// Which of the servers are acceptable.
+    /// The condition that makes a server acceptable.
     pub target_session_attrs: TargetSessionAttrs,
-    /// How long connecting to one host may take, in whole seconds. Default: 10 s.
+    /// The longest time that connecting to one host may take, in whole seconds. Default: 10 s.
     pub connect_timeout: Duration,
     /// TCP keepalives; `None` after `keepalives=0`. Ignored for unix sockets.
     pub keepalives: Option<Keepalives>,
@@ -155,7 +155,7 @@ pub enum HostAddr {
 }
 
 spelled! {
-    /// Whether to encrypt and what to verify. Ignored for unix sockets.
+    /// The choice whether to encrypt and what to verify. Ignored for unix sockets.
     ///
     /// Source: PostgreSQL documentation, "SSL Support", table "SSL Mode Descriptions".
     pub enum SslMode of "disable, prefer, require, verify-ca or verify-full" {
@@ -176,23 +176,23 @@ spelled! {
 /// The certificate authorities to trust (`sslrootcert`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RootCert {
-    /// Those of the operating system (`sslrootcert=system`). Implies and demands
+    /// The certificates of the operating system (`sslrootcert=system`). Implies and demands
     /// [`SslMode::VerifyFull`], because anybody can get a certificate of such an authority for
     /// *some* name.
     System,
-    /// Those in this PEM file.
+    /// The certificates in this PEM file.
     File(PathBuf),
 }
 
 spelled! {
-    /// Whether to bind SCRAM authentication to the TLS connection (SCRAM-SHA-256-PLUS).
+    /// The choice whether to bind SCRAM authentication to the TLS connection (SCRAM-SHA-256-PLUS).
     pub enum ChannelBinding of "disable, prefer or require" {
-        /// Never.
+        /// Never bind it.
         Disable = "disable",
-        /// If the server offers it.
+        /// Bind it if the server offers that.
         #[default]
         Prefer = "prefer",
-        /// Always; any other way of logging in fails.
+        /// Always bind it; any other way of logging in fails.
         Require = "require",
     }
 }
@@ -244,7 +244,7 @@ impl AuthMethods {
 }
 
 spelled! {
-    /// Which of several servers are acceptable.
+    /// The condition that makes one of several servers acceptable.
     pub enum TargetSessionAttrs of
         "any, read-write, read-only, primary, standby or prefer-standby" {
         /// The first server that answers.
@@ -266,7 +266,7 @@ spelled! {
 /// TCP keepalives: probes that detect a dead peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Keepalives {
-    /// How long the connection may be silent before the first probe. Default: 30 s.
+    /// The time that the connection may be silent before the first probe. Default: 30 s.
     pub idle: Duration,
     /// Time between two probes. Default: 10 s.
     pub interval: Duration,
@@ -286,7 +286,8 @@ impl Default for Keepalives {
 }
 
 impl Host {
-    /// The name or address to resolve and connect to, and the port; `None` for a unix socket.
+    /// Returns the name or address to resolve and connect to, and the port; `None` for a unix
+    /// socket.
     pub fn tcp_target(&self) -> Option<(String, u16)> {
         match (&self.hostaddr, &self.address) {
             (Some(ip), _) => Some((ip.to_string(), self.port)),
@@ -295,7 +296,7 @@ impl Host {
         }
     }
 
-    /// The path of the server's socket, `<directory>/.s.PGSQL.<port>`; `None` for TCP.
+    /// Returns the path of the server's socket, `<directory>/.s.PGSQL.<port>`; `None` for TCP.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match (&self.hostaddr, &self.address) {
             (None, HostAddr::Unix(path)) => Some(path.join(format!(".s.PGSQL.{}", self.port))),
@@ -305,7 +306,7 @@ impl Host {
 }
 
 impl fmt::Display for Host {
-    /// For messages: `db1:5432`, `[::1]:5432`, `/var/run/postgresql/.s.PGSQL.5432`.
+    /// Writes the host for messages: `db1:5432`, `[::1]:5432`, `/var/run/postgresql/.s.PGSQL.5432`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.socket_path() {
             return write!(f, "{}", path.display());

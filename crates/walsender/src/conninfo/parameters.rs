@@ -54,13 +54,13 @@ pub(super) const RESTRICTED: &[(&str, &[&str], &str)] = restricted! {
     "oauth_scope" => "OAuth is not supported";
 };
 
-/// Every parameter of libpq 18.
+/// Lists every parameter of libpq 18.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     let restricted = RESTRICTED.iter().map(|(name, ..)| *name);
     ACCEPTED.split_whitespace().chain(restricted)
 }
 
-/// The parameter with the most similar name, at most two typing errors away.
+/// Returns the parameter with the most similar name, at most two typing errors away.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let distances = names().map(|known| (strsim::damerau_levenshtein(&name, known), known));

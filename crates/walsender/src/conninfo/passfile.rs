@@ -10,8 +10,8 @@ use super::info::{ConnInfo, DEFAULT_SOCKET_DIR, Host, HostAddr};
 use crate::secret_file;
 
 impl ConnInfo {
-    /// The password for `host`: the one in the connection string, else the one in the first
-    /// matching line of the password file `passfile`.
+    /// Looks the password for `host` up: the one in the connection string, else the one in the
+    /// first matching line of the password file `passfile`.
     ///
     /// Call it only when the server asks for a password, so that a password file that is not needed
     /// cannot make a connection fail.
@@ -41,8 +41,8 @@ impl ConnInfo {
     }
 }
 
-/// The password in the first matching line; `None` if no line matches or the password is empty. The
-/// error is the number of the matching line, from 1, if its password is not UTF-8.
+/// Looks the password up in the first matching line; `None` if no line matches or the password is
+/// empty. The error is the number of the matching line, from 1, if its password is not UTF-8.
 pub(crate) fn find(
     text: &[u8],
     info: &ConnInfo,
@@ -70,7 +70,7 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// The rest of `line` after its first field and the colon, if the field matches.
+/// Returns the rest of `line` after its first field and the colon, if the field matches.
 fn match_field<'a>(line: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     if let Some(rest) = line.strip_prefix(b"*:") {
         return Some(rest);
@@ -90,8 +90,8 @@ fn match_field<'a>(line: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     rest.strip_prefix(b":")
 }
 
-/// The password in the last field, without escapes. It ends at an unescaped colon, because more
-/// fields may be added to the format.
+/// Returns the password in the last field, without escapes. It ends at an unescaped colon, because
+/// more fields may be added to the format.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut password = Vec::with_capacity(field.len());
     let mut bytes = field.iter();

@@ -8,7 +8,7 @@ use super::parameters::{names, nearest};
 pub(super) struct Settings(Vec<(&'static str, String)>);
 
 impl Settings {
-    /// The value of a parameter. An empty value counts as not given.
+    /// Returns the value of a parameter. An empty value counts as not given.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(known, _)| *known == name)?;
         (!value.is_empty()).then_some(value)
@@ -56,7 +56,7 @@ pub(super) fn split(text: &str) -> Parsed<Settings> {
     Ok(reader.settings)
 }
 
-/// Like C's `isspace`.
+/// Tells whether C's `isspace` calls the character a space.
 fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r')
 }
@@ -72,7 +72,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The offset of `part` in the connection string, in bytes.
+    /// Returns the offset of `part` in the connection string, in bytes.
     fn offset(&self, part: &str) -> usize {
         part.as_ptr() as usize - self.text.as_ptr() as usize
     }
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The value at the start of `raw`, and the rest.
+    /// Reads the value at the start of `raw`; returns it and the rest.
     fn value(&self, raw: &'a str) -> Parsed<(String, &'a str)> {
         let quoted = raw.strip_prefix('\'');
         let mut chars = quoted.unwrap_or(raw).chars();

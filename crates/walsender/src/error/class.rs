@@ -29,7 +29,7 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
-    /// Whether a retry with back-off can help without a change by an operator.
+    /// Returns true if a retry with back-off can help without a change by an operator.
     pub const fn is_retryable(self) -> bool {
         matches!(self, SlotInUse | ServerUnavailable | Unknown)
     }
@@ -87,7 +87,7 @@ const BY_WORDS: &[(&str, &str, ErrorClass)] = &[
 ];
 
 impl ServerError {
-    /// The class of the error, by SQLSTATE and words.
+    /// Returns the class of the error, by SQLSTATE and words.
     pub fn class(&self) -> ErrorClass {
         let code = self.sqlstate.as_str();
         // A warning, not an error, of the server: a missing publication is skipped (18+).

@@ -99,7 +99,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The SQLSTATE, if the server answered with an error.
+    /// Returns the SQLSTATE, if the server answered with an error.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Server(error) => Some(&error.sqlstate),
@@ -107,7 +107,7 @@ impl Error {
         }
     }
 
-    /// The server's error, if it answered with one.
+    /// Returns the server's error, if it answered with one.
     pub fn server(&self) -> Option<&ServerError> {
         match self {
             Self::Server(error) => Some(error),
@@ -115,7 +115,7 @@ impl Error {
         }
     }
 
-    /// The class of the error, which decides what to do about it.
+    /// Returns the class of the error, which decides what to do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Server(error) => error.class(),
@@ -144,7 +144,7 @@ impl Error {
         }
     }
 
-    /// Whether a retry with back-off can help. See [`ErrorClass::is_retryable`].
+    /// Returns true if a retry with back-off can help. See [`ErrorClass::is_retryable`].
     pub fn is_retryable(&self) -> bool {
         self.class().is_retryable()
     }
@@ -153,7 +153,8 @@ impl Error {
         Self::Protocol { what: what.into() }
     }
 
-    /// A protocol error with postgres-protocol's error about a message that it cannot parse.
+    /// Creates a protocol error from postgres-protocol's error about a message that it cannot
+    /// parse.
     pub(crate) fn malformed(what: &str, source: &io::Error) -> Self {
         Self::protocol(format!("{what}: {source}"))
     }
@@ -177,7 +178,7 @@ impl From<TlsError> for Error {
     }
 }
 
-/// The class of an I/O error. All are retryable, except that a server refuses the client's
+/// Returns the class of an I/O error. All are retryable, except that a server refuses the client's
 /// certificate: in TLS 1.3 the server reports that only after the handshake.
 fn of_io(error: &io::Error) -> ErrorClass {
     use rustls::AlertDescription as Alert;
@@ -199,7 +200,7 @@ fn of_io(error: &io::Error) -> ErrorClass {
     }
 }
 
-/// The failures, each with its chain of causes, because a list has no single source.
+/// Lists the failures, each with its chain of causes, because a list has no single source.
 fn listed(attempts: &[Error]) -> String {
     let chain = |error: &Error| {
         let first: &dyn std::error::Error = error;

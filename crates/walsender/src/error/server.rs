@@ -28,7 +28,7 @@ fn part(label: &str, text: Option<&str>) -> String {
 }
 
 impl ServerError {
-    /// Whether the server closes the connection after this error.
+    /// Returns true if the server closes the connection after this error.
     pub(crate) fn ends_session(&self) -> bool {
         self.severity != "ERROR"
     }
@@ -78,7 +78,7 @@ impl ServerError {
     }
 }
 
-/// An SQLSTATE as text; `?????` for bytes that are not five letters or digits.
+/// Reads an SQLSTATE as text; `?????` for bytes that are not five letters or digits.
 fn sqlstate(bytes: &[u8]) -> String {
     let is_code = bytes.len() == 5 && bytes.iter().all(u8::is_ascii_alphanumeric);
     let code = str::from_utf8(bytes).ok().filter(|_| is_code);

@@ -50,7 +50,7 @@ impl ReadBuffer {
         self.used = 0;
     }
 
-    /// The buffer to append to, with room for at least an eighth of a chunk.
+    /// Returns the buffer to append to, with room for at least an eighth of a chunk.
     pub(crate) fn room(&mut self) -> &mut Vec<u8> {
         let unread = self.bytes.len() - self.used;
         let oversized = self.bytes.capacity() > 2 * self.chunk && unread <= self.chunk / 2;
@@ -74,7 +74,7 @@ impl ReadBuffer {
         &mut self.bytes
     }
 
-    /// Whether there is room for at least an eighth of a chunk without moving or growing.
+    /// Returns true if there is room for at least an eighth of a chunk without moving or growing.
     pub(crate) fn has_room(&self) -> bool {
         self.bytes.capacity() - self.bytes.len() >= self.chunk / 8
     }

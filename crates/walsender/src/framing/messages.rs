@@ -48,7 +48,7 @@ pub enum Frame<'a> {
         wal_end: Lsn,
         /// The server's clock, in microseconds since the beginning of 2000 (UTC).
         sent_at: i64,
-        /// Whether the server asks for a status update at once. Without one it ends the connection.
+        /// True if the server asks for a status update at once. Without one it ends the connection.
         reply_requested: bool,
     },
 }
@@ -67,7 +67,7 @@ pub struct StatusUpdate {
     /// The client's clock in microseconds since the beginning of 2000 (UTC), shown as
     /// `pg_stat_replication.reply_time`.
     pub clock_us_since_2000: i64,
-    /// Whether the server must answer with a keepalive at once. Set it in periodic updates, never
+    /// True if the server must answer with a keepalive at once. Set it in periodic updates, never
     /// in the answer to a keepalive: both sides would reply for ever.
     pub reply_requested: bool,
 }
@@ -79,11 +79,11 @@ pub(crate) enum Kind {
     Keepalive,
     /// A message that may arrive at any time and is ignored: a notice, a changed parameter.
     Ignored,
-    /// ErrorResponse.
+    /// An ErrorResponse message.
     Failed,
     /// CopyDone, or CommandComplete: a server that shuts down sends the latter without the former.
     Ended,
-    /// ReadyForQuery.
+    /// A ReadyForQuery message.
     Ready,
 }
 
@@ -118,7 +118,7 @@ pub fn parse_frame(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Error> {
     Ok(None)
 }
 
-/// Tag and total length of the message at the start of `bytes`; `None` if its header is not
+/// Returns tag and total length of the message at the start of `bytes`; `None` if its header is not
 /// complete.
 #[inline]
 pub(crate) fn header(bytes: &[u8]) -> Result<Option<(u8, usize)>, Error> {
@@ -139,7 +139,8 @@ fn bad_length(tag: u8, length: usize) -> Error {
     Error::protocol(format!("message {:?} of length {length}", char::from(tag)))
 }
 
-/// The layout of the message at the start of `bytes`; `None` if the message is not complete.
+/// Returns the layout of the message at the start of `bytes`; `None` if the message is not
+/// complete.
 #[inline]
 pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
     // Fast path for XLogData, by far the most frequent message: only comparisons.
@@ -159,7 +160,7 @@ pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
     any_layout(bytes)
 }
 
-/// Like [`layout`], for any message.
+/// Returns the layout as [`layout`] does, for any message.
 #[inline(never)]
 fn any_layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
     let Some((tag, total)) = header(bytes)? else {
@@ -193,7 +194,7 @@ fn unknown_copy_data(kind: Option<&u8>, len: usize) -> Error {
     })
 }
 
-/// The kind of a message that is no CopyData; `None` if a COPY does not allow it.
+/// Returns the kind of a message that is no CopyData; `None` if a COPY does not allow it.
 #[cold]
 pub(crate) fn other_kind(tag: u8) -> Option<Kind> {
     match tag {
@@ -207,13 +208,14 @@ pub(crate) fn other_kind(tag: u8) -> Option<Kind> {
     }
 }
 
-/// The error about a message that is not allowed in this place.
+/// Creates the error about a message that is not allowed in this place.
 #[cold]
 pub(crate) fn unknown(tag: u8, place: &str) -> Error {
     Error::protocol(format!("message {:?} {place}", char::from(tag)))
 }
 
-/// The frame in `message`, which is one whole message of this kind; `None` if the kind is no frame.
+/// Returns the frame in `message`, which is one whole message of this kind; `None` if the kind is
+/// no frame.
 #[inline]
 pub(crate) fn frame(message: &[u8], kind: Kind) -> Option<Frame<'_>> {
     match kind {
@@ -238,7 +240,7 @@ pub(crate) fn frame(message: &[u8], kind: Kind) -> Option<Frame<'_>> {
     }
 }
 
-/// The error if this message ends the stream.
+/// Returns the error if this message ends the stream.
 #[cold]
 pub(crate) fn end_of_stream(message: &[u8], kind: Kind) -> Option<Error> {
     match kind {
@@ -272,8 +274,8 @@ pub(crate) fn status_update(update: &StatusUpdate) -> [u8; STATUS_UPDATE] {
     message
 }
 
-/// The big-endian number at offset `at`. The size of `bytes` is constant, so that the compiler can
-/// omit bounds checks.
+/// Reads the big-endian number at offset `at`. The size of `bytes` is constant, so that the
+/// compiler can omit bounds checks.
 #[inline]
 fn be_u64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let mut number = [0; 8];

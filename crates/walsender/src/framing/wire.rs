@@ -95,7 +95,7 @@ pub(crate) struct Wire {
     pub(crate) read_buffer: ReadBuffer,
     /// The bytes to write, to append to.
     pub(crate) write_buffer: BytesMut,
-    /// Whether the transport may hold bytes that it has not written to the socket yet.
+    /// True if the transport may hold bytes that it has not written to the socket yet.
     unflushed: bool,
 }
 
@@ -121,7 +121,8 @@ impl Wire {
         matches!(self.transport, Transport::Tls(_))
     }
 
-    /// Whether nothing has arrived that is not read, nor the end of the connection. Does not wait.
+    /// Returns true if nothing has arrived that is not read, nor the end of the connection. Does
+    /// not wait.
     pub(crate) fn is_quiet(&self) -> bool {
         let socket = match &self.transport {
             Transport::Tcp(stream) => SockRef::from(stream),

@@ -34,10 +34,10 @@ const WITH_TRANSACTION_TIMEOUT: u32 = 17;
 /// The kind of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionKind {
-    /// Only SQL.
+    /// A session for SQL only.
     Sql,
-    /// Replication commands and SQL (`replication=database`). The session occupies one of the
-    /// server's `max_wal_senders`, and the role needs REPLICATION.
+    /// A session for replication commands and SQL (`replication=database`). The session occupies
+    /// one of the server's `max_wal_senders`, and the role needs REPLICATION.
     Replication,
 }
 
@@ -98,7 +98,8 @@ async fn connect(
     }
 }
 
-/// A single error is returned as it is, several as [`Error::NoServer`].
+/// Makes one error of the attempts: a single one is returned as it is, several as
+/// [`Error::NoServer`].
 fn sum_up(mut attempts: Vec<Error>) -> Error {
     if attempts.len() == 1 {
         return attempts.remove(0);
@@ -161,7 +162,7 @@ impl Plan<'_> {
         })
     }
 
-    /// The addresses of a host; `None` stands for its unix socket.
+    /// Resolves the addresses of a host; `None` stands for its unix socket.
     async fn targets(&self, host: &Host) -> Result<Vec<Option<SocketAddr>>, Error> {
         let Some((name, port)) = host.tcp_target() else {
             return Ok(vec![None]);
@@ -218,7 +219,7 @@ impl Plan<'_> {
         })
     }
 
-    /// Whether the `options` of the connection string name this setting.
+    /// Returns true if the `options` of the connection string name this setting.
     fn is_in_options(&self, name: &str) -> bool {
         let options = self.info.options.as_deref();
         options.is_some_and(|options| options.contains(name))
@@ -300,9 +301,9 @@ impl Plan<'_> {
     }
 }
 
-/// Whether the error ends the search, so that no other host is tried. As in libpq a refused login
-/// ends the search: the others would refuse it, too, and each attempt counts as a failed login. A
-/// missing or wrong certificate does not, because it concerns only that server.
+/// Returns true if the error ends the search, so that no other host is tried. As in libpq a refused
+/// login ends the search: the others would refuse it, too, and each attempt counts as a failed
+/// login. A missing or wrong certificate does not, because it concerns only that server.
 fn ends_search(error: &Error) -> bool {
     !matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. })
         && matches!(
@@ -359,7 +360,8 @@ async fn until_ready(mut wire: Wire, host: &Host) -> Result<Session, Error> {
     Session::new(wire, host.clone(), parameters, backend_pid)
 }
 
-/// What the server is if `wanted` does not accept it; `None` if it is accepted.
+/// Asks the server what it is; returns that if `wanted` does not accept it, and `None` if it is
+/// accepted.
 async fn mismatch(
     session: &mut Session,
     wanted: TargetSessionAttrs,

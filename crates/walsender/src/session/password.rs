@@ -15,7 +15,7 @@ use unicode_normalization::UnicodeNormalization as _;
 /// Bytes of a block of SHA-256.
 const BLOCK: usize = 64;
 
-/// The password to give to `ScramSha256`, so that it hashes the same as Postgres.
+/// Prepares the password for `ScramSha256`, so that it hashes the same as Postgres.
 pub(super) fn scram_password(password: &[u8]) -> Cow<'_, [u8]> {
     // Both take what is no UTF-8 as it is.
     let Ok(text) = str::from_utf8(password) else {
@@ -29,7 +29,7 @@ pub(super) fn scram_password(password: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(unprepared(ours.as_bytes()))
 }
 
-/// The password as `pg_saslprep` prepares it; `None` if that does not allow it.
+/// Prepares the password as `pg_saslprep` does; `None` if that does not allow it.
 fn prepared(password: &str) -> Option<String> {
     if password.is_ascii() {
         return Some(password.to_owned());
@@ -59,8 +59,8 @@ fn prepared(password: &str) -> Option<String> {
     Some(mapped.into_iter().nfkc().collect())
 }
 
-/// Whether SASLprep prohibits the character (RFC 4013, section 2.3), or Unicode 3.2 does not have it
-/// (2.5).
+/// Returns true if SASLprep prohibits the character (RFC 4013, section 2.3), or Unicode 3.2 does
+/// not have it (2.5).
 fn is_prohibited(c: char) -> bool {
     tables::non_ascii_space_character(c)
         || tables::ascii_control_character(c)
@@ -74,7 +74,7 @@ fn is_prohibited(c: char) -> bool {
         || tables::unassigned_code_point(c)
 }
 
-/// A password that `ScramSha256` takes as it is, and that hashes the same.
+/// Rewrites the password so that `ScramSha256` takes it as it is and hashes the same.
 ///
 /// The password is a key of HMAC (RFC 2104): one that is longer than a block stands for its hash, and
 /// a shorter one is padded with NUL, which SASLprep prohibits. Only a password of a whole block is

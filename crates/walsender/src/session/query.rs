@@ -56,9 +56,8 @@ impl Session {
         })
     }
 
-    /// A parameter as the server reported it last: `server_version`, `in_hot_standby`, `TimeZone` …
-    /// Only parameters that Postgres reports without a query are known (documentation,
-    /// "Asynchronous Operations").
+    /// Returns a parameter as the server reported it last: `server_version`, `in_hot_standby`,
+    /// `TimeZone` …
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters
             .iter()
@@ -66,29 +65,29 @@ impl Session {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The server's version.
+    /// Returns the server's version.
     pub fn server_version(&self) -> ServerVersion {
         self.version
     }
 
-    /// The host of this session.
+    /// Returns the host of this session.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Whether the connection is encrypted.
+    /// Returns true if the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.wire.is_encrypted()
     }
 
-    /// The process that serves this session, as in `pg_stat_activity.pid`.
+    /// Returns the process that serves this session, as in `pg_stat_activity.pid`.
     pub fn backend_pid(&self) -> i32 {
         self.backend_pid
     }
 
-    /// Whether nothing has arrived since the last answer. Then the server has not ended the session,
-    /// as far as this machine knows. Otherwise a query tells: a server also reports changed
-    /// parameters and notices unasked. Does not wait; costs one system call.
+    /// Returns true if nothing has arrived since the last answer. Then the server has not ended the
+    /// session, as far as this machine knows. Otherwise a query tells: a server also reports
+    /// changed parameters and notices unasked. Does not wait; costs one system call.
     pub fn is_quiet(&self) -> bool {
         self.pending_answers == 0 && self.wire.is_quiet()
     }

@@ -39,11 +39,11 @@ pub struct Ancestor {
 /// Options of a new slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotOptions {
-    /// Whether standbys synchronize the slot (17 and newer).
+    /// True if standbys synchronize the slot (17 and newer).
     pub failover: bool,
-    /// Whether the slot is dropped at the end of the session that created it.
+    /// True if the slot is dropped at the end of the session that created it.
     pub temporary: bool,
-    /// Whether to export a snapshot of the rows before the slot's first position, see
+    /// True if a snapshot of the rows before the slot's first position is to be exported, see
     /// [`CreatedSlot::snapshot`].
     pub export_snapshot: bool,
 }
@@ -70,13 +70,13 @@ pub struct StartReplication {
     pub start: Lsn,
     /// The publication whose tables are streamed.
     pub publication: String,
-    /// Whether to stream messages of `pg_logical_emit_message`, too (14 and newer).
+    /// True if messages of `pg_logical_emit_message` are to be streamed, too (14 and newer).
     pub messages: bool,
 }
 
 impl StartReplication {
-    /// The command. With version 1 of pgoutput's protocol a transaction is sent whole after its
-    /// commit.
+    /// Writes the command. With version 1 of pgoutput's protocol a transaction is sent whole after
+    /// its commit.
     fn command(&self) -> String {
         let messages = if self.messages {
             ", messages 'true'"
@@ -105,8 +105,8 @@ impl Session {
         })
     }
 
-    /// The ancestors of a timeline, oldest first; empty for timeline 1. For sessions of
-    /// [`SessionKind::Replication`](crate::SessionKind::Replication).
+    /// Asks the server for the ancestors of a timeline, oldest first; empty for timeline 1. For
+    /// sessions of [`SessionKind::Replication`](crate::SessionKind::Replication).
     ///
     /// # Errors
     /// [`Error::Server`] if the server has no history of the timeline.
@@ -228,7 +228,7 @@ fn create_slot_command(
     ))
 }
 
-/// A value of the single row that a replication command returns.
+/// Reads a value of the single row that a replication command returns.
 fn text<'a>(rows: &'a Rows, column: &'static str) -> Result<&'a str, Error> {
     let value = rows.first().and_then(|row| row.get(column));
     value.ok_or_else(|| Error::protocol(format!("a replication command returned no {column}")))

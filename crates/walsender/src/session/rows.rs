@@ -12,27 +12,27 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The names of the columns; empty if no statement returned rows.
+    /// Returns the names of the columns; empty if no statement returned rows.
     pub fn columns(&self) -> &[String] {
         &self.columns
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are no rows.
+    /// Returns true if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The first row.
+    /// Returns the first row.
     pub fn first(&self) -> Option<Row<'_>> {
         self.iter().next()
     }
 
-    /// The rows in the order in which they were received.
+    /// Returns the rows in the order in which they were received.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
         self.rows.iter().map(|values| Row {
             columns: &self.columns,
@@ -76,8 +76,8 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// A value by the column's number, from 0, or its name. `None` for NULL and for a column that
-    /// does not exist. Of several columns with one name the first is used.
+    /// Returns a value by the column's number, from 0, or its name. `None` for NULL and for a
+    /// column that does not exist. Of several columns with one name the first is used.
     pub fn get(&self, column: impl ColumnIndex) -> Option<&'a str> {
         self.values.get(column.find(self.columns)?)?.as_deref()
     }
@@ -93,7 +93,7 @@ impl fmt::Debug for Row<'_> {
 
 /// A column by number or name.
 pub trait ColumnIndex {
-    /// The column's number.
+    /// Finds the column's number.
     #[doc(hidden)]
     fn find(self, columns: &[String]) -> Option<usize>;
 }

@@ -35,7 +35,8 @@ pub struct ReplicationStream {
     failure: Option<Error>,
     /// The last update that was queued, because positions must not go back.
     reported: Option<StatusUpdate>,
-    /// Whether a status update was ever queued, so that the write buffer, unless empty, ends with one.
+    /// True if a status update was ever queued, so that the write buffer, unless empty, ends with
+    /// one.
     status_queued: bool,
 }
 
@@ -162,7 +163,7 @@ impl ReplicationStream {
         Ok(total)
     }
 
-    /// The kind of socket of the connection.
+    /// Returns the kind of socket of the connection.
     pub fn socket(&self) -> Socket {
         self.wire.socket()
     }

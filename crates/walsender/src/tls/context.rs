@@ -151,7 +151,8 @@ impl TlsContext {
     }
 }
 
-/// The trusted certificates and their source; `None` if the server's certificate is not verified.
+/// Loads the trusted certificates; returns them and their source, or `None` if the server's
+/// certificate is not verified.
 fn trust(info: &ConnInfo, home: Option<&Path>) -> Result<Option<(Trust, String)>, TlsError> {
     let of_home = || {
         let Some(home) = home else { return Ok(None) };

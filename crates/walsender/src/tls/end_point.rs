@@ -4,9 +4,9 @@ use tokio_rustls::client::TlsStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::signature_algorithm::RsaSsaPssParams;
 
-/// The channel binding data `tls-server-end-point` for SCRAM-SHA-256-PLUS: the hash of the server's
-/// certificate. The hash function is that of the certificate's signature, or SHA-256 instead of MD5
-/// or SHA-1.
+/// Computes the channel binding data `tls-server-end-point` for SCRAM-SHA-256-PLUS: the hash of the
+/// server's certificate. The hash function is that of the certificate's signature, or SHA-256
+/// instead of MD5 or SHA-1.
 ///
 /// `None` if the signature has no single hash function (Ed25519) or an unknown one. Postgres cannot
 /// compute the hash of such a certificate either, and does not offer channel binding.

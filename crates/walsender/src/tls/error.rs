@@ -7,7 +7,7 @@ use rustls::{CertificateError, OtherError};
 
 use crate::conninfo::Host;
 
-/// Why a TLS connection could not be made.
+/// The reason why a TLS connection could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says what its fields are")]
@@ -136,8 +136,8 @@ pub enum TlsError {
 pub(super) struct Version1;
 
 impl TlsError {
-    /// Whether a retry may succeed, because the connection broke. Any other error needs a change of
-    /// the configuration, a certificate or a clock.
+    /// Returns true if a retry may succeed, because the connection broke. Any other error needs a
+    /// change of the configuration, a certificate or a clock.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Handshake { .. })
     }
@@ -210,7 +210,7 @@ fn ahead(time: Option<&SystemTime>) -> String {
     wait.map_or_else(String::new, |wait| format!(", only in {}", rough(wait)))
 }
 
-/// A duration in one unit.
+/// Writes a duration in one unit.
 fn rough(time: Duration) -> String {
     match time.as_secs() {
         secs @ 0..120 => format!("{secs} s"),

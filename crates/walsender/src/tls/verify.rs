@@ -45,8 +45,8 @@ impl Trust {
         Ok(Self { store, pinned })
     }
 
-    /// The certificates of the operating system. Unusable ones are left out, because every store
-    /// has some.
+    /// Loads the certificates of the operating system. Unusable ones are left out, because every
+    /// store has some.
     pub(super) fn of_system() -> Result<Self, TlsError> {
         let found = rustls_native_certs::load_native_certs();
         let mut store = RootCertStore::empty();
@@ -66,7 +66,7 @@ pub(super) struct Verifier {
     pub(super) algorithms: WebPkiSupportedAlgorithms,
     /// `None`: verify only that the server has the key of its certificate.
     pub(super) trust: Option<Trust>,
-    /// Whether a trusted certificate must also be for the host's name.
+    /// True if a trusted certificate must also be for the host's name.
     pub(super) verifies_name: bool,
 }
 

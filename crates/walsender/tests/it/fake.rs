@@ -95,7 +95,7 @@ impl Fake {
     }
 }
 
-/// The messages from AuthenticationOk to ReadyForQuery.
+/// Encodes the messages from AuthenticationOk to ReadyForQuery.
 pub(crate) fn welcome(parameters: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = message(b'R', &[0; 4]);
     bytes.extend(message(b'N', b"SNOTICE\0VNOTICE\0C00000\0Mgood day\0\0"));
@@ -122,7 +122,7 @@ pub(crate) fn error(severity: &str, sqlstate: &str, text: &str) -> Vec<u8> {
     )
 }
 
-/// An XLogData message whose positions are both `number`.
+/// Encodes an XLogData message whose positions are both `number`.
 pub(crate) fn xlog_data(number: u64, body: &[u8]) -> Vec<u8> {
     let mut inner = vec![b'w'];
     inner.extend_from_slice(&number.to_be_bytes());
@@ -140,7 +140,7 @@ pub(crate) fn keepalive(wal_end: u64, reply_requested: bool) -> Vec<u8> {
     message(b'd', &inner)
 }
 
-/// The messages of a simple query's answer, without ReadyForQuery.
+/// Encodes the messages of a simple query's answer, without ReadyForQuery.
 pub(crate) fn rows(columns: &[&str], rows: &[&[Option<&str>]]) -> Vec<u8> {
     let mut description = (columns.len() as u16).to_be_bytes().to_vec();
     for column in columns {
@@ -184,7 +184,7 @@ pub(crate) async fn connect(info: &ConnInfo) -> Result<Session, Error> {
     Session::connect(info, SessionKind::Replication, &[]).await
 }
 
-/// A client with a stream, and its scripted server.
+/// Connects a client with a stream to its scripted server.
 pub(crate) async fn stream() -> (ReplicationStream, Fake) {
     let (listener, port) = listen().await;
     let client = async {

@@ -7,7 +7,7 @@ use walrelay_walsender::{ConnInfo, Error, ErrorClass};
 use crate::PATIENCE;
 use crate::fake::{Fake, connect, error, listen, ready, rows, welcome};
 
-/// A connection string with 127.0.0.1 at each of these ports.
+/// Creates a connection string with 127.0.0.1 at each of these ports.
 fn hosts(ports: &[u16], parameters: &str) -> ConnInfo {
     let hosts = vec!["127.0.0.1"; ports.len()].join(",");
     let ports: Vec<_> = ports.iter().map(u16::to_string).collect();

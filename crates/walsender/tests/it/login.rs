@@ -18,12 +18,12 @@ async fn attempt<F: Future<Output = ()>>(
     session
 }
 
-/// The error of a failed attempt.
+/// Makes an attempt that fails, and returns its error.
 async fn refused<F: Future<Output = ()>>(parameters: &str, serve: impl FnOnce(Fake) -> F) -> Error {
     attempt(parameters, serve).await.unwrap_err()
 }
 
-/// An authentication request.
+/// Encodes an authentication request.
 fn ask(kind: u32, rest: &[u8]) -> Vec<u8> {
     let mut body = kind.to_be_bytes().to_vec();
     body.extend_from_slice(rest);

@@ -31,7 +31,7 @@ fn seen(frame: Frame<'_>) -> Seen {
     }
 }
 
-/// The next frame; reads until there is one.
+/// Returns the next frame; reads until there is one.
 async fn next(stream: &mut ReplicationStream) -> Result<Seen, Error> {
     loop {
         if let Some(frame) = stream.peek()? {

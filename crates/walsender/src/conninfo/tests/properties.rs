@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// All fields, in a form that can be compared.
+/// Collects all fields in a form that can be compared.
 fn parts(info: &ConnInfo) -> impl PartialEq + fmt::Debug {
     (
         (

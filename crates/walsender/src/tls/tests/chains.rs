@@ -44,7 +44,8 @@ async fn each_mode_verifies_what_it_says() {
     }
 }
 
-/// A root file may contain several certificates in any order; this one is not the issuer.
+/// Creates a root file. It may contain several certificates in any order; this one is not the
+/// issuer.
 fn other_pem() -> String {
     pem("CERTIFICATE", authority("one more").der())
 }

@@ -180,7 +180,7 @@ fn context(parameters: &str) -> Result<TlsContext, TlsError> {
     TlsContext::with_home(&info(parameters), None).map(|context| context.expect("not disabled"))
 }
 
-/// A context with this mode and these root certificates.
+/// Creates a context with this mode and these root certificates.
 fn with_root(mode: &str, root: &str) -> TlsContext {
     context(&format!("sslmode={mode} sslrootcert={root}")).expect("files")
 }
@@ -220,7 +220,7 @@ async fn outcome(context: &TlsContext, host: &str, server: ServerConfig) -> &'st
     }
 }
 
-/// The content of the first element, and the bytes after the element.
+/// Opens a DER element; returns the content of the first one and the bytes after it.
 fn open_der(bytes: &[u8]) -> (&[u8], &[u8]) {
     let (rest, element) = Any::from_der(bytes).expect("an element");
     (element.data, rest)

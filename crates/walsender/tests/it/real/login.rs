@@ -64,13 +64,14 @@ fn password_of(name: &str) -> &str {
     }
 }
 
-/// A connection as one of the roles. The impostor is `by_scram` with a wrong password.
+/// Creates the connection string of one of the roles. The impostor is `by_scram` with a wrong
+/// password.
 fn role(postgres: &Postgres, name: &str, rest: &str) -> ConnInfo {
     let user = if name == "impostor" { "by_scram" } else { name };
     tcp(postgres, user, password_of(name), rest)
 }
 
-/// `encrypted`: parameters that verify the server's certificate.
+/// Asserts that each role can log in. `encrypted`: parameters that verify the server's certificate.
 async fn assert_logins_succeed(postgres: &Postgres, encrypted: &str) {
     let bound = format!("{encrypted} channel_binding=require");
     let by_word = format!("{encrypted} require_auth=password");
@@ -152,7 +153,7 @@ async fn assert_odd_passwords(postgres: &Postgres) {
     }
 }
 
-/// The only server is a primary.
+/// Asserts what each `target_session_attrs` does where the only server is a primary.
 async fn assert_target_session_attrs(postgres: &Postgres) {
     let standby = sql(&role(postgres, "by_scram", "target_session_attrs=standby")).await;
     assert!(matches!(standby.unwrap_err(), Error::WrongServer { .. }));

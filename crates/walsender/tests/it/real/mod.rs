@@ -9,7 +9,8 @@ use rcgen::{CertificateParams, KeyPair};
 use walrelay_lab::servers::Postgres;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-/// A server with TLS and `pg_hba.conf` lines for each login method, and its certificate.
+/// Starts a server with TLS and `pg_hba.conf` lines for each login method, and returns its
+/// certificate.
 fn server() -> (Postgres, tempfile::NamedTempFile) {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])
