@@ -25,12 +25,13 @@ pub(crate) struct Line {
     pub(crate) comment: Option<String>,
     /// Numbers of the settings that the line comes from; empty for a default of Debezium.
     pub(crate) settings: Vec<usize>,
-    /// Why the line can be left out without loss, if walrelay's configuration refuses it.
+    /// The reason why the line can be left out without loss, if walrelay's configuration refuses
+    /// it.
     pub(crate) redundant: Option<&'static str>,
 }
 
 impl Line {
-    /// Whether the line affects the contents of records.
+    /// Returns true if the line affects the contents of records.
     pub(crate) fn affects_records(&self) -> bool {
         !["sink.kafka", "sink.topics", "poison", "log"].contains(&self.section)
     }
@@ -48,7 +49,7 @@ impl Draft {
         lines.any(|line| line.section == section && line.key == key)
     }
 
-    /// The TOML, and for each of its lines the index in `lines`.
+    /// Writes the TOML; returns it, and for each of its lines the index in `lines`.
     pub(crate) fn render(&self) -> (String, Vec<Option<usize>>) {
         let mut out = String::new();
         let mut entries = Vec::new();
@@ -77,7 +78,7 @@ pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// A key in TOML; names with dots are in quotes, as in the documentation.
+/// Writes a key in TOML; names with dots are in quotes, as in the documentation.
 fn key(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if !key.is_empty() && key.chars().all(bare) {
@@ -87,7 +88,7 @@ fn key(key: &str) -> String {
     }
 }
 
-/// A text as a basic string of TOML, on one line.
+/// Writes a text as a basic string of TOML, on one line.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -34,7 +34,8 @@ pub struct Options<'a> {
 
 /// walrelay's own configuration, which validates the translation.
 pub trait ConfigCheck {
-    /// Why `[sink.kafka]` refuses this value of this property, regardless of the other properties.
+    /// Returns the reason why `[sink.kafka]` refuses this value of this property, regardless of the
+    /// other properties.
     fn refused_property(&self, name: &str, value: &str) -> Option<String>;
 
     /// Reads a configuration.
@@ -49,7 +50,7 @@ pub trait ConfigCheck {
 pub struct Problem {
     /// Line of the TOML, from 1; `None` if no line is at fault.
     pub line: Option<usize>,
-    /// What is wrong, and what to do.
+    /// The fault, and the remedy.
     pub why: String,
 }
 
@@ -58,7 +59,7 @@ pub struct Problem {
 pub struct Warning {
     /// Key of the configuration.
     pub about: &'static str,
-    /// What is wrong, and what to do.
+    /// The fault, and the remedy.
     pub text: String,
 }
 
@@ -69,7 +70,7 @@ pub struct Imported {
     pub toml: String,
     /// The outcome of each setting.
     pub report: Report,
-    /// Why no configuration can be written.
+    /// The reasons why no configuration can be written.
     pub fatal: Vec<String>,
 }
 
@@ -89,7 +90,7 @@ pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -
     imported
 }
 
-/// The comments at the top of the configuration.
+/// Writes the comments at the top of the configuration.
 fn heading(from: &str, report: &Report) -> String {
     let mut lines = vec![
         format!("# Written by `walrelay import-debezium` from {from}."),

@@ -14,20 +14,20 @@ pub enum Outcome {
     TakenOver {
         /// Keys of the configuration.
         to: Vec<String>,
-        /// How the meaning differs, if it does.
+        /// The difference in meaning, if there is one.
         #[serde(skip_serializing_if = "Option::is_none")]
         remark: Option<String>,
     },
     /// walrelay does not need the setting.
     NoEffect {
-        /// Why the setting is not needed.
+        /// The reason why the setting is not needed.
         why: String,
     },
     /// walrelay does not support the setting.
     NotSupported {
-        /// What the setting does, and what to do instead.
+        /// The setting's effect, and the remedy.
         remedy: String,
-        /// Whether records differ, or events are missing, without the setting.
+        /// True if records differ, or events are missing, without the setting.
         #[serde(rename = "changes_records")]
         breaks: bool,
     },
@@ -56,7 +56,7 @@ pub struct Note {
     pub about: String,
     /// Text of the note.
     pub text: String,
-    /// Whether to read the note before walrelay takes over.
+    /// True if the note is to be read before walrelay takes over.
     pub urgent: bool,
 }
 
@@ -87,12 +87,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Keys of all settings that are not supported.
+    /// Returns the keys of all settings that are not supported.
     pub(crate) fn unsupported(&self) -> impl Iterator<Item = &str> {
         self.not_supported(false)
     }
 
-    /// Keys of the unsupported settings without which records differ or events are missing.
+    /// Returns the keys of the unsupported settings without which records differ or events are
+    /// missing.
     pub fn breaking(&self) -> impl Iterator<Item = &str> {
         self.not_supported(true)
     }
@@ -104,7 +105,7 @@ impl Report {
         })
     }
 
-    /// The report for a terminal: a line for each setting, in the order of the input.
+    /// Writes the report for a terminal: a line for each setting, in the order of the input.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let (mut taken, mut none, mut not) = (0, 0, 0);
@@ -152,8 +153,8 @@ impl Report {
         out
     }
 
-    /// The report for programs: one JSON object on one line. Control characters that JSON allows
-    /// are escaped too, as terminals interpret them.
+    /// Writes the report for programs: one JSON object on one line. Control characters that JSON
+    /// allows are escaped too, as terminals interpret them.
     pub fn json(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_default();
         let mut out = String::with_capacity(json.len() + 1);

@@ -19,7 +19,7 @@ pub(crate) struct Translation<'a> {
     outcomes: Vec<Option<Outcome>>,
     notes: Vec<Note>,
     variables: Vec<Variable>,
-    /// Why no configuration can be written.
+    /// The reasons why no configuration can be written.
     fatal: Vec<String>,
 }
 
@@ -44,8 +44,9 @@ impl<'a> Translation<'a> {
         translation
     }
 
-    /// Why another setting of the same name overrides this one. The last setting overrides earlier
-    /// ones, and the connector's override the worker's. A null setting is treated as missing.
+    /// Returns the reason why another setting of the same name overrides this one. The last setting
+    /// overrides earlier ones, and the connector's override the worker's. A null setting is treated
+    /// as missing.
     fn overridden(&self, number: usize) -> Option<&'static str> {
         let setting = &self.settings[number];
         if setting.value.is_none() {
@@ -62,7 +63,7 @@ impl<'a> Translation<'a> {
         again.then_some("it is set again further down, and the last one counts")
     }
 
-    /// The number of the setting of this name, if it has no outcome yet.
+    /// Returns the number of the setting of this name, if it has no outcome yet.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.open()
             .find(|number| self.settings[*number].name == name)
@@ -72,8 +73,8 @@ impl<'a> Translation<'a> {
         (0..self.settings.len()).filter(|number| self.outcomes[*number].is_none())
     }
 
-    /// The settings without an outcome whose names begin with `prefix`: their numbers, and the rest
-    /// of the names.
+    /// Returns the settings without an outcome whose names begin with `prefix`: their numbers, and
+    /// the rest of the names.
     pub(crate) fn below(&self, prefix: &str) -> Vec<(usize, String)> {
         let rest = |number: usize| self.settings[number].name.strip_prefix(prefix);
         let below = self
@@ -86,26 +87,26 @@ impl<'a> Translation<'a> {
         self.settings[number].file.is_some()
     }
 
-    /// The value of a setting. Null settings have an outcome from the start, so the text is not
-    /// used.
+    /// Returns the value of a setting. Null settings have an outcome from the start, so the text is
+    /// not used.
     pub(crate) fn value(&self, number: usize) -> Value {
         let value = self.settings[number].value.clone();
         value.unwrap_or_else(|| Value::literal(""))
     }
 
-    /// The trimmed value, if it contains no reference.
+    /// Returns the trimmed value, if it contains no reference.
     pub(crate) fn text(&self, number: usize) -> Option<String> {
         let value = self.settings[number].value.as_ref()?;
         Some(value.text()?.trim().to_owned())
     }
 
-    /// The trimmed value of the setting of this name; empty if it is missing.
+    /// Returns the trimmed value of the setting of this name; empty if it is missing.
     pub(crate) fn text_of(&self, name: &str) -> String {
         let text = self.find(name).and_then(|number| self.text(number));
         text.unwrap_or_default()
     }
 
-    /// The trimmed value in lower case, for enumerations and booleans.
+    /// Returns the trimmed value in lower case, for enumerations and booleans.
     pub(crate) fn word(&self, number: usize) -> String {
         self.text(number).unwrap_or_default().to_ascii_lowercase()
     }
@@ -120,13 +121,13 @@ impl<'a> Translation<'a> {
         self.outcomes[number].get_or_insert(Outcome::NotSupported { remedy, breaks });
     }
 
-    /// The setting is not supported, and without it records differ or events are missing.
+    /// Sets the outcome "not supported": without the setting, records differ or events are missing.
     pub(crate) fn breaks(&mut self, number: usize, remedy: impl Into<String>) {
         let (remedy, breaks) = (remedy.into(), true);
         self.outcomes[number].get_or_insert(Outcome::NotSupported { remedy, breaks });
     }
 
-    /// The setting is taken over into this key, and perhaps into others.
+    /// Sets the outcome "taken over" into this key, and perhaps into others.
     pub(crate) fn taken(&mut self, number: usize, key: &str, remark: Option<&str>) {
         let outcome = self.outcomes[number].get_or_insert_with(|| Outcome::TakenOver {
             to: Vec::new(),
@@ -195,13 +196,13 @@ impl<'a> Translation<'a> {
         self.write("sink.kafka", key, value, &[number], None);
     }
 
-    /// The value as a string of TOML; notes the environment variables in it.
+    /// Writes the value as a string of TOML; notes the environment variables in it.
     pub(crate) fn configured(&mut self, value: &Value) -> String {
         self.variables_of(value);
         quoted(&value.configured())
     }
 
-    /// A boolean as such, any other value as a string of TOML.
+    /// Writes a boolean as such, any other value as a string of TOML.
     pub(crate) fn scalar(&mut self, value: &Value) -> String {
         match value.text().map(|text| text.trim().to_ascii_lowercase()) {
             Some(word) if word == "true" || word == "false" => word,
@@ -219,7 +220,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// A secret as the variable that the input names, else as the variable `fallback`. With
+    /// Returns a secret as the variable that the input names, else as the variable `fallback`. With
     /// [`Options::with_secrets`](crate::Options::with_secrets), the secret itself.
     pub(crate) fn secret(&self, number: usize, fallback: &str) -> Value {
         let value = self.value(number);
@@ -238,7 +239,7 @@ impl<'a> Translation<'a> {
         });
     }
 
-    /// No configuration can be written.
+    /// Adds a reason why no configuration can be written.
     pub(crate) fn fatal(&mut self, why: impl Into<String>) {
         self.fatal.push(why.into());
     }
@@ -299,7 +300,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// The result, with the lines of the draft as its TOML.
+    /// Returns the result, with the lines of the draft as its TOML.
     pub(crate) fn finish(self) -> Imported {
         let unknown = || Outcome::NotSupported {
             remedy: UNKNOWN.to_owned(),

@@ -63,7 +63,7 @@ fn settings(members: &[(String, Box<RawValue>)]) -> Result<Vec<Setting>, InputEr
         .collect()
 }
 
-/// The text of a JSON value. Kafka Connect uses numbers and booleans as written.
+/// Reads the text of a JSON value. Kafka Connect uses numbers and booleans as written.
 fn scalar(key: &str, raw: &RawValue) -> Result<Option<String>, InputError> {
     let key = || key.to_owned();
     match raw.get() {

@@ -7,7 +7,7 @@ mod value;
 use properties::Entry;
 pub(crate) use value::{Value, percent, variable_name};
 
-/// Which program the configuration is for.
+/// The program that the configuration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Kafka Connect: a connector's JSON, or the properties of a standalone worker.
@@ -41,7 +41,7 @@ pub struct Input {
     pub(crate) settings: Vec<Setting>,
 }
 
-/// Why the input cannot be parsed. Contains no values.
+/// The reason why the input cannot be parsed. Contains no values.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// The text of a connector is not JSON.
@@ -78,7 +78,7 @@ pub enum InputError {
     Properties {
         /// Line, from 1.
         line: usize,
-        /// What is wrong there, without the text of the file.
+        /// The fault in words, without the text of the file.
         what: &'static str,
     },
     /// The input has no settings.
@@ -117,7 +117,7 @@ impl Input {
         Ok(input)
     }
 
-    /// The keys of all settings, as in the input.
+    /// Returns the keys of all settings, as in the input.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.settings.iter().map(|setting| setting.key.as_str())
     }

@@ -11,7 +11,7 @@ pub(super) struct Entry {
     pub(super) value: String,
 }
 
-/// All entries in their order, repeated keys too.
+/// Parses all entries in their order, repeated keys too.
 pub(super) fn parse(text: &str) -> Result<Vec<Entry>, InputError> {
     let mut entries = Vec::new();
     // A byte order mark is not part of the first key.
@@ -52,7 +52,7 @@ fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\u{c}')
 }
 
-/// Whether the line continues on the next: it ends with an odd number of backslashes.
+/// Returns true if the line continues on the next: it ends with an odd number of backslashes.
 fn continues(line: &str) -> bool {
     line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }

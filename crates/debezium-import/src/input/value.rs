@@ -37,17 +37,18 @@ const RENAMED: &str = "its name is another one in the file, or it is a property 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Value {
-    /// A value without references.
+    /// Creates a value without references.
     pub(crate) fn literal(text: impl Into<String>) -> Self {
         Self(vec![Part::Literal(text.into())])
     }
 
-    /// A value that is one reference.
+    /// Creates a value that is one reference.
     pub(crate) fn variable(name: &str) -> Self {
         Self::reference(name, None)
     }
 
-    /// A value that is a reference to the variable of this name, or of the most similar valid name.
+    /// Creates a value that is a reference to the variable of this name, or of the most similar
+    /// valid name.
     fn reference(name: &str, remark: Option<&'static str>) -> Self {
         let name = variable_name(name);
         Self(vec![Part::Reference(Variable { name, remark })])
@@ -151,7 +152,7 @@ impl Value {
         self
     }
 
-    /// The text, if the value contains no reference.
+    /// Returns the text, if the value contains no reference.
     pub(crate) fn text(&self) -> Option<&str> {
         match self.0.as_slice() {
             [Part::Literal(text)] => Some(text),
@@ -159,12 +160,12 @@ impl Value {
         }
     }
 
-    /// Whether all variables are used as the input names them.
+    /// Returns true if all variables are used as the input names them.
     pub(crate) fn is_plain(&self) -> bool {
         self.references().all(|variable| variable.remark.is_none())
     }
 
-    /// The environment variables that the value refers to.
+    /// Returns the environment variables that the value refers to.
     pub(crate) fn references(&self) -> impl Iterator<Item = &Variable> {
         self.0.iter().filter_map(|part| match part {
             Part::Reference(variable) => Some(variable),
@@ -172,13 +173,14 @@ impl Value {
         })
     }
 
-    /// The value as a string of walrelay's configuration, before the quoting of TOML: references
-    /// become `${NAME}`, and text is escaped.
+    /// Writes the value as a string of walrelay's configuration, before the quoting of TOML:
+    /// references become `${NAME}`, and text is escaped.
     pub(crate) fn configured(&self) -> String {
         self.join(escape)
     }
 
-    /// Like [`configured`](Self::configured), but text is percent-encoded for a URL.
+    /// Writes the value as [`configured`](Self::configured) does, but text is percent-encoded for a
+    /// URL.
     pub(crate) fn in_url(&self) -> String {
         self.join(percent)
     }
@@ -192,7 +194,7 @@ impl Value {
     }
 }
 
-/// Whether walrelay's configuration reads `${name}` as an environment variable.
+/// Returns true if walrelay's configuration reads `${name}` as an environment variable.
 fn is_variable(name: &str) -> bool {
     let upper = |c: char| c.is_ascii_uppercase() || c == '_';
     name.starts_with(upper) && name.chars().all(|c| upper(c) || c.is_ascii_digit())
@@ -202,7 +204,8 @@ fn renamed(name: &str) -> Option<&'static str> {
     (!is_variable(name)).then_some(RENAMED)
 }
 
-/// The most similar valid name of a variable. As in Quarkus, letters become upper case, signs `_`.
+/// Makes the most similar valid name of a variable. As in Quarkus, letters become upper case, signs
+/// `_`.
 pub(crate) fn variable_name(name: &str) -> String {
     let sign = |c: char| !c.is_ascii_alphanumeric();
     let name = name.replace(sign, "_").to_ascii_uppercase();

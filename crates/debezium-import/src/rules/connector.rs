@@ -287,7 +287,7 @@ fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&st
     }
 }
 
-/// The router relays only INSERT.
+/// Translates the setting that skips operations: the router relays only INSERT.
 fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
     let word = translation.word(number);
     let rule = if word.split(',').any(|operation| operation.trim() == "c") {
@@ -298,7 +298,7 @@ fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
     rule.apply(translation, number);
 }
 
-/// Kafka Connect's options for the creation of topics.
+/// Translates Kafka Connect's options for the creation of topics.
 fn topics(translation: &mut Translation<'_>) {
     const KEYS: &[(&str, &str)] = &[
         ("default.partitions", "partitions"),

@@ -33,7 +33,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("binary", "binarydata"),
 ];
 
-/// What to use instead of other converters, by class without its package or by format.
+/// The replacements for other converters, by class without its package or by format.
 const INSTEAD: &[(&str, &str)] = &[
     (
         "AvroConverter|avro|ProtobufConverter|protobuf|JsonSchemaConverter|ExtJsonConverter",
@@ -75,7 +75,7 @@ struct Converter {
     part: &'static str,
     /// walrelay's name; `None` if the converter is not supported, which has been reported.
     name: Option<&'static str>,
-    /// Whether the connector names the converter, not the worker.
+    /// True if the connector names the converter, not the worker.
     own: bool,
 }
 
@@ -150,8 +150,8 @@ fn converter(translation: &mut Translation<'_>, part: &'static str) -> Converter
     Converter { part, name, own }
 }
 
-/// The converter of a part that the input does not name. Debezium Server has a default; Kafka
-/// Connect uses the worker's configuration.
+/// Returns the converter of a part that the input does not name. Debezium Server has a default;
+/// Kafka Connect uses the worker's configuration.
 fn default(translation: &mut Translation<'_>, part: &'static str, option: &str) -> Converter {
     let own = translation.kind == Kind::Server;
     let (name, comment, note) = match (own, part) {

@@ -1,11 +1,11 @@
 //! Parses `sasl.jaas.config`: `Module required name="value" …;`.
 
-/// What a login module authenticates with.
+/// The credentials that a login module authenticates with.
 #[derive(PartialEq, Eq)]
 pub(super) enum Login {
     /// PLAIN and SCRAM: user name and password.
     Password(Option<String>, Option<String>),
-    /// OAUTHBEARER.
+    /// Tokens, by OAUTHBEARER.
     Tokens,
     /// Kerberos, or another module.
     Other,

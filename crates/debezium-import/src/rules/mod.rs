@@ -29,16 +29,16 @@ pub(crate) fn apply(translation: &mut Translation<'_>, tables: &[String]) {
     connector::apply(translation);
 }
 
-/// How a setting gets its outcome.
+/// The way by which a setting gets its outcome.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Not needed: why.
+    /// Not needed: the reason.
     Ignore(&'static str),
-    /// Not supported: what to do instead.
+    /// Not supported: the remedy.
     Unsupported(&'static str),
-    /// Not supported, and without it records differ or events are missing: what to do instead.
+    /// Not supported, and without it records differ or events are missing: the remedy.
     Breaks(&'static str),
-    /// Like [`Rule::Breaks`], and no configuration can be written: what to do instead, and why.
+    /// As [`Rule::Breaks`] says, and no configuration can be written: the remedy, and the reason.
     Fatal(&'static str, &'static str),
     /// The value is copied into this section and key.
     Copy(&'static str, &'static str),
@@ -53,10 +53,10 @@ enum Rule {
     Call(fn(&mut Translation<'_>, usize)),
 }
 
-/// What happens if a setting is missing.
+/// The effect of a missing setting.
 #[derive(Clone, Copy)]
 enum Absent {
-    /// Nothing.
+    /// No effect.
     Nothing,
     /// Writes Debezium's default, which is not walrelay's: section, key, value and comment.
     Write(&'static str, &'static str, &'static str, &'static str),
@@ -64,7 +64,7 @@ enum Absent {
     Note(&'static str, &'static str),
     /// Adds an urgent note: the default, and what follows from it.
     Urgent(&'static str, &'static str),
-    /// No configuration can be written: why.
+    /// No configuration can be written: the reason.
     Fatal(&'static str),
 }
 
@@ -72,7 +72,8 @@ enum Absent {
 /// missing. The first matching pattern counts.
 type Rules = &'static [(&'static str, Rule, Absent)];
 
-/// Whether a name matches a pattern: names separated by `|`, with `*` at one end for any text.
+/// Returns true if a name matches a pattern: names separated by `|`, with `*` at one end for any
+/// text.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut patterns = pattern.split('|');
     patterns.any(
@@ -90,14 +91,14 @@ fn rule(rules: Rules, name: &str) -> Option<Rule> {
     Some(*rule)
 }
 
-/// The text of the first matching pattern.
+/// Returns the text of the first matching pattern.
 fn lookup(texts: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
     let mut texts = texts.iter();
     let (_, text) = texts.find(|(pattern, _)| matches(pattern, name))?;
     Some(text)
 }
 
-/// The name of a Java class without its package.
+/// Returns the name of a Java class without its package.
 fn short_name(class: &str) -> &str {
     class.rsplit('.').next().unwrap_or(class)
 }
@@ -130,7 +131,7 @@ impl Rule {
     }
 }
 
-/// The value in TOML: a boolean as such, any other value as a string.
+/// Writes the value in TOML: a boolean as such, any other value as a string.
 fn literal(value: &str) -> String {
     match value {
         "true" | "false" => value.to_owned(),

@@ -179,7 +179,8 @@ fn bootstrap_servers(translation: &mut Translation<'_>) {
     translation.note(KEY, format!("{text} {variable}{of_worker}"), true);
 }
 
-/// The type of a store, `jks` by default. Empty if the type is `jks` and the store has no location.
+/// Returns the type of a store, `jks` by default. Empty if the type is `jks` and the store has no
+/// location.
 fn store_type(translation: &Translation<'_>, store: &str) -> String {
     let find = |option: &str| translation.find(&format!("producer.ssl.{store}.{option}"));
     let word = find("type").map_or("jks".to_owned(), |number| translation.word(number));
@@ -190,7 +191,7 @@ fn store_type(translation: &Translation<'_>, store: &str) -> String {
     }
 }
 
-/// `sasl.jaas.config`: the login module with user name and password.
+/// Translates `sasl.jaas.config`: the login module with user name and password.
 fn login(translation: &mut Translation<'_>, number: usize) {
     let value = translation.value(number);
     let why = match jaas::login(&value.configured()) {
@@ -233,7 +234,7 @@ fn credentials(
     translation.write(SECTION, "sasl.password", password, &[number], None);
 }
 
-/// Whether the text is `${NAME}` and nothing else.
+/// Returns true if the text is `${NAME}` and nothing else.
 fn is_reference(text: &str) -> bool {
     let name = text.strip_prefix("${");
     let name = name.and_then(|rest| rest.strip_suffix('}'));

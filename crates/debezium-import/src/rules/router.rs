@@ -217,8 +217,8 @@ fn option(translation: &mut Translation<'_>, number: usize, name: &str) {
     translation.write(SECTION, name, value, &[number], None);
 }
 
-/// Debezium Server's sink for Kafka ignores the placement `partition`: with it, keys would move to
-/// other partitions.
+/// Translates the placement of the event router. Debezium Server's sink for Kafka ignores the
+/// placement `partition`: with it, keys would move to other partitions.
 fn placement_of_server(translation: &mut Translation<'_>, number: usize) {
     const REMARK: &str = "without the placement `partition`: Debezium Server's sink for Kafka \
         ignores it, and keys would move to other partitions. walrelay would honour it";

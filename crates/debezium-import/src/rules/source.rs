@@ -82,7 +82,7 @@ fn url(translation: &mut Translation<'_>) {
     translation.write("source", "url", quoted(&url), &from, None);
 }
 
-/// A part of the URL that the connector requires.
+/// Returns a part of the URL that the connector requires.
 fn needed(translation: &mut Translation<'_>, name: &str, from: &mut Vec<usize>) -> Value {
     let value = if let Some(number) = translation.find(name) {
         from.push(number);
@@ -131,7 +131,7 @@ fn hosts(text: &str) -> String {
     hosts.collect::<Vec<_>>().join(",")
 }
 
-/// TLS and other parameters of the JDBC driver, as parameters of the URL.
+/// Translates TLS and other parameters of the JDBC driver into parameters of the URL.
 fn parameters(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> Vec<String> {
     const TIMEOUT: &str = "connect_timeout";
     let mut all: Vec<String> = Vec::new();
@@ -223,8 +223,8 @@ fn tables(translation: &mut Translation<'_>, given: &[String]) {
     translation.write("source", "tables", list(&names), &[number], remark);
 }
 
-/// `schema.table` of an expression that matches one table. A name that is not a plain identifier is
-/// in quotes.
+/// Reads `schema.table` from an expression that matches one table. A name that is not a plain
+/// identifier is in quotes.
 fn table(expression: &str) -> Option<String> {
     // `.` is the separator; a table such as `public_outbox`, which `.` matches too, has no schema.
     let name = expression.replace("\\.", ".");
