@@ -119,7 +119,7 @@ impl Error {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Server(error) => error.class(),
-            Self::Io { source, .. } => of_io(source),
+            Self::Io { source, .. } => class_of_io(source),
             Self::Timeout { .. } | Self::WrongServer { .. } | Self::Closed { .. } => {
                 ErrorClass::ServerUnavailable
             }
@@ -180,7 +180,7 @@ impl From<TlsError> for Error {
 
 /// Returns the class of an I/O error. All are retryable, except that a server refuses the client's
 /// certificate: in TLS 1.3 the server reports that only after the handshake.
-fn of_io(error: &io::Error) -> ErrorClass {
+fn class_of_io(error: &io::Error) -> ErrorClass {
     use rustls::AlertDescription as Alert;
     let tls = error
         .get_ref()

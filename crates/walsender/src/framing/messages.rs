@@ -74,7 +74,7 @@ pub struct StatusUpdate {
 
 /// The kind of a message. It borrows nothing from the buffer; [`frame`] reads the fields.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     XLogData,
     Keepalive,
     /// A message that may arrive at any time and is ignored: a notice, a changed parameter.
@@ -90,7 +90,7 @@ pub(crate) enum Kind {
 /// Kind and length of a whole message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// The length in bytes, with the header.
     pub(crate) total: usize,
 }
@@ -152,7 +152,7 @@ pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
         // The length counts itself, but not the tag.
         if (4 + XLOG_DATA..MAX_MESSAGE).contains(&length) && length < bytes.len() {
             return Ok(Some(Layout {
-                kind: Kind::XLogData,
+                kind: MessageKind::XLogData,
                 total: length + 1,
             }));
         }
@@ -178,10 +178,10 @@ fn any_layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
 }
 
 #[inline]
-fn copy_data(body: &[u8]) -> Result<Kind, Error> {
+fn copy_data(body: &[u8]) -> Result<MessageKind, Error> {
     match body.first() {
-        Some(b'w') if body.len() >= XLOG_DATA => Ok(Kind::XLogData),
-        Some(b'k') if body.len() == KEEPALIVE => Ok(Kind::Keepalive),
+        Some(b'w') if body.len() >= XLOG_DATA => Ok(MessageKind::XLogData),
+        Some(b'k') if body.len() == KEEPALIVE => Ok(MessageKind::Keepalive),
         kind => Err(unknown_copy_data(kind, body.len())),
     }
 }
@@ -196,14 +196,14 @@ fn unknown_copy_data(kind: Option<&u8>, len: usize) -> Error {
 
 /// Returns the kind of a message that is no CopyData; `None` if a COPY does not allow it.
 #[cold]
-pub(crate) fn other_kind(tag: u8) -> Option<Kind> {
+pub(crate) fn other_kind(tag: u8) -> Option<MessageKind> {
     match tag {
         NOTICE_RESPONSE_TAG | PARAMETER_STATUS_TAG | NOTIFICATION_RESPONSE_TAG => {
-            Some(Kind::Ignored)
+            Some(MessageKind::Ignored)
         }
-        ERROR_RESPONSE_TAG => Some(Kind::Failed),
-        COPY_DONE_TAG | COMMAND_COMPLETE_TAG => Some(Kind::Ended),
-        READY_FOR_QUERY_TAG => Some(Kind::Ready),
+        ERROR_RESPONSE_TAG => Some(MessageKind::Failed),
+        COPY_DONE_TAG | COMMAND_COMPLETE_TAG => Some(MessageKind::Ended),
+        READY_FOR_QUERY_TAG => Some(MessageKind::Ready),
         _ => None,
     }
 }
@@ -217,9 +217,9 @@ pub(crate) fn unknown(tag: u8, place: &str) -> Error {
 /// Returns the frame in `message`, which is one whole message of this kind; `None` if the kind is
 /// no frame.
 #[inline]
-pub(crate) fn frame(message: &[u8], kind: Kind) -> Option<Frame<'_>> {
+pub(crate) fn frame(message: &[u8], kind: MessageKind) -> Option<Frame<'_>> {
     match kind {
-        Kind::XLogData => {
+        MessageKind::XLogData => {
             let (head, body) = message.split_first_chunk::<{ HEADER + XLOG_DATA }>()?;
             Some(Frame::XLogData {
                 start: Lsn::new(be_u64(head, HEADER + 1)),
@@ -228,7 +228,7 @@ pub(crate) fn frame(message: &[u8], kind: Kind) -> Option<Frame<'_>> {
                 body,
             })
         }
-        Kind::Keepalive => {
+        MessageKind::Keepalive => {
             let whole = message.first_chunk::<{ HEADER + KEEPALIVE }>()?;
             Some(Frame::Keepalive {
                 wal_end: Lsn::new(be_u64(whole, HEADER + 1)),
@@ -242,13 +242,13 @@ pub(crate) fn frame(message: &[u8], kind: Kind) -> Option<Frame<'_>> {
 
 /// Returns the error if this message ends the stream.
 #[cold]
-pub(crate) fn end_of_stream(message: &[u8], kind: Kind) -> Option<Error> {
+pub(crate) fn end_of_stream(message: &[u8], kind: MessageKind) -> Option<Error> {
     match kind {
-        Kind::Failed => Some(server_error(message)),
-        Kind::Ended | Kind::Ready => Some(Error::Closed {
+        MessageKind::Failed => Some(server_error(message)),
+        MessageKind::Ended | MessageKind::Ready => Some(Error::Closed {
             what: "the server has ended the replication stream; it is probably shutting down",
         }),
-        Kind::XLogData | Kind::Keepalive | Kind::Ignored => None,
+        MessageKind::XLogData | MessageKind::Keepalive | MessageKind::Ignored => None,
     }
 }
 

@@ -6,7 +6,7 @@ use postgres_protocol::message::frontend;
 use super::query::Session;
 use crate::error::{Error, ServerError};
 use crate::framing::buffer::STREAM_CHUNK;
-use crate::framing::messages::{self, HEADER, Kind, MAX_MESSAGE};
+use crate::framing::messages::{self, HEADER, MAX_MESSAGE, MessageKind};
 use crate::framing::wire::Incoming;
 
 /// The next item of a [`CopyOut`].
@@ -140,11 +140,11 @@ impl CopyOut {
     #[cold]
     fn other_message(&mut self, tag: u8, total: usize) -> Result<(), Error> {
         match messages::other_kind(tag) {
-            Some(Kind::Failed) => {
+            Some(MessageKind::Failed) => {
                 let message = &self.session.wire.read_buffer.unread()[..total];
                 return Err(messages::server_error(message));
             }
-            Some(Kind::Ready) => {
+            Some(MessageKind::Ready) => {
                 self.session.pending_answers = self.session.pending_answers.saturating_sub(1);
                 self.ended = true;
             }

@@ -9,7 +9,7 @@ use postgres_protocol::message::frontend;
 
 use crate::error::{Error, ServerError};
 use crate::framing::buffer::STREAM_CHUNK;
-use crate::framing::messages::{self, Frame, Kind, STATUS_UPDATE, StatusUpdate};
+use crate::framing::messages::{self, Frame, MessageKind, STATUS_UPDATE, StatusUpdate};
 use crate::framing::wire::{Socket, Wire};
 
 /// A replication stream.
@@ -64,7 +64,7 @@ impl ReplicationStream {
         let layout = loop {
             match messages::layout(self.wire.read_buffer.unread()) {
                 Ok(Some(layout)) => match layout.kind {
-                    Kind::XLogData | Kind::Keepalive => break layout,
+                    MessageKind::XLogData | MessageKind::Keepalive => break layout,
                     _ => self.other_message(layout.total, layout.kind)?,
                 },
                 Ok(None) => {
@@ -91,7 +91,7 @@ impl ReplicationStream {
 
     /// Skips a message that is no frame, or returns an error if the message ends the stream.
     #[cold]
-    fn other_message(&mut self, total: usize, kind: Kind) -> Result<(), Error> {
+    fn other_message(&mut self, total: usize, kind: MessageKind) -> Result<(), Error> {
         let message = &self.wire.read_buffer.unread()[..total];
         if let Some(error) = messages::end_of_stream(message, kind) {
             return Err(self.fail(error));
@@ -223,11 +223,11 @@ impl ReplicationStream {
         loop {
             while let Some(layout) = messages::layout(self.wire.read_buffer.unread())? {
                 match layout.kind {
-                    Kind::Ready => {
+                    MessageKind::Ready => {
                         self.wire.terminate().await;
                         return Ok(());
                     }
-                    Kind::Failed => {
+                    MessageKind::Failed => {
                         let message = &self.wire.read_buffer.unread()[..layout.total];
                         if let Some(error) = messages::end_of_stream(message, layout.kind) {
                             return Err(error);

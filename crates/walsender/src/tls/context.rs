@@ -166,17 +166,17 @@ fn trust(info: &ConnInfo, home: Option<&Path>) -> Result<Option<(Trust, String)>
         let trust = Trust::in_file(path, files::certificates(path)?)?;
         Ok(Some((trust, path.display().to_string())))
     };
-    let of_system = || {
+    let from_system = || {
         let described = "the operating system's certificate store";
-        Ok(Some((Trust::of_system()?, described.to_owned())))
+        Ok(Some((Trust::from_system()?, described.to_owned())))
     };
     match (&info.ssl_root_cert, info.ssl_mode) {
         (Some(RootCert::File(path)), _) => of_file(path),
-        (Some(RootCert::System), _) => of_system(),
+        (Some(RootCert::System), _) => from_system(),
         (None, SslMode::Disable | SslMode::Prefer) => Ok(None),
         (None, mode) => match (of_home()?, mode) {
             (Some(path), _) => of_file(&path),
-            (None, SslMode::VerifyFull) => of_system(),
+            (None, SslMode::VerifyFull) => from_system(),
             (None, SslMode::VerifyCa) => Err(TlsError::NoRootCertificates),
             (None, _) => Ok(None),
         },

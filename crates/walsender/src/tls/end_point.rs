@@ -14,10 +14,11 @@ use x509_parser::signature_algorithm::RsaSsaPssParams;
 /// Source: RFC 5929, section 4.1; `pgtls_get_peer_certificate_hash` in libpq.
 pub(crate) fn tls_server_end_point<S>(stream: &TlsStream<S>) -> Option<Vec<u8>> {
     let (_, session) = stream.get_ref();
-    of_certificate(session.peer_certificates()?.first()?)
+    certificate_hash(session.peer_certificates()?.first()?)
 }
 
-pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+/// Hashes the certificate with the function of its signature; `None` if there is no such function.
+pub(super) fn certificate_hash(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let signature = &parsed.signature_algorithm;
     let pss = signature.parameters.as_ref();

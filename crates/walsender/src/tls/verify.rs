@@ -47,7 +47,7 @@ impl Trust {
 
     /// Loads the certificates of the operating system. Unusable ones are left out, because every
     /// store has some.
-    pub(super) fn of_system() -> Result<Self, TlsError> {
+    pub(super) fn from_system() -> Result<Self, TlsError> {
         let found = rustls_native_certs::load_native_certs();
         let mut store = RootCertStore::empty();
         let (usable, _unusable) = store.add_parsable_certificates(found.certs);
