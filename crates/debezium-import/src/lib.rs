@@ -20,7 +20,7 @@ mod translation;
 pub use input::{Input, InputError};
 pub use report::{Note, Outcome, Report, Row, Variable};
 
-use input::Kind;
+use input::Program;
 use translation::Translation;
 
 /// Options of a translation, which the input does not contain.
@@ -76,10 +76,10 @@ pub struct Imported {
 
 /// Translates a configuration of Debezium.
 pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -> Imported {
-    let from = match (input.kind, &input.name) {
-        (Kind::Connect, Some(name)) => format!("the connector {name} of Kafka Connect"),
-        (Kind::Connect, None) => "a connector of Kafka Connect".to_owned(),
-        (Kind::Server, _) => "Debezium Server's application.properties".to_owned(),
+    let from = match (input.program, &input.name) {
+        (Program::Connect, Some(name)) => format!("the connector {name} of Kafka Connect"),
+        (Program::Connect, None) => "a connector of Kafka Connect".to_owned(),
+        (Program::Server, _) => "Debezium Server's application.properties".to_owned(),
     };
     let mut translation = Translation::new(input, options.with_secrets, config);
     rules::apply(&mut translation, options.tables);

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::mem;
 
 use crate::draft::{Draft, Line, quoted};
-use crate::input::{Input, Kind, OUTSIDE_CONFIG, Setting, Value};
+use crate::input::{Input, OUTSIDE_CONFIG, Program, Setting, Value};
 use crate::report::{Note, Outcome, Report, Row, Variable};
 use crate::{ConfigCheck, Imported, Problem};
 
 /// The input, the outcomes and the configuration. A setting is identified by its number in the
 /// input.
 pub(crate) struct Translation<'a> {
-    pub(crate) kind: Kind,
+    pub(crate) program: Program,
     pub(crate) with_secrets: bool,
     pub(crate) draft: Draft,
     config: &'a dyn ConfigCheck,
@@ -26,7 +26,7 @@ pub(crate) struct Translation<'a> {
 impl<'a> Translation<'a> {
     pub(crate) fn new(input: Input, with_secrets: bool, config: &'a dyn ConfigCheck) -> Self {
         let mut translation = Self {
-            kind: input.kind,
+            program: input.program,
             with_secrets,
             draft: Draft::default(),
             config,
@@ -313,7 +313,7 @@ impl<'a> Translation<'a> {
             line: setting.line,
             outcome: outcome.unwrap_or_else(unknown),
         });
-        let server = self.kind == Kind::Server;
+        let server = self.program == Program::Server;
         let report = Report {
             kind: if server { "server" } else { "connect" },
             rows: rows.collect(),

@@ -9,7 +9,7 @@ pub(crate) use value::{Value, percent, variable_name};
 
 /// The program that the configuration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Program {
     /// Kafka Connect: a connector's JSON, or the properties of a standalone worker.
     Connect,
     /// Debezium Server: `application.properties`.
@@ -35,7 +35,7 @@ pub(crate) struct Setting {
 /// A configuration of Debezium, parsed but not interpreted.
 #[derive(Debug)]
 pub struct Input {
-    pub(crate) kind: Kind,
+    pub(crate) program: Program,
     /// Name of the connector.
     pub(crate) name: Option<String>,
     pub(crate) settings: Vec<Setting>,
@@ -98,9 +98,9 @@ impl Input {
     pub fn parse(text: &str, worker: Option<&str>) -> Result<Self, InputError> {
         let start = text.trim_start_matches('\u{feff}').trim_start();
         let mut input = if start.starts_with(['{', '[', '"']) {
-            of_connector(text)?
+            read_connector(text)?
         } else {
-            of_properties(text)?
+            read_properties(text)?
         };
         if input.settings.is_empty() {
             return Err(InputError::Empty);
@@ -110,7 +110,7 @@ impl Input {
                 name: renamed(WORKER, &entry.key),
                 file: Some("worker"),
                 line: Some(entry.line),
-                value: Some(Value::of_connect(&entry.key, &entry.value)),
+                value: Some(Value::from_connect(&entry.key, &entry.value)),
                 key: entry.key,
             });
         }
@@ -123,7 +123,7 @@ impl Input {
     }
 }
 
-fn of_connector(text: &str) -> Result<Input, InputError> {
+fn read_connector(text: &str) -> Result<Input, InputError> {
     let connector = connector::parse(text)?;
     let setting = |name, key, value| Setting {
         key,
@@ -133,26 +133,26 @@ fn of_connector(text: &str) -> Result<Input, InputError> {
         value,
     };
     let settings = connector.settings.into_iter().map(|(key, raw)| {
-        let value = raw.map(|raw| Value::of_connect(&key, &raw));
+        let value = raw.map(|raw| Value::from_connect(&key, &raw));
         setting(renamed(CONNECT, &key), key, value)
     });
     let outside = connector.outside_config.into_iter();
     let outside = outside.map(|key| setting(format!("{OUTSIDE_CONFIG}{key}"), key, None));
     Ok(Input {
-        kind: Kind::Connect,
+        program: Program::Connect,
         name: connector.name,
         settings: settings.chain(outside).collect(),
     })
 }
 
-fn of_properties(text: &str) -> Result<Input, InputError> {
+fn read_properties(text: &str) -> Result<Input, InputError> {
     let entries = properties::parse(text)?;
     let of_server = |key: &str| key.starts_with("debezium.") || key.starts_with("quarkus.");
     let server = entries.iter().any(|entry| of_server(&entry.key));
-    let (kind, names) = if server {
-        (Kind::Server, SERVER)
+    let (program, names) = if server {
+        (Program::Server, SERVER)
     } else {
-        (Kind::Connect, CONNECT)
+        (Program::Connect, CONNECT)
     };
     let property = |name: &str| {
         let entry = entries.iter().rfind(|entry| entry.key == name)?;
@@ -163,13 +163,13 @@ fn of_properties(text: &str) -> Result<Input, InputError> {
         name: renamed(names, key),
         file: None,
         line: Some(*line),
-        value: Some(match kind {
-            Kind::Connect => Value::of_connect(key, value),
-            Kind::Server => Value::of_server(key, value, &property),
+        value: Some(match program {
+            Program::Connect => Value::from_connect(key, value),
+            Program::Server => Value::from_server(key, value, &property),
         }),
     });
     Ok(Input {
-        kind,
+        program,
         name: None,
         settings: settings.collect(),
     })
@@ -257,7 +257,7 @@ mod tests {
             Some("key.converter=z\nrest.port=1"),
         );
         let input = input.unwrap();
-        assert_eq!(input.kind, Kind::Connect);
+        assert_eq!(input.program, Program::Connect);
         assert_eq!(input.settings[2].name, "key.converter");
         assert_eq!(input.settings[3].name, "worker.rest.port");
     }

@@ -56,7 +56,7 @@ impl Value {
 
     /// Parses a value of a connector. References to configuration providers contain a colon, such
     /// as `${env:NAME}` and `${file:/path:key}`; `${routedByValue}` has none.
-    pub(crate) fn of_connect(key: &str, raw: &str) -> Self {
+    pub(crate) fn from_connect(key: &str, raw: &str) -> Self {
         Self::scan(key, raw, false, |inside| {
             let (provider, path) = inside.split_once(':')?;
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -70,7 +70,7 @@ impl Value {
 
     /// Parses a value of `application.properties`. References are `${NAME}`, `${NAME:default}` and
     /// `${other.property}`, which `property` resolves; `$${` and `\${` stand for `${`.
-    pub(crate) fn of_server(key: &str, raw: &str, property: Lookup<'_>) -> Self {
+    pub(crate) fn from_server(key: &str, raw: &str, property: Lookup<'_>) -> Self {
         Self::server(key, raw, property, 8)
     }
 
@@ -254,48 +254,48 @@ mod tests {
 
     #[test]
     fn references_of_kafka_connect() {
-        let value = Value::of_connect("database.password", "${env:PG_PASS}");
+        let value = Value::from_connect("database.password", "${env:PG_PASS}");
         assert_eq!(value.configured(), "${PG_PASS}");
-        let value = Value::of_connect("database.password", "${file:/run/secrets:pw}");
+        let value = Value::from_connect("database.password", "${file:/run/secrets:pw}");
         assert_eq!(value.configured(), "${DATABASE_PASSWORD}");
         assert_eq!(value.references().next().unwrap().remark, Some(PROVIDER));
-        let value = Value::of_connect("k", "a-${env:HOST}.b");
+        let value = Value::from_connect("k", "a-${env:HOST}.b");
         assert_eq!(value.configured(), "a-${HOST}.b");
         let topic = "outbox.event.${routedByValue}";
-        assert_eq!(Value::of_connect("k", topic).text(), Some(topic));
-        assert_eq!(Value::of_connect("k", "p$w${A}").text(), Some("p$w${A}"));
+        assert_eq!(Value::from_connect("k", topic).text(), Some(topic));
+        assert_eq!(Value::from_connect("k", "p$w${A}").text(), Some("p$w${A}"));
         // walrelay's configuration cannot express a dollar sign before a reference.
-        let value = Value::of_connect("a.b", "x$${env:B}");
+        let value = Value::from_connect("a.b", "x$${env:B}");
         assert_eq!(value.configured(), "${A_B}");
     }
 
     #[test]
     fn references_of_debezium_server() {
         let none = |_: &str| None;
-        let topic = Value::of_server("k", "outbox.event.$${routedByValue}", &none);
+        let topic = Value::from_server("k", "outbox.event.$${routedByValue}", &none);
         assert_eq!(topic.text(), Some("outbox.event.${routedByValue}"));
-        let topic = Value::of_server("k", "outbox.event.\\${routedByValue}", &none);
+        let topic = Value::from_server("k", "outbox.event.\\${routedByValue}", &none);
         assert_eq!(topic.text(), Some("outbox.event.${routedByValue}"));
-        let value = Value::of_server("k", "${PG_PASS}", &none);
+        let value = Value::from_server("k", "${PG_PASS}", &none);
         assert_eq!(value.configured(), "${PG_PASS}");
         assert_eq!(value.references().next().unwrap().remark, None);
-        let value = Value::of_server("k", "${PG_HOST:localhost}", &none);
+        let value = Value::from_server("k", "${PG_HOST:localhost}", &none);
         assert_eq!(value.configured(), "${PG_HOST}");
         assert_eq!(value.references().next().unwrap().remark, Some(DEFAULT));
-        let value = Value::of_server("k", "${db.password}", &none);
+        let value = Value::from_server("k", "${db.password}", &none);
         assert_eq!(value.configured(), "${DB_PASSWORD}");
         assert_eq!(value.references().next().unwrap().remark, Some(RENAMED));
         let lookup = |name: &str| (name == "db.host").then(|| "h-${ZONE}".to_owned());
-        let value = Value::of_server("k", "${db.host}:5432", &lookup);
+        let value = Value::from_server("k", "${db.host}:5432", &lookup);
         assert_eq!(value.configured(), "h-${ZONE}:5432");
         let itself = |_: &str| Some("${a}".to_owned());
-        assert_eq!(variables(&Value::of_server("k", "${a}", &itself)), ["A"]);
-        assert_eq!(Value::of_server("k", "$${A}", &none).text(), Some("${A}"));
+        assert_eq!(variables(&Value::from_server("k", "${a}", &itself)), ["A"]);
+        assert_eq!(Value::from_server("k", "$${A}", &none).text(), Some("${A}"));
     }
 
     #[test]
     fn urls_are_encoded_and_references_are_not() {
-        let value = Value::of_connect("k", "p@ß/${env:X}");
+        let value = Value::from_connect("k", "p@ß/${env:X}");
         assert_eq!(value.in_url(), "p%40%C3%9F%2F${X}");
     }
 

@@ -4,7 +4,7 @@
 use super::Absent::{Fatal, Note};
 use super::Rule::{Breaks, Call, Ignore, Set, Unsupported, When};
 use super::{Rule, Rules, apply_each, rule};
-use crate::input::{Kind, OUTSIDE_CONFIG};
+use crate::input::{OUTSIDE_CONFIG, Program};
 use crate::translation::Translation;
 
 const DEFAULT: &str = "it has its default, which changes nothing";
@@ -245,7 +245,7 @@ pub(super) const RULES: Rules = rules! {
 pub(super) fn apply(translation: &mut Translation<'_>) {
     apply_each(translation, SETTINGS);
     topics(translation);
-    if translation.kind == Kind::Server {
+    if translation.program == Program::Server {
         apply_each(translation, LOG);
     }
     let converters = translation.text_of("converters");

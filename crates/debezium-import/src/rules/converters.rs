@@ -3,7 +3,7 @@
 use super::Rule::{Breaks, Ignore, When};
 use super::{Rules, lookup, matches, rule, short_name};
 use crate::draft::quoted;
-use crate::input::Kind;
+use crate::input::Program;
 use crate::translation::Translation;
 
 const SECTION: &str = "router.converters";
@@ -119,7 +119,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
 
 fn converter(translation: &mut Translation<'_>, part: &'static str) -> Converter {
     let option = format!("{part}.converter");
-    let server = translation.kind == Kind::Server;
+    let server = translation.program == Program::Server;
     let (class, format) = if server {
         let class = translation.find(&format!("{option}.class"));
         (class, translation.find(&format!("format.{part}")))
@@ -153,7 +153,7 @@ fn converter(translation: &mut Translation<'_>, part: &'static str) -> Converter
 /// Returns the converter of a part that the input does not name. Debezium Server has a default;
 /// Kafka Connect uses the worker's configuration.
 fn default(translation: &mut Translation<'_>, part: &'static str, option: &str) -> Converter {
-    let own = translation.kind == Kind::Server;
+    let own = translation.program == Program::Server;
     let (name, comment, note) = match (own, part) {
         (true, "header") => (
             "json",

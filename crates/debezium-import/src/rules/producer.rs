@@ -4,7 +4,7 @@ use super::Rule::{Breaks, Call, Copy, Fatal, Ignore, Secret, Set, Unsupported, W
 use super::jaas::{self, Login};
 use super::{Absent, Rule, Rules, apply_all, apply_each, rule};
 use crate::draft::quoted;
-use crate::input::{Kind, Value};
+use crate::input::{Program, Value};
 use crate::translation::Translation;
 
 const SECTION: &str = "sink.kafka";
@@ -140,7 +140,7 @@ const STORES: Rules = rules! {
 };
 
 pub(super) fn apply(translation: &mut Translation<'_>) {
-    if translation.kind == Kind::Server {
+    if translation.program == Program::Server {
         apply_each(translation, SINK_TYPE);
         apply_all(translation, "sink.", SINK);
     }
@@ -165,13 +165,13 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
 
 fn bootstrap_servers(translation: &mut Translation<'_>) {
     const KEY: &str = "bootstrap.servers";
-    let (variable, of_worker) = match translation.kind {
-        Kind::Connect => (
+    let (variable, of_worker) = match translation.program {
+        Program::Connect => (
             "KAFKA_BOOTSTRAP_SERVERS",
             "; the worker's file has it, and --worker FILE reads it there",
         ),
         // Debezium Server itself reads this variable.
-        Kind::Server => ("DEBEZIUM_SINK_KAFKA_PRODUCER_BOOTSTRAP_SERVERS", ""),
+        Program::Server => ("DEBEZIUM_SINK_KAFKA_PRODUCER_BOOTSTRAP_SERVERS", ""),
     };
     let value = translation.configured(&Value::variable(variable));
     translation.write(SECTION, KEY, value, &[], Some("not in the input"));

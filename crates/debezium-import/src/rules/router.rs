@@ -4,7 +4,7 @@ use super::Absent::Write;
 use super::Rule::{Breaks, Call, Copy, Ignore, Set, When};
 use super::{Rules, apply_each, rule};
 use crate::draft::quoted;
-use crate::input::{Kind, Value};
+use crate::input::{Program, Value};
 use crate::translation::Translation;
 
 const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
@@ -191,7 +191,7 @@ fn predicates(translation: &mut Translation<'_>, router: Option<&str>) {
 }
 
 fn option_of_router(translation: &mut Translation<'_>, number: usize, name: &str) {
-    let server = translation.kind == Kind::Server;
+    let server = translation.program == Program::Server;
     if name == "type" {
         translation.taken(number, "router.preset", None);
     } else if let Some(rule) =

@@ -4,7 +4,7 @@ use super::Absent::{Urgent, Write};
 use super::Rule::{Copy, Ignore, Set, Unsupported, When};
 use super::{Rules, apply_each};
 use crate::draft::quoted;
-use crate::input::{Kind, Value, percent, variable_name};
+use crate::input::{Program, Value, percent, variable_name};
 use crate::translation::Translation;
 
 const KEY_FORMAT: &str = "walrelay reads PEM, the JDBC driver wants DER: if the file is one, \
@@ -88,10 +88,10 @@ fn needed(translation: &mut Translation<'_>, name: &str, from: &mut Vec<usize>) 
         from.push(number);
         translation.value(number)
     } else {
-        let variable = match translation.kind {
-            Kind::Connect => variable_name(name),
+        let variable = match translation.program {
+            Program::Connect => variable_name(name),
             // Debezium Server itself reads this variable.
-            Kind::Server => variable_name(&format!("debezium.source.{name}")),
+            Program::Server => variable_name(&format!("debezium.source.{name}")),
         };
         let why = format!("it is not in the input; the configuration wants it from {variable}");
         translation.note(name, why, true);
