@@ -8,8 +8,8 @@
 //!
 //! ```text
 //!  Route ──▶ Plan (one per table): topic, key, value, headers, partition, timestamp
-//!              each a Piece over slots; a slot is a column that the plan needs
-//!  row ──────▶ values by slot ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
+//!              each a Piece over the columns that the plan needs, by index
+//!  row ──────▶ values by index ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
 //! ```
 //!
 //! # Modules

@@ -4,6 +4,7 @@ use crate::plan::{Columns, Plan, PlanError, Role};
 use crate::render::connect::TableFacts;
 use crate::render::debezium::{self, Options};
 use crate::render::template::Templates;
+use crate::value::ColumnIndex;
 
 /// The configured rules by which rows become records.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,15 +49,15 @@ impl Route {
         }
     }
 
-    /// Returns the slot of the column of the event's type.
-    pub(crate) fn kind(&self, columns: &mut Columns<'_>) -> Result<usize, PlanError> {
+    /// Returns the index of the column of the event's type.
+    pub(crate) fn kind(&self, columns: &mut Columns<'_>) -> Result<ColumnIndex, PlanError> {
         let names = match self {
             Self::Debezium(options) => [options.event_type.as_str(), &options.event_type],
             Self::Template(_) => ["type", "event_type"],
         };
         let found = names.iter().find_map(|name| columns.find(name));
-        let (slot, _) = found.ok_or_else(|| columns.missing(names[0], Role::EventType))?;
-        Ok(slot)
+        let (index, _) = found.ok_or_else(|| columns.missing(names[0], Role::EventType))?;
+        Ok(index)
     }
 
     /// Returns the columns of the event's id, key and value, or those that come nearest. For dead

@@ -26,10 +26,10 @@ const TIMESTAMPTZ: TypeOid = TypeOid::new(1184);
 const JSONB: TypeOid = TypeOid::new(3802);
 
 /// The source of a column of the virtual table: a member, or `None` for the commit time.
-type Source = Option<MessageMember>;
+type ColumnSource = Option<MessageMember>;
 
 /// The columns for each member: those that presets read, and one of the member's own name.
-const COLUMNS: [(Source, &[&str]); 8] = [
+const COLUMNS: [(ColumnSource, &[&str]); 8] = [
     (Some(MessageMember::Id), &["id", "event_id"]),
     (Some(MessageMember::Topic), &["topic"]),
     (
@@ -50,7 +50,7 @@ const COLUMNS: [(Source, &[&str]); 8] = [
 #[derive(Clone)]
 pub struct Messages {
     prefix: String,
-    columns: Vec<(String, Source)>,
+    columns: Vec<(String, ColumnSource)>,
     /// Insert message of the last row.
     row: Vec<u8>,
     /// Text of the commit time of the last row.
@@ -94,7 +94,7 @@ impl Messages {
         let named = named.into_iter().map(|(name, member)| (name, Some(member)));
         let known = COLUMNS.iter();
         let known = known.flat_map(|(source, names)| names.iter().map(|name| (*name, *source)));
-        let mut columns: Vec<(String, Source)> = Vec::new();
+        let mut columns: Vec<(String, ColumnSource)> = Vec::new();
         for (name, source) in named.chain(known) {
             if columns.iter().all(|(known, _)| known != name) {
                 columns.push((name.to_owned(), source));

@@ -1,4 +1,4 @@
-//! The columns that a plan needs: found by name and numbered by slots.
+//! The columns that a plan needs: found by name and numbered by [`ColumnIndex`].
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use walrelay_pgoutput::{Column, Relation, Tuple, Value};
 
 use super::error::{self, PlanError, RouteError};
 use super::role::Role;
-use crate::value::Fault;
+use crate::value::{ColumnIndex, Fault};
 
 /// Other names of columns, by the name that the configuration uses. A row from before a column was
 /// renamed has the name of then: pgoutput sends names of columns, and no numbers.
@@ -31,28 +31,29 @@ impl ColumnNames {
     }
 }
 
-/// The columns that a plan needs, collected while it is compiled. Slots count them in that order.
+/// The columns that a plan needs, collected while it is compiled. A [`ColumnIndex`] counts them in
+/// that order.
 pub(crate) struct Columns<'r> {
     relation: &'r Relation<'r>,
     names: &'r ColumnNames,
     /// `schema.table`, for errors.
     table: String,
-    /// Index in the table and name of each column, by slot.
+    /// Position in the table and name of each column, by index.
     needed: Vec<(usize, String)>,
 }
 
 /// The columns of a finished plan, and their places in a row.
-pub(crate) struct Slots {
+pub(crate) struct PlanColumns {
     pub(crate) table: String,
     /// Number of columns of the table, and so of each row.
     columns: usize,
     pub(crate) names: Vec<String>,
-    /// Index in the row and slot of each column, sorted by index, so that a row is read once.
-    order: Vec<(usize, usize)>,
+    /// Position in the row and index of each column, sorted by position, so that a row is read once.
+    order: Vec<(usize, ColumnIndex)>,
 }
 
 impl<'r> Columns<'r> {
-    pub(crate) fn of(relation: &'r Relation<'r>, names: &'r ColumnNames) -> Self {
+    pub(crate) fn new(relation: &'r Relation<'r>, names: &'r ColumnNames) -> Self {
         Self {
             relation,
             names,
@@ -74,16 +75,19 @@ impl<'r> Columns<'r> {
         names.of(name)
     }
 
-    /// Finds the first column of this name, or of another name of the same column; returns its slot
-    /// and the column. A column has one slot.
+    /// Finds the first column of this name, or of another name of the same column; returns its index
+    /// and the column. A column has one index.
     pub(crate) fn find(&mut self, name: &str) -> Option<(usize, Column<'r>)> {
-        let (index, column) = find(self.relation, self.names, name)?;
-        let known = self.needed.iter().position(|(needed, _)| *needed == index);
-        let slot = known.unwrap_or_else(|| {
-            self.needed.push((index, column.name.to_owned()));
+        let (position, column) = find(self.relation, self.names, name)?;
+        let known = self
+            .needed
+            .iter()
+            .position(|(needed, _)| *needed == position);
+        let index = known.unwrap_or_else(|| {
+            self.needed.push((position, column.name.to_owned()));
             self.needed.len() - 1
         });
-        Some((slot, column))
+        Some((index, column))
     }
 
     /// Finds a column as [`find`](Self::find) does, but a missing column is an error.
@@ -115,11 +119,11 @@ impl<'r> Columns<'r> {
         }
     }
 
-    pub(crate) fn finish(self) -> Slots {
-        let (indexes, names): (Vec<usize>, Vec<String>) = self.needed.into_iter().unzip();
-        let mut order: Vec<(usize, usize)> = indexes.into_iter().zip(0..).collect();
+    pub(crate) fn finish(self) -> PlanColumns {
+        let (positions, names): (Vec<usize>, Vec<String>) = self.needed.into_iter().unzip();
+        let mut order: Vec<(usize, ColumnIndex)> = positions.into_iter().zip(0..).collect();
         order.sort_unstable();
-        Slots {
+        PlanColumns {
             columns: self.relation.columns().count(),
             names,
             order,
@@ -129,7 +133,7 @@ impl<'r> Columns<'r> {
 }
 
 /// Finds a column of the relation by the first of its names that the relation has; returns its
-/// index and the column.
+/// position and the column.
 pub(crate) fn find<'r>(
     relation: &Relation<'r>,
     names: &ColumnNames,
@@ -142,13 +146,13 @@ pub(crate) fn find<'r>(
     names.of(name).find_map(with)
 }
 
-impl Slots {
+impl PlanColumns {
     /// Creates the error of a row whose value for `role` has `fault`.
     #[cold]
     pub(crate) fn error(&self, fault: Fault, role: &Role) -> RouteError {
         RouteError::Value {
             table: self.table.clone(),
-            column: self.names.get(fault.slot).cloned().unwrap_or_default(),
+            column: self.names.get(fault.index).cloned().unwrap_or_default(),
             role: role.clone(),
             why: fault.why,
         }
@@ -166,19 +170,19 @@ impl Slots {
         })
     }
 
-    /// Writes the values of the needed columns of `tuple` to `into`, by slot.
+    /// Writes the values of the needed columns of `tuple` to `into`, by index.
     pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
         let mut values = tuple.values();
         let mut at = 0;
-        for (index, slot) in &self.order {
+        for (position, index) in &self.order {
             let value = loop {
                 let Some(value) = values.next() else { return };
                 at += 1;
-                if at > *index {
+                if at > *position {
                     break value;
                 }
             };
-            if let Some(place) = into.get_mut(*slot) {
+            if let Some(place) = into.get_mut(*index) {
                 *place = value;
             }
         }

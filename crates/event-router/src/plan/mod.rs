@@ -12,7 +12,7 @@ mod topic;
 use walrelay_pgoutput::Value;
 
 pub use columns::ColumnNames;
-pub(crate) use columns::{Columns, Slots, find};
+pub(crate) use columns::{Columns, PlanColumns, find};
 pub use error::{PlanError, RouteError};
 pub(crate) use error::{did_you_mean, nearest};
 pub use role::{Role, Target};
@@ -20,7 +20,7 @@ pub use schema_mismatch::{SchemaMismatch, SchemaMismatchAt};
 pub(crate) use topic::Topic;
 
 use crate::value::types::Reading;
-use crate::value::{Fault, Part, ValueError, value};
+use crate::value::{ColumnIndex, Fault, Part, ValueError, value};
 
 pub(crate) struct Plan {
     pub(crate) topic: Topic,
@@ -31,8 +31,8 @@ pub(crate) struct Plan {
     pub(crate) partition: Option<Field>,
     /// Renders milliseconds since 1970-01-01 UTC as decimal text.
     pub(crate) timestamp: Option<Field>,
-    /// Slot of the event's id, for dead letters.
-    pub(crate) event_id: Option<usize>,
+    /// Index of the event's id, for dead letters.
+    pub(crate) event_id: Option<ColumnIndex>,
 }
 
 pub(crate) struct Field {
@@ -40,34 +40,36 @@ pub(crate) struct Field {
     pub(crate) piece: Piece,
 }
 
-/// The source of a part. A slot is an index into the columns that the plan needs, not into the
-/// table's.
+/// The source of a part. A column is one of those that the plan needs.
 pub(crate) enum Piece {
-    Column { slot: usize, reading: Reading },
+    Column {
+        index: ColumnIndex,
+        reading: Reading,
+    },
     Rendered(Renderer),
 }
 
 /// A function that renders a part of a record, for one table.
 pub(crate) struct Renderer {
-    /// Slot of the column that an error about the part names.
-    pub(crate) slot: usize,
+    /// Index of the column that an error about the part names.
+    pub(crate) index: ColumnIndex,
     pub(crate) render: Box<Render>,
 }
 
-/// Renders a part from the values by slot. Appends to the scratch buffer what is not in the row.
+/// Renders a part from the values by index. Appends to the scratch buffer what is not in the row.
 pub(crate) type Render =
     dyn for<'t> Fn(&[Value<'t>], &mut Vec<u8>) -> Result<Part<'t>, Fault> + Send + Sync;
 
 impl Renderer {
     pub(crate) fn new(
-        slot: usize,
+        index: ColumnIndex,
         render: impl for<'t> Fn(&[Value<'t>], &mut Vec<u8>) -> Result<Part<'t>, Fault>
         + Send
         + Sync
         + 'static,
     ) -> Self {
         let render = Box::new(render);
-        Self { slot, render }
+        Self { index, render }
     }
 
     pub(crate) fn field(self, role: Role) -> Field {
@@ -77,25 +79,25 @@ impl Renderer {
 }
 
 impl Field {
-    pub(crate) fn column(role: Role, slot: usize, reading: Reading) -> Self {
-        let piece = Piece::Column { slot, reading };
+    pub(crate) fn column(role: Role, index: ColumnIndex, reading: Reading) -> Self {
+        let piece = Piece::Column { index, reading };
         Self { role, piece }
     }
 }
 
 impl Piece {
-    pub(crate) fn slot(&self) -> usize {
+    pub(crate) fn index(&self) -> ColumnIndex {
         match self {
-            Self::Column { slot, .. } | Self::Rendered(Renderer { slot, .. }) => *slot,
+            Self::Column { index, .. } | Self::Rendered(Renderer { index, .. }) => *index,
         }
     }
 
     /// Returns the text that [`render`](Self::render) would return unchanged from the row.
     #[inline]
     pub(crate) fn in_row<'t>(&self, values: &[Value<'t>]) -> Option<&'t [u8]> {
-        if let Self::Column { slot, reading } = self
+        if let Self::Column { index, reading } = self
             && *reading == Reading::Verbatim
-            && let Some(Value::Text(text)) = values.get(*slot)
+            && let Some(Value::Text(text)) = values.get(*index)
         {
             return Some(text);
         }
@@ -109,11 +111,11 @@ impl Piece {
     ) -> Result<Part<'t>, Fault> {
         match self {
             Self::Rendered(renderer) => (renderer.render)(values, scratch),
-            Self::Column { slot, reading } => match value(values, *slot)? {
+            Self::Column { index, reading } => match value(values, *index)? {
                 None => Ok(Part::Null),
                 Some(text) => match reading.read(text) {
                     Some(text) => Ok(Part::Row(text)),
-                    None => Err(Fault::new(*slot, ValueError::NotBoolean)),
+                    None => Err(Fault::new(*index, ValueError::NotBoolean)),
                 },
             },
         }

@@ -6,12 +6,12 @@ use walrelay_pgoutput::Value;
 
 use super::Renderer;
 use super::role::{Role, Target};
-use crate::value::{Fault, ValueError, value};
+use crate::value::{ColumnIndex, Fault, ValueError, value};
 
 pub(crate) enum Topic {
     /// The topic by the text of one column.
     Routed {
-        slot: usize,
+        index: ColumnIndex,
         /// Replaces NULL.
         default: Option<Box<str>>,
         /// Makes the topic of the text; `None` if the text is the topic.
@@ -40,21 +40,21 @@ impl Topic {
         topic: &mut String,
     ) -> Result<(), Fault> {
         let part;
-        let (slot, bytes, name) = match self {
+        let (index, bytes, name) = match self {
             Self::Routed {
-                slot,
+                index,
                 default,
                 name,
             } => {
                 let default = default.as_deref().map(str::as_bytes);
-                (*slot, value(values, *slot)?.or(default), name.as_ref())
+                (*index, value(values, *index)?.or(default), name.as_ref())
             }
             Self::Rendered(renderer) => {
                 part = (renderer.render)(values, scratch)?;
-                (renderer.slot, part.resolve(scratch), None)
+                (renderer.index, part.resolve(scratch), None)
             }
         };
-        let fault = |why| Fault::new(slot, why);
+        let fault = |why| Fault::new(index, why);
         let text = str::from_utf8(bytes.ok_or(fault(ValueError::Null))?);
         let text = text.map_err(|_| fault(ValueError::NotUtf8))?;
         match name {

@@ -21,13 +21,13 @@ use selection::Parts;
 pub use selection::{Selection, SelectionError, TopicChange};
 use topics::TopicCache;
 
-use crate::plan::{ColumnNames, Columns, Plan, PlanError, Role, RouteError, Slots, Topic};
+use crate::plan::{ColumnNames, Columns, Plan, PlanColumns, PlanError, Role, RouteError, Topic};
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
 use crate::render::connect::TableFacts;
 use crate::render::registry::{Encoding, ValueSchema, WireFormat};
 use crate::render::template::Text;
 use crate::route::Route;
-use crate::value::{Event, Part};
+use crate::value::{ColumnIndex, Event, Part};
 
 /// Number of columns of a row that need no allocation.
 const INLINE_COLUMNS: usize = 12;
@@ -57,13 +57,13 @@ pub struct Router {
 }
 
 struct TablePlan {
-    slots: Slots,
+    columns: PlanColumns,
     plan: Plan,
     cloud: Option<CloudPlan>,
     /// Renders the record's name, if the subject of its schema contains that name.
     record: Option<Text>,
-    /// Slot of the event's type, if the selection compares it.
-    kind: Option<usize>,
+    /// Index of the event's type, if the selection compares it.
+    kind: Option<ColumnIndex>,
 }
 
 impl Router {
@@ -180,16 +180,16 @@ impl Router {
         let former = self.tables.remove(relation.id);
         self.topics.clear();
         let names = &self.column_names;
-        let unroutable = UnroutableTable::of(self.route.partial_row_columns(), relation, names);
+        let unroutable = UnroutableTable::new(self.route.partial_row_columns(), relation, names);
         self.unroutable_tables.insert(relation.id, unroutable);
         let mut facts = self.facts.iter();
         let facts = facts.find(|of| of.schema == relation.namespace && of.name == relation.name);
-        let mut columns = Columns::of(relation, names);
+        let mut columns = Columns::new(relation, names);
         let mut plan = self.route.compile(&mut columns, facts)?;
         if let Some(column) = topic {
-            let (slot, _) = columns.needed(column, || Role::RouteBy)?;
+            let (index, _) = columns.needed(column, || Role::RouteBy)?;
             plan.topic = Topic::Routed {
-                slot,
+                index,
                 default: None,
                 name: None,
             };
@@ -205,9 +205,9 @@ impl Router {
         let compares_type = selection.is_some_and(Selection::compares_type);
         let kind = compares_type.then(|| self.route.kind(&mut columns));
         let kind = kind.transpose()?;
-        let slots = columns.finish();
+        let columns = columns.finish();
         let plan = TablePlan {
-            slots,
+            columns,
             plan,
             cloud,
             record,
@@ -249,11 +249,11 @@ impl Router {
         else {
             return Err(RouteError::UnknownRelation { relation });
         };
-        let TablePlan { slots, plan, .. } = table;
-        slots.check_count(tuple)?;
+        let TablePlan { columns, plan, .. } = table;
+        columns.check_count(tuple)?;
         let mut values: SmallVec<[Value<'t>; INLINE_COLUMNS]> =
-            smallvec![Value::Null; slots.names.len()];
-        slots.values(tuple, &mut values);
+            smallvec![Value::Null; columns.names.len()];
+        columns.values(tuple, &mut values);
         let scratch = &mut self.scratch;
         scratch.clear();
         if self.position_header.is_some() {
@@ -261,7 +261,7 @@ impl Router {
         }
         let values = &*values;
         let mut reader = RowReader {
-            slots,
+            columns,
             values,
             scratch,
         };
@@ -270,15 +270,15 @@ impl Router {
         if let Some(cloud) = &table.cloud {
             let headers = cloud.apply(values, event, &mut row.value, scratch);
             row.headers
-                .extend(headers.map_err(|(fault, target)| slots.error(fault, &target.into()))?);
+                .extend(headers.map_err(|(fault, target)| columns.error(fault, &target.into()))?);
         }
         self.topics
             .render(place, &plan.topic, values, scratch)
-            .map_err(|fault| slots.error(fault, &plan.topic.role()))?;
-        row.event_id = plan.event_id.and_then(|slot| values.get(slot)?.bytes());
+            .map_err(|fault| columns.error(fault, &plan.topic.role()))?;
+        row.event_id = plan.event_id.and_then(|index| values.get(index)?.bytes());
         if let Some(selection) = &self.selection {
             row.passed_over = !selection.matches(Parts {
-                kind: table.kind.and_then(|slot| values.get(slot)?.bytes()),
+                kind: table.kind.and_then(|index| values.get(index)?.bytes()),
                 key: row.key.resolve(scratch),
                 topic: self.topics.last(),
                 id: row.event_id,
@@ -293,7 +293,7 @@ impl Router {
         }
         if let Some(encoding) = &mut self.encoding {
             let (topic, record) = (self.topics.last(), table.record.as_ref());
-            encoding.apply(topic, record, (values, slots), &mut row.value, scratch)?;
+            encoding.apply(topic, record, (values, columns), &mut row.value, scratch)?;
         }
         Ok(())
     }

@@ -22,26 +22,26 @@ pub struct PartialRow<'a> {
     pub id_header: Option<&'a str>,
 }
 
-/// Index and reading of the columns of id, key and value in a table.
+/// Position and reading of the columns of id, key and value in a table.
 pub(super) struct UnroutableTable([Option<(usize, Reading)>; 3]);
 
 impl UnroutableTable {
-    pub(super) fn of(
+    pub(super) fn new(
         columns: [Option<&str>; 3],
         relation: &Relation<'_>,
         names: &ColumnNames,
     ) -> Self {
         Self(columns.map(|wanted| {
-            let (index, column) = find(relation, names, wanted?)?;
-            Some((index, types::reading(column.type_oid.get())))
+            let (position, column) = find(relation, names, wanted?)?;
+            Some((position, types::reading(column.type_oid.get())))
         }))
     }
 
     /// Reads the columns. A value that cannot be read as its type is unchanged.
     pub(super) fn read<'a>(&self, tuple: &Tuple<'a>, id_header: &'a str) -> PartialRow<'a> {
         let [event_id, key, value] = self.0.map(|field| {
-            let (index, reading) = field?;
-            match tuple.values().nth(index)? {
+            let (position, reading) = field?;
+            match tuple.values().nth(position)? {
                 Value::Text(text) => reading.read(text).or(Some(text)),
                 Value::Binary(bytes) => Some(bytes),
                 Value::Null | Value::UnchangedToast => None,

@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    fn of(commit_lsn: u64, row: u64) -> [u8; LENGTH] {
+    fn text_of(commit_lsn: u64, row: u64) -> [u8; LENGTH] {
         text(&Event {
             commit_lsn: Lsn::new(commit_lsn),
             row,
@@ -50,13 +50,16 @@ mod tests {
 
     #[test]
     fn values_compare_as_bytes_in_the_order_of_the_log() {
-        assert_eq!(&of(0x1_016B_3748, 12), b"00000001016B3748/0000000C");
-        assert_eq!(&of(u64::MAX, u64::MAX), b"FFFFFFFFFFFFFFFF/FFFFFFFF");
+        assert_eq!(&text_of(0x1_016B_3748, 12), b"00000001016B3748/0000000C");
+        assert_eq!(&text_of(u64::MAX, u64::MAX), b"FFFFFFFFFFFFFFFF/FFFFFFFF");
         let numbers = [0, 1, 9, 10, 15, 16, 255, 256, 0xFFFF, 0x1_0000, 0xFFFF_FFFF];
         let lsns = numbers.into_iter().chain([1 << 32, 1 << 63, u64::MAX]);
         let events: Vec<(u64, u64)> = lsns.flat_map(|lsn| numbers.map(|row| (lsn, row))).collect();
         assert!(events.is_sorted());
-        let values: Vec<_> = events.iter().map(|(lsn, row)| of(*lsn, *row)).collect();
+        let values: Vec<_> = events
+            .iter()
+            .map(|(lsn, row)| text_of(*lsn, *row))
+            .collect();
         assert!(values.windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use walrelay_pgoutput::Value;
 use walrelay_sink::{Header, Record};
 
-use crate::plan::{Field, Plan, RouteError, Slots};
+use crate::plan::{Field, Plan, PlanColumns, RouteError};
 use crate::value::{Fault, Part, ValueError};
 
 /// Number of headers of a row that need no allocation.
@@ -42,7 +42,7 @@ pub struct Routed<'a> {
 
 /// Reads the parts of a row.
 pub(super) struct RowReader<'r, 't> {
-    pub(super) slots: &'r Slots,
+    pub(super) columns: &'r PlanColumns,
     pub(super) values: &'r [Value<'t>],
     pub(super) scratch: &'r mut Vec<u8>,
 }
@@ -76,7 +76,7 @@ impl<'t> RowReader<'_, 't> {
     #[inline(never)]
     fn render(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
         let part = field.piece.render(self.values, self.scratch);
-        part.map_err(|fault| self.slots.error(fault, &field.role))
+        part.map_err(|fault| self.columns.error(fault, &field.role))
     }
 
     /// Parses a part that is rendered as decimal text.
@@ -88,8 +88,8 @@ impl<'t> RowReader<'_, 't> {
         };
         let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         number.map(Some).ok_or_else(|| {
-            let fault = Fault::new(field.piece.slot(), ValueError::NotANumber);
-            self.slots.error(fault, &field.role)
+            let fault = Fault::new(field.piece.index(), ValueError::NotANumber);
+            self.columns.error(fault, &field.role)
         })
     }
 }

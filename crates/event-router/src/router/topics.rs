@@ -30,7 +30,7 @@ struct CachedTopic {
 }
 
 /// Returns the place of a routing value in the cache.
-fn index(value: &[u8]) -> usize {
+fn cache_place(value: &[u8]) -> usize {
     let byte = |at: usize| value.get(at).map_or(0, |byte| u32::from(*byte));
     let length = value.len();
     let some = byte(0) | byte(length / 2) << 8 | byte(length.wrapping_sub(1)) << 16;
@@ -49,23 +49,23 @@ impl TopicCache {
         scratch: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         let routed_by = match topic {
-            Topic::Routed { slot, .. } => value(values, *slot)?,
+            Topic::Routed { index, .. } => value(values, *index)?,
             Topic::Rendered(_) => None,
         };
         let Some(routed_by) = routed_by.filter(|value| value.len() <= MAX_VALUE_BYTES) else {
             self.last = CACHE_SIZE;
             return topic.render(values, scratch, &mut self.other);
         };
-        let index = index(routed_by);
-        self.last = index;
-        if let Some(known) = self.entries.get(index)
+        let place = cache_place(routed_by);
+        self.last = place;
+        if let Some(known) = self.entries.get(place)
             && known.plan == Some(plan)
             && known.value == routed_by
         {
             return Ok(());
         }
         self.entries.resize_with(CACHE_SIZE, CachedTopic::default);
-        let Some(known) = self.entries.get_mut(index) else {
+        let Some(known) = self.entries.get_mut(place) else {
             return Ok(());
         };
         known.plan = None;
@@ -100,7 +100,7 @@ mod tests {
 
     fn routed(template: &str, default: Option<&str>) -> Topic {
         Topic::Routed {
-            slot: 0,
+            index: 0,
             default: default.map(Into::into),
             name: Some({
                 let template: TopicTemplate = template.parse().unwrap();
@@ -122,7 +122,7 @@ mod tests {
                 routed("outbox.event.${routedByValue}", None),
                 routed("${routedByValue}-${routedByValue}", Some("none")),
                 Topic::Routed {
-                    slot: 0,
+                    index: 0,
                     default: None,
                     name: None,
                 },

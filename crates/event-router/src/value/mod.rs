@@ -70,15 +70,15 @@ impl<'t> Part<'t> {
         Self::since(start, scratch)
     }
 
-    /// Returns the part if it is a non-empty UTF-8 text, else a fault of the column in `slot`.
-    pub(crate) fn require_text(self, slot: usize, scratch: &[u8]) -> Result<Self, Fault> {
+    /// Returns the part if it is a non-empty UTF-8 text, else a fault of the column in `index`.
+    pub(crate) fn require_text(self, index: ColumnIndex, scratch: &[u8]) -> Result<Self, Fault> {
         let why = match self.resolve(scratch) {
             None => ValueError::Null,
             Some([]) => ValueError::Empty,
             Some(bytes) if str::from_utf8(bytes).is_err() => ValueError::NotUtf8,
             Some(_) => return Ok(self),
         };
-        Err(Fault::new(slot, why))
+        Err(Fault::new(index, why))
     }
 
     /// Returns the length in bytes; 0 for NULL.
@@ -119,27 +119,34 @@ pub(crate) fn hex_byte(digits: [u8; 2]) -> Option<u8> {
     u8::try_from(high? << 4 | low?).ok()
 }
 
-/// Returns the text of the value in a slot, `None` for NULL.
-pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t [u8]>, Fault> {
-    match values.get(slot) {
+/// Returns the text of the column at `index`, `None` for NULL.
+pub(crate) fn value<'t>(
+    values: &[Value<'t>],
+    index: ColumnIndex,
+) -> Result<Option<&'t [u8]>, Fault> {
+    match values.get(index) {
         Some(Value::Text(text)) => Ok(Some(text)),
         // The router has compared the number of values with the table's columns.
         Some(Value::Null) | None => Ok(None),
-        Some(Value::UnchangedToast) => Err(Fault::new(slot, ValueError::UnchangedToast)),
-        Some(Value::Binary(_)) => Err(Fault::new(slot, ValueError::Binary)),
+        Some(Value::UnchangedToast) => Err(Fault::new(index, ValueError::UnchangedToast)),
+        Some(Value::Binary(_)) => Err(Fault::new(index, ValueError::Binary)),
     }
 }
 
-/// A value that does not fit its purpose: its slot, and what is wrong.
+/// Index of a column among those that a plan needs, in the order in which it found them. The table
+/// has the column at another position.
+pub(crate) type ColumnIndex = usize;
+
+/// A value that does not fit its purpose: the index of its column, and what is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
-    pub(crate) slot: usize,
+    pub(crate) index: ColumnIndex,
     pub(crate) why: ValueError,
 }
 
 impl Fault {
-    pub(crate) const fn new(slot: usize, why: ValueError) -> Self {
-        Self { slot, why }
+    pub(crate) const fn new(index: ColumnIndex, why: ValueError) -> Self {
+        Self { index, why }
     }
 }
 

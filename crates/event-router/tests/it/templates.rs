@@ -45,11 +45,11 @@ fn bare(value: ValueTemplate) -> Templates {
     }
 }
 
-fn of_value(text: &str) -> Templates {
+fn value_route(text: &str) -> Templates {
     bare(ValueTemplate::Text(template(text, Place::Value)))
 }
 
-fn of_members(members: &[(&str, &str)]) -> Templates {
+fn members_route(members: &[(&str, &str)]) -> Templates {
     let members = members.iter().map(|(name, text)| {
         let member = Member::Template(template(text, Place::Member));
         ((*name).to_owned(), member)
@@ -71,7 +71,7 @@ fn value_of(
     type_oid: u32,
     value: Value<'_>,
 ) -> Result<Option<String>, RouteError> {
-    let mut router = router(of_value(expression), &[("c", type_oid)]);
+    let mut router = router(value_route(expression), &[("c", type_oid)]);
     Ok(record_of(&mut router, &[value])?.value)
 }
 
@@ -82,7 +82,7 @@ fn json_of(
     type_oid: u32,
     value: Value<'_>,
 ) -> Result<Option<String>, RouteError> {
-    let mut router = router(of_members(&[("m", expression)]), &[("c", type_oid)]);
+    let mut router = router(members_route(&[("m", expression)]), &[("c", type_oid)]);
     let object = record_of(&mut router, &[value])?.value.unwrap();
     // The result is JSON for every value.
     let parsed: serde_json::Value = serde_json::from_str(&object).unwrap();
@@ -191,7 +191,7 @@ fn outbox() {
 #[test]
 fn the_place_decides_what_null_means() {
     let with = |change: &dyn Fn(&mut Templates)| {
-        let mut templates = of_value("{a}");
+        let mut templates = value_route("{a}");
         change(&mut templates);
         let mut router = router(templates, &[("a", TEXT), ("n", TEXT)]);
         record_of(&mut router, &[text("x"), Value::Null])
@@ -239,7 +239,7 @@ fn the_place_decides_what_null_means() {
 #[test]
 fn partition_and_timestamp_are_numbers_of_their_range() {
     let of = |partition: &str, timestamp: &str| {
-        let mut templates = of_value("v");
+        let mut templates = value_route("v");
         templates.partition = Some(template("{p}", Place::Partition));
         templates.timestamp = Some(template("{t}", Place::Timestamp));
         let mut router = router(templates, &[("p", INT4), ("t", TIMESTAMPTZ)]);
@@ -258,7 +258,7 @@ fn partition_and_timestamp_are_numbers_of_their_range() {
         let why = "is not a point in time since 1970";
         assert!(error.to_string().contains(why), "{error}");
     }
-    let mut templates = of_value("v");
+    let mut templates = value_route("v");
     templates.timestamp = Some(template("{b}", Place::Timestamp));
     let error = announce(&mut Router::new(templates), &relation(&[("b", BOOL)])).unwrap_err();
     assert!(
@@ -413,20 +413,20 @@ fn missing_columns_are_refused() {
     let refused =
         |templates: Templates| announce(&mut Router::new(templates), &columns).unwrap_err();
     assert_eq!(
-        refused(of_value("{event_type}")).to_string(),
+        refused(value_route("{event_type}")).to_string(),
         "table public.outbox has no column \"event_type\" for the value (option \
          router.route.value); its columns are \"id\", \"event_typ\", \"payload\"; did you mean \
          \"event_typ\"?"
     );
     let header = Templates {
         headers: vec![("x".to_owned(), template("{none}", Place::Header))],
-        ..of_value("v")
+        ..value_route("v")
     };
     let id = Templates {
         id: Some("uuid".to_owned()),
-        ..of_value("v")
+        ..value_route("v")
     };
-    let default = of_members(&[("m", "{payload | default('no json')}")]);
+    let default = members_route(&[("m", "{payload | default('no json')}")]);
     let error = refused(default.clone());
     assert!(matches!(error, PlanError::Default { .. }), "{error}");
     for (templates, words) in [
@@ -461,7 +461,7 @@ fn an_unroutable_row_gives_a_partial_row() {
 
 #[test]
 fn errors_and_debug_show_no_values() {
-    let mut router = router(of_members(&[("m", "{a | json('x')}")]), &[("a", TEXT)]);
+    let mut router = router(members_route(&[("m", "{a | json('x')}")]), &[("a", TEXT)]);
     let message = insert(&[text(r#"{"x": "s3cret"}"#)]);
     let shown = format!("{:?}", route(&mut router, &message).unwrap());
     assert!(!shown.contains("s3cret"), "{shown}");

@@ -12,7 +12,7 @@ use walrelay_pgoutput::Value;
 
 use crate::plan::{Columns, Plan, PlanError, Target};
 use crate::render::template::{Compiler, Lookups, Template, Text, base64};
-use crate::value::{Event, Fault, Part, ValueError};
+use crate::value::{ColumnIndex, Event, Fault, Part, ValueError};
 use crate::value::{json, time};
 
 /// The `content-type` of a value in structured mode.
@@ -64,7 +64,7 @@ enum Attribute {
     Absent,
     Text(Text),
     /// The column of the route's event id.
-    Slot(usize),
+    Column(ColumnIndex),
     CommitTime,
 }
 
@@ -130,14 +130,14 @@ impl CloudEvents {
                 (Some(template), _) => Attribute::Text(compiler.text(template, &target)?),
                 (None, _) if name == TIME => Attribute::CommitTime,
                 (None, _) if name == SUBJECT => Attribute::Absent,
-                (None, Some(slot)) => Attribute::Slot(slot),
+                (None, Some(index)) => Attribute::Column(index),
                 (None, None) => return Err(compiler.columns.missing(name, target.into())),
             };
         }
         Ok(CloudPlan {
             mode: self.mode,
             attributes,
-            data: Data::of(&self.content_type),
+            data: Data::from_content_type(&self.content_type),
             content_type: self.content_type.as_bytes().into(),
         })
     }
@@ -145,7 +145,7 @@ impl CloudEvents {
 
 impl Data {
     /// Returns the kind of data of a media type (RFC 2045); its parameters are ignored.
-    fn of(content_type: &str) -> Self {
+    fn from_content_type(content_type: &str) -> Self {
         let kind = content_type.split(';').next().unwrap_or_default();
         let kind = kind.trim().to_ascii_lowercase();
         if kind.ends_with("/json") || kind.ends_with("+json") {
@@ -264,13 +264,13 @@ impl Attribute {
                 if name == SUBJECT && part.resolve(scratch).is_none() {
                     return Ok(Part::Absent);
                 }
-                part.require_text(text.slot(), scratch)
+                part.require_text(text.index(), scratch)
             }
-            Self::Slot(slot) => {
-                let value = crate::value::value(values, *slot)?;
+            Self::Column(index) => {
+                let value = crate::value::value(values, *index)?;
                 value
                     .map_or(Part::Null, Part::Row)
-                    .require_text(*slot, scratch)
+                    .require_text(*index, scratch)
             }
         }
     }
@@ -283,7 +283,7 @@ fn timestamp<'t>(
     scratch: &mut Vec<u8>,
 ) -> Result<Part<'t>, Fault> {
     let part = text.render(values, scratch)?;
-    let fault = || Fault::new(text.slot(), ValueError::NotATime);
+    let fault = || Fault::new(text.index(), ValueError::NotATime);
     let Some(bytes) = part.resolve(scratch) else {
         return Ok(Part::Absent);
     };

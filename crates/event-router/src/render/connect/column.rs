@@ -6,10 +6,11 @@ use super::defaults;
 use super::options::{
     BinaryHandling, DecimalHandling, Handling, HstoreHandling, IntervalHandling, TimePrecision,
 };
-use super::schema::{DECIMAL, Kind, Schema};
+use super::schema::{DECIMAL, Schema, SchemaType};
+use crate::value::ColumnIndex;
 
 pub(crate) struct Column {
-    pub(crate) slot: usize,
+    pub(crate) index: ColumnIndex,
     pub(crate) type_oid: u32,
     pub(crate) schema: Schema,
     pub(crate) codec: Codec,
@@ -22,8 +23,8 @@ const FIRST_USER_TYPE: u32 = 16384;
 
 impl Column {
     /// Creates the plan of a column. `facts` are those of the same column.
-    pub(crate) fn of(
-        slot: usize,
+    pub(crate) fn new(
+        index: ColumnIndex,
         column: &walrelay_pgoutput::Column<'_>,
         facts: Option<&ColumnFacts>,
         handling: Handling,
@@ -38,7 +39,7 @@ impl Column {
             None => schema_and_codec(type_oid, modifier, None, handling),
         };
         let unknown = known.is_none() && (type_oid < FIRST_USER_TYPE || facts.is_some());
-        let (mut schema, codec) = known.unwrap_or((Schema::of(Kind::String), Codec::Text));
+        let (mut schema, codec) = known.unwrap_or((Schema::new(SchemaType::String), Codec::Text));
         schema.optional = !facts.is_some_and(|facts| facts.not_null);
         if let Some(facts) = facts
             && let Some(default) = &facts.default
@@ -46,7 +47,7 @@ impl Column {
             schema.default = defaults::parse(default, &facts.type_facts, &codec, &schema);
         }
         Self {
-            slot,
+            index,
             type_oid,
             schema,
             codec,
@@ -63,13 +64,13 @@ fn schema_and_codec(
     facts: Option<&TypeFacts>,
     handling: Handling,
 ) -> Option<(Schema, Codec)> {
-    use Kind::{Boolean, Bytes, Float32, Float64, Int16, Int32, Int64, String};
+    use SchemaType::{Boolean, Bytes, Float32, Float64, Int16, Int32, Int64, String};
 
     if let Some(element) = array_element(oid) {
         let (schema, codec) = schema_and_codec(element, modifier, None, handling)?;
         return Some(array(schema.optional(), codec));
     }
-    let plain = |kind, codec| (Schema::of(kind), codec);
+    let plain = |kind, codec| (Schema::new(kind), codec);
     let named = |kind, name, codec| (Schema::named(kind, name), codec);
     let text = |name| named(String, name, Codec::Text);
     let time = |what, encoding, codec: fn(TimeEncoding) -> Codec| {
@@ -119,7 +120,7 @@ fn schema_and_codec(
 /// Returns schema and codec of a type that is not built into Postgres, or of an array of such a
 /// type.
 fn user_defined(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Schema, Codec)> {
-    let text = |name| (Schema::named(Kind::String, name), Codec::Text);
+    let text = |name| (Schema::named(SchemaType::String, name), Codec::Text);
     Some(match &facts.kind {
         TypeKind::Enum(labels) => {
             let (schema, codec) = text("io.debezium.data.Enum");
@@ -137,11 +138,11 @@ fn user_defined(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<
             }
         }
         TypeKind::Base if facts.oid.get() >= FIRST_USER_TYPE => match facts.name.as_str() {
-            "citext" | "isbn" => (Schema::of(Kind::String), Codec::Text),
+            "citext" | "isbn" => (Schema::new(SchemaType::String), Codec::Text),
             "ltree" => text("io.debezium.data.Ltree"),
             "hstore" => match handling.hstore {
                 HstoreHandling::Json => (text("io.debezium.data.Json").0, Codec::HstoreJson),
-                HstoreHandling::Map => (Schema::of(Kind::Map), Codec::HstoreMap),
+                HstoreHandling::Map => (Schema::new(SchemaType::Map), Codec::HstoreMap),
             },
             _ => return None,
         },
@@ -179,7 +180,7 @@ const fn array_element(oid: u32) -> Option<u32> {
 }
 
 fn array(element: Schema, codec: Codec) -> (Schema, Codec) {
-    let schema = Schema::of(Kind::Array(Box::new(element)));
+    let schema = Schema::new(SchemaType::Array(Box::new(element)));
     (schema, Codec::Array(Box::new(codec)))
 }
 
@@ -194,11 +195,11 @@ fn precision(modifier: i32) -> i32 {
 fn interval(handling: Handling) -> (Schema, Codec) {
     match handling.interval {
         IntervalHandling::Numeric => {
-            let schema = Schema::named(Kind::Int64, "io.debezium.time.MicroDuration");
+            let schema = Schema::named(SchemaType::Int64, "io.debezium.time.MicroDuration");
             (schema, Codec::IntervalMicros)
         }
         IntervalHandling::String => {
-            let schema = Schema::named(Kind::String, "io.debezium.time.Interval");
+            let schema = Schema::named(SchemaType::String, "io.debezium.time.Interval");
             (schema, Codec::IntervalText)
         }
     }
@@ -206,8 +207,10 @@ fn interval(handling: Handling) -> (Schema, Codec) {
 
 fn numeric(modifier: i32, handling: Handling) -> (Schema, Codec) {
     match (handling.decimal, scale(modifier)) {
-        (DecimalHandling::Double, _) => (Schema::of(Kind::Float64), Codec::NumericDouble),
-        (DecimalHandling::String, scale) => (Schema::of(Kind::String), Codec::NumericText(scale)),
+        (DecimalHandling::Double, _) => (Schema::new(SchemaType::Float64), Codec::NumericDouble),
+        (DecimalHandling::String, scale) => {
+            (Schema::new(SchemaType::String), Codec::NumericText(scale))
+        }
         (DecimalHandling::Precise, Some(scale)) => {
             let precision = ((modifier - 4) >> 16) & 0xffff;
             let schema = decimal(scale).parameter("connect.decimal.precision", &precision);
@@ -218,13 +221,13 @@ fn numeric(modifier: i32, handling: Handling) -> (Schema, Codec) {
 }
 
 fn decimal(scale: i32) -> Schema {
-    Schema::named(Kind::Bytes, DECIMAL).parameter("scale", &scale)
+    Schema::named(SchemaType::Bytes, DECIMAL).parameter("scale", &scale)
 }
 
 fn variable_decimal() -> Schema {
-    let fields = [("scale", Kind::Int32), ("value", Kind::Bytes)];
-    let fields = fields.map(|(name, kind)| (name.to_owned(), Schema::of(kind)));
-    let kind = Kind::Struct(fields.into());
+    let fields = [("scale", SchemaType::Int32), ("value", SchemaType::Bytes)];
+    let fields = fields.map(|(name, kind)| (name.to_owned(), Schema::new(kind)));
+    let kind = SchemaType::Struct(fields.into());
     Schema {
         doc: Some("Variable scaled decimal"),
         ..Schema::named(kind, "io.debezium.data.VariableScaleDecimal")
@@ -241,8 +244,8 @@ fn money(handling: Handling) -> (Schema, Codec) {
     let scale = i32::from(handling.money_fraction_digits);
     match handling.decimal {
         DecimalHandling::Precise => (decimal(scale), Codec::Money { scale }),
-        DecimalHandling::Double => (Schema::of(Kind::Float64), Codec::MoneyDouble),
-        DecimalHandling::String => (Schema::of(Kind::String), Codec::MoneyText),
+        DecimalHandling::Double => (Schema::new(SchemaType::Float64), Codec::MoneyDouble),
+        DecimalHandling::String => (Schema::new(SchemaType::String), Codec::MoneyText),
     }
 }
 
@@ -254,21 +257,21 @@ fn bits(oid: u32, modifier: i32) -> (Schema, Codec) {
         _ => i32::MAX,
     };
     if length == 1 {
-        return (Schema::of(Kind::Boolean), Codec::Bit);
+        return (Schema::new(SchemaType::Boolean), Codec::Bit);
     }
-    let schema = Schema::named(Kind::Bytes, "io.debezium.data.Bits");
+    let schema = Schema::named(SchemaType::Bytes, "io.debezium.data.Bits");
     (schema.parameter("length", &length), Codec::Bits)
 }
 
 fn point() -> Schema {
     let fields = [
-        ("x", Schema::of(Kind::Float64)),
-        ("y", Schema::of(Kind::Float64)),
-        ("wkb", Schema::of(Kind::Bytes).optional()),
-        ("srid", Schema::of(Kind::Int32).optional()),
+        ("x", Schema::new(SchemaType::Float64)),
+        ("y", Schema::new(SchemaType::Float64)),
+        ("wkb", Schema::new(SchemaType::Bytes).optional()),
+        ("srid", Schema::new(SchemaType::Int32).optional()),
     ];
     let fields = fields.map(|(name, schema)| (name.to_owned(), schema));
-    let kind = Kind::Struct(fields.into());
+    let kind = SchemaType::Struct(fields.into());
     Schema {
         doc: Some("Geometry (POINT)"),
         ..Schema::named(kind, "io.debezium.data.geometry.Point")
@@ -311,9 +314,9 @@ fn time_schema(what: &str, encoding: TimeEncoding) -> Schema {
         TimeEncoding::Connect => "org.apache.kafka.connect.data.",
     };
     let kind = match (what, encoding) {
-        (_, TimeEncoding::Iso) => Kind::String,
-        ("Timestamp", _) | (_, TimeEncoding::Micros | TimeEncoding::Nanos) => Kind::Int64,
-        _ => Kind::Int32,
+        (_, TimeEncoding::Iso) => SchemaType::String,
+        ("Timestamp", _) | (_, TimeEncoding::Micros | TimeEncoding::Nanos) => SchemaType::Int64,
+        _ => SchemaType::Int32,
     };
     Schema::named(kind, [prefix, what].concat())
 }

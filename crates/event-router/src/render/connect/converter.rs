@@ -1,7 +1,7 @@
 //! Kafka Connect's converters, which turn a value with its schema into bytes.
 
 use super::options::JsonOptions;
-use super::schema::{Data, Kind, Schema};
+use super::schema::{Data, Schema, SchemaType};
 use super::text::Style;
 use crate::value::{Part, ValueError};
 
@@ -57,7 +57,7 @@ impl Converter {
             (Self::String, data) => Style::Java.value(schema, data, false, out),
             (Self::Simple, data) => Style::Simple.value(schema, data, false, out),
             (_, Data::Bytes(bytes)) => out.extend_from_slice(bytes),
-            (_, Data::Null) if schema.is_some_and(|schema| schema.kind == Kind::Bytes) => {
+            (_, Data::Null) if schema.is_some_and(|schema| schema.kind == SchemaType::Bytes) => {
                 return Ok(Part::Null);
             }
             (Self::BinaryData(Some(delegate)), data) => {

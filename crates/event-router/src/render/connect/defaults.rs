@@ -3,7 +3,7 @@
 
 use super::catalog::{TypeFacts, TypeKind};
 use super::codec::Codec;
-use super::schema::{Data, Kind, Schema};
+use super::schema::{Data, Schema, SchemaType};
 use crate::value::cursor::Cursor;
 
 /// Reads the default of a schema from an expression of `pg_get_expr`.
@@ -44,7 +44,7 @@ pub(crate) fn parse(
         _ => text,
     };
     let value = codec.read(&text).ok()?.into_owned();
-    let is_struct = matches!(schema.kind, Kind::Struct(_));
+    let is_struct = matches!(schema.kind, SchemaType::Struct(_));
     (!is_struct && !value.is_null()).then_some(value)
 }
 

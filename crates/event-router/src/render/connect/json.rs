@@ -4,7 +4,7 @@
 use std::io::Write as _;
 
 use super::options::JsonOptions;
-use super::schema::{Kind, Schema};
+use super::schema::{Schema, SchemaType};
 use super::text::{OBJECT, Style, sequence, string};
 
 impl JsonOptions {
@@ -37,27 +37,29 @@ impl JsonOptions {
         };
         out.extend_from_slice(b"{\"type\":");
         out.extend_from_slice(match &schema.kind {
-            Kind::Boolean => &b"\"boolean\""[..],
-            Kind::Int16 => b"\"int16\"",
-            Kind::Int32 => b"\"int32\"",
-            Kind::Int64 => b"\"int64\"",
-            Kind::Float32 => b"\"float\"",
-            Kind::Float64 => b"\"double\"",
-            Kind::String => b"\"string\"",
-            Kind::Bytes => b"\"bytes\"",
-            Kind::Array(_) => b"\"array\",\"items\":",
-            Kind::Map => concat!(
+            SchemaType::Boolean => &b"\"boolean\""[..],
+            SchemaType::Int16 => b"\"int16\"",
+            SchemaType::Int32 => b"\"int32\"",
+            SchemaType::Int64 => b"\"int64\"",
+            SchemaType::Float32 => b"\"float\"",
+            SchemaType::Float64 => b"\"double\"",
+            SchemaType::String => b"\"string\"",
+            SchemaType::Bytes => b"\"bytes\"",
+            SchemaType::Array(_) => b"\"array\",\"items\":",
+            SchemaType::Map => concat!(
                 "\"map\",\"keys\":{\"type\":\"string\",\"optional\":false}",
                 ",\"values\":{\"type\":\"string\",\"optional\":true}"
             )
             .as_bytes(),
-            Kind::Struct(_) => b"\"struct\",\"fields\":",
+            SchemaType::Struct(_) => b"\"struct\",\"fields\":",
         });
         match &schema.kind {
-            Kind::Array(items) => self.schema(items, None, out),
-            Kind::Struct(fields) => sequence(fields, ["[", ",", "]"], out, |(name, of), out| {
-                self.schema(of, Some(name), out);
-            }),
+            SchemaType::Array(items) => self.schema(items, None, out),
+            SchemaType::Struct(fields) => {
+                sequence(fields, ["[", ",", "]"], out, |(name, of), out| {
+                    self.schema(of, Some(name), out);
+                })
+            }
             _ => {}
         }
         let optional: &[u8] = if schema.optional { b"true" } else { b"false" };

@@ -7,7 +7,7 @@ use crate::value::decimal::Decimal;
 /// A schema of Kafka Connect.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Schema {
-    pub(crate) kind: Kind,
+    pub(crate) kind: SchemaType,
     pub(crate) optional: bool,
     pub(crate) name: Option<Cow<'static, str>>,
     pub(crate) version: Option<i32>,
@@ -19,7 +19,7 @@ pub(crate) struct Schema {
 
 /// A type of Kafka Connect.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum SchemaType {
     Boolean,
     Int16,
     Int32,
@@ -66,7 +66,7 @@ pub(crate) const DECIMAL: &str = "org.apache.kafka.connect.data.Decimal";
 pub(crate) const CONNECT_DATE: &str = "org.apache.kafka.connect.data.Date";
 
 impl Schema {
-    pub(crate) const fn of(kind: Kind) -> Self {
+    pub(crate) const fn new(kind: SchemaType) -> Self {
         Self {
             kind,
             optional: false,
@@ -79,11 +79,11 @@ impl Schema {
     }
 
     /// Creates the schema of a semantic type, with version 1.
-    pub(crate) fn named(kind: Kind, name: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn named(kind: SchemaType, name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             name: Some(name.into()),
             version: Some(1),
-            ..Self::of(kind)
+            ..Self::new(kind)
         }
     }
 

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::options::JsonOptions;
-use super::schema::{CONNECT_DATE, DECIMAL, Data, Kind, Schema};
+use super::schema::{CONNECT_DATE, DECIMAL, Data, Schema, SchemaType};
 use super::{java, temporal};
 use crate::value::decimal::Decimal;
 use crate::value::json::short_escape;
@@ -83,7 +83,7 @@ impl Style {
 
     fn list(self, schema: Option<&Schema>, items: &[Data<'_>], out: &mut Vec<u8>) {
         let item = match schema.map(|schema| &schema.kind) {
-            Some(Kind::Array(item)) => Some(&**item),
+            Some(SchemaType::Array(item)) => Some(&**item),
             _ => None,
         };
         let comma = if let Self::Java = self { ", " } else { "," };
@@ -186,7 +186,7 @@ pub(super) fn map(
 /// Returns the fields of a struct's schema.
 fn fields(schema: Option<&Schema>) -> &[(String, Schema)] {
     match schema.map(|schema| &schema.kind) {
-        Some(Kind::Struct(fields)) => fields,
+        Some(SchemaType::Struct(fields)) => fields,
         _ => &[],
     }
 }
@@ -255,11 +255,11 @@ mod tests {
 
     #[test]
     fn structs_within_lists_have_their_fields() {
-        let item = Schema::of(Kind::Struct(vec![(
+        let item = Schema::new(SchemaType::Struct(vec![(
             "b".to_owned(),
-            Schema::of(Kind::Int32),
+            Schema::new(SchemaType::Int32),
         )]));
-        let schema = Schema::of(Kind::Array(Box::new(item)));
+        let schema = Schema::new(SchemaType::Array(Box::new(item)));
         let data = Data::List(vec![Data::Struct(vec![Data::Int(1)])]);
         for (style, expected) in [
             (Style::Java, "[Struct{b=1}]"),

@@ -6,9 +6,9 @@ use super::field::{Envelope, PayloadRules};
 use super::options::{ID_HEADER, Options, Placement};
 use super::trace;
 use crate::plan::{Columns, Field, Plan, PlanError, Renderer, Role, Topic};
-use crate::render::connect::schema::{Data, Kind, Schema};
+use crate::render::connect::schema::{Data, Schema, SchemaType};
 use crate::render::connect::{Codec, Column, TableFacts};
-use crate::value::{Part, value};
+use crate::value::{ColumnIndex, Part, value};
 
 impl Options {
     /// Compiles the plan of a table. `facts` are from the catalogs.
@@ -26,7 +26,7 @@ impl Options {
         let key = table.needed(&self.event_key, Role::EventKey)?;
         let payload = table.needed(&self.payload, Role::Payload)?;
         let routed_by = table.needed(&self.route_by, Role::RouteBy)?;
-        if !(routed_by.codec == Codec::Text && routed_by.schema.kind == Kind::String) {
+        if !(routed_by.codec == Codec::Text && routed_by.schema.kind == SchemaType::String) {
             return Err(table.unsupported(&self.route_by, &routed_by, Role::RouteBy));
         }
         let default = match &routed_by.schema.default {
@@ -38,7 +38,7 @@ impl Options {
             None => None,
         };
 
-        let event_id = id.slot;
+        let event_id = id.index;
         let id = id.into_field(&self.header_converter, Role::EventId);
         let mut headers = self.context_headers();
         headers.push((ID_HEADER.into(), id));
@@ -46,7 +46,7 @@ impl Options {
         headers.extend(additional.headers);
         headers.extend(table.trace_headers());
         let envelope = if self.has_envelope() {
-            let routed_by = (routed_by.slot, default.clone());
+            let routed_by = (routed_by.index, default.clone());
             Some(table.envelope(routed_by, additional.envelope)?)
         } else {
             None
@@ -54,7 +54,7 @@ impl Options {
         let topic = self.topic.clone();
         Ok(Plan {
             topic: Topic::Routed {
-                slot: routed_by.slot,
+                index: routed_by.index,
                 default,
                 name: Some(Box::new(move |value, into| topic.render(value, into))),
             },
@@ -84,7 +84,7 @@ impl Options {
     /// leaves them out.
     fn context_headers(&self) -> Headers {
         let converter = &self.header_converter;
-        let schema = Schema::of(Kind::String);
+        let schema = Schema::new(SchemaType::String);
         let headers = self.context_headers.iter().map(|(name, text)| {
             let mut bytes = Vec::new();
             let prefix = converter.prefix(Some(&schema));
@@ -120,13 +120,13 @@ struct Table<'a, 'r> {
 
 impl Table<'_, '_> {
     fn find(&mut self, name: &str) -> Option<Column> {
-        let (slot, column) = self.columns.find(name)?;
+        let (index, column) = self.columns.find(name)?;
         // The facts are of today: the column may have another name there.
         let facts = self.columns.names(name).find_map(|name| {
             let mut facts = self.facts.iter().flat_map(|facts| &facts.columns);
             facts.find(|column| column.name == name)
         });
-        Some(Column::of(slot, &column, facts, self.options.handling))
+        Some(Column::new(index, &column, facts, self.options.handling))
     }
 
     fn needed(&mut self, name: &str, role: Role) -> Result<Column, PlanError> {
@@ -163,12 +163,12 @@ impl Table<'_, '_> {
 
     fn trace_headers(&mut self) -> Headers {
         let column = self.options.trace_context.as_ref();
-        let Some((slot, _)) = column.and_then(|name| self.columns.find(name)) else {
+        let Some((index, _)) = column.and_then(|name| self.columns.find(name)) else {
             return Headers::new();
         };
         let headers = trace::HEADERS.map(|name| {
-            let renderer = Renderer::new(slot, move |values, scratch| {
-                let text = value(values, slot)?.unwrap_or_default();
+            let renderer = Renderer::new(index, move |values, scratch| {
+                let text = value(values, index)?.unwrap_or_default();
                 Ok(match trace::header(text, name) {
                     Some(Cow::Borrowed(header)) => Part::Row(header),
                     Some(Cow::Owned(header)) => Part::appended(&header, scratch),
@@ -182,7 +182,7 @@ impl Table<'_, '_> {
 
     fn envelope(
         &mut self,
-        routed_by: (usize, Option<Box<str>>),
+        routed_by: (ColumnIndex, Option<Box<str>>),
         fields: Vec<(String, Column)>,
     ) -> Result<Envelope, PlanError> {
         let role = Role::SchemaVersion;

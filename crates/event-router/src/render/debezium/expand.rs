@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::mem::discriminant;
 
-use crate::render::connect::schema::{Data, Kind, Schema};
+use crate::render::connect::schema::{Data, Schema, SchemaType};
 use crate::value::json::tree::{self, Tree};
 
 /// Debezium's `field.name.adjustment.mode`.
@@ -61,7 +61,7 @@ enum Number {
 }
 
 impl Number {
-    fn of(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         if text.contains(['.', 'e', 'E']) {
             return text.parse().map_or(Self::Big, Self::Double);
         }
@@ -96,7 +96,7 @@ fn keep_last(tree: &mut Tree<'_>) {
 fn is_like(left: &Tree<'_>, right: &Tree<'_>) -> bool {
     match (left, right) {
         (Tree::Number(a), Tree::Number(b)) => {
-            discriminant(&Number::of(a)) == discriminant(&Number::of(b))
+            discriminant(&Number::from_text(a)) == discriminant(&Number::from_text(b))
         }
         (a, b) => discriminant(a) == discriminant(b),
     }
@@ -129,22 +129,22 @@ impl Expand {
     /// Infers the schema of a value; `None` if the value is left out.
     fn schema(self, path: Option<&str>, tree: &Tree<'_>) -> Result<Option<Schema>, NoSchema> {
         let kind = match tree {
-            Tree::Null if self.keep_nulls => Kind::Bytes,
+            Tree::Null if self.keep_nulls => SchemaType::Bytes,
             Tree::Null => return Ok(None),
-            Tree::Boolean(_) => Kind::Boolean,
-            Tree::Number(text) => match Number::of(text) {
-                Number::Int(_) => Kind::Int32,
-                Number::Long(_) => Kind::Int64,
+            Tree::Boolean(_) => SchemaType::Boolean,
+            Tree::Number(text) => match Number::from_text(text) {
+                Number::Int(_) => SchemaType::Int32,
+                Number::Long(_) => SchemaType::Int64,
                 // Debezium has no value for an integer beyond 64 bits.
                 Number::Big => return Err(NoSchema),
-                Number::Double(_) => Kind::Float64,
+                Number::Double(_) => SchemaType::Float64,
             },
-            Tree::String(_) => Kind::String,
+            Tree::String(_) => SchemaType::String,
             Tree::Array(items) if items.is_empty() && !self.keep_empty_arrays => return Ok(None),
             Tree::Array(items) if items.is_empty() => {
-                Kind::Array(Box::new(Schema::of(Kind::String).optional()))
+                SchemaType::Array(Box::new(Schema::new(SchemaType::String).optional()))
             }
-            Tree::Array(items) => Kind::Array(Box::new(self.item_schema(path, items)?)),
+            Tree::Array(items) => SchemaType::Array(Box::new(self.item_schema(path, items)?)),
             Tree::Object(members) => {
                 let mut fields: Vec<(String, Schema)> = Vec::with_capacity(members.len());
                 for (name, member) in members {
@@ -163,12 +163,12 @@ impl Expand {
                         fields.push((name.into_owned(), schema));
                     }
                 }
-                let mut schema = Schema::of(Kind::Struct(fields));
+                let mut schema = Schema::new(SchemaType::Struct(fields));
                 schema.name = path.map(|path| Cow::Owned(path.to_owned()));
                 return Ok(Some(schema.optional()));
             }
         };
-        Ok(Some(Schema::of(kind).optional()))
+        Ok(Some(Schema::new(kind).optional()))
     }
 
     /// Infers the common schema of an array's items.
@@ -204,19 +204,19 @@ impl Expand {
     fn data(self, tree: &Tree<'_>, schema: &Schema) -> Result<Data<'static>, NoSchema> {
         Ok(match (tree, &schema.kind) {
             (Tree::Null, _) if schema.optional => Data::Null,
-            (Tree::Boolean(it), Kind::Boolean) => Data::Boolean(*it),
-            (Tree::Number(text), kind) => match (Number::of(text), kind) {
-                (Number::Int(it), Kind::Int32) => Data::Int(it.into()),
-                (Number::Long(it), Kind::Int64) => Data::Int(it),
-                (Number::Double(it), Kind::Float64) => Data::Double(it),
+            (Tree::Boolean(it), SchemaType::Boolean) => Data::Boolean(*it),
+            (Tree::Number(text), kind) => match (Number::from_text(text), kind) {
+                (Number::Int(it), SchemaType::Int32) => Data::Int(it.into()),
+                (Number::Long(it), SchemaType::Int64) => Data::Int(it),
+                (Number::Double(it), SchemaType::Float64) => Data::Double(it),
                 _ => return Err(NoSchema),
             },
-            (Tree::String(it), Kind::String) => Data::Text(Cow::Owned(it.to_string())),
-            (Tree::Array(items), Kind::Array(item)) => {
+            (Tree::String(it), SchemaType::String) => Data::Text(Cow::Owned(it.to_string())),
+            (Tree::Array(items), SchemaType::Array(item)) => {
                 let items = items.iter().map(|tree| self.data(tree, item));
                 Data::List(items.collect::<Result<_, _>>()?)
             }
-            (Tree::Object(members), Kind::Struct(fields)) => {
+            (Tree::Object(members), SchemaType::Struct(fields)) => {
                 // Members without a field in the common schema would be lost.
                 if self.loses(members, fields) {
                     return Err(NoSchema);
@@ -253,23 +253,25 @@ impl Expand {
 /// not merge schemas of inner objects and arrays, but takes the first.
 fn merge(left: Schema, right: Schema) -> Schema {
     let kind = match (left.kind, right.kind) {
-        (Kind::Struct(mut fields), Kind::Struct(more)) => {
+        (SchemaType::Struct(mut fields), SchemaType::Struct(more)) => {
             for (name, schema) in more {
                 match fields.iter_mut().find(|(known, _)| *known == name) {
                     None => fields.push((name, schema)),
                     Some((_, known)) => *known = merge(known.clone(), schema),
                 }
             }
-            Kind::Struct(fields)
+            SchemaType::Struct(fields)
         }
-        (Kind::Array(left), Kind::Array(right)) => Kind::Array(match (&left.kind, &right.kind) {
-            // The schema of an empty array.
-            (Kind::String, _) => right,
-            (_, Kind::String) => left,
-            _ => Box::new(merge(*left, *right)),
-        }),
+        (SchemaType::Array(left), SchemaType::Array(right)) => {
+            SchemaType::Array(match (&left.kind, &right.kind) {
+                // The schema of an empty array.
+                (SchemaType::String, _) => right,
+                (_, SchemaType::String) => left,
+                _ => Box::new(merge(*left, *right)),
+            })
+        }
         // The schema of a null.
-        (Kind::Bytes, kind) | (kind, _) => kind,
+        (SchemaType::Bytes, kind) | (kind, _) => kind,
     };
     Schema { kind, ..left }
 }

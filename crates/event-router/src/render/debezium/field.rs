@@ -7,10 +7,10 @@ use walrelay_pgoutput::Value;
 
 use super::expand::{Expand, Expanded};
 use crate::plan::{Field, Renderer, Role};
-use crate::render::connect::schema::{Data, Kind, Schema};
+use crate::render::connect::schema::{Data, Schema, SchemaType};
 use crate::render::connect::{Codec, Column, Converter, TimeEncoding, temporal};
 use crate::value::types::Reading;
-use crate::value::{Fault, Part, ValueError, value};
+use crate::value::{ColumnIndex, Fault, Part, ValueError, value};
 
 /// A column that a converter writes.
 struct ConvertedColumn {
@@ -34,8 +34,8 @@ pub(super) struct PayloadRules {
 pub(super) struct Envelope {
     /// `<topic.prefix>.<schema>.<table>.`, the first part of the schema's name.
     pub(super) name: String,
-    /// Slot and default of the routing value, the next part of the schema's name.
-    pub(super) routed_by: (usize, Option<Box<str>>),
+    /// Column and default of the routing value, the next part of the schema's name.
+    pub(super) routed_by: (ColumnIndex, Option<Box<str>>),
     /// Column of the schema's version.
     pub(super) version: Option<Column>,
     pub(super) fields: Vec<(String, Column)>,
@@ -51,7 +51,7 @@ impl Column {
             Codec::Boolean if in_row => Reading::Boolean,
             _ => return self.into_converted(converter, role, None),
         };
-        Field::column(role, self.slot, reading)
+        Field::column(role, self.index, reading)
     }
 
     pub(super) fn into_converted(
@@ -60,14 +60,14 @@ impl Column {
         role: Role,
         rules: Option<PayloadRules>,
     ) -> Field {
-        let slot = self.slot;
+        let index = self.index;
         let converted = ConvertedColumn {
             prefix: converter.prefix(Some(&self.schema)),
             column: self,
             converter: converter.clone(),
             rules,
         };
-        Renderer::new(slot, move |values, scratch| {
+        Renderer::new(index, move |values, scratch| {
             converted.render(values, scratch)
         })
         .field(role)
@@ -79,16 +79,16 @@ impl Column {
             Some(Data::Int(number)) => Some(number),
             _ => None,
         };
-        let slot = self.slot;
-        Renderer::new(slot, move |values, scratch| {
-            let number = match value(values, slot)? {
+        let index = self.index;
+        Renderer::new(index, move |values, scratch| {
+            let number = match value(values, index)? {
                 None => default,
                 Some(text) => Some(str::from_utf8(text).map_or(-1, |it| it.parse().unwrap_or(-1))),
             };
             match number {
                 None => Ok(Part::Null),
                 Some(number @ 0..=2_147_483_647) => Ok(Part::printed(number, scratch)),
-                Some(_) => Err(Fault::new(slot, ValueError::NotANumber)),
+                Some(_) => Err(Fault::new(index, ValueError::NotANumber)),
             }
         })
         .field(Role::Additional)
@@ -96,7 +96,7 @@ impl Column {
 
     /// Turns the column, a point in time, into the record's timestamp.
     pub(super) fn into_timestamp(self) -> Field {
-        Renderer::new(self.slot, move |values, scratch| {
+        Renderer::new(self.index, move |values, scratch| {
             let millis = self.timestamp(values)?;
             Ok(millis.map_or(Part::Null, |millis| Part::printed(millis, scratch)))
         })
@@ -104,12 +104,12 @@ impl Column {
     }
 
     fn fault(&self, why: ValueError) -> Fault {
-        Fault::new(self.slot, why)
+        Fault::new(self.index, why)
     }
 
     /// Reads the Connect value; the schema's default replaces NULL, as in Connect's structs.
     fn read<'a>(&'a self, values: &[Value<'a>]) -> Result<Data<'a>, Fault> {
-        let data = match value(values, self.slot)? {
+        let data = match value(values, self.index)? {
             None => Data::Null,
             Some(text) => {
                 let text = str::from_utf8(text).map_err(|_| self.fault(ValueError::NotUtf8))?;
@@ -126,7 +126,7 @@ impl Column {
     /// Reads the milliseconds since 1970; `None` for NULL.
     fn timestamp(&self, values: &[Value<'_>]) -> Result<Option<i64>, Fault> {
         let fault = || self.fault(ValueError::NotATime);
-        let Some(text) = value(values, self.slot)? else {
+        let Some(text) = value(values, self.index)? else {
             // A default is a number in the unit of the column.
             return Ok(match (&self.schema.default, &self.codec) {
                 (Some(Data::Int(count)), Codec::Timestamp(encoding)) => Some(match encoding {
@@ -189,7 +189,7 @@ impl ConvertedColumn {
         // A borrowed text is the row's text.
         if matches!(data, Data::Text(Cow::Borrowed(_)))
             && self.converter.is_plain()
-            && let Some(row) = value(values, self.column.slot)?
+            && let Some(row) = value(values, self.column.index)?
         {
             return Ok(Part::Row(row));
         }
@@ -250,10 +250,10 @@ impl Envelope {
             fields.push((name.clone(), column.schema.clone()));
             data.push(column.read(values)?);
         }
-        let mut schema = Schema::of(Kind::Struct(fields));
-        let (slot, default) = &self.routed_by;
-        let fault = |why| Fault::new(*slot, why);
-        let routed_by = match (value(values, *slot)?, default) {
+        let mut schema = Schema::new(SchemaType::Struct(fields));
+        let (index, default) = &self.routed_by;
+        let fault = |why| Fault::new(*index, why);
+        let routed_by = match (value(values, *index)?, default) {
             (Some(text), _) => str::from_utf8(text).map_err(|_| fault(ValueError::NotUtf8))?,
             (None, Some(default)) => default,
             (None, None) => return Err(fault(ValueError::Null)),

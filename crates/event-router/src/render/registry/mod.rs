@@ -21,7 +21,7 @@ use walrelay_pgoutput::Value;
 pub use avro::SchemaProblem;
 
 use crate::plan::{
-    Columns, PlanError, RouteError, SchemaMismatch, SchemaMismatchAt, Slots, Target,
+    Columns, PlanColumns, PlanError, RouteError, SchemaMismatch, SchemaMismatchAt, Target,
 };
 use crate::render::template::{Compiler, Lookups, Template, Text};
 use crate::value::Part;
@@ -183,7 +183,7 @@ impl Encoding {
         &mut self,
         topic: &str,
         record: Option<&Text>,
-        (values, slots): (&[Value<'t>], &Slots),
+        (values, columns): (&[Value<'t>], &PlanColumns),
         value: &mut Part<'t>,
         scratch: &mut Vec<u8>,
     ) -> Result<(), RouteError> {
@@ -199,8 +199,9 @@ impl Encoding {
         match record {
             Some(record) => {
                 let part = record.render(values, scratch);
-                let part = part.and_then(|part| part.require_text(record.slot(), scratch));
-                let part = part.map_err(|fault| slots.error(fault, &Target::RecordName.into()))?;
+                let part = part.and_then(|part| part.require_text(record.index(), scratch));
+                let part =
+                    part.map_err(|fault| columns.error(fault, &Target::RecordName.into()))?;
                 let name = part.resolve(scratch).map(str::from_utf8);
                 subject.push_str(name.and_then(Result::ok).unwrap_or_default());
             }
@@ -220,7 +221,7 @@ impl Encoding {
         };
         let encoded = encode(schema, value, scratch);
         *value = encoded.map_err(|schema_mismatch| RouteError::SchemaMismatch {
-            table: slots.table.clone(),
+            table: columns.table.clone(),
             subject: subject(),
             schema_mismatch,
             may_change: schema.may_change,

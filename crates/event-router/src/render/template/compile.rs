@@ -7,9 +7,9 @@ use super::filter::Op;
 use crate::plan::{Columns, Field, PlanError, Renderer, Role, Target};
 use crate::value::json;
 use crate::value::time;
-use crate::value::{Fault, Part, ValueError, value};
+use crate::value::{ColumnIndex, Fault, Part, ValueError, value};
 
-/// A compiled template, whose columns are slots.
+/// A compiled template, whose columns are indexes.
 pub(crate) struct Text {
     pieces: Vec<Piece>,
 }
@@ -21,16 +21,16 @@ enum Piece {
 
 /// A column and the operations on its value.
 struct Column {
-    slot: usize,
+    index: ColumnIndex,
     ops: Vec<Op>,
     /// Kind of the value after the operations.
-    kind: Kind,
+    kind: ValueKind,
     optional: bool,
 }
 
 /// The kind of a value, which decides how it is written as JSON.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValueKind {
     Text,
     Number,
     Boolean,
@@ -129,27 +129,29 @@ impl Compiler<'_, '_> {
         target: &Target,
     ) -> Result<Column, PlanError> {
         let role = || Role::Template(target.clone());
-        let (slot, column) = self.columns.needed(name, role)?;
+        let (index, column) = self.columns.needed(name, role)?;
         let type_oid = column.type_oid.get();
         let kind = kind(type_oid);
         let mut ops = Vec::new();
         match kind {
-            Kind::Boolean | Kind::Bytes if *target == Target::Timestamp && filters.is_empty() => {
+            ValueKind::Boolean | ValueKind::Bytes
+                if *target == Target::Timestamp && filters.is_empty() =>
+            {
                 return Err(self.columns.unsupported(name, type_oid, role()));
             }
-            Kind::Boolean => ops.push(Op::Boolean),
-            Kind::Bytes => ops.push(Op::Unhex),
+            ValueKind::Boolean => ops.push(Op::Boolean),
+            ValueKind::Bytes => ops.push(Op::Unhex),
             _ => {}
         }
         let mut column = Column {
-            slot,
+            index,
             ops,
             kind,
             optional: false,
         };
         for op in filters
             .iter()
-            .filter_map(|filter| Op::of(filter, self.lookups))
+            .filter_map(|filter| Op::from_filter(filter, self.lookups))
         {
             if !column.push(op, using) {
                 return Err(PlanError::Default {
@@ -161,8 +163,8 @@ impl Compiler<'_, '_> {
             }
         }
         match using {
-            Use::Part if column.kind == Kind::Bytes => {}
-            Use::Json if column.kind != Kind::Bytes => {}
+            Use::Part if column.kind == ValueKind::Bytes => {}
+            Use::Json if column.kind != ValueKind::Bytes => {}
             _ => column.convert_to_text(),
         }
         Ok(column)
@@ -180,10 +182,10 @@ impl Column {
                 None => return false,
             },
             Op::Json(_) => {
-                if self.kind != Kind::Json {
+                if self.kind != ValueKind::Json {
                     self.convert_to_text();
                 }
-                self.kind = Kind::Extracted;
+                self.kind = ValueKind::Extracted;
                 self.ops.push(op);
             }
             op => {
@@ -196,25 +198,31 @@ impl Column {
 
     fn convert_to_text(&mut self) {
         match self.kind {
-            Kind::Extracted => self.ops.push(Op::Unquote),
-            Kind::Bytes => self.ops.push(Op::Base64),
-            Kind::Text | Kind::Number | Kind::Boolean | Kind::Json | Kind::Timestamp => {}
+            ValueKind::Extracted => self.ops.push(Op::Unquote),
+            ValueKind::Bytes => self.ops.push(Op::Base64),
+            ValueKind::Text
+            | ValueKind::Number
+            | ValueKind::Boolean
+            | ValueKind::Json
+            | ValueKind::Timestamp => {}
         }
-        self.kind = Kind::Text;
+        self.kind = ValueKind::Text;
     }
 
     /// Returns the text that replaces NULL; `None` if it would make invalid JSON.
     fn default(&self, text: &str, using: Use) -> Option<String> {
         let fits = match self.kind {
             _ if using != Use::Json => true,
-            Kind::Number => json::is_number(text.as_bytes()),
-            Kind::Boolean => matches!(text, "true" | "false"),
-            Kind::Json => json::is_json(text.as_bytes()),
-            Kind::Text | Kind::Extracted | Kind::Timestamp | Kind::Bytes => true,
+            ValueKind::Number => json::is_number(text.as_bytes()),
+            ValueKind::Boolean => matches!(text, "true" | "false"),
+            ValueKind::Json => json::is_json(text.as_bytes()),
+            ValueKind::Text | ValueKind::Extracted | ValueKind::Timestamp | ValueKind::Bytes => {
+                true
+            }
         };
         fits.then(|| match self.kind {
             // The result of `json` stays JSON until it is used.
-            Kind::Extracted => quoted(text),
+            ValueKind::Extracted => quoted(text),
             _ => text.to_owned(),
         })
     }
@@ -229,16 +237,16 @@ fn quoted(text: &str) -> String {
 }
 
 /// Returns the kind of a column's type, by its OID in `pg_type.dat`.
-const fn kind(type_oid: u32) -> Kind {
+const fn kind(type_oid: u32) -> ValueKind {
     match type_oid {
-        16 => Kind::Boolean,
-        17 => Kind::Bytes,
+        16 => ValueKind::Boolean,
+        17 => ValueKind::Bytes,
         // int8, int2, int4, oid, float4, float8, numeric
-        20 | 21 | 23 | 26 | 700 | 701 | 1700 => Kind::Number,
-        114 | 3802 => Kind::Json,
+        20 | 21 | 23 | 26 | 700 | 701 | 1700 => ValueKind::Number,
+        114 | 3802 => ValueKind::Json,
         // date, timestamp, timestamptz
-        1082 | 1114 | 1184 => Kind::Timestamp,
-        _ => Kind::Text,
+        1082 | 1114 | 1184 => ValueKind::Timestamp,
+        _ => ValueKind::Text,
     }
 }
 
@@ -247,21 +255,21 @@ const fn kind(type_oid: u32) -> Kind {
 impl Text {
     /// Renders the text unchanged. NULL is Kafka's null, or left out if the column is optional.
     pub(super) fn into_part(self) -> Renderer {
-        Renderer::new(self.slot(), move |values, scratch| {
+        Renderer::new(self.index(), move |values, scratch| {
             self.render(values, scratch)
         })
     }
 
     /// Renders the number of a partition. NULL is a fault, unless the column is optional.
     pub(super) fn into_partition(self) -> Renderer {
-        let slot = self.slot();
-        Renderer::new(slot, move |values, scratch| {
+        let index = self.index();
+        Renderer::new(index, move |values, scratch| {
             let part = self.render(values, scratch)?;
             match (&part, part.resolve(scratch)) {
                 (Part::Absent, _) => Ok(Part::Null),
-                (_, None) => Err(Fault::new(slot, ValueError::Null)),
+                (_, None) => Err(Fault::new(index, ValueError::Null)),
                 // librdkafka uses -1 for a partition that it chooses.
-                (_, Some([b'-' | b'+', ..])) => Err(Fault::new(slot, ValueError::NotANumber)),
+                (_, Some([b'-' | b'+', ..])) => Err(Fault::new(index, ValueError::NotANumber)),
                 _ => Ok(part),
             }
         })
@@ -269,24 +277,24 @@ impl Text {
 
     /// Renders milliseconds since 1970. NULL stays NULL.
     pub(super) fn into_timestamp(self) -> Renderer {
-        let slot = self.slot();
-        Renderer::new(slot, move |values, scratch| {
+        let index = self.index();
+        Renderer::new(index, move |values, scratch| {
             let part = self.render(values, scratch)?;
             match part.resolve(scratch).map(time::millis) {
                 None => Ok(Part::Null),
-                Some(None) => Err(Fault::new(slot, ValueError::NotATime)),
+                Some(None) => Err(Fault::new(index, ValueError::NotATime)),
                 Some(Some(millis)) => Ok(Part::printed(millis, scratch)),
             }
         })
     }
 
-    /// Returns the slot of the first column.
-    pub(crate) fn slot(&self) -> usize {
-        let mut slots = self.pieces.iter().filter_map(|piece| match piece {
+    /// Returns the index of the first column.
+    pub(crate) fn index(&self) -> ColumnIndex {
+        let mut columns = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(_) => None,
-            Piece::Column(column) => Some(column.slot),
+            Piece::Column(column) => Some(column.index),
         });
-        slots.next().unwrap_or(usize::MAX)
+        columns.next().unwrap_or(usize::MAX)
     }
 
     /// Renders the text. NULL is allowed for a single column, and a fault in a longer text.
@@ -306,7 +314,7 @@ impl Text {
                     let mark = scratch.len();
                     let part = column.render(values, scratch)?;
                     if part.resolve(scratch).is_none() {
-                        return Err(Fault::new(column.slot, ValueError::Null));
+                        return Err(Fault::new(column.index, ValueError::Null));
                     }
                     move_to(&part, mark, scratch);
                 }
@@ -319,9 +327,9 @@ impl Text {
     fn json(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<bool, Fault> {
         let mark = scratch.len();
         let part = self.render(values, scratch)?;
-        let (slot, kind) = match &*self.pieces {
-            [Piece::Column(column)] => (column.slot, column.kind),
-            _ => (self.slot(), Kind::Text),
+        let (index, kind) = match &*self.pieces {
+            [Piece::Column(column)] => (column.index, column.kind),
+            _ => (self.index(), ValueKind::Text),
         };
         let Some(bytes) = part.resolve(scratch) else {
             if matches!(part, Part::Null) {
@@ -330,21 +338,21 @@ impl Text {
             return Ok(matches!(part, Part::Null));
         };
         let quoted = match kind {
-            Kind::Json | Kind::Extracted | Kind::Boolean => false,
+            ValueKind::Json | ValueKind::Extracted | ValueKind::Boolean => false,
             // In JSON, NaN and the infinities are not numbers.
-            Kind::Number => !json::is_number(bytes),
-            Kind::Text | Kind::Timestamp | Kind::Bytes => true,
+            ValueKind::Number => !json::is_number(bytes),
+            ValueKind::Text | ValueKind::Timestamp | ValueKind::Bytes => true,
         };
         if !quoted {
             move_to(&part, mark, scratch);
             return Ok(true);
         }
         if std::str::from_utf8(bytes).is_err() {
-            return Err(Fault::new(slot, ValueError::NotUtf8));
+            return Err(Fault::new(index, ValueError::NotUtf8));
         }
         let start = scratch.len();
         // Only a part of the row is a time in Postgres' format; a default may not be.
-        if let (Kind::Timestamp, Part::Row(bytes)) = (kind, &part) {
+        if let (ValueKind::Timestamp, Part::Row(bytes)) = (kind, &part) {
             scratch.push(b'"');
             if time::iso(bytes, scratch) {
                 scratch.push(b'"');
@@ -362,14 +370,14 @@ impl Text {
 
 impl Column {
     fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
-        let mut part = match value(values, self.slot)? {
+        let mut part = match value(values, self.index)? {
             Some(text) => Part::Row(text),
             None => Part::Null,
         };
         for op in &self.ops {
             part = op
                 .apply(part, scratch)
-                .map_err(|why| Fault::new(self.slot, why))?;
+                .map_err(|why| Fault::new(self.index, why))?;
         }
         Ok(match part {
             Part::Null if self.optional => Part::Absent,

@@ -48,7 +48,7 @@ pub(super) enum Otherwise {
 
 impl Op {
     /// Creates the operation of a filter; `None` if the filter does not accept these arguments.
-    pub(super) fn of(filter: &Filter, lookups: &Lookups) -> Option<Self> {
+    pub(super) fn from_filter(filter: &Filter, lookups: &Lookups) -> Option<Self> {
         let table = |table| lookups.get(table).cloned().unwrap_or_default();
         Some(match (filter.name, filter.arguments.as_slice()) {
             ("lower", []) => Self::Lower,

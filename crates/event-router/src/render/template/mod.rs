@@ -12,8 +12,8 @@
 //! step       = text | digits                              a member's name, or an item's number from 0
 //! ```
 //!
-//! A template is parsed once ([`Template`]), compiled to slots once per table (`compile`), and
-//! rendered into the router's scratch buffer for each row.
+//! A template is parsed once ([`Template`]), compiled to indexes of columns once per table
+//! (`compile`), and rendered into the router's scratch buffer for each row.
 //!
 //! The [`Place`] of a template decides what NULL means. Within a longer text NULL is a fault,
 //! unless the filter `default` replaces it.

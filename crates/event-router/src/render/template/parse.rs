@@ -145,7 +145,7 @@ impl<'t> Parser<'t> {
         };
         let arguments = self.arguments()?;
         let filter = Filter { name, arguments };
-        if Op::of(&filter, &Lookups::new()).is_none() {
+        if Op::from_filter(&filter, &Lookups::new()).is_none() {
             let filter = name;
             return P::Arguments { filter, usage }.at(position);
         }
