@@ -10,7 +10,7 @@
 //! - [`Resume::continued_by`]: checks whether a new stream continues the WAL that was read before;
 //!   otherwise names the missing range ([`LogError`]).
 //! - [`Schemas`]: the schema registry, needed if values are encoded by schemas.
-//! - [`Environment`]: gives the pipeline the wall clock and receives its reports
+//! - [`Observer`]: gives the pipeline the wall clock and receives its reports
 //!   ([`State`], [`Progress`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`PipelineError`]: why a pipeline stopped.
 //!
@@ -47,10 +47,10 @@ mod table;
 
 pub use crate::core::{Core, CoreError, Outgoing, Placement, Step};
 pub use event::SentEvent;
-pub use interface::environment::{Counts, Environment, Failpoint, Progress, State};
+pub use interface::observer::{Counts, Failpoint, Observer, Progress, State};
 pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use interface::source::{
-    Ancestor, Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, TablePlace,
+    Ancestor, Opened, Predecessor, Resume, SlotCheck, SlotOwner, Source, SourceError, TablePlace,
     WalStream,
 };
 pub use pipeline::continuity::{Continuity, LogError};

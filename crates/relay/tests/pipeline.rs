@@ -19,8 +19,8 @@ use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
-    Ancestor, Environment, Looked, OnUpdate, Opened, Outcome, Pipeline, PipelineError,
-    PoisonAction, PoisonPolicy, Predecessor, Resume, Settings, Source, SourceError, TableName,
+    Ancestor, Observer, OnUpdate, Opened, Outcome, Pipeline, PipelineError, PoisonAction,
+    PoisonPolicy, Predecessor, Resume, Settings, SlotCheck, Source, SourceError, TableName,
     WalStream,
 };
 use walrelay_sink::{
@@ -371,9 +371,9 @@ impl Source for OneTransaction {
         })
     }
 
-    fn look(&mut self, _: Option<RelationId>) {}
+    fn check_slot(&mut self, _: Option<RelationId>) {}
 
-    async fn looked(&mut self, _: bool) -> Result<Looked, Failure> {
+    async fn slot_checked(&mut self, _: bool) -> Result<SlotCheck, Failure> {
         pending().await
     }
 
@@ -385,7 +385,7 @@ impl Source for OneTransaction {
 
 struct Clock;
 
-impl Environment for Clock {
+impl Observer for Clock {
     fn wall_clock(&self) -> PgTimestamp {
         PgTimestamp::new(0)
     }

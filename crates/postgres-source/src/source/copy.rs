@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_relay::{Chain, Looked, Opened, Resume, Source, TableName, TablePlace};
+use walrelay_relay::{Chain, Opened, Resume, SlotCheck, Source, TableName, TablePlace};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, StartReplication};
 
 use super::inspections::OwnLooks;
@@ -296,7 +296,7 @@ impl Source for CopySource {
         self.open_as(resume, |stream| stream).await
     }
 
-    fn look(&mut self, unresolved: Option<RelationId>) {
+    fn check_slot(&mut self, unresolved: Option<RelationId>) {
         match unresolved {
             None => self.looks.ask(),
             Some(id) => {
@@ -310,14 +310,14 @@ impl Source for CopySource {
         }
     }
 
-    async fn looked(&mut self, _: bool) -> Result<Looked, PostgresError> {
+    async fn slot_checked(&mut self, _: bool) -> Result<SlotCheck, PostgresError> {
         if !self.placing.is_started() {
             return Ok(self.looks.answer().await);
         }
         let (asked_at, id, placed) = self.placing.ended().await;
         Ok(match placed {
             Ok(place) => OwnLooks::ours(asked_at, Some((id, place))),
-            Err(error) => Looked::Failed {
+            Err(error) => SlotCheck::Failed {
                 reason: Chain(&error).to_string(),
             },
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Chain, Looked, Opened};
+use walrelay_relay::{Chain, Opened, SlotCheck};
 use walrelay_walsender::SystemIdentity;
 
 use super::PostgresSource;
@@ -75,11 +75,11 @@ impl InitialSnapshot {
     }
 
     /// Waits for the look under way; pending if there is none. Cancel-safe.
-    pub(super) async fn looked(&mut self) -> Result<Looked, PostgresError> {
+    pub(super) async fn looked(&mut self) -> Result<SlotCheck, PostgresError> {
         let (asked_at, proven) = self.looks.ended().await;
         match proven {
             Ok(()) => Ok(OwnLooks::ours(asked_at, None)),
-            Err(error @ PostgresError::NoAnswer { .. }) => Ok(Looked::Failed {
+            Err(error @ PostgresError::NoAnswer { .. }) => Ok(SlotCheck::Failed {
                 reason: Chain(&error).to_string(),
             }),
             Err(error) => {

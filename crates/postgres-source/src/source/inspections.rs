@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use walrelay_lsn::RelationId;
-use walrelay_relay::{Looked, SlotOwner, TablePlace};
+use walrelay_relay::{SlotCheck, SlotOwner, TablePlace};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::one_task::OneTask;
@@ -48,7 +48,7 @@ impl OwnLooks {
     }
 
     /// Answers the requested look; pending if none was requested.
-    pub(super) async fn answer(&mut self) -> Looked {
+    pub(super) async fn answer(&mut self) -> SlotCheck {
         match self.asked_at.take() {
             Some(asked_at) => Self::ours(asked_at, None),
             None => pending().await,
@@ -56,8 +56,8 @@ impl OwnLooks {
     }
 
     /// The answer: this process has the slot. `place`: of the table that was asked for.
-    pub(super) fn ours(asked_at: Instant, place: Option<(RelationId, TablePlace)>) -> Looked {
-        Looked::Answered {
+    pub(super) fn ours(asked_at: Instant, place: Option<(RelationId, TablePlace)>) -> SlotCheck {
+        SlotCheck::Answered {
             asked_at,
             owner: SlotOwner::Ours,
             timeline: None,

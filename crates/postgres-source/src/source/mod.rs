@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_relay::{Chain, Looked, Opened, Resume, SlotOwner, Source};
+use walrelay_relay::{Chain, Opened, Resume, SlotCheck, SlotOwner, Source};
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
@@ -71,8 +71,8 @@ pub struct PostgresSource {
     started: bool,
     /// The start time of the last stream's server, as the server prints it.
     server_start: Option<String>,
-    /// The LSN up to which everything is acknowledged, by the last `note`. Shared with the stream,
-    /// whose errors name it.
+    /// The LSN up to which everything is acknowledged, by the last `persist_position`. Shared with the
+    /// stream, whose errors name it.
     relayed: Arc<AtomicU64>,
     /// The last attempt failed because another process read the slot.
     found_busy: bool,
@@ -202,7 +202,7 @@ impl Source for PostgresSource {
         }
     }
 
-    fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
+    fn persist_position(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
         // No slot exists before the snapshot is complete, so there is nothing to confirm in.
         if self.snapshot.is_some() {
             return Ok(position);
@@ -215,14 +215,14 @@ impl Source for PostgresSource {
         }
     }
 
-    fn look(&mut self, unresolved: Option<RelationId>) {
+    fn check_slot(&mut self, unresolved: Option<RelationId>) {
         match &mut self.snapshot {
             Some(snapshot) => snapshot.look(),
             None => self.inspections.start(&self.info, &self.wanted, unresolved),
         }
     }
 
-    async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
+    async fn slot_checked(&mut self, blocked: bool) -> Result<SlotCheck, PostgresError> {
         if let Some(snapshot) = &mut self.snapshot {
             return snapshot.looked().await;
         }
@@ -242,7 +242,7 @@ impl Source for PostgresSource {
             }
             Err(error) => {
                 let reason = Chain(&error).to_string();
-                return Ok(Looked::Failed { reason });
+                return Ok(SlotCheck::Failed { reason });
             }
         };
         if let Some(slot) = &facts.slot {
@@ -267,7 +267,7 @@ impl Source for PostgresSource {
         {
             state_file.set_timeline(timeline);
         }
-        Ok(Looked::Answered {
+        Ok(SlotCheck::Answered {
             asked_at,
             owner,
             timeline,

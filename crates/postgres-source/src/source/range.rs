@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use walrelay_lsn::{Lsn, RelationId};
 use walrelay_pgoutput::{Message, PgTimestamp, decode};
-use walrelay_relay::{Looked, Opened, Resume, Source, WalStream};
+use walrelay_relay::{Opened, Resume, SlotCheck, Source, WalStream};
 use walrelay_walsender::{Frame, Socket, StatusUpdate};
 
 use super::copy::{CopySource, Original};
@@ -147,12 +147,12 @@ impl Source for RangeSource {
         Ok(opened)
     }
 
-    fn look(&mut self, unresolved: Option<RelationId>) {
-        self.copies.look(unresolved);
+    fn check_slot(&mut self, unresolved: Option<RelationId>) {
+        self.copies.check_slot(unresolved);
     }
 
-    async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
-        self.copies.looked(blocked).await
+    async fn slot_checked(&mut self, blocked: bool) -> Result<SlotCheck, PostgresError> {
+        self.copies.slot_checked(blocked).await
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {

@@ -1,7 +1,7 @@
 //! [`ResendSource`]: selected rows of the current moment, without a slot.
 
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_relay::{Looked, Opened, Resume, Source};
+use walrelay_relay::{Opened, Resume, SlotCheck, Source};
 
 use super::inspections::OwnLooks;
 use crate::error::PostgresError;
@@ -63,11 +63,11 @@ impl Source for ResendSource {
         })
     }
 
-    fn look(&mut self, _: Option<RelationId>) {
+    fn check_slot(&mut self, _: Option<RelationId>) {
         self.looks.ask();
     }
 
-    async fn looked(&mut self, _: bool) -> Result<Looked, PostgresError> {
+    async fn slot_checked(&mut self, _: bool) -> Result<SlotCheck, PostgresError> {
         Ok(self.looks.answer().await)
     }
 

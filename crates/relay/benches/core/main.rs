@@ -56,7 +56,9 @@ fn main() {
     for (at, (name, _)) in PARTS.iter().enumerate() {
         let (least, median) = times[at];
         let count = counts.as_ref().ok().map(|counts| counts[at]);
-        let known = before.as_ref().and_then(|record| record.of(name));
+        let known = before
+            .as_ref()
+            .and_then(|record| record.instructions_of(name));
         let shown = |number: Option<f64>| number.map_or("–".to_owned(), |n| format!("{n:.1}"));
         let change = count.zip(known).map_or("–".to_owned(), |(now, before)| {
             format!("{:+.1} %", (now / before - 1.0) * 100.0)
@@ -68,7 +70,7 @@ fn main() {
         );
     }
     let Ok(counts) = counts else { return };
-    let now = Record::of_this_machine(counts);
+    let now = Record::from_this_machine(counts);
     if let Some(before) = &before
         && !before.is_of_the_same(&now)
     {

@@ -39,7 +39,7 @@ impl Record {
         })
     }
 
-    pub(crate) fn of_this_machine(counts: Vec<f64>) -> Self {
+    pub(crate) fn from_this_machine(counts: Vec<f64>) -> Self {
         let output = Command::new("rustc")
             .arg("-vV")
             .output()
@@ -59,7 +59,7 @@ impl Record {
     }
 
     /// Returns the instructions per row of a part.
-    pub(crate) fn of(&self, part: &str) -> Option<f64> {
+    pub(crate) fn instructions_of(&self, part: &str) -> Option<f64> {
         self.instructions.get(part)?.as_float()
     }
 
@@ -79,7 +79,7 @@ impl Record {
             self.rustc, self.target
         );
         for (part, _) in PARTS {
-            if let Some(count) = self.of(part) {
+            if let Some(count) = self.instructions_of(part) {
                 writeln!(text, "{part:?} = {count:.1}").expect("a String takes all");
             }
         }

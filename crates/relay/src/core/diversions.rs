@@ -42,7 +42,7 @@ impl Diversions {
             return None;
         }
         let policy = self.decisions.policy();
-        self.headers = DlqHeaders::of(policy, &diverted, begin, table, &body);
+        self.headers = DlqHeaders::new(policy, &diverted, begin, table, &body);
         if let (Some(parking), Some(key)) = (&policy.parking, body.key) {
             parking.park(position, body.topic, key);
         }

@@ -145,7 +145,7 @@ pub enum CoreError {
 }
 
 impl CoreError {
-    pub(super) fn of_ledger(lsn: Lsn) -> impl FnOnce(LedgerError) -> Self {
+    pub(super) fn from_ledger(lsn: Lsn) -> impl FnOnce(LedgerError) -> Self {
         move |source| Self::Ledger { lsn, source }
     }
 

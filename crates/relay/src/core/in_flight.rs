@@ -58,13 +58,13 @@ impl InFlightEvents {
         let runs = self.runs.iter().zip(ends.chain([next]));
         let events = runs.filter_map(|((first, _), end)| {
             let seq = (*first).max(from);
-            (seq < end).then(|| self.of(seq)).flatten()
+            (seq < end).then(|| self.event(seq)).flatten()
         });
         events.map(|event| event.id).min()
     }
 
     /// Returns the event that record `seq` stands for.
-    pub(super) fn of(&self, seq: u64) -> Option<SentEvent> {
+    pub(super) fn event(&self, seq: u64) -> Option<SentEvent> {
         let after = self.runs.partition_point(|(first, _)| *first <= seq);
         let (first, start) = self.runs.get(after.checked_sub(1)?)?;
         let id = EventPosition {
@@ -104,7 +104,7 @@ mod tests {
         }
         assert_eq!(in_flight.runs.len(), 6);
         for (seq, event) in sent.iter().enumerate() {
-            assert_eq!(in_flight.of(seq as u64), Some(*event), "{seq}");
+            assert_eq!(in_flight.event(seq as u64), Some(*event), "{seq}");
         }
         // Row 0 of the second transaction counts once.
         assert_eq!(in_flight.events(0, 8), BTreeMap::from([(8, 5), (9, 2)]));
@@ -118,7 +118,7 @@ mod tests {
         in_flight.forget_below(6);
         assert_eq!(in_flight.events(6, 8), BTreeMap::from([(9, 2)]));
         assert_eq!(in_flight.runs.len(), 1);
-        assert_eq!(in_flight.of(5), None);
-        assert_eq!(in_flight.of(7), Some(of(9, 1)));
+        assert_eq!(in_flight.event(5), None);
+        assert_eq!(in_flight.event(7), Some(of(9, 1)));
     }
 }

@@ -55,7 +55,7 @@ pub use error::CoreError;
 pub use step::{Outgoing, Placement, Step};
 
 use crate::event::SentEvent;
-use crate::interface::environment::Counts;
+use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
 use crate::interface::source::TablePlace;
 use crate::poison::{Body, Class, Diverted, PoisonDecisions};
@@ -249,7 +249,7 @@ impl Core {
         if self.transactions.begin(lsn, begin)? {
             return Ok(());
         }
-        self.ledger.begin().map_err(CoreError::of_ledger(lsn))
+        self.ledger.begin().map_err(CoreError::from_ledger(lsn))
     }
 
     fn commit(&mut self, lsn: Lsn, commit: &Commit) -> Result<(), CoreError> {
@@ -259,7 +259,7 @@ impl Core {
         }
         self.counts.transactions += 1;
         let committed = self.ledger.commit(commit.end);
-        committed.map_err(CoreError::of_ledger(lsn))
+        committed.map_err(CoreError::from_ledger(lsn))
     }
 
     /// Processes a Relation message, whose body is `announcement`.
@@ -337,7 +337,7 @@ impl Core {
     fn update<'a>(&mut self, relation: RelationId, lsn: Lsn) -> Result<Step<'a>, CoreError> {
         let open = self.transactions.open.as_ref();
         let stops = open.filter(|open| self.stops_at_updates && !open.repeated);
-        match (self.tables.of_event(relation, lsn), stops) {
+        match (self.tables.table_of(relation, lsn), stops) {
             (Ok(EventTable::PassedOver), _) => return Ok(Step::Consumed),
             (Ok(EventTable::Unresolved), Some(_)) => {
                 self.tables.awaited = Some(relation);
@@ -393,7 +393,7 @@ impl Core {
             return Ok(Step::Consumed);
         }
         let relation = wal_event.relation();
-        let (table, unroutable) = match self.tables.of_event(relation, lsn)? {
+        let (table, unroutable) = match self.tables.table_of(relation, lsn)? {
             EventTable::Outbox(table, unroutable) => (table, unroutable),
             EventTable::Unresolved => {
                 self.tables.awaited = Some(relation);
@@ -442,9 +442,9 @@ impl Core {
                 let mut routed = Routed::default();
                 self.router.write(&row, &mut routed);
                 source.add_headers(&mut routed);
-                match decisions.of(position, routed.topic(), routed.key()) {
+                match decisions.for_event(position, routed.topic(), routed.key()) {
                     None => return offer(Content::Event(routed)),
-                    Some(decision) => (decision, Body::of_routed(&routed)),
+                    Some(decision) => (decision, Body::from_routed(&routed)),
                 }
             }
             Err(error) => match self.schemas.decide(&error, position, decisions) {
@@ -493,7 +493,7 @@ impl Core {
     /// Notes that the sink took the record that [`Step::Send`] offered with number `seq`.
     pub fn sent(&mut self, seq: Seq) -> Result<(), CoreError> {
         let sent = self.ledger.sent(seq);
-        sent.map_err(CoreError::of_ledger(self.received))?;
+        sent.map_err(CoreError::from_ledger(self.received))?;
         self.next = seq.get() + 1;
         self.counts.records += 1;
         self.transactions.row_sent();

@@ -10,7 +10,7 @@ use walrelay_sink::EventPosition;
 
 use super::Core;
 use crate::event::SentEvent;
-use crate::interface::environment::{Counts, Progress};
+use crate::interface::observer::{Counts, Progress};
 
 impl Core {
     pub(crate) fn progress(&self) -> Progress {
@@ -46,7 +46,7 @@ impl Core {
 
     /// Returns the event that record `seq` stands for, while it is in flight.
     pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
-        self.in_flight.of(seq.get())
+        self.in_flight.event(seq.get())
     }
 
     /// Counts the events that were enqueued and are not acknowledged, by transaction. The key is

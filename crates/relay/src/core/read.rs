@@ -101,7 +101,7 @@ impl<'a> EventRow<'a> {
             },
         };
         let headers = self.headers.iter().flat_map(MessageHeaders::iter);
-        Body::of_partial(&partial_row, headers)
+        Body::from_partial(&partial_row, headers)
     }
 }
 

@@ -33,7 +33,7 @@ impl SchemaWait {
     ) -> Unreadable {
         if let Some(pending) = self.missing(error, position) {
             if !pending.again
-                && let Some(decision) = decisions.of_subject(&pending.subject)
+                && let Some(decision) = decisions.for_subject(&pending.subject)
             {
                 return Unreadable::Diverted(decision);
             }

@@ -121,7 +121,7 @@ impl Tables {
 
     /// Returns the table of an event.
     #[inline]
-    pub(super) fn of_event(&self, id: RelationId, lsn: Lsn) -> Result<EventTable<'_>, CoreError> {
+    pub(super) fn table_of(&self, id: RelationId, lsn: Lsn) -> Result<EventTable<'_>, CoreError> {
         match self.announced.get(id) {
             Some(Table::Outbox(table, unroutable)) => {
                 Ok(EventTable::Outbox(table, unroutable.as_ref()))

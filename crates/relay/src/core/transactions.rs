@@ -53,9 +53,9 @@ pub(super) struct Transactions {
     pub(super) processed: Option<EventPosition>,
     /// The commit time of the transaction that began last.
     pub(super) last_begun: Option<PgTimestamp>,
-    /// The sampled transaction, until it is confirmed; see `Environment::acknowledged`.
+    /// The sampled transaction, until it is confirmed; see `Observer::acknowledged`.
     sample: Option<(CommitEnd, PgTimestamp)>,
-    /// The commit time of a new sample that was not reported yet; see `Environment::received`.
+    /// The commit time of a new sample that was not reported yet; see `Observer::received`.
     pub(super) received: Option<PgTimestamp>,
 }
 

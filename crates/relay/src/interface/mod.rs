@@ -1,6 +1,6 @@
 //! The traits that a pipeline's caller implements: source of frames, source of schemas,
-//! environment; and their data.
+//! observer; and their data.
 
-pub(crate) mod environment;
+pub(crate) mod observer;
 pub(crate) mod schemas;
 pub(crate) mod source;

@@ -133,9 +133,9 @@ pub enum TablePlace {
     Gone,
 }
 
-/// The result of a look: a query of the catalogs beside the stream.
+/// The result of a slot check: a query of the catalogs beside the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Looked {
+pub enum SlotCheck {
     /// The server answered, and the stream may go on.
     Answered {
         /// The time when the check was started. The answer was true at this moment or later.
@@ -191,36 +191,41 @@ pub trait Source: Send {
         std::future::ready(())
     }
 
-    /// Starts to note durably, in the state file beside the slot, that everything up to `position`
-    /// is acknowledged. Returns the position that is noted durably by now: `position` or an earlier
-    /// one. Only this position may be reported as flushed, so that the slot is never beyond the
-    /// note. Called before each status update. Must not block: a later call continues a note that
-    /// was begun. A source without a state file returns `position`.
+    /// Starts to write durably, into the state file beside the slot, that everything up to
+    /// `position` is acknowledged. Returns the position that is durable by now: `position` or an
+    /// earlier one. Only this position may be reported as flushed, so that the slot is never beyond
+    /// the state file. Called before each status update. Must not block: a later call continues a
+    /// write that was begun. A source without a state file returns `position`.
     ///
     /// # Errors
-    /// If the position cannot be noted. Then nothing beyond the last note may be reported.
-    fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, Self::Error> {
+    /// If the position cannot be written. Then nothing beyond the last durable position may be
+    /// reported.
+    fn persist_position(&mut self, position: CommitEnd) -> Result<CommitEnd, Self::Error> {
         Ok(position)
     }
 
-    /// Starts a look beside the stream: a query of the catalogs about publication, tables and slot.
-    /// Returns at once, and does nothing if a look is under way. The caller decides when to look;
-    /// [`looked`](Self::looked) returns the result. Opening a stream abandons a look.
+    /// Starts a slot check beside the stream: a query of the catalogs about slot, publication and
+    /// tables. Returns at once, and does nothing if a check is under way. The caller decides when to
+    /// check; [`slot_checked`](Self::slot_checked) returns the result. Opening a stream abandons a
+    /// check.
     ///
     /// `unresolved`: a table of the WAL whose [`TablePlace`] is asked for.
-    fn look(&mut self, unresolved: Option<RelationId>);
+    fn check_slot(&mut self, unresolved: Option<RelationId>);
 
-    /// Waits for the look under way; pending for ever if there is none. Cancel-safe: the look goes
-    /// on if the future is dropped.
+    /// Waits for the slot check under way; pending for ever if there is none. Cancel-safe: the check
+    /// goes on if the future is dropped.
     ///
     /// `blocked`: the stream is not being read, because the frame at the front cannot be sent. A
     /// server that wants to end the stream may then be waiting for us to read its last messages, so
     /// an error may be worth a retry.
     ///
     /// # Errors
-    /// If the look shows that the stream must not go on: this ends the pipeline's attempt. A look
-    /// without an answer is no error, but [`Looked::Failed`].
-    fn looked(&mut self, blocked: bool) -> impl Future<Output = Result<Looked, Self::Error>>;
+    /// If the check shows that the stream must not go on: this ends the pipeline's attempt. A check
+    /// without an answer is no error, but [`SlotCheck::Failed`].
+    fn slot_checked(
+        &mut self,
+        blocked: bool,
+    ) -> impl Future<Output = Result<SlotCheck, Self::Error>>;
 
     /// Queries the slot's current `confirmed_flush_lsn` beside the stream.
     fn confirmed_on_server(&mut self) -> impl Future<Output = Result<Lsn, Self::Error>>;

@@ -6,8 +6,8 @@
 //! the connection, and the records in the sink must not be delivered: they would be delivered after
 //! the records of the other relay.
 //!
-//! Proofs are bytes that the connection delivered while it was being read, and a look at the
-//! catalogs that shows our walsender at the slot. For the rows of a snapshot only a look is a proof:
+//! Proofs are bytes that the connection delivered while it was being read, and a slot
+//! check that shows our walsender at the slot. For the rows of a snapshot only a check is a proof:
 //! it shows that the session lives that holds the lock of the slot's setup. The same rule applies after the process was
 //! suspended (SIGSTOP, a suspended machine): the lease is checked before the bytes that waited in
 //! the socket are used.

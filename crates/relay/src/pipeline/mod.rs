@@ -31,7 +31,7 @@ pub use attempts::Backoff;
 pub use settings::{OnUpdate, Outcome, Settings};
 
 use crate::core::Core;
-use crate::interface::environment::{Counts, Environment, State};
+use crate::interface::observer::{Counts, Observer, State};
 use crate::interface::source::{Opened, Resume, Source, SourceError, WalStream};
 use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
 use crate::table::TableName;
@@ -56,7 +56,7 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Pipeline<S, F: SinkFactory, W> {
     source: S,
-    environment: W,
+    observer: W,
     settings: Settings,
     sessions: Sessions<F>,
     resume: Option<Resume>,
@@ -76,15 +76,15 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     was_free: bool,
 }
 
-impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
+impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
     /// Creates a pipeline that has not connected to anything yet.
-    pub fn new(source: S, router: Router, factory: F, environment: W, settings: Settings) -> Self {
+    pub fn new(source: S, router: Router, factory: F, observer: W, settings: Settings) -> Self {
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
         let decisions = PoisonDecisions::new(settings.poison.clone());
         let schemas = settings.schemas.clone();
         Self {
             source,
-            environment,
+            observer,
             sessions: Sessions::new(factory, router, decisions),
             resume: None,
             lease: None,
@@ -104,14 +104,14 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         self.sessions.counts()
     }
 
-    /// Returns the environment that the pipeline was created with.
-    pub fn environment(&self) -> &W {
-        &self.environment
+    /// Returns the observer that the pipeline was created with.
+    pub fn observer(&self) -> &W {
+        &self.observer
     }
 
-    /// Returns the environment that the pipeline was created with.
-    pub fn into_environment(self) -> W {
-        self.environment
+    /// Returns the observer that the pipeline was created with.
+    pub fn into_observer(self) -> W {
+        self.observer
     }
 
     /// Relays until `shutdown` resolves, then drains; or until an error that is not retryable.
@@ -145,7 +145,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                 return Ok(self.stopped_without_connection().await);
             }
             if !retryable {
-                self.environment.state(State::Halted { why });
+                self.observer.state(State::Halted { why });
                 return Err(error);
             }
             let delay = self.delay(&error);
@@ -208,11 +208,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         }
     }
 
-    /// Logs a failed attempt, and reports the state to the environment.
+    /// Logs a failed attempt, and reports the state to the observer.
     fn report(&mut self, error: &PipelineError<S::Error, F::Error>, why: String, delay: Duration) {
         // A relay on standby is no problem, so nothing is logged.
         if is_busy(error) {
-            self.environment.state(State::WaitingForSlot { why });
+            self.observer.state(State::WaitingForSlot { why });
             return;
         }
         let throttle = &mut self.failed_attempts.throttle;
@@ -225,7 +225,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                 "trying again"
             );
         }
-        self.environment.state(State::Waiting {
+        self.observer.state(State::Waiting {
             cause: error.cause(),
             why,
         });
@@ -327,7 +327,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> Result<Option<Opened<S::Stream>>, S::Error> {
-        self.environment.state(State::Connecting);
+        self.observer.state(State::Connecting);
         loop {
             self.discard_if_displaced(false).await;
             let expires_at = self.lease.and_then(|lease| lease.expires_at());
@@ -398,10 +398,10 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         let snapshot = stream.is_snapshot();
         if snapshot {
             info!(system_id, timeline, "streaming the snapshot");
-            self.environment.state(State::Snapshot);
+            self.observer.state(State::Snapshot);
         } else {
             info!(%confirmed, system_id, timeline, "streaming");
-            self.environment.state(State::Streaming);
+            self.observer.state(State::Streaming);
         }
         let lease = Lease::new(Instant::now(), server_timeout);
         let result = Streaming::<S, F, W> {
@@ -412,7 +412,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             timeline: &mut timeline,
             session,
             settings: &self.settings,
-            environment: &mut self.environment,
+            observer: &mut self.observer,
             failed_attempts: &mut self.failed_attempts,
             schema_fetcher: &mut self.schema_fetcher,
             passed_over: &mut self.passed_over,

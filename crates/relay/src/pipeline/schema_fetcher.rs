@@ -140,7 +140,7 @@ mod tests {
     }
 
     impl Script {
-        fn of(answers: &[Option<Result<u32, SchemaFailure>>]) -> Arc<Self> {
+        fn new(answers: &[Option<Result<u32, SchemaFailure>>]) -> Arc<Self> {
             Arc::new(Self {
                 answers: Mutex::new(answers.iter().rev().copied().collect()),
                 asked: Mutex::default(),
@@ -206,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn a_registry_that_comes_back_is_asked_until_it_answers() {
         use SchemaFailure::{Missing, Unavailable};
-        let script = Script::of(&[Some(Err(Unavailable)), Some(Err(Missing)), Some(Ok(7))]);
+        let script = Script::new(&[Some(Err(Unavailable)), Some(Err(Missing)), Some(Ok(7))]);
         let mut schema_fetcher = schema_fetcher(&script, 60_000);
         schema_fetcher.request(Some(&pending_schema("s", false)));
         let (outcome, waits, _) = final_outcome(&mut schema_fetcher).await;
@@ -221,7 +221,7 @@ mod tests {
             SchemaFailure::Missing,
             SchemaFailure::Forbidden,
         ] {
-            let script = Script::of(&[Some(Err(kind))]);
+            let script = Script::new(&[Some(Err(kind))]);
             let mut schema_fetcher = schema_fetcher(&script, 300);
             schema_fetcher.request(Some(&pending_schema("s", false)));
             let (outcome, waits, after) = final_outcome(&mut schema_fetcher).await;
@@ -236,7 +236,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_request_is_not_repeated() {
         for kind in [SchemaFailure::Refused, SchemaFailure::Unauthenticated] {
-            let script = Script::of(&[Some(Err(kind))]);
+            let script = Script::new(&[Some(Err(kind))]);
             let mut schema_fetcher = schema_fetcher(&script, 60_000);
             schema_fetcher.request(Some(&pending_schema("s", false)));
             let (outcome, waits, _) = final_outcome(&mut schema_fetcher).await;
@@ -246,11 +246,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_later_schema_is_waited_for_only_while_the_registry_is_unavailable() {
-        let script = Script::of(&[Some(Err(SchemaFailure::Missing))]);
+        let script = Script::new(&[Some(Err(SchemaFailure::Missing))]);
         let mut known = schema_fetcher(&script, 60_000);
         known.request(Some(&pending_schema("s", true)));
         assert_eq!(final_outcome(&mut known).await.1, 0);
-        let script = Script::of(&[Some(Err(SchemaFailure::Unavailable)), Some(Ok(8))]);
+        let script = Script::new(&[Some(Err(SchemaFailure::Unavailable)), Some(Ok(8))]);
         let mut away = schema_fetcher(&script, 60_000);
         away.request(Some(&pending_schema("s", true)));
         assert_eq!(final_outcome(&mut away).await.0, Ok(8));
@@ -258,7 +258,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_under_way_is_not_asked_for_twice() {
-        let script = Script::of(&[None]);
+        let script = Script::new(&[None]);
         let mut schema_fetcher = schema_fetcher(&script, 60_000);
         let subject = pending_schema("s", false);
         for _ in 0..5 {

@@ -108,7 +108,7 @@ impl PoisonDecisions {
     }
 
     /// Returns the decision about all events of a subject, if the subject was given up.
-    pub(crate) fn of_subject(&self, subject: &str) -> Option<PoisonDecision> {
+    pub(crate) fn for_subject(&self, subject: &str) -> Option<PoisonDecision> {
         self.without_schema.get(subject).cloned()
     }
 
@@ -144,7 +144,7 @@ impl PoisonDecisions {
 
     /// Returns the decision about a routable event: about itself, its topic, or its parked key.
     #[inline]
-    pub(crate) fn of(
+    pub(crate) fn for_event(
         &self,
         id: EventPosition,
         topic: &str,
@@ -231,9 +231,9 @@ mod tests {
         });
         assert!(decisions.reject(A, Poison::Oversize, "too large"));
         decisions.send_alone_until(A);
-        assert!(decisions.of(A, "orders", None).is_some());
+        assert!(decisions.for_event(A, "orders", None).is_some());
         decisions.forget_events();
-        assert!(decisions.of(A, "orders", None).is_none());
+        assert!(decisions.for_event(A, "orders", None).is_none());
         assert!(!decisions.is_alone());
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    pub(crate) fn of_routed(routed: &Routed<'a>) -> Self {
+    pub(crate) fn from_routed(routed: &Routed<'a>) -> Self {
         Self {
             topic: Some(routed.topic()),
             key: routed.key(),
@@ -31,7 +31,7 @@ impl<'a> Body<'a> {
     }
 
     /// Returns the parts of a row that cannot be routed, and the headers that a message contains.
-    pub(crate) fn of_partial(
+    pub(crate) fn from_partial(
         row: &PartialRow<'a>,
         message_headers: impl Iterator<Item = Header<'a>>,
     ) -> Self {
@@ -55,7 +55,7 @@ pub(crate) struct DlqHeaders {
 }
 
 impl DlqHeaders {
-    pub(crate) fn of(
+    pub(crate) fn new(
         policy: &PoisonPolicy,
         diverted: &Diverted,
         begin: &Begin,

@@ -151,7 +151,7 @@ mod tests {
         fn assert_rejected_no_event(&self) {
             for event in [A, B] {
                 assert!(!self.decisions.is_rejected(event), "{event}");
-                assert!(self.decisions.of(event, "orders", None).is_none());
+                assert!(self.decisions.for_event(event, "orders", None).is_none());
             }
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// Creates the refusal of the dead letter of the event A.
-    fn of_dead_letter(certain: bool, error: &DeliveryError) -> Refusal<'_> {
+    fn dead_letter_refused(certain: bool, error: &DeliveryError) -> Refusal<'_> {
         let mut refusal = refusal(A, A, error);
         refusal.event.dead_letter = true;
         refusal.certain = certain;
@@ -237,7 +237,7 @@ mod tests {
             }
             let given_up = end == Decision::ReadAgain;
             assert_eq!(relay.decide(&refusal(A, A, &error), 60), end);
-            let of = |topic| relay.decisions.of(B, topic, None);
+            let of = |topic| relay.decisions.for_event(B, topic, None);
             assert_eq!(of("orders").is_some(), given_up);
             assert!(of("others").is_none());
         }
@@ -270,7 +270,7 @@ mod tests {
                     let case = format!("{action:?} {poison} {disposition:?} {certain}");
                     let mut relay = Relay::new(action);
                     let error = error(disposition, Some(poison));
-                    let refusal = of_dead_letter(certain, &error);
+                    let refusal = dead_letter_refused(certain, &error);
                     if !certain {
                         // Its records are sent one by one first: another one may be at fault.
                         let decided = relay.decide(&refusal, 0);
@@ -298,7 +298,7 @@ mod tests {
                     (60, Decision::Stop),
                 ] {
                     let case = format!("{action:?} {certain} after {seconds} s");
-                    let decided = relay.decide(&of_dead_letter(certain, &error), seconds);
+                    let decided = relay.decide(&dead_letter_refused(certain, &error), seconds);
                     assert_eq!(decided, expected, "{case}");
                     assert!(relay.decisions.is_alone(), "{case}");
                     relay.assert_rejected_no_event();
@@ -313,10 +313,13 @@ mod tests {
         assert!(relay.decisions.reject(A, Poison::Unroutable, "no topic"));
         let error = error(Disposition::Fatal, Some(Poison::Oversize));
         for expected in [Decision::ReadAgain, Decision::FollowDisposition] {
-            let decided = relay.decide(&of_dead_letter(false, &error), 0);
+            let decided = relay.decide(&dead_letter_refused(false, &error), 0);
             assert_eq!(decided, expected);
         }
-        let decision = relay.decisions.of(A, "orders", None).expect("it is known");
+        let decision = relay
+            .decisions
+            .for_event(A, "orders", None)
+            .expect("it is known");
         assert_eq!(&*decision.cause, "no topic");
     }
 }

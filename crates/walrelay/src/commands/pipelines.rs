@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use walrelay_event_router::Router;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Environment, Outcome, Pipeline, PoisonAction, Progress, Settings, Source};
+use walrelay_relay::{Observer, Outcome, Pipeline, PoisonAction, Progress, Settings, Source};
 use walrelay_sink::{Record, SinkFactory};
 
 use super::connect::{self, block_on, selection, wanted};
@@ -28,7 +28,7 @@ use walrelay_postgres_source::{
 /// The environment of a pipeline: calls a function with the progress at each status update.
 pub(super) struct OnProgress<F>(pub(super) F);
 
-impl<F: FnMut(&Progress) + Send> Environment for OnProgress<F> {
+impl<F: FnMut(&Progress) + Send> Observer for OnProgress<F> {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
@@ -105,7 +105,7 @@ pub(super) fn run_until<S, K, W>(
 where
     S: Source<Error = PostgresError>,
     K: SinkFactory<Error: SinkFailure>,
-    W: Environment,
+    W: Observer,
 {
     block_on(async {
         let stop = stop_signal_or(ended)?;

@@ -292,9 +292,9 @@ where
         let stop = stop()?;
         Ok::<_, Failure>(pipeline.run(stop).await)
     })??;
-    pipeline.environment().log_totals(&pipeline.counts());
+    pipeline.observer().log_totals(&pipeline.counts());
     check_outcome(result, drained)?;
-    Ok(pipeline.environment().latencies().p50_p99_ms())
+    Ok(pipeline.observer().latencies().p50_p99_ms())
 }
 
 /// `bootstrap.servers` of the Kafka sink.

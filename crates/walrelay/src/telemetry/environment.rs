@@ -6,12 +6,12 @@ use tokio::sync::oneshot;
 use tracing::{debug, info};
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Counts, Diverted, Environment, Failpoint, Progress, State, TableName};
+use walrelay_relay::{Counts, Diverted, Failpoint, Observer, Progress, State, TableName};
 
 use super::summary::Summaries;
 use super::{Latencies, Telemetry, wall_clock};
 
-/// The pipeline's [`Environment`] in `walrelay run`: clock, log, telemetry, failpoints.
+/// The pipeline's [`Observer`] in `walrelay run`: clock, log, telemetry, failpoints.
 #[derive(Debug)]
 pub(crate) struct RelayEnvironment {
     latencies: Latencies,
@@ -112,7 +112,7 @@ impl RelayEnvironment {
     }
 }
 
-impl Environment for RelayEnvironment {
+impl Observer for RelayEnvironment {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }

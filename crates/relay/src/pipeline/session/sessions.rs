@@ -13,7 +13,7 @@ use walrelay_sink::{EventPosition, Sink, SinkFactory};
 use super::reports::Reports;
 use super::sink_session::SinkSession;
 use crate::core::Core;
-use crate::interface::environment::Counts;
+use crate::interface::observer::Counts;
 use crate::pipeline::settings::{OnUpdate, Settings};
 use crate::poison::PoisonDecisions;
 

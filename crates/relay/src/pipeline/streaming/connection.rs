@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use walrelay_sink::SinkFactory;
 
-use crate::interface::environment::{Environment, State};
+use crate::interface::observer::{Observer, State};
 use crate::interface::source::{Source, WalStream};
 use crate::pipeline::attempts::FailedAttempts;
 use crate::pipeline::lease::Lease;
@@ -23,7 +23,7 @@ pub(in crate::pipeline) struct Streaming<'a, S: Source, F: SinkFactory, W> {
     pub(in crate::pipeline) timeline: &'a mut u32,
     pub(in crate::pipeline) session: &'a mut SinkSession<F::Sink>,
     pub(in crate::pipeline) settings: &'a Settings,
-    pub(in crate::pipeline) environment: &'a mut W,
+    pub(in crate::pipeline) observer: &'a mut W,
     pub(in crate::pipeline) failed_attempts: &'a mut FailedAttempts,
     /// A request that is under way outlives the connection.
     pub(in crate::pipeline) schema_fetcher: &'a mut SchemaFetcher,
@@ -31,18 +31,18 @@ pub(in crate::pipeline) struct Streaming<'a, S: Source, F: SinkFactory, W> {
     pub(in crate::pipeline) passed_over: &'a mut BTreeSet<TableName>,
 }
 
-impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
+impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     /// Reports a state. While a snapshot is streamed, `Streaming` is reported as `Snapshot`.
     pub(super) fn report(&mut self, state: State) {
         let snapshot = state == State::Streaming && self.stream.is_snapshot();
-        self.environment
+        self.observer
             .state(if snapshot { State::Snapshot } else { state });
     }
 
-    /// Collects acknowledgements, and reports a sample to the environment.
+    /// Collects acknowledgements, and reports a sample to the observer.
     pub(super) fn collect(&mut self) {
         if let Some((end, committed)) = self.session.core.advance() {
-            self.environment.acknowledged(end, committed);
+            self.observer.acknowledged(end, committed);
         }
     }
 }

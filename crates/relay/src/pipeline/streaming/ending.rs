@@ -5,7 +5,7 @@ use tracing::{debug, info, warn};
 use walrelay_sink::{Sink, SinkFactory};
 
 use super::connection::Streaming;
-use crate::interface::environment::Environment;
+use crate::interface::observer::Observer;
 use crate::interface::source::{Source, WalStream};
 use crate::pipeline::error::Chain;
 use crate::pipeline::settings::Outcome;
@@ -19,7 +19,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 const VERIFY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The orderly end of a working connection.
-impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
+impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     /// Ends the connection after a drain, and returns the outcome. `reason`: why not all records
     /// were acknowledged, if so.
     pub(super) async fn drained(self, reason: Option<String>) -> Outcome {
@@ -72,7 +72,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let confirmed = self.session.core.confirmed();
         let limit = Instant::now() + END_LIMIT.min(self.settings.drain_timeout);
         let taken = timeout_at(limit, async {
-            while self.source.note(confirmed)? < confirmed {
+            while self.source.persist_position(confirmed)? < confirmed {
                 sleep(VERIFY_INTERVAL).await;
             }
             self.queue_status(&mut feedback)?;

@@ -6,11 +6,11 @@
 //! - park the ring, so that an acknowledgement from here on ends the wait;
 //! - send the batch of the last read to the sink, and collect acknowledgements;
 //! - end a drain whose records are all acknowledged, or that takes too long;
-//! - send a status update, give up a silent connection, start a look at the catalogs.
+//! - send a status update, give up a silent connection, start a slot check.
 //!
 //! Then it waits for the first of these, checked in this order:
 //! 1. the request to stop, which begins the drain;
-//! 2. the answer of a look: before the read, because under load there are always bytes to read;
+//! 2. the answer of a slot check: before the read, because under load there are always bytes to read;
 //! 3. bytes from Postgres, unless the batch is blocked, or the drain needs no more;
 //! 4. a delivery report, or room in the sink;
 //! 5. a schema;
@@ -19,8 +19,8 @@
 mod connection;
 mod ending;
 mod event_log;
-mod looks;
 mod sink_watch;
+mod slot_checks;
 mod status;
 
 use std::future::Future;
@@ -37,15 +37,15 @@ use super::session::sink_session::BatchResult;
 use super::settings::Outcome;
 use super::shutdown::Shutdown;
 use crate::core::{CoreError, Placement};
-use crate::interface::environment::{Environment, Failpoint, State};
+use crate::interface::observer::{Failpoint, Observer, State};
 use crate::interface::schemas::SchemaFailure;
-use crate::interface::source::{Looked, SlotOwner, Source, TablePlace, WalStream};
+use crate::interface::source::{SlotCheck, SlotOwner, Source, TablePlace, WalStream};
 use crate::pacing::Pace;
 use crate::pipeline::error::{Chain, PipelineError, PipelineResult};
 pub(super) use connection::Streaming;
 use event_log::EventLog;
-use looks::Looks;
 use sink_watch::SinkWatch;
+use slot_checks::SlotChecks;
 use status::Feedback;
 
 /// Interval of the attempts to send while the keys that are parked are not known.
@@ -53,7 +53,7 @@ const PARKED_KEYS_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The state that the loop keeps from turn to turn.
 struct Turn {
-    looks: Looks,
+    slot_checks: SlotChecks,
     feedback: Feedback,
     watch: SinkWatch,
     log: EventLog,
@@ -85,7 +85,7 @@ fn delay_read(delay: Duration) {
     std::thread::sleep(delay);
 }
 
-impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
+impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     /// Streams until the connection fails, a delivery fails, or a stop was requested and the drain
     /// ended.
     pub(super) async fn run(
@@ -109,7 +109,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let now = Instant::now();
         let core = &self.session.core;
         Turn {
-            looks: Looks::new(now),
+            slot_checks: SlotChecks::new(now),
             feedback: self.first_feedback(),
             watch: SinkWatch::default(),
             log: EventLog::new(core.counts().updates, now),
@@ -143,11 +143,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             let sent = self.send_feedback(&mut turn.feedback, now).await;
             sent.map_err(PipelineError::Source)?;
             let silent_at = self.check_silence(&turn)?;
-            let look_at = self.start_look(&mut turn, now);
+            let check_at = self.start_slot_check(&mut turn, now);
             let due = turn.feedback.due(turn.confirmed);
             let until = [
                 self.parked_keys_at(batch.blocked, now),
-                look_at,
+                check_at,
                 turn.drain_until,
                 silent_at,
                 turn.watch.asks_at(now),
@@ -165,7 +165,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
                 // 1.
                 () = shutdown.asked(), if !turn.draining() => self.start_drain(&mut turn),
                 // 2.
-                looked = self.source.looked(batch.blocked) => self.looked(&mut turn, looked)?,
+                check = self.source.slot_checked(batch.blocked) => self.slot_checked(&mut turn, check)?,
                 // 3.
                 read = self.stream.read(), if turn.reading => {
                     self.received(&mut turn, read.map_err(PipelineError::Source)?)?;
@@ -210,7 +210,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         // acknowledged, the batch is blocked, and no acknowledgement is left to wake this task.
         self.collect();
         if std::mem::take(&mut turn.was_read) {
-            self.environment.failpoint(Failpoint::AfterRead);
+            self.observer.failpoint(Failpoint::AfterRead);
         }
         let records = self.session.core.counts().records;
         // A drain waits for the records in flight, so they are sent without waiting for full
@@ -226,13 +226,13 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let diverted = self.session.core.take_diverted();
         turn.log.diverted(&diverted);
         for event in &diverted {
-            self.environment.diverted(event);
+            self.observer.diverted(event);
         }
         for (table, rows) in self.session.core.take_passed_over() {
-            self.environment.passed_over(&table, rows);
+            self.observer.passed_over(&table, rows);
         }
         if let Some(committed) = self.session.core.take_received() {
-            self.environment.received(committed);
+            self.observer.received(committed);
         }
         let batch = batch?;
         self.schema_fetcher
@@ -244,7 +244,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             turn.pace.enqueued(enqueued, lag, Instant::now());
         }
         if enqueued > 0 {
-            self.environment.failpoint(Failpoint::AfterEnqueue);
+            self.observer.failpoint(Failpoint::AfterEnqueue);
         }
         if let Some(failure) = self.session.reports.failure() {
             return Err(PipelineError::Delivery {
@@ -257,7 +257,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let confirmed = self.session.core.confirmed();
         if confirmed > turn.confirmed {
             turn.confirmed = confirmed;
-            self.environment.failpoint(Failpoint::AfterAck);
+            self.observer.failpoint(Failpoint::AfterAck);
             self.failed_attempts.reset();
         }
         turn.feedback.asked |= batch.reply;
@@ -275,7 +275,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         let draining = turn.draining();
         let blocked_since = batch.blocked.then_some(now);
         if let Some(since) = std::mem::replace(&mut turn.blocked_since, blocked_since) {
-            self.environment.blocked(now - since);
+            self.observer.blocked(now - since);
         }
         // While the batch is blocked, the socket is not read: that is no silence of the server.
         if batch.blocked {
@@ -328,21 +328,23 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         self.failed_attempts.silence.limit(usual)
     }
 
-    /// Starts a look at the catalogs if one is due. Returns when the next one is.
-    fn start_look(&mut self, turn: &mut Turn, now: Instant) -> Option<Instant> {
+    /// Starts a slot check if one is due. Returns the time when the next one is due.
+    fn start_slot_check(&mut self, turn: &mut Turn, now: Instant) -> Option<Instant> {
         let regular = !turn.draining();
-        // While the socket is not read, only a look proves that the slot is still ours.
+        // While the socket is not read, only a slot check proves that the slot is still ours.
         let prove_at = self.lease.prove_at();
         let unresolved = self.session.core.unresolved();
-        let due = turn.looks.due(regular, prove_at, unresolved.is_some());
+        let due = turn
+            .slot_checks
+            .due(regular, prove_at, unresolved.is_some());
         if regular {
             let updates = self.session.core.counts().updates;
             turn.log.updates(updates, self.settings.on_update, now);
         }
         if due.is_some_and(|at| now >= at) {
-            self.source.look(unresolved);
-            turn.looks.started(now);
-            // Nothing is due while a look is under way.
+            self.source.check_slot(unresolved);
+            turn.slot_checks.started(now);
+            // Nothing is due while a check is under way.
             return None;
         }
         due
@@ -350,32 +352,32 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
 
     fn start_drain(&mut self, turn: &mut Turn) {
         info!(in_flight = self.session.core.in_flight(), "draining");
-        self.environment.state(State::Draining);
-        self.environment.failpoint(Failpoint::Draining);
+        self.observer.state(State::Draining);
+        self.observer.failpoint(Failpoint::Draining);
         turn.drain_until = Some(Instant::now() + self.settings.drain_timeout);
     }
 
-    fn looked(
+    fn slot_checked(
         &mut self,
         turn: &mut Turn,
-        looked: Result<Looked, S::Error>,
+        check: Result<SlotCheck, S::Error>,
     ) -> PipelineResult<(), S, F> {
-        let looked = match looked {
-            Ok(looked) => looked,
+        let check = match check {
+            Ok(check) => check,
             // During a drain the error is ignored: records in flight can still be confirmed.
-            Err(error) if turn.draining() => Looked::Failed {
+            Err(error) if turn.draining() => SlotCheck::Failed {
                 reason: Chain(&error).to_string(),
             },
             Err(error) => return Err(PipelineError::Source(error)),
         };
-        turn.looks.ended(&looked, Instant::now());
-        self.check_slot_owner(&looked)?;
+        turn.slot_checks.ended(&check, Instant::now());
+        self.check_slot_owner(&check)?;
         // Another server than that of the stream may not have the table yet.
-        if let Looked::Answered {
+        if let SlotCheck::Answered {
             owner: SlotOwner::Ours,
             place: Some((id, place)),
             ..
-        } = looked
+        } = check
         {
             self.place(id, place)?;
         }
@@ -464,15 +466,15 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         Ok(())
     }
 
-    /// Renews the lease if a look shows our walsender at the slot. Returns an error if another
+    /// Renews the lease if a slot check shows our walsender at the slot. Returns an error if another
     /// process reads the slot.
-    fn check_slot_owner(&mut self, looked: &Looked) -> PipelineResult<(), S, F> {
-        let Looked::Answered {
+    fn check_slot_owner(&mut self, check: &SlotCheck) -> PipelineResult<(), S, F> {
+        let SlotCheck::Answered {
             asked_at,
             owner,
             timeline,
             ..
-        } = looked
+        } = check
         else {
             return Ok(());
         };
@@ -490,7 +492,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
                     *self.timeline = *timeline;
                 }
             }
-            // The look was at another server, or at a slot whose walsender is about to start: no
+            // The check was of another server, or of a slot whose walsender is about to start: no
             // proof.
             SlotOwner::Nobody => {}
             SlotOwner::Other { .. } => {

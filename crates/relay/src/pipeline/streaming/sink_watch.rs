@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use walrelay_sink::{Disposition, Obstacle, Sink};
 
-use crate::interface::environment::State;
+use crate::interface::observer::State;
 use crate::pipeline::log_throttle::LogThrottle;
 use crate::pipeline::session::sink_session::{BatchResult, SinkSession};
 
@@ -46,7 +46,7 @@ impl SinkWatch {
             *self = Self::default();
             return None;
         }
-        self.note(session, batch, now);
+        self.update_since(session, batch, now);
         let stuck_for = self.since.map_or(Duration::ZERO, |since| now - since);
         let asks = self.since.is_some() && stuck_for >= ASK_SINK;
         self.obstacle = asks.then(|| session.sink.waiting_for()).flatten();
@@ -70,8 +70,12 @@ impl SinkWatch {
         None
     }
 
-    /// Updates `since`.
-    fn note<K: Sink>(&mut self, session: &SinkSession<K>, batch: &BatchResult, now: Instant) {
+    fn update_since<K: Sink>(
+        &mut self,
+        session: &SinkSession<K>,
+        batch: &BatchResult,
+        now: Instant,
+    ) {
         let lowest = session.core.lowest_in_flight();
         let waits = batch.blocked || session.core.in_flight() > 0;
         let moved = batch.frames > 0 && batch.blocked || lowest > self.lowest;

@@ -8,7 +8,7 @@ use walrelay_sink::SinkFactory;
 use walrelay_walsender::StatusUpdate;
 
 use super::connection::Streaming;
-use crate::interface::environment::{Environment, Failpoint};
+use crate::interface::observer::{Failpoint, Observer};
 use crate::interface::source::{Source, WalStream};
 
 /// Shortest time between two status updates. A status update wakes the walsender, which must not be
@@ -53,7 +53,7 @@ impl Feedback {
     }
 }
 
-impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
+impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     /// Returns the longest time between two status updates.
     pub(super) fn interval(&self) -> Duration {
         let half = self
@@ -88,7 +88,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             return Ok(());
         }
         if feedback.confirms {
-            self.environment.failpoint(Failpoint::AfterConfirm);
+            self.observer.failpoint(Failpoint::AfterConfirm);
         }
         if let Ok(written) = timeout(Duration::from_millis(1), self.stream.flush()).await {
             written?;
@@ -98,13 +98,15 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
     }
 
     pub(super) fn queue_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
-        self.environment.progress(&self.session.core.progress());
-        let confirmed = self.source.note(self.session.core.confirmed())?;
+        self.observer.progress(&self.session.core.progress());
+        let confirmed = self
+            .source
+            .persist_position(self.session.core.confirmed())?;
         self.stream.queue_status(StatusUpdate {
             written: self.session.core.received(),
             flushed: confirmed,
             applied: confirmed,
-            clock_us_since_2000: self.environment.wall_clock().get(),
+            clock_us_since_2000: self.observer.wall_clock().get(),
             // Ask for a reply: an idle server answers with a keepalive, whose position moves an
             // idle slot. Do not ask in an answer to a keepalive: both sides would reply for ever.
             reply_requested: !feedback.asked,

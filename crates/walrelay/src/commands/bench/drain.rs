@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use walrelay_lab::proc;
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Environment, Pipeline, State};
+use walrelay_relay::{Observer, Pipeline, State};
 use walrelay_sink::SinkFactory;
 
 use super::meter::Meter;
@@ -44,7 +44,7 @@ impl BenchEnvironment {
     }
 }
 
-impl Environment for BenchEnvironment {
+impl Observer for BenchEnvironment {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
@@ -119,7 +119,7 @@ where
     let ended = Box::pin(pipeline.run(finished)).await;
     let peak = proc::memory("self", "VmHWM");
     ended.map_err(failures::pipeline)?;
-    let (Some((begun, own)), Some((half, whole))) = (pipeline.environment().started, meter.times())
+    let (Some((begun, own)), Some((half, whole))) = (pipeline.observer().started, meter.times())
     else {
         return Err(incomplete(meter.count(), rows));
     };

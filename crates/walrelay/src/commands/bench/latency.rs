@@ -55,7 +55,7 @@ pub(super) async fn measure(
     let (rate, rows) = (schedule.rate, schedule.rows());
     let offset = clock_offset(&schedule.info).await?;
     let mut pipeline = pipeline.with(KafkaSinkFactory::new(kafka.clone()));
-    let streaming = Arc::clone(&pipeline.environment().streaming);
+    let streaming = Arc::clone(&pipeline.observer().streaming);
     let mut loaded = None;
     let load = async {
         streaming.notified().await;
@@ -67,7 +67,7 @@ pub(super) async fn measure(
     Ok(LatencyResult {
         rate,
         rows,
-        acknowledged: spread(&pipeline.environment().latencies),
+        acknowledged: spread(&pipeline.observer().latencies),
         consumed: spread(&consumed),
         late_ms: late.as_secs_f64() * 1e3,
     })

@@ -174,7 +174,7 @@ where
         elapsed: sent.last_acknowledged().unwrap_or(begun) - begun,
         counts: pipeline.counts(),
     };
-    let environment = pipeline.into_environment();
+    let environment = pipeline.into_observer();
     let word = if sends {
         "acknowledged"
     } else {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Environment, Progress};
+use walrelay_relay::{Observer, Progress};
 
 use super::note::{Note, NoteFile};
 use crate::cli::Failure;
@@ -84,7 +84,7 @@ impl ReplayEnvironment {
     }
 }
 
-impl Environment for ReplayEnvironment {
+impl Observer for ReplayEnvironment {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }

@@ -1,44 +1,44 @@
-//! The times of the looks (queries of the catalogs beside the stream), and the warnings about
-//! failed looks.
+//! The times of the slot checks (queries of the catalogs beside the stream), and the warnings about
+//! failed ones.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::interface::source::Looked;
+use crate::interface::source::SlotCheck;
 use crate::pipeline::log_throttle::{LogThrottle, Throttled};
 
 /// The time from the start of one check to the start of the next. Checks are needed because the
 /// server does not notify us when a table is removed from the publication. The documents promise
 /// ten seconds, which include the time of the check.
-const LOOK_INTERVAL: Duration = Duration::from_secs(9);
+const CHECK_INTERVAL: Duration = Duration::from_secs(9);
 /// The time from the end of a failed check to the start of the next.
-const LOOK_RETRY: Duration = Duration::from_secs(1);
-/// Shortest time between the end of one look and the start of the next.
-const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// A warning is logged after this many failed looks in a row, or after this time without an answer.
+const CHECK_RETRY: Duration = Duration::from_secs(1);
+/// The shortest time between the end of one check and the start of the next.
+const CHECK_PAUSE: Duration = Duration::from_millis(200);
+/// A warning is logged after this many failed checks in a row, or after this time without an answer.
 const FAILURES_NOTICE: u32 = 3;
 const SILENCE_NOTICE: Duration = Duration::from_secs(30);
 
-/// The looks of one stream.
+/// The schedule of the slot checks of one stream.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(crate) struct SlotChecks {
     next_at: Instant,
-    /// [`LOOK_PAUSE`] after the end of the last look; `None` while a look is under way.
+    /// [`CHECK_PAUSE`] after the end of the last check; `None` while one is under way.
     not_before: Option<Instant>,
     /// The time when a check was answered last, or when the stream was opened.
     answered_at: Instant,
-    /// Failed looks since `answered_at`.
+    /// The number of failed checks since `answered_at`.
     failures: u32,
     throttle: LogThrottle,
 }
 
-impl Looks {
+impl SlotChecks {
     /// Creates the schedule of a stream that is opened at `now`.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
-            next_at: now + LOOK_INTERVAL,
+            next_at: now + CHECK_INTERVAL,
             not_before: Some(now),
             answered_at: now,
             failures: 0,
@@ -47,7 +47,7 @@ impl Looks {
     }
 
     /// Returns the time when the next check is due; `None` while one is under way, or if none is
-    /// wanted. `regular`: checks are wanted every [`LOOK_INTERVAL`]. `prove_at`: when a check must
+    /// wanted. `regular`: checks are wanted every [`CHECK_INTERVAL`]. `prove_at`: when a check must
     /// prove that the slot is still ours. `placing`: the frame at the front waits for the place of
     /// its table.
     pub(crate) fn due(
@@ -66,45 +66,45 @@ impl Looks {
         self.not_before.map(|not_before| due.max(not_before))
     }
 
-    /// Notes that a look was started.
+    /// Records that a check was started.
     pub(crate) fn started(&mut self, now: Instant) {
-        self.next_at = now + LOOK_INTERVAL;
+        self.next_at = now + CHECK_INTERVAL;
         self.not_before = None;
     }
 
-    /// Notes the result of a look, and logs it.
-    pub(crate) fn ended(&mut self, looked: &Looked, now: Instant) {
-        self.not_before = Some(now + LOOK_PAUSE);
-        let Looked::Failed { reason } = looked else {
+    /// Records the result of a check, and logs it.
+    pub(crate) fn ended(&mut self, check: &SlotCheck, now: Instant) {
+        self.not_before = Some(now + CHECK_PAUSE);
+        let SlotCheck::Failed { reason } = check else {
             self.answered_at = now;
             self.failures = 0;
             if let Some(lasted) = self.throttle.over(now) {
                 let lasted_s = lasted.as_secs();
-                info!(lasted_s, "looks at the catalogs are answered again");
+                info!(lasted_s, "slot checks are answered again");
             }
             return;
         };
-        debug!(reason, "a look at the catalogs failed");
+        debug!(reason, "a slot check failed");
         if let Some(warning) = self.failed(now) {
             warn!(
                 error = reason,
                 failures = self.failures,
                 unanswered_s = now.duration_since(self.answered_at).as_secs(),
                 suppressed = warning.suppressed,
-                "looks at the catalogs fail: a table that is taken out of the publication is not \
+                "slot checks fail: a table that is taken out of the publication is not \
                  noticed meanwhile, nor is WAL that is kept for the slot"
             );
         }
     }
 
-    /// Counts a failed look. Returns a warning if one is due.
+    /// Counts a failed check. Returns a warning if one is due.
     fn failed(&mut self, now: Instant) -> Option<Throttled> {
-        self.next_at = now + LOOK_RETRY;
+        self.next_at = now + CHECK_RETRY;
         self.failures += 1;
         let lasts = self.failures >= FAILURES_NOTICE
             || now.duration_since(self.answered_at) >= SILENCE_NOTICE;
         lasts
-            .then(|| self.throttle.about("failed looks", now))
+            .then(|| self.throttle.about("failed slot checks", now))
             .flatten()
     }
 }
@@ -114,14 +114,14 @@ mod tests {
     use super::*;
     use crate::interface::source::SlotOwner;
 
-    fn failure() -> Looked {
-        Looked::Failed {
+    fn failure() -> SlotCheck {
+        SlotCheck::Failed {
             reason: "no answer".to_owned(),
         }
     }
 
-    fn answer(asked_at: Instant) -> Looked {
-        Looked::Answered {
+    fn answer(asked_at: Instant) -> SlotCheck {
+        SlotCheck::Answered {
             asked_at,
             owner: SlotOwner::Ours,
             timeline: Some(1),
@@ -130,46 +130,46 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_look_is_repeated_soon_and_an_answered_one_after_the_interval() {
+    fn a_failed_check_is_repeated_soon_and_an_answered_one_after_the_interval() {
         let start = Instant::now();
-        let mut looks = Looks::new(start);
-        let due = |looks: &Looks| looks.due(true, None, false);
-        assert_eq!(due(&looks), Some(start + LOOK_INTERVAL));
-        looks.started(start + LOOK_INTERVAL);
-        assert_eq!(due(&looks), None, "one is under way");
-        let after = start + LOOK_INTERVAL + Duration::from_millis(500);
-        looks.ended(&answer(start + LOOK_INTERVAL), after);
-        // Counted from the start: the promise of ten seconds includes the time of the look.
-        assert_eq!(due(&looks), Some(start + 2 * LOOK_INTERVAL));
-        looks.started(start + 2 * LOOK_INTERVAL);
-        let after = start + 2 * LOOK_INTERVAL + Duration::from_secs(5);
-        looks.ended(&failure(), after);
-        assert_eq!(due(&looks), Some(after + LOOK_RETRY));
+        let mut checks = SlotChecks::new(start);
+        let due = |checks: &SlotChecks| checks.due(true, None, false);
+        assert_eq!(due(&checks), Some(start + CHECK_INTERVAL));
+        checks.started(start + CHECK_INTERVAL);
+        assert_eq!(due(&checks), None, "one is under way");
+        let after = start + CHECK_INTERVAL + Duration::from_millis(500);
+        checks.ended(&answer(start + CHECK_INTERVAL), after);
+        // Counted from the start: the promise of ten seconds includes the time of the check.
+        assert_eq!(due(&checks), Some(start + 2 * CHECK_INTERVAL));
+        checks.started(start + 2 * CHECK_INTERVAL);
+        let after = start + 2 * CHECK_INTERVAL + Duration::from_secs(5);
+        checks.ended(&failure(), after);
+        assert_eq!(due(&checks), Some(after + CHECK_RETRY));
         // A proof is requested sooner, but not before the pause.
         assert_eq!(
-            looks.due(false, Some(start), false),
-            Some(after + LOOK_PAUSE)
+            checks.due(false, Some(start), false),
+            Some(after + CHECK_PAUSE)
         );
-        assert_eq!(looks.due(false, None, false), None);
+        assert_eq!(checks.due(false, None, false), None);
         // A table's place is asked for at once; after a failure, at the next try.
-        assert_eq!(looks.due(false, None, true), Some(after + LOOK_RETRY));
-        looks.ended(&answer(after), after);
-        assert_eq!(looks.due(false, None, true), Some(after + LOOK_PAUSE));
+        assert_eq!(checks.due(false, None, true), Some(after + CHECK_RETRY));
+        checks.ended(&answer(after), after);
+        assert_eq!(checks.due(false, None, true), Some(after + CHECK_PAUSE));
     }
 
     #[test]
-    fn a_run_of_failed_looks_is_one_throttled_warning() {
+    fn a_run_of_failed_checks_is_one_throttled_warning() {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let mut looks = Looks::new(start);
+        let mut checks = SlotChecks::new(start);
         let warned: Vec<u64> = (1..=20)
-            .filter(|second| looks.failed(at(*second)).is_some())
+            .filter(|second| checks.failed(at(*second)).is_some())
             .collect();
         assert_eq!(warned, [3, 4, 6, 10, 18]);
-        looks.ended(&answer(at(21)), at(21));
-        assert_eq!(looks.throttle.since(), None);
+        checks.ended(&answer(at(21)), at(21));
+        assert_eq!(checks.throttle.since(), None);
         // Few failures, but no answer for a long time.
-        assert!(looks.failed(at(35)).is_none());
-        assert!(looks.failed(at(51)).is_some());
+        assert!(checks.failed(at(35)).is_none());
+        assert!(checks.failed(at(51)).is_some());
     }
 }

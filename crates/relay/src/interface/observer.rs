@@ -101,7 +101,7 @@ impl Failpoint {
 
 /// The wall clock of a pipeline and the receiver of its reports. Implemented by the binary and by
 /// tests.
-pub trait Environment: Send {
+pub trait Observer: Send {
     /// Reads the wall clock in Postgres' unit: microseconds since 2000-01-01 UTC.
     fn wall_clock(&self) -> PgTimestamp;
 
