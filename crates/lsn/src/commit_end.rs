@@ -7,7 +7,8 @@ use crate::Lsn;
 /// Postgres restarts a slot at the last confirmed position. Confirming a row's LSN puts the rest of
 /// its transaction at risk. Confirming the *start* of a commit record (`commit_lsn`) makes Postgres
 /// send the transaction again on every reconnect. So a `CommitEnd` is constructed only from the
-/// sources below.
+/// sources below. The constructors are public, because they are called from other crates: each names
+/// its caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitEnd(Lsn);
 
@@ -15,14 +16,21 @@ impl CommitEnd {
     /// Creates a commit end from the `end_lsn` field of a pgoutput Commit message, exactly as
     /// Postgres sent it.
     ///
+    /// Called by the decoder in `walrelay-pgoutput`.
+    ///
     /// Source: "Logical Replication Message Formats", Commit: "The end LSN of the transaction".
     pub const fn from_commit_message(end_lsn: Lsn) -> Self {
         Self(end_lsn)
     }
 
     /// Creates a commit end from the `wal_end` of a keepalive **received while no transaction was
-    /// open and nothing was in flight**. The caller, the ledger in `walrelay-checkpoint`,
+    /// open and nothing was in flight**. Called by the ledger in `walrelay-checkpoint`, which
     /// guarantees both.
+    ///
+    /// Source: `XLogSendLogical` in Postgres' `walsender.c` sets the position of keepalives to the
+    /// end of a record after it has sent what the record commits. Postgres' subscriber confirms it
+    /// by the same rule (`send_feedback` in `worker.c`: "No outstanding transactions to flush, we
+    /// can report the latest received position").
     pub const fn from_idle_keepalive(wal_end: Lsn) -> Self {
         Self(wal_end)
     }

@@ -321,6 +321,29 @@ fn slug(heading: &str) -> String {
         .collect()
 }
 
+/// A position that may be confirmed is made of a Commit message by the decoder, and of a keepalive by
+/// the ledger, as ARCHITECTURE.md says. The constructors are public, so the compiler does not hold it.
+#[test]
+fn commit_ends_are_made_by_the_decoder_and_the_ledger() {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates") {
+        sources(&entry.expect("a crate").path().join("src"), &mut found);
+    }
+    let callers = |constructor: &str| -> Vec<String> {
+        let calls = |line: &str| !line.trim_start().starts_with("//") && line.contains(constructor);
+        let calling = found.iter().filter(|(_, code)| code.lines().any(calls));
+        let relative = calling.map(|(path, _)| path.strip_prefix(root().join("crates")));
+        relative
+            .map(|path| path.expect("in crates").display().to_string())
+            .collect()
+    };
+    assert_eq!(callers("::from_commit_message"), ["pgoutput/src/decode.rs"]);
+    assert_eq!(
+        callers("::from_idle_keepalive"),
+        ["checkpoint/src/ledger/mod.rs"]
+    );
+}
+
 /// The arrows of ARCHITECTURE.md are the dependencies in the manifests.
 #[test]
 fn arrows_of_the_architecture_are_those_of_cargo() {

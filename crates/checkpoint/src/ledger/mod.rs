@@ -131,6 +131,8 @@ impl Ledger {
     /// Confirms the `wal_end` of a keepalive if no transaction is open and nothing is in flight as
     /// of the last [`Ledger::advance`]. Returns whether the confirmed position moved.
     ///
+    /// Source: see [`CommitEnd::from_idle_keepalive`].
+    ///
     /// Call it in stream order: after every message received before the keepalive was entered into
     /// the ledger, and before any message received after it is.
     pub fn idle(&mut self, wal_end: Lsn) -> bool {
