@@ -129,7 +129,7 @@ pub enum TablePlace {
     Above(TableName),
     /// Another table, which is no outbox.
     Other,
-    /// None: no table has the OID any more.
+    /// No table: none has the OID any more.
     Gone,
 }
 

@@ -44,8 +44,8 @@ async fn each_mode_verifies_what_it_says() {
     }
 }
 
-/// Creates a root file. It may contain several certificates in any order; this one is not the
-/// issuer.
+/// Creates a certificate that is not the issuer, for a root file, which may contain several
+/// certificates in any order.
 fn other_pem() -> String {
     pem("CERTIFICATE", authority("one more").der())
 }
