@@ -87,7 +87,7 @@ fuzz:
 # Optimised too: the polling relay is part of it. What is measured is the binary of `make build`.
 bench: build
 	@scripts/bootstrap.sh test
-	@$(if $(filter-out 0,$(BENCH_PEERS)),scripts/test-debezium.sh --) $(CARGO) run --locked --release --quiet -p walrelay-lab --example bench
+	@$(if $(filter-out 0,$(BENCH_PEERS)),scripts/test-debezium.sh --) $(CARGO) run --locked --release --quiet -p walrelay-bench
 
 # From the bytes of a socket read to the confirmed position, without servers: half a minute.
 bench-core:

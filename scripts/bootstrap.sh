@@ -43,7 +43,7 @@ check_rust() {
     [ "$newest" = "${found%%-*}" ] || die "Rust $wanted or newer is needed; this is $found"
 }
 
-# The places in which walrelay-lab looks for a server.
+# The places in which walrelay-throwaway looks for a server.
 have_postgres() {
     if have postgres; then return 0; fi
     cache=${WALRELAY_CACHE:-}

@@ -9,7 +9,7 @@
 #
 # They go to $WALRELAY_CACHE, else to /var/cache/walrelay for root (servers run as an unprivileged
 # account, which must be able to read them), else to ${XDG_CACHE_HOME:-~/.cache}/walrelay. The crate
-# walrelay-lab has the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is there
+# walrelay-throwaway has the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is there
 # already is not touched; concurrent runs wait for one another; an interrupted run leaves nothing
 # that could pass for a complete server.
 set -eu

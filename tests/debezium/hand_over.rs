@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{CommitLog, SlotWatch, eventually};
+use walrelay_throwaway::Signal;
 
 use crate::rig::{PATIENCE, Relay, Rig, run_command, walrelay};
 use crate::server::{Debezium, SLOT, properties};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use walrelay_lab::servers::{Scratch, Signal};
 use walrelay_testkit::{Program, SlotWatch, debezium_properties, debezium_server};
+use walrelay_throwaway::{Scratch, Signal};
 
 use crate::rig::Rig;
 

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{Db, Program, eventually};
+use walrelay_throwaway::Signal;
 
 use crate::rig::{
     PATIENCE, Rig, SLOT, assert_has, assert_lacks, command_with, output_with, refused, stdout,

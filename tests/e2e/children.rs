@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use walrelay_lab::servers::ChildGuard;
+use walrelay_throwaway::ChildGuard;
 
 use crate::rig::{PATIENCE, Relay, output, run_command};
 

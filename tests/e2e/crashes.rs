@@ -1,8 +1,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use walrelay_lab::servers::{Shutdown, Signal};
 use walrelay_testkit::{Cut, Direction, eventually};
+use walrelay_throwaway::{Shutdown, Signal};
 
 use crate::rig::{
     PATIENCE, Rig, SLOT, assert_has, ends, insert, insert_of, wait_rows, with_source,

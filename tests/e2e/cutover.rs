@@ -9,8 +9,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use fastrand::Rng;
-use walrelay_lab::servers::ChildGuard;
 use walrelay_testkit::{Db, Delivered, eventually, rng};
+use walrelay_throwaway::ChildGuard;
 
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, command_with, done, ends, output_with, refused, said,

@@ -12,9 +12,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use walrelay_kafka_sink::dlq::DlqWatcher;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions};
-use walrelay_lab::servers::ChildGuard;
 use walrelay_sink::{EventPosition, Parking, dlq_headers};
 use walrelay_testkit::{Delivered, History, Kafka, Producer, eventually};
+use walrelay_throwaway::ChildGuard;
 
 use crate::endpoint::{LISTEN, address, metric};
 use crate::rig::{

@@ -18,8 +18,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use walrelay_lab::servers::end_with_owner;
 use walrelay_testkit::{Db, eventually, eventually_some, servers};
+use walrelay_throwaway::end_with_owner;
 
 use crate::dlq::{DlqFixture, Draft, draft};
 use crate::rig::{

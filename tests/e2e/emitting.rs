@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use walrelay_lab::servers::cache_dir;
 use walrelay_testkit::{Db, Delivered, History, eventually};
+use walrelay_throwaway::cache_dir;
 
 use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, edit, ends, output_with, stdout};
 

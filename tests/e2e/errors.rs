@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::process::Output;
 use std::thread;
 
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{Db, servers};
+use walrelay_throwaway::Signal;
 
 use crate::rig::{
     self, NOWHERE, PATIENCE, Rig, SLOT, assert_lacks, create_slot, ends, insert, output,

@@ -11,9 +11,9 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
-use walrelay_lab::servers::Signal;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Db, Delivered, History, eventually, eventually_some};
+use walrelay_throwaway::Signal;
 
 use crate::endpoint::{LISTEN, address, get, metric};
 use crate::rig::{

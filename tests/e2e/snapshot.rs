@@ -12,8 +12,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use fastrand::Rng;
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{Cut, Delivered, eventually, rng, seed_setting};
+use walrelay_throwaway::Signal;
 
 use crate::check::Checked;
 use crate::endpoint::{LISTEN, address, get, status};

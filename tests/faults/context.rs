@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use walrelay_lab::servers::Postgres;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     ChaosProxy, CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaBuilder,
     KafkaCluster, LoggedRow, Running, Sighting, SlotWatch, Workload, check, confirmed_early,
     eventually, eventually_while_moving, first_appended, lock, millis_now, rng_of, servers,
 };
+use walrelay_throwaway::Postgres;
 
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay, run_command, unique};

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use walrelay_lab::servers::Postgres;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Cut, Db, History, Running, Standby, Workload, check, eventually};
+use walrelay_throwaway::Postgres;
 
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{
     Background, ChaosProxy, Committed, Cut, Delivered, SlotWatch, check, eventually,
     eventually_some,
 };
+use walrelay_throwaway::Signal;
 
 use crate::context::{Config, Context, Ragged};
 use crate::control::Control;

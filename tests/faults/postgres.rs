@@ -1,7 +1,7 @@
 //! Faults of Postgres itself.
 
-use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::eventually;
+use walrelay_throwaway::Shutdown;
 
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;

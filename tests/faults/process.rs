@@ -4,8 +4,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{Cut, eventually};
+use walrelay_throwaway::Signal;
 
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;

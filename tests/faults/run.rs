@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_lab::servers::Postgres;
 use walrelay_testkit::{Kafka, lock, seed, servers};
+use walrelay_throwaway::Postgres;
 
 use crate::context::{Context, broker};
 use crate::outcome::Outcome;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_lab::servers::Shutdown;
+use walrelay_throwaway::Shutdown;
 
 use crate::context::Context;
 use crate::handover::Displaced;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use walrelay_lab::servers::Postgres;
+use walrelay_throwaway::Postgres;
 
 /// Properties that make Debezium Server read `slot` for the table and publication `table`, and send
 /// to these brokers. `others` follow.

@@ -30,7 +30,7 @@
 //!   silently. `WALRELAY_TEST_POSTGRES` and `WALRELAY_TEST_KAFKA` name running servers to use
 //!   instead.
 //! - Everything that is started ends with its owner, also after a panic or a SIGKILL; see
-//!   `walrelay_lab::servers`.
+//!   `walrelay_throwaway`.
 //! - Nothing here needs an async runtime of its caller, and everything works inside one.
 //! - This crate is for tests: an error in the set-up panics with the reason.
 

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use walrelay_lab::proc;
-use walrelay_lab::servers::{ChildGuard, Signal};
+use walrelay_measure::proc;
+use walrelay_throwaway::{ChildGuard, Signal};
 
 use crate::threads::lock;
 use crate::wait::{PATIENCE, POLL_INTERVAL};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::env;
 use std::sync::{Arc, Mutex};
 
-use walrelay_lab::servers::{Builder, Postgres, PostgresBinaries, Template, cache_dir};
+use walrelay_throwaway::{Builder, Postgres, PostgresBinaries, Template, cache_dir};
 
 use crate::threads::lock;
 

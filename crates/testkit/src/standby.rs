@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use walrelay_lab::servers::Postgres;
 use walrelay_lsn::Lsn;
+use walrelay_throwaway::Postgres;
 
 use crate::{ChaosProxy, Db, wait::eventually};
 

@@ -9,11 +9,11 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{
     ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, HttpServer, Kafka, PATIENCE,
     Producer, SlotWatch, Standby, Workload, eventually, servers,
 };
+use walrelay_throwaway::Shutdown;
 
 fn produce(producer: &Producer, rows: &[Committed]) {
     producer.send_rows(rows);

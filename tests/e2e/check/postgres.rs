@@ -1,7 +1,7 @@
 use std::fs;
 
-use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{Db, eventually, servers};
+use walrelay_throwaway::Shutdown;
 
 use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
 use crate::rig::{NOWHERE, PATIENCE, Rig, assert_has, create_slot, output_with, said};

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use walrelay_lab::servers::ChildGuard;
 use walrelay_testkit::{Db, Producer, rng_of, seed};
+use walrelay_throwaway::ChildGuard;
 
 use crate::rig::{PATIENCE, Rig};
 

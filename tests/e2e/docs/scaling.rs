@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use walrelay_lab::figures::thousands;
+use walrelay_measure::figures::thousands;
 use walrelay_testkit::{Db, SlotWatch, eventually};
 
 use super::{arguments, block, host, root, text, with};

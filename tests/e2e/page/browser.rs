@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use walrelay_lab::servers::ChildGuard;
+use walrelay_throwaway::ChildGuard;
 
 use crate::rig::PATIENCE;
 
@@ -236,7 +236,7 @@ impl Browser {
 
 /// Whether this process runs as root.
 fn is_root() -> bool {
-    walrelay_lab::servers::Account::unprivileged().is_some()
+    walrelay_throwaway::Account::unprivileged().is_some()
 }
 
 /// The program that `WALRELAY_TEST_CHROMIUM` names, else the first of [`NAMES`] in `PATH`.

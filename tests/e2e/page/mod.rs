@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use browser::Browser;
 use serde_json::Value;
-use walrelay_lab::servers::cache_dir;
 use walrelay_testkit::{ChaosProxy, Cut, ReservedAddress, eventually_some};
+use walrelay_throwaway::cache_dir;
 
 use crate::endpoint::{LISTEN, address};
 use crate::rig::{PATIENCE, Rig, assert_has, kafka_in_turn};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use walrelay_lab::servers::Postgres;
 use walrelay_testkit::{Db, millis_now, servers};
+use walrelay_throwaway::Postgres;
 
 use super::MAY;
 use crate::endpoint::{LISTEN, address, latency_since};

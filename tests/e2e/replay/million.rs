@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use walrelay_lab::load;
+use walrelay_measure::load;
 use walrelay_testkit::{SlotWatch, millis_now};
 
 use super::run;

@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use walrelay_lab::servers::{Postgres, Shutdown, copy_dir};
 pub(crate) use walrelay_testkit::PATIENCE;
 use walrelay_testkit::{
     ChaosProxy, Db, Delivered, History, Kafka, Running, SlotWatch, Verdict, Workload, eventually,
     seed_setting, servers,
 };
+use walrelay_throwaway::{Postgres, Shutdown, copy_dir};
 
 pub(crate) const SLOT: &str = "walrelay";
 /// Address at which nothing listens.

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use walrelay_lab::servers::end_with_owner;
 pub(crate) use walrelay_testkit::Program as Relay;
+use walrelay_throwaway::end_with_owner;
 
 /// The binary with arguments. It is killed when this process ends, also by SIGKILL.
 pub(crate) fn walrelay(args: &[&str]) -> Command {

@@ -1,7 +1,7 @@
 use std::fs;
 
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::SecureKafka;
+use walrelay_throwaway::Signal;
 
 use super::{Recorder, Secured, bearer, contains, jwt, login, refused};
 use crate::check::Checked;

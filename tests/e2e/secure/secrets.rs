@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{Program, SecureKafka, eventually};
+use walrelay_throwaway::Signal;
 
 use super::{Secured, bearer, jwt, login};
 use crate::rig::{PATIENCE, command_with, edit};

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use walrelay_lab::servers::Signal;
 use walrelay_testkit::{Db, History, eventually};
+use walrelay_throwaway::Signal;
 
 use super::gate::{GATE_LOCK, GATED, Gate};
 use super::rig;

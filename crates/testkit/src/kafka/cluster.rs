@@ -10,7 +10,7 @@ use rdkafka::{
     consumer::{BaseConsumer, Consumer as _},
     metadata::{Metadata, MetadataPartition},
 };
-use walrelay_lab::servers::{Signal, ThrowawayError};
+use walrelay_throwaway::{Signal, ThrowawayError};
 
 use super::{
     KafkaBuilder, create_topics, delete_topics,

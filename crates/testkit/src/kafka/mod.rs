@@ -10,7 +10,7 @@ use rdkafka::{
     client::DefaultClientContext,
     error::KafkaResult,
 };
-use walrelay_lab::servers::{Signal, ThrowawayError};
+use walrelay_throwaway::{Signal, ThrowawayError};
 
 use crate::ChaosProxy;
 

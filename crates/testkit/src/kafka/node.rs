@@ -14,7 +14,7 @@ use rdkafka::{
     ClientConfig,
     consumer::{BaseConsumer, Consumer as _},
 };
-use walrelay_lab::servers::{Process, Scratch, Signal, ThrowawayError, cache_dir, copy_dir};
+use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir, copy_dir};
 
 use crate::threads::lock;
 

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use walrelay_lab::proc;
 use walrelay_lsn::Lsn;
+use walrelay_measure::proc;
 use walrelay_relay::{Class, Diverted, PoisonAction, Progress, State, TableName};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{BatchingMode, Parking, SinkStats};

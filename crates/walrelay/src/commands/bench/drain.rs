@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::sync::Notify;
-use walrelay_lab::proc;
 use walrelay_lsn::CommitEnd;
+use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Observer, Pipeline, State};
 use walrelay_sink::SinkFactory;

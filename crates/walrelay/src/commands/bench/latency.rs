@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, Tail};
-use walrelay_lab::figures::Spread;
+use walrelay_measure::figures::Spread;
 
 use super::drain::incomplete;
 use super::load::{Schedule, clock_offset};

@@ -1,11 +1,11 @@
-//! Writes the load: a backlog, and rows on a schedule. [`walrelay_lab::load`] has the statements
+//! Writes the load: a backlog, and rows on a schedule. [`walrelay_measure::load`] has the statements
 //! and the timing; this module has the sessions.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::runtime;
-use walrelay_lab::load::{self, Due, Step};
+use walrelay_measure::load::{self, Due, Step};
 use walrelay_relay::TableName;
 use walrelay_walsender::ConnInfo;
 

@@ -27,7 +27,7 @@ use std::path::Path;
 
 use tracing::Level;
 use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory};
-use walrelay_lab::figures::Machine;
+use walrelay_measure::figures::Machine;
 use walrelay_walsender::ConnInfo;
 
 use super::confirm::ask_to_continue;

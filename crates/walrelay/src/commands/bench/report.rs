@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
-use walrelay_lab::figures::{Machine, Spread, known};
+use walrelay_measure::figures::{Machine, Spread, known};
 
 use super::drain::DrainResult;
 use super::latency::LatencyResult;

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::Level;
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
-use walrelay_lab::servers::{Postgres, PostgresBinaries};
 use walrelay_relay::TableName;
+use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::ConnInfo;
 
 use super::connect::{block_on, sql_session};
@@ -209,7 +209,7 @@ fn wait_for_arrivals(tracker: &EventTracker, done: &AtomicBool) {
     }
 }
 
-fn no_postgres(error: &walrelay_lab::servers::ThrowawayError) -> Failure {
+fn no_postgres(error: &walrelay_throwaway::ThrowawayError) -> Failure {
     Failure::new(
         "demo-postgres",
         Exit::Unavailable,

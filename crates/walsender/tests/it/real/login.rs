@@ -1,7 +1,7 @@
 //! Tests of the login methods.
 
 use rcgen::{CertificateParams, KeyPair};
-use walrelay_lab::servers::Postgres;
+use walrelay_throwaway::Postgres;
 use walrelay_walsender::{ConnInfo, Error, ErrorClass};
 
 use super::{info, one, server, sql, tcp};

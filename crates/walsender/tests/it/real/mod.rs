@@ -6,7 +6,7 @@ mod replication;
 mod statements;
 
 use rcgen::{CertificateParams, KeyPair};
-use walrelay_lab::servers::Postgres;
+use walrelay_throwaway::Postgres;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 /// Starts a server with TLS and `pg_hba.conf` lines for each login method, and returns its

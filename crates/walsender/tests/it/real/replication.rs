@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use walrelay_lab::servers::{Postgres, Shutdown};
 use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_throwaway::{Postgres, Shutdown};
 use walrelay_walsender::{
     ConnInfo, CreatedSlot, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind,
     SlotOptions, StartReplication, StatusUpdate, quote_literal,
