@@ -9,6 +9,7 @@
 //! - [`SinkStats`]: a sink's figures for metrics.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
+//! - [`lock`]: locks a mutex, for the crates above too.
 //!
 //! # Invariants
 //! - [`Sink::try_send`] never blocks. It copies what it must keep of the record and allocates only
@@ -28,6 +29,7 @@ mod parking;
 mod record;
 mod sink;
 mod stats;
+mod sync;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use event_position::EventPosition;
@@ -35,3 +37,4 @@ pub use parking::Parking;
 pub use record::{Header, Record};
 pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory};
 pub use stats::{BrokerStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
+pub use sync::lock;

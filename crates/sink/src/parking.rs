@@ -1,9 +1,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::EventPosition;
+use crate::sync::lock;
 
 /// Parked keys: keys with an open dead letter, which later events of the key must not overtake.
 ///
@@ -101,7 +102,7 @@ impl Parking {
     /// Parks the key of an open dead letter, which the relay is about to write or which was read
     /// from the topic. A dead letter that is open or was resolved already changes nothing.
     pub fn park(&self, id: EventPosition, topic: Option<&str>, key: &[u8]) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.resolved.contains(&id) || state.open.contains_key(&id) {
             return;
         }
@@ -113,7 +114,7 @@ impl Parking {
 
     /// Marks a dead letter as resolved; frees its key if it was the last open one of the key.
     pub fn resolve(&self, id: EventPosition) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.resolved.insert(id);
         let Some(parked) = state.open.remove(&id) else {
             return;
@@ -134,7 +135,7 @@ impl Parking {
         if self.open.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let state = self.lock();
+        let state = lock(&self.state);
         [None, Some(topic)].into_iter().any(|topic| {
             let dead_letters = state.by_key.get(&ParkedKey::new(topic, key));
             let first = dead_letters.and_then(BTreeSet::first);
@@ -159,7 +160,7 @@ impl Parking {
     /// everything was read that was in the topic **after** [`confirmed`](Self::confirmed) returned
     /// this position: then no repeat of them is left to be read.
     pub fn forget_resolved_before(&self, lsn: u64) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let before = state.resolved.len();
         state.resolved.retain(|id| id.lsn >= lsn);
         if state.resolved.len() < before {
@@ -169,22 +170,17 @@ impl Parking {
 
     /// Returns the number of resolved dead letters that are remembered.
     pub fn resolved(&self) -> usize {
-        self.lock().resolved.len()
+        lock(&self.state).resolved.len()
     }
 
     /// Returns the number of parked keys, counted once for each topic.
     pub fn keys(&self) -> usize {
-        self.lock().by_key.len()
+        lock(&self.state).by_key.len()
     }
 
     /// Returns the number of open dead letters.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics under the lock, so the state is never half changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

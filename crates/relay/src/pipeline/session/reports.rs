@@ -1,9 +1,9 @@
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 use walrelay_checkpoint::{AckRing, Seq};
-use walrelay_sink::{Deliveries, DeliveryError, Disposition};
+use walrelay_sink::{Deliveries, DeliveryError, Disposition, lock};
 
 /// The delivery reports, shared by the sink's threads and the pipeline's task. A report sets the
 /// record's bit in the ring, keeps the most severe failure, and wakes the task if it is parked.
@@ -42,8 +42,7 @@ impl Reports {
     /// Returns the most severe failure so far. Locks only if the ring contains a failed record.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.ring.nacked()?;
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.clone()
+        lock(&self.failure).clone()
     }
 
     /// Waits for a wake-up. Cancel-safe: `Notify` keeps one permit.
@@ -65,7 +64,7 @@ impl Deliveries for Reports {
 
     fn failed(&self, seq: u64, error: DeliveryError) {
         {
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = lock(&self.failure);
             let rank = |seq: u64, error: &DeliveryError| (severity(error), Reverse(seq));
             match failure.as_mut() {
                 Some(known) if severity(&known.error) == severity(&error) && is_own(&error) => {
