@@ -17,7 +17,7 @@
 )]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
 use walrelay_sink::{
-    BatchingMode, Deliveries, DeliveryError, Record, SendError, Sink, SinkFactory,
+    BatchingMode, Deliveries, DeliveryError, Record, SendError, Sink, SinkFactory, lock,
 };
 
 /// The duration of a load.
@@ -57,10 +57,6 @@ const BACKLOGS: [(i32, u64, u64); 6] = [
 ];
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// When each record was delivered.
 #[derive(Default)]
