@@ -10,7 +10,8 @@
 //! - [`Begin`], [`Commit`], [`Origin`], [`Relation`], [`Type`], [`Insert`], [`Update`], [`Delete`],
 //!   [`Truncate`], [`LogicalMessage`]: the messages.
 //! - [`Tuple`], [`Value`], [`OldRow`]: rows. [`Column`], [`ReplicaIdentity`]: tables.
-//! - [`PgTimestamp`]: the server's microseconds, with conversions to the Unix epoch.
+//! - [`PgTimestamp`]: the server's microseconds, with conversions to the Unix epoch. [`calendar`]:
+//!   dates from numbers of days.
 //! - [`encode`]: encodes messages as a server does, for snapshots, tests and tools.
 //!
 //! # Invariants
@@ -47,6 +48,7 @@
     clippy::string_slice
 )]
 
+pub mod calendar;
 mod cursor;
 mod decode;
 pub mod encode;

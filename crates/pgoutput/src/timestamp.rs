@@ -1,7 +1,12 @@
 use core::fmt;
 
-/// Microseconds between 1970-01-01 and 2000-01-01, both UTC: 10957 days.
-const EPOCH_MICROS: i64 = 946_684_800_000_000;
+use crate::calendar::gregorian;
+
+/// Days between 1970-01-01 and 2000-01-01.
+const EPOCH_DAYS: i64 = 10_957;
+const DAY_MICROS: i64 = 86_400_000_000;
+/// Microseconds between 1970-01-01 and 2000-01-01, both UTC.
+const EPOCH_MICROS: i64 = EPOCH_DAYS * DAY_MICROS;
 
 /// A point in time as in Postgres (`TimestampTz`): microseconds since 2000-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,23 +47,8 @@ impl fmt::Display for PgTimestamp {
         reason = "an i64 of microseconds is some 107 million days: nothing here comes near the ends"
     )]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DAY: i64 = 86_400_000_000;
-        let (days, micros) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
-        // Howard Hinnant's `civil_from_days`: years begin in March, so that the leap day is the
-        // last day, and 400 years are an era of 146,097 days. An era begins on 2000-03-01.
-        let days = days - 60;
-        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-        let year_of_era =
-            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-        let month = if shifted < 10 {
-            shifted + 3
-        } else {
-            shifted - 9
-        };
-        let year = 2000 + era * 400 + year_of_era + i64::from(month <= 2);
+        let (days, micros) = (self.0.div_euclid(DAY_MICROS), self.0.rem_euclid(DAY_MICROS));
+        let (year, month, day) = gregorian(days + EPOCH_DAYS);
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
         write!(
             f,

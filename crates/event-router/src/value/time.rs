@@ -3,6 +3,8 @@
 
 use std::ops::RangeInclusive;
 
+use walrelay_pgoutput::calendar::{gregorian, month_and_day};
+
 use super::Part;
 
 /// A parsed date, with the time of day and the offset if the text has them.
@@ -218,16 +220,6 @@ fn digits(rest: &mut &[u8], count: RangeInclusive<usize>) -> Option<i64> {
     Some(number.iter().fold(0, digit))
 }
 
-/// Returns year, month and day of the Gregorian calendar, from days since 1970-01-01.
-pub(crate) fn gregorian(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let century = days.div_euclid(146_097);
-    let day = days.rem_euclid(146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    month_and_day(century * 400 + year, day)
-}
-
 /// Returns year, month and day of the Julian calendar, from days since 1970-01-01.
 pub(crate) fn julian(days: i64) -> (i64, i64, i64) {
     let days = days + 719_470;
@@ -235,17 +227,6 @@ pub(crate) fn julian(days: i64) -> (i64, i64, i64) {
     let day = days.rem_euclid(1461);
     let year = (day - day / 1460) / 365;
     month_and_day(cycle * 4 + year, day - 365 * year)
-}
-
-/// Returns year, month and day, from a year and day of the year that begin on 1 March.
-fn month_and_day(year: i64, day_of_year: i64) -> (i64, i64, i64) {
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    if month < 10 {
-        (year, month + 3, day)
-    } else {
-        (year + 1, month - 9, day)
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Dates and times: Postgres' ISO texts to numbers, and numbers to Java's texts.
 
+use walrelay_pgoutput::calendar::gregorian;
+
 use crate::value::Malformed;
-use crate::value::time::{self, TimeOfDay, gregorian, julian};
+use crate::value::time::{self, TimeOfDay, julian};
 
 pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 pub(crate) const DAY_MICROS: i64 = 86_400_000_000;
