@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use num_bigint::BigInt;
+use uuid::fmt::Hyphenated;
 
 use super::node::{Branch, Field, MILLIS, Node, Plan, Uuid};
 use super::time;
 use crate::plan::{SchemaMismatch, SchemaMismatchAt as At};
 use crate::value::decimal::Decimal;
-use crate::value::hex_byte;
 use crate::value::json::MAX_DEPTH;
 use crate::value::json::tree::{self, Tree};
 
@@ -143,11 +143,12 @@ impl Encoder<'_> {
             }
             Node::Decimal { .. } => return self.decimal(node, text),
             Node::Uuid(form) => {
-                let bytes = uuid(text).ok_or_else(mismatch)?;
+                let id: Hyphenated = text.parse().map_err(|_| mismatch())?;
+                let bytes = id.as_uuid().as_bytes();
                 match form {
                     Uuid::Text => self.bytes(text.as_bytes()),
-                    Uuid::Bytes => self.bytes(&bytes),
-                    Uuid::Fixed => self.out.extend_from_slice(&bytes),
+                    Uuid::Bytes => self.bytes(bytes),
+                    Uuid::Fixed => self.out.extend_from_slice(bytes),
                 }
             }
             Node::Date => self.long(time::date(text).ok_or_else(mismatch)?),
@@ -427,18 +428,6 @@ fn decimal(text: &str) -> Option<Decimal> {
     let fits = digits <= MAX_DIGITS && exponent.unsigned_abs() as usize <= MAX_DIGITS;
     let number = begins.starts_with(|c: char| c.is_ascii_digit()) && fits;
     text.parse().ok().filter(|_| number)
-}
-
-fn uuid(text: &str) -> Option<[u8; 16]> {
-    if !text.split('-').map(str::len).eq([8, 4, 4, 4, 12]) {
-        return None;
-    }
-    let mut bytes = [0; 16];
-    let mut digits = text.bytes().filter(|byte| *byte != b'-');
-    for byte in &mut bytes {
-        *byte = hex_byte([digits.next()?, digits.next()?])?;
-    }
-    Some(bytes)
 }
 
 /// Reads the bytes of a string by Avro's JSON encoding: each character is a byte.
