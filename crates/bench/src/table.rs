@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-use walrelay_measure::figures::{Machine, known, median, thousands};
+use walrelay_measure::figures::{Machine, fixed, known, median, thousands};
+use walrelay_measure::table;
 
 use crate::contender::Contender;
 use crate::drain::Drained;
@@ -55,39 +56,6 @@ pub(crate) fn facts(machine: &[(&str, String)]) -> String {
 
 /// Head of a table of two columns without headings.
 const BLANK: &str = "| | |\n|---|---|\n";
-
-/// Renders rows as a table: `"heading" => cell;` for each column. Columns are aligned to the right
-/// unless their heading begins with `<`. A heading with bars covers several columns.
-macro_rules! table {
-    ($rows:expr, |$row:ident| $($heading:expr => $cell:expr;)*) => {
-        render($rows, &[$(($heading, &|$row| $cell)),*])
-    };
-}
-
-type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
-
-fn render<T>(rows: &[T], columns: &[Column<'_, T>]) -> String {
-    let headings = columns.iter().flat_map(|(heading, _)| heading.split(" | "));
-    let headings: Vec<&str> = headings.collect();
-    let marks = headings
-        .iter()
-        .map(|heading| match heading.strip_prefix('<') {
-            Some(_) => "---",
-            None => "---:",
-        });
-    let marks = marks.collect::<Vec<_>>().join("|");
-    let mut text = format!("| {} |\n|{marks}|\n", headings.join(" | ").replace('<', ""));
-    for row in rows {
-        let cells: Vec<String> = columns.iter().map(|(_, cell)| cell(row)).collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
-    }
-    text
-}
-
-/// A number with `places` decimal places.
-fn fixed(places: usize, figure: f64) -> String {
-    format!("{figure:.places$}")
-}
 
 fn most_memory(runs: &[&Drained]) -> String {
     let most = runs.iter().map(|run| run.memory).fold(0.0, f64::max);

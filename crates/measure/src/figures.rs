@@ -74,6 +74,11 @@ pub fn known(figure: impl Into<Option<f64>>, unit: &str) -> String {
     }
 }
 
+/// A number with `places` decimal places.
+pub fn fixed(places: usize, figure: f64) -> String {
+    format!("{figure:.places$}")
+}
+
 /// A whole number with separators of thousands.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");

@@ -3,7 +3,8 @@
 //!
 //! # Contents
 //! - [`load`]: the load generator: a backlog, and rows on a fixed schedule.
-//! - [`figures`]: percentiles, medians and what the machine is, and how tables show them.
+//! - [`figures`]: percentiles, medians and what the machine is, and how cells show them.
+//! - [`table`](mod@table): Markdown tables.
 //! - [`proc`]: CPU and memory of processes.
 //!
 //! `walrelay bench` measures its own process with it, `make bench` (the crate `walrelay-bench`)
@@ -17,3 +18,4 @@
 pub mod figures;
 pub mod load;
 pub mod proc;
+pub mod table;

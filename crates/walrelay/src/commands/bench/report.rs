@@ -1,12 +1,12 @@
 //! The figures of a benchmark as Markdown and as JSON.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::Serialize;
-use walrelay_measure::figures::{Machine, Spread, known};
+use walrelay_measure::figures::{Machine, Spread, fixed, known};
+use walrelay_measure::table;
 
 use super::drain::DrainResult;
 use super::latency::LatencyResult;
@@ -58,55 +58,38 @@ impl Report {
 
     fn drained(&self) -> String {
         let first = self.drained.first();
-        let mut text = format!(
-            "\nA backlog of {} rows{}; CPU in seconds per million rows.\n\n\
-             | | rows/s | ratio | second half | CPU relay | walsender | peak memory |\n\
-             |---|---:|---:|---:|---:|---:|---:|\n",
-            first.map_or(0, |run| run.rows),
-            self.payload_bytes
-                .map_or_else(String::new, |bytes| format!(" of about {bytes} bytes"))
+        let base = first.map_or(f64::NAN, |first| first.rows_per_second);
+        let rows = first.map_or(0, |run| run.rows);
+        let size = self
+            .payload_bytes
+            .map_or_else(String::new, |bytes| format!(" of about {bytes} bytes"));
+        let table = table!(&self.drained, |run|
+            "<" => {
+                let disturbed = run.repeated.then_some(" (disturbed: a new sink was made)");
+                format!("{}{}", run.contender, disturbed.unwrap_or_default())
+            };
+            "rows/s" => fixed(0, run.rows_per_second);
+            "ratio" => fixed(2, run.rows_per_second / base);
+            "second half" => fixed(0, run.second_half_rows_per_second);
+            "CPU relay" => known(run.relay_cpu, "");
+            "walsender" => known(run.walsender_cpu, "");
+            "peak memory" => known(run.peak_memory_mb, " MB");
         );
-        for run in &self.drained {
-            let base = first.map_or(f64::NAN, |first| first.rows_per_second);
-            let _ = writeln!(
-                text,
-                "| {}{} | {:.0} | {:.2} | {:.0} | {} | {} | {} |",
-                run.contender,
-                if run.repeated {
-                    " (disturbed: a new sink was made)"
-                } else {
-                    ""
-                },
-                run.rows_per_second,
-                run.rows_per_second / base,
-                run.second_half_rows_per_second,
-                known(run.relay_cpu, ""),
-                known(run.walsender_cpu, ""),
-                known(run.peak_memory_mb, " MB"),
-            );
-        }
-        text
+        format!("\nA backlog of {rows} rows{size}; CPU in seconds per million rows.\n\n{table}")
     }
 
     fn latency(&self) -> String {
-        let mut text = String::from(
-            "\nMilliseconds from the commit to the broker's acknowledgement (a sample), and from the \
-             writing of a row to a consumer.\n\n\
-             | rows/s | ack p50 | p90 | p99 | max | consumer p50 | p90 | p99 | max | rows | load late by at most |\n\
-             |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        let table = table!(&self.latency, |run|
+            "rows/s" => run.rate.to_string();
+            "ack p50 | p90 | p99 | max" => spread(run.acknowledged);
+            "consumer p50 | p90 | p99 | max" => spread(run.consumed);
+            "rows" => run.rows.to_string();
+            "load late by at most" => fixed(0, run.late_ms);
         );
-        for run in &self.latency {
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {} | {:.0} |",
-                run.rate,
-                spread(run.acknowledged),
-                spread(run.consumed),
-                run.rows,
-                run.late_ms
-            );
-        }
-        text
+        format!(
+            "\nMilliseconds from the commit to the broker's acknowledgement (a sample), and from the \
+             writing of a row to a consumer.\n\n{table}"
+        )
     }
 }
 
