@@ -7,6 +7,7 @@
 //!   else to Postgres.
 //! - [`Xid`], [`RelationId`], [`TypeOid`]: the numbers by which pgoutput identifies transactions,
 //!   tables and types. [`RelationMap`] is a map keyed by table.
+//! - Feature `serde`: documents contain an [`Lsn`] as its text.
 //!
 //! # Invariants
 //! - The only arithmetic on positions is [`Lsn::bytes_since`], whose result is a distance to

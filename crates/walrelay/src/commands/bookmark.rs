@@ -1,6 +1,7 @@
 //! `walrelay bookmark`: creates, lists, advances and drops bookmarks of the relay's slot.
 
 use serde::Serialize;
+use walrelay_lsn::Lsn;
 use walrelay_walsender::Session;
 
 use super::connect::block_on;
@@ -181,7 +182,7 @@ const COLUMNS: [Column<ListedBookmark>; 6] = [
 struct BookmarkJson<'a> {
     bookmark: &'a str,
     slot: &'a str,
-    position: Option<String>,
+    position: Option<Lsn>,
     retained_bytes: Option<u64>,
     wal_status: Option<&'a str>,
     first_commit: Option<&'a str>,
@@ -191,7 +192,7 @@ fn bookmark_json((bookmark, first): &ListedBookmark) -> BookmarkJson<'_> {
     BookmarkJson {
         bookmark: &bookmark.name,
         slot: &bookmark.slot.name,
-        position: bookmark.position().map(|at| at.to_string()),
+        position: bookmark.position(),
         retained_bytes: bookmark.slot.retained,
         wal_status: bookmark.slot.wal_status.as_deref(),
         first_commit: first.as_deref(),

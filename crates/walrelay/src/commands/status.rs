@@ -211,12 +211,9 @@ impl Screen {
         }
         let behind = source.lag_bytes.map_or_else(|| "-".to_owned(), bytes);
         self.line("lag", format!("{:.1} s, {behind}", source.lag_seconds));
-        let [confirmed, received, server] = [
-            &source.confirmed_lsn,
-            &source.received_lsn,
-            &source.server_lsn,
-        ]
-        .map(|lsn| lsn.as_deref().unwrap_or("-"));
+        let [confirmed, received, server] =
+            [source.confirmed_lsn, source.received_lsn, source.server_lsn]
+                .map(|lsn| lsn.map_or_else(|| "-".to_owned(), |lsn| lsn.to_string()));
         self.line(
             "positions",
             format!("confirmed {confirmed}, received {received}, server {server}"),

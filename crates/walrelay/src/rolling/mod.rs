@@ -279,7 +279,7 @@ impl Keeper {
         let Keep { time, max_wal } = self.keeping.keep;
         BookmarkReport {
             slot: self.keeping.bookmark.clone(),
-            position: slots.bookmark.0.to_string(),
+            position: slots.bookmark.0,
             retained_bytes: slots.retained(),
             max_wal_bytes: max_wal,
             reachable_seconds: self

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use walrelay_lsn::Lsn;
 
 /// The document of `/api/status`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -82,11 +83,14 @@ pub(crate) struct SourceReport {
     pub(crate) publication: String,
     pub(crate) tables: Vec<String>,
     /// The highest position received.
-    pub(crate) received_lsn: Option<String>,
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub(crate) received_lsn: Option<Lsn>,
     /// The position that may be confirmed in the slot.
-    pub(crate) confirmed_lsn: Option<String>,
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub(crate) confirmed_lsn: Option<Lsn>,
     /// The end of the server's WAL, as the server reported it last.
-    pub(crate) server_lsn: Option<String>,
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub(crate) server_lsn: Option<Lsn>,
     /// WAL from the confirmed position to the end of the server's WAL.
     pub(crate) lag_bytes: Option<u64>,
     /// Age of the oldest commit that is not acknowledged; 0 if everything is acknowledged. It also
@@ -141,7 +145,8 @@ pub(crate) struct SlotReport {
 pub(crate) struct BookmarkReport {
     /// The name of the bookmark's slot.
     pub(crate) slot: String,
-    pub(crate) position: String,
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub(crate) position: Lsn,
     /// WAL that the server keeps for the bookmark alone.
     pub(crate) retained_bytes: u64,
     /// `retention.max_wal`.

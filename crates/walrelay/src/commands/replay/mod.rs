@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use walrelay_event_router::{Router, Selection, TopicChange};
 use walrelay_kafka_sink::{KafkaSinkFactory, was_written_to};
-use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Counts, Outcome, Pipeline};
 use walrelay_sink::SinkFactory;
@@ -152,7 +151,7 @@ where
     let sends = file.is_some();
     let (router, settings) = router_and_settings(&server.config, sends, without_dead_letters)?;
     let router = replay_router(router, note)?;
-    let source = source(note, server)?;
+    let source = source(note, server);
     let reading = source.reading();
     let sent = Arc::new(RecordCounts::default());
     let line = ProgressLine::new();
@@ -275,10 +274,8 @@ fn replay_router(router: Router, note: &Note) -> Result<Router, Failure> {
         .with_selection(selection))
 }
 
-fn source(note: &Note, server: &Server) -> Result<RangeSource, Failure> {
+fn source(note: &Note, server: &Server) -> RangeSource {
     let config = &server.config;
-    let lsn = |text: &str| text.parse::<Lsn>().map_err(|_| note::unusable(&note.id));
-    let start = lsn(note.acknowledged.as_deref().unwrap_or(&note.start))?;
     let wanted = Wanted {
         slot: note.slot.clone(),
         ..wanted(config)
@@ -287,11 +284,11 @@ fn source(note: &Note, server: &Server) -> Result<RangeSource, Failure> {
     // The range of a time begins at the time, wherever the slot stands before it.
     let must_hold_start = note.after.is_none();
     let info = server.info.clone();
-    let copies = CopySource::of_kept(info, wanted, timeout, start, must_hold_start);
+    let copies = CopySource::of_kept(info, wanted, timeout, note.resumes_at(), must_hold_start);
     let range = Range {
-        end: lsn(&note.end)?,
+        end: note.end,
         after: note.after.map(PgTimestamp::new),
         before: note.before.map(PgTimestamp::new),
     };
-    Ok(RangeSource::new(copies, range, note.rate))
+    RangeSource::new(copies, range, note.rate)
 }

@@ -26,10 +26,10 @@ pub(super) struct Note {
     pub(super) system_id: String,
     /// `--from` as given.
     pub(super) from: String,
-    /// First position, as an LSN.
-    pub(super) start: String,
-    /// End of the range, as an LSN.
-    pub(super) end: String,
+    /// First position.
+    pub(super) start: Lsn,
+    /// End of the range.
+    pub(super) end: Lsn,
     /// Replays transactions committed at this time or later; microseconds since 2000, as in
     /// Postgres.
     pub(super) after: Option<i64>,
@@ -41,7 +41,7 @@ pub(super) struct Note {
     pub(super) selection: Option<String>,
     pub(super) rate: Option<u32>,
     /// Every record before this position is acknowledged.
-    pub(super) acknowledged: Option<String>,
+    pub(super) acknowledged: Option<Lsn>,
 }
 
 /// The file of a note, and its lock.
@@ -51,6 +51,13 @@ pub(super) struct NoteFile {
     note: Note,
     /// The lock is on a second file, as each write replaces the file of the note.
     _lock: File,
+}
+
+impl Note {
+    /// Where the rest of the replay begins.
+    pub(super) fn resumes_at(&self) -> Lsn {
+        self.acknowledged.unwrap_or(self.start)
+    }
 }
 
 impl NoteFile {
@@ -111,7 +118,7 @@ impl NoteFile {
     /// The note survives the end of the process. The file is not synchronised to the disk, so after
     /// a loss of power it may be older, or unusable.
     pub(super) fn acknowledged(&mut self, position: Lsn) -> io::Result<()> {
-        self.note.acknowledged = Some(position.to_string());
+        self.note.acknowledged = Some(position);
         self.write()
     }
 
@@ -192,8 +199,8 @@ mod tests {
             slot: "walrelay_bookmark_may".to_owned(),
             system_id: "7".to_owned(),
             from: "bookmark may".to_owned(),
-            start: "0/10".to_owned(),
-            end: "0/20".to_owned(),
+            start: Lsn::new(0x10),
+            end: Lsn::new(0x20),
             after: None,
             before: Some(1),
             sink: ReplaySink::Kafka,
@@ -216,7 +223,7 @@ mod tests {
         let other = NoteFile::open(dir.path(), "0123abcd", "other").unwrap_err();
         assert!(other.what.contains("one of slot walrelay"), "{other}");
         let (read, file) = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap();
-        let acknowledged = Some("0/18".to_owned());
+        let acknowledged = Some(Lsn::new(0x18));
         assert_eq!(
             read,
             Note {

@@ -38,12 +38,11 @@ impl ReplayEnvironment {
         sent: Arc<RecordCounts>,
         line: ProgressLine,
     ) -> Self {
-        let lsn = |text: &str| text.parse().unwrap_or(Lsn::ZERO);
         Self {
             file,
             noted: Lsn::ZERO,
-            begin: lsn(note.acknowledged.as_deref().unwrap_or(&note.start)),
-            end: lsn(&note.end),
+            begin: note.resumes_at(),
+            end: note.end,
             reading,
             sent,
             line,

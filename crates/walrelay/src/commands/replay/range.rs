@@ -7,7 +7,7 @@ use time::format_description::well_known::Rfc3339;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 
-use super::note::{Note, unusable};
+use super::note::Note;
 use super::sink;
 use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
 use crate::commands::bookmark::unknown_bookmark;
@@ -83,8 +83,8 @@ pub(super) async fn plan_replay(args: &ReplayArgs, server: &Server) -> Result<No
         slot: candidate.slot.clone(),
         system_id: system.system_id,
         from: from.to_string(),
-        start: start.to_string(),
-        end: end.to_string(),
+        start,
+        end,
         after: after.map(PgTimestamp::get),
         before: before.map(PgTimestamp::get),
         sink,
@@ -104,10 +104,9 @@ pub(super) async fn check_retained(note: &Note, server: &Server) -> Result<(), F
             .remedy("name the configuration of that server with --config"));
     }
     let all = retained(server).await?;
-    let from = note.acknowledged.as_ref().unwrap_or(&note.start);
-    let position = from.parse().map_err(|_| unusable(&note.id))?;
+    let from = note.resumes_at();
     let slot = all.iter().find(|candidate| candidate.slot == note.slot);
-    if slot.is_some_and(|slot| slot.position <= position) {
+    if slot.is_some_and(|slot| slot.position <= from) {
         return Ok(());
     }
     Err(not_retained(from, oldest_position(&all)))
@@ -163,7 +162,7 @@ fn at_position(candidates: &[Candidate], from: Lsn, end: Lsn) -> Result<&Candida
         )));
     }
     let found = candidates.iter().rfind(|found| found.position <= from);
-    found.ok_or_else(|| not_retained(&from.to_string(), oldest_position(candidates)))
+    found.ok_or_else(|| not_retained(from, oldest_position(candidates)))
 }
 
 fn oldest_position(candidates: &[Candidate]) -> Option<String> {
@@ -196,7 +195,7 @@ async fn at_time<'c>(
     }
     let oldest = oldest.map(|(candidate, known)| format!("{known}, of {candidate}"));
     Err(not_retained(
-        &from.format(&Rfc3339).unwrap_or_default(),
+        from.format(&Rfc3339).unwrap_or_default(),
         oldest,
     ))
 }
@@ -213,7 +212,7 @@ fn invalid_range(what: String) -> Failure {
 }
 
 /// The failure that the beginning is not retained; `oldest` is the first position or time that is.
-fn not_retained(from: &str, oldest: Option<String>) -> Failure {
+fn not_retained(from: impl fmt::Display, oldest: Option<String>) -> Failure {
     let what = format!(
         "{from} is no longer retained: {}",
         match oldest {

@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use walrelay_lsn::Lsn;
 
 use super::latencies::Latency;
 use super::observed::Telemetry;
@@ -93,8 +94,7 @@ fn by_broker(report: &StatusReport, figure: fn(&BrokerReport) -> Option<f64>) ->
 }
 
 /// A position in the WAL as a number of bytes.
-fn position(lsn: Option<&String>) -> Vec<Row> {
-    let lsn = lsn.and_then(|lsn| lsn.parse::<walrelay_lsn::Lsn>().ok());
+fn position(lsn: Option<Lsn>) -> Vec<Row> {
     one(lsn.map(|lsn| lsn.get() as f64))
 }
 
@@ -112,11 +112,11 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "lag", unit: Some(Unit::Bytes), kind: Gauge, help: "WAL from the confirmed position to the end of the server's log",
         rows: |r| count(r.source.lag_bytes) },
     Metric { name: "received_lsn", unit: None, kind: Gauge, help: "Highest position received, as a number of bytes",
-        rows: |r| position(r.source.received_lsn.as_ref()) },
+        rows: |r| position(r.source.received_lsn) },
     Metric { name: "confirmed_lsn", unit: None, kind: Gauge, help: "Position that may be confirmed in the slot, as a number of bytes",
-        rows: |r| position(r.source.confirmed_lsn.as_ref()) },
+        rows: |r| position(r.source.confirmed_lsn) },
     Metric { name: "server_lsn", unit: None, kind: Gauge, help: "End of the server's log, as a number of bytes",
-        rows: |r| position(r.source.server_lsn.as_ref()) },
+        rows: |r| position(r.source.server_lsn) },
     Metric { name: "records", unit: None, kind: Counter, help: "Records by topic and outcome; beyond 100 topics under the topic *",
         rows: |r| by_topic(r, |t| [("delivered", t.delivered), ("failed", t.failed)]) },
     Metric { name: "delivered", unit: Some(Unit::Bytes), kind: Counter, help: "Bytes of keys, values and headers of delivered records, by topic",

@@ -85,7 +85,7 @@ fn the_text_has_every_metric_whose_value_is_known() {
             invalidation_reason: None,
             seen_ms: 1,
         }),
-        Some(walrelay_lsn::Lsn::new(7)),
+        Some(Lsn::new(7)),
     )));
     let text = text(&telemetry).unwrap();
     for line in [
