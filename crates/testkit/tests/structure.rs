@@ -193,7 +193,7 @@ fn modules_of_a_folder_do_not_import_each_other_in_a_circle() {
         for ([folder, from, to], places) in circles(&read) {
             let folder = format!("{name}/{folder}");
             let folder = folder.trim_end_matches('/');
-            let _ = write!(wrong, "{folder}: {from} uses {to}: {}\n", places.join(", "));
+            let _ = writeln!(wrong, "{folder}: {from} uses {to}: {}", places.join(", "));
         }
     }
     assert!(

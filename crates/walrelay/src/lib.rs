@@ -30,7 +30,6 @@ mod json;
 mod rolling;
 mod row_worker;
 mod sinks;
-mod sync;
 mod telemetry;
 
 use std::ffi::OsString;

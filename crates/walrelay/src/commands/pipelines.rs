@@ -19,11 +19,11 @@ use crate::cli::Failure;
 use crate::config::Config;
 use crate::failures::{self, SinkFailure};
 use crate::sinks::Count;
-use crate::sync::lock;
 use crate::telemetry::wall_clock;
 use walrelay_postgres_source::{
     PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress,
 };
+use walrelay_sink::lock;
 
 /// The environment of a pipeline: calls a function with the progress at each status update.
 pub(super) struct OnProgress<F>(pub(super) F);

@@ -29,7 +29,7 @@ use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, S
 pub(crate) use line::write as record_line;
 
 use crate::config::Delivery;
-use crate::sync::lock;
+use walrelay_sink::lock;
 
 /// Makes sinks that write to standard output.
 #[derive(Debug, Clone, Copy)]

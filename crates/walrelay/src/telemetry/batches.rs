@@ -7,7 +7,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::Progress;
 
 use super::wall_clock;
-use crate::sync::lock;
+use walrelay_sink::lock;
 
 /// Batches kept until the next request; older ones are dropped. A batch ends every 50 ms at most.
 const MOST_BATCHES: usize = 2_048;

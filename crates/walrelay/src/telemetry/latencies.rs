@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::report::Quantiles;
-use crate::sync::lock;
+use walrelay_sink::lock;
 
 /// Half of the window of [`Latency::last_minute`].
 const HALF_WINDOW: Duration = Duration::from_secs(30);

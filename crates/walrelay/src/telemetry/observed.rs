@@ -20,8 +20,8 @@ use super::report::{
     SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 use super::{RecentErrors, millis_now};
-use crate::sync::lock;
 use walrelay_postgres_source::SnapshotProgress;
+use walrelay_sink::lock;
 
 /// Samples of the history, one a second: fifteen minutes.
 const SAMPLES: usize = 900;

@@ -11,7 +11,7 @@ use tracing_subscriber::layer::Context;
 
 use super::millis_now;
 use super::report::ErrorReport;
-use crate::sync::lock;
+use walrelay_sink::lock;
 
 /// Number of different messages that are kept.
 const KEPT: usize = 20;

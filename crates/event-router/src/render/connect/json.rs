@@ -58,7 +58,7 @@ impl JsonOptions {
             SchemaType::Struct(fields) => {
                 sequence(fields, ["[", ",", "]"], out, |(name, of), out| {
                     self.schema(of, Some(name), out);
-                })
+                });
             }
             _ => {}
         }

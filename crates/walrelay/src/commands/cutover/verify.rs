@@ -21,8 +21,8 @@ use super::shadow::{now_ms, print_differences, report};
 use super::{kafka_sink, marking};
 use crate::cli::{CutoverId, Exit, Failure, VerifyCutoverArgs};
 use crate::sinks::{Count, Counting};
-use crate::sync::lock;
 use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, recent_rows};
+use walrelay_sink::lock;
 
 /// Records are read from this long before `--since` on, as the clocks of hosts may differ. A record
 /// is published after its row's time.

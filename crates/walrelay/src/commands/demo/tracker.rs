@@ -5,8 +5,8 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::commands::run::CommitToAck;
-use crate::sync::lock;
 use crate::telemetry::Latencies;
+use walrelay_sink::lock;
 
 /// The events that the writer committed or rolled back, and those that the viewer has read.
 #[derive(Default)]

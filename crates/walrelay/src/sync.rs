@@ -1,3 +1,0 @@
-//! Helpers for mutexes.
-
-pub(crate) use walrelay_sink::lock;
