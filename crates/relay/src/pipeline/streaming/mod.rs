@@ -10,8 +10,9 @@
 //!
 //! Then it waits for the first of these, checked in this order:
 //! 1. the request to stop, which begins the drain;
-//! 2. the answer of a slot check: before the read, because under load there are always bytes to read;
-//! 3. bytes from Postgres, unless the batch is blocked, or the drain needs no more;
+//! 2. the answer of a slot check: before the read, because under load there are always bytes to
+//!    read;
+//! 3. bytes from Postgres, in a [`Phase`] that reads;
 //! 4. a delivery report, or room in the sink;
 //! 5. a schema;
 //! 6. the time at which the next step is due.
@@ -19,6 +20,7 @@
 mod connection;
 mod ending;
 mod event_log;
+mod phase;
 mod sink_watch;
 mod slot_checks;
 mod status;
@@ -29,7 +31,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
-use walrelay_lsn::{CommitEnd, RelationId};
+use walrelay_lsn::RelationId;
 use walrelay_sink::{BatchingMode, Sink, SinkFactory};
 
 use super::schema_fetcher::FetchOutcome;
@@ -44,6 +46,7 @@ use crate::pacing::Pace;
 use crate::pipeline::error::{Chain, PipelineError, PipelineResult};
 pub(super) use connection::Streaming;
 use event_log::EventLog;
+use phase::Phase;
 use sink_watch::SinkWatch;
 use slot_checks::SlotChecks;
 use status::Feedback;
@@ -51,8 +54,9 @@ use status::Feedback;
 /// Interval of the attempts to send while the keys that are parked are not known.
 const PARKED_KEYS_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The state that the loop keeps from turn to turn.
-struct Turn {
+/// The phase of the loop, and the parts that it keeps from turn to turn.
+struct LoopState {
+    phase: Phase,
     slot_checks: SlotChecks,
     feedback: Feedback,
     watch: SinkWatch,
@@ -60,21 +64,6 @@ struct Turn {
     pace: Pace,
     /// The time when bytes were received last, or the batch was blocked.
     received_at: Instant,
-    confirmed: CommitEnd,
-    /// The deadline of the drain, if a stop was requested.
-    drain_until: Option<Instant>,
-    /// The time when the last batch was blocked, if it was.
-    blocked_since: Option<Instant>,
-    /// The last wait ended with a read.
-    was_read: bool,
-    /// The socket is read in this turn's wait.
-    reading: bool,
-}
-
-impl Turn {
-    fn draining(&self) -> bool {
-        self.drain_until.is_some()
-    }
 }
 
 /// Delays the next read, so that messages gather in the socket. Blocks the thread: tokio's timers
@@ -105,21 +94,17 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         }
     }
 
-    fn first_turn(&self) -> Turn {
+    fn first_state(&self) -> LoopState {
         let now = Instant::now();
         let core = &self.session.core;
-        Turn {
+        LoopState {
+            phase: Phase::Relaying,
             slot_checks: SlotChecks::new(now),
             feedback: self.first_feedback(),
             watch: SinkWatch::default(),
             log: EventLog::new(core.counts().updates, now),
             pace: Pace::new(self.stream.socket(), now),
             received_at: now,
-            confirmed: core.confirmed(),
-            drain_until: None,
-            blocked_since: None,
-            was_read: false,
-            reading: true,
         }
     }
 
@@ -129,51 +114,51 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> PipelineResult<Option<String>, S, F> {
-        let mut turn = self.first_turn();
+        let mut state = self.first_state();
         loop {
-            self.check_lease(turn.reading)?;
+            self.check_lease(state.phase.reads())?;
             // Park before processing the batch, so that an acknowledgement that arrives meanwhile
             // still wakes this task.
             self.session.reports.ring().park();
-            let batch = self.send_batch(&mut turn)?;
+            let batch = self.send_batch(&mut state)?;
             let now = Instant::now();
-            if let ControlFlow::Break(reason) = self.observe(&mut turn, &batch, now) {
+            if let ControlFlow::Break(reason) = self.observe(&mut state, &batch, now) {
                 return Ok(reason);
             }
-            let sent = self.send_feedback(&mut turn.feedback, now).await;
+            let sent = self.send_feedback(&mut state.feedback, now).await;
             sent.map_err(PipelineError::Source)?;
-            let silent_at = self.check_silence(&turn)?;
-            let check_at = self.start_slot_check(&mut turn, now);
-            let due = turn.feedback.due(turn.confirmed);
+            let silent_at = self.check_silence(&state)?;
+            let check_at = self.start_slot_check(&mut state, now);
+            let due = state.feedback.due(self.session.core.confirmed());
             let until = [
                 self.parked_keys_at(batch.blocked, now),
                 check_at,
-                turn.drain_until,
+                state.phase.drain_until(),
                 silent_at,
-                turn.watch.asks_at(now),
+                state.watch.asks_at(now),
             ]
             .into_iter()
             .flatten()
             .fold(due, Instant::min);
-            if turn.reading
-                && let Some(delay) = turn.pace.before_read(Instant::now())
+            if state.phase.reads()
+                && let Some(delay) = state.pace.before_read(Instant::now())
             {
                 delay_read(delay);
             }
             tokio::select! {
                 biased;
                 // 1.
-                () = shutdown.asked(), if !turn.draining() => self.start_drain(&mut turn),
+                () = shutdown.asked(), if !state.phase.is_draining() => self.start_drain(&mut state),
                 // 2.
-                check = self.source.slot_checked(batch.blocked) => self.slot_checked(&mut turn, check)?,
+                check = self.source.slot_checked(batch.blocked) => self.slot_checked(&mut state, check)?,
                 // 3.
-                read = self.stream.read(), if turn.reading => {
-                    self.received(&mut turn, read.map_err(PipelineError::Source)?)?;
+                read = self.stream.read(), if state.phase.reads() => {
+                    self.received(&mut state, read.map_err(PipelineError::Source)?)?;
                 }
                 // 4.
                 () = self.session.reports.woken() => {}
                 // 5.
-                outcome = self.schema_fetcher.outcome() => self.fetched(outcome, turn.draining())?,
+                outcome = self.schema_fetcher.outcome() => self.fetched(outcome, state.phase.is_draining())?,
                 // 6.
                 () = sleep_until(until) => {}
             }
@@ -205,26 +190,25 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     }
 
     /// Sends the batch of the last read to the sink, and collects acknowledgements.
-    fn send_batch(&mut self, turn: &mut Turn) -> PipelineResult<BatchResult, S, F> {
+    fn send_batch(&mut self, state: &mut LoopState) -> PipelineResult<BatchResult, S, F> {
+        let confirmed = self.session.core.confirmed();
         // Collect before the batch, too: if the ring seems full although all records are
         // acknowledged, the batch is blocked, and no acknowledgement is left to wake this task.
         self.collect();
-        if std::mem::take(&mut turn.was_read) {
-            self.observer.failpoint(Failpoint::AfterRead);
-        }
         let records = self.session.core.counts().records;
         // A drain waits for the records in flight, so they are sent without waiting for full
         // requests.
-        self.session.sink.set_mode(if turn.draining() {
+        self.session.sink.set_mode(if state.phase.is_draining() {
             BatchingMode::Latency
         } else {
-            turn.pace.mode(turn.received_at)
+            state.pace.mode(state.received_at)
         });
-        // While draining, read only to the end of the open transaction. If the transaction were cut
-        // in the middle, the next start would send its first records again.
-        let batch = self.session.send_batch(&mut self.stream, turn.draining());
+        // While draining, send only to the end of the open transaction.
+        let batch = self
+            .session
+            .send_batch(&mut self.stream, state.phase.is_draining());
         let diverted = self.session.core.take_diverted();
-        turn.log.diverted(&diverted);
+        state.log.diverted(&diverted);
         for event in &diverted {
             self.observer.diverted(event);
         }
@@ -241,7 +225,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         let enqueued = self.session.core.counts().records - records;
         if let Some(sent_at) = batch.sent_at {
             let lag = self.session.core.lag(sent_at);
-            turn.pace.enqueued(enqueued, lag, Instant::now());
+            state.pace.enqueued(enqueued, lag, Instant::now());
         }
         if enqueued > 0 {
             self.observer.failpoint(Failpoint::AfterEnqueue);
@@ -254,13 +238,11 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             });
         }
         self.collect();
-        let confirmed = self.session.core.confirmed();
-        if confirmed > turn.confirmed {
-            turn.confirmed = confirmed;
+        if self.session.core.confirmed() > confirmed {
             self.observer.failpoint(Failpoint::AfterAck);
             self.failed_attempts.reset();
         }
-        turn.feedback.asked |= batch.reply;
+        state.feedback.asked |= batch.reply;
         Ok(batch)
     }
 
@@ -268,32 +250,33 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     /// over, with the reason if not all records were acknowledged.
     fn observe(
         &mut self,
-        turn: &mut Turn,
+        state: &mut LoopState,
         batch: &BatchResult,
         now: Instant,
     ) -> ControlFlow<Option<String>> {
-        let draining = turn.draining();
-        let blocked_since = batch.blocked.then_some(now);
-        if let Some(since) = std::mem::replace(&mut turn.blocked_since, blocked_since) {
+        if let Some(since) = state.phase.blocked_since() {
             self.observer.blocked(now - since);
         }
+        let inside_transaction = self.session.core.is_inside_transaction();
+        state.phase = state
+            .phase
+            .after_batch(batch.blocked, inside_transaction, now);
         // While the batch is blocked, the socket is not read: that is no silence of the server.
         if batch.blocked {
-            turn.received_at = now;
-            turn.pace.blocked(now);
+            state.received_at = now;
+            state.pace.blocked(now);
         }
-        if let Some(state) = turn.watch.observe(self.session, batch, draining, now) {
-            self.report(state);
+        let draining = state.phase.is_draining();
+        if let Some(changed) = state.watch.observe(self.session, batch, draining, now) {
+            self.report(changed);
         }
-        let core = &self.session.core;
-        turn.reading = !batch.blocked && (!draining || core.is_inside_transaction());
-        let Some(deadline) = turn.drain_until else {
+        let Some(deadline) = state.phase.drain_until() else {
             return ControlFlow::Continue(());
         };
-        if !core.is_inside_transaction() && core.in_flight() == 0 {
+        if !inside_transaction && self.session.core.in_flight() == 0 {
             return ControlFlow::Break(None);
         }
-        match turn.watch.why_give_up(now >= deadline) {
+        match state.watch.why_give_up(now >= deadline) {
             Some(reason) => ControlFlow::Break(Some(reason)),
             None => ControlFlow::Continue(()),
         }
@@ -301,17 +284,17 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
 
     /// Returns an error if the connection was silent for too long, or else the time at which it
     /// will have been.
-    fn check_silence(&mut self, turn: &Turn) -> PipelineResult<Option<Instant>, S, F> {
-        if !turn.reading {
+    fn check_silence(&mut self, state: &LoopState) -> PipelineResult<Option<Instant>, S, F> {
+        if !state.phase.reads() {
             return Ok(None);
         }
         let longest = self.longest_silence();
-        let silent_for = turn.received_at.elapsed();
+        let silent_for = state.received_at.elapsed();
         if silent_for >= longest {
             self.failed_attempts.silence.given_up();
             return Err(PipelineError::Silent { silent_for });
         }
-        Ok(Some(turn.received_at + longest))
+        Ok(Some(state.received_at + longest))
     }
 
     /// Returns the limit of silence, after which the connection is given up. A server that decodes
@@ -329,48 +312,50 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     }
 
     /// Starts a slot check if one is due. Returns the time when the next one is due.
-    fn start_slot_check(&mut self, turn: &mut Turn, now: Instant) -> Option<Instant> {
-        let regular = !turn.draining();
+    fn start_slot_check(&mut self, state: &mut LoopState, now: Instant) -> Option<Instant> {
+        let regular = !state.phase.is_draining();
         // While the socket is not read, only a slot check proves that the slot is still ours.
         let prove_at = self.lease.prove_at();
         let unresolved = self.session.core.unresolved();
-        let due = turn
+        let due = state
             .slot_checks
             .due(regular, prove_at, unresolved.is_some());
         if regular {
             let updates = self.session.core.counts().updates;
-            turn.log.updates(updates, self.settings.on_update, now);
+            state.log.updates(updates, self.settings.on_update, now);
         }
         if due.is_some_and(|at| now >= at) {
             self.source.check_slot(unresolved);
-            turn.slot_checks.started(now);
+            state.slot_checks.started(now);
             // Nothing is due while a check is under way.
             return None;
         }
         due
     }
 
-    fn start_drain(&mut self, turn: &mut Turn) {
+    fn start_drain(&mut self, state: &mut LoopState) {
         info!(in_flight = self.session.core.in_flight(), "draining");
         self.observer.state(State::Draining);
         self.observer.failpoint(Failpoint::Draining);
-        turn.drain_until = Some(Instant::now() + self.settings.drain_timeout);
+        state.phase = state
+            .phase
+            .stop(Instant::now() + self.settings.drain_timeout);
     }
 
     fn slot_checked(
         &mut self,
-        turn: &mut Turn,
+        state: &mut LoopState,
         check: Result<SlotCheck, S::Error>,
     ) -> PipelineResult<(), S, F> {
         let check = match check {
             Ok(check) => check,
             // During a drain the error is ignored: records in flight can still be confirmed.
-            Err(error) if turn.draining() => SlotCheck::Failed {
+            Err(error) if state.phase.is_draining() => SlotCheck::Failed {
                 reason: Chain(&error).to_string(),
             },
             Err(error) => return Err(PipelineError::Source(error)),
         };
-        turn.slot_checks.ended(&check, Instant::now());
+        state.slot_checks.ended(&check, Instant::now());
         self.check_slot_owner(&check)?;
         // Another server than that of the stream may not have the table yet.
         if let SlotCheck::Answered {
@@ -402,12 +387,11 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         Ok(())
     }
 
-    /// Notes a read of this many bytes, and renews the lease.
-    fn received(&mut self, turn: &mut Turn, bytes: usize) -> PipelineResult<(), S, F> {
-        turn.was_read = true;
+    /// Records a read of this many bytes, and renews the lease.
+    fn received(&mut self, state: &mut LoopState, bytes: usize) -> PipelineResult<(), S, F> {
         // Bytes end a silence, not whole frames: a large row may take long to arrive.
         let now = Instant::now();
-        turn.received_at = now;
+        state.received_at = now;
         // Check the lease before renewing it: bytes that waited in the socket for longer prove
         // nothing.
         if let Some(unproven) = self.lease.expired(now) {
@@ -416,7 +400,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         if !self.stream.is_snapshot() {
             self.lease.renew(now);
         }
-        turn.pace.read(bytes, now);
+        state.pace.read(bytes, now);
+        self.observer.failpoint(Failpoint::AfterRead);
         Ok(())
     }
 
