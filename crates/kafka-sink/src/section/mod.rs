@@ -49,25 +49,23 @@ impl TopicsSection {
 }
 
 impl KafkaSection {
-    /// Reads the sections. The properties are not checked: see [`KafkaSection::check`].
+    /// Reads the sections. `in_use`: the properties are checked, and their problems reported, each
+    /// at its place. Otherwise they may stay in the file as they are.
     ///
     /// # Errors
-    /// If a problem was reported to `reader`.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Self, AlreadyReported> {
+    /// If a problem was reported to `reader` that leaves a key without a value.
+    pub fn read(reader: &mut Reader<'_>, in_use: bool) -> Result<Self, AlreadyReported> {
         let properties = properties::properties(reader);
         let bearer = bearer::bearer(reader);
         let topics = topics(reader);
+        if in_use {
+            properties::check(reader, &properties);
+        }
         Ok(Self {
             properties,
             topics: topics?,
             bearer: bearer?,
         })
-    }
-
-    /// Reports the problems of the properties, each at its place.
-    pub fn check(reader: &mut Reader<'_>) {
-        let properties = properties::properties(reader);
-        properties::check(reader, &properties);
     }
 
     /// The configuration of Kafka clients. `options`: those that other sections decide.

@@ -15,7 +15,7 @@ pub enum SinkConfig {
     },
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SinkKind {
     Kafka,
     Stdout,
@@ -34,17 +34,14 @@ pub(super) struct Keys at "sink" {
 
 pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, AlreadyReported> {
     let keys = Keys::read(reader);
-    // Kafka's keys are read in any case, and its properties are not checked: they may stay in the
-    // file while the sink is standard output.
-    let kafka = KafkaSection::read(reader);
+    let kind = keys.as_ref().ok().map(|keys| keys.kind);
+    // Kafka's settings may stay in the file while the sink is standard output.
+    let kafka = KafkaSection::read(reader, kind == Some(SinkKind::Kafka));
     let keys = keys?;
     Ok(match keys.kind {
         SinkKind::Stdout => SinkConfig::Stdout {
             confirm: keys.confirm,
         },
-        SinkKind::Kafka => {
-            KafkaSection::check(reader);
-            SinkConfig::Kafka(kafka?)
-        }
+        SinkKind::Kafka => SinkConfig::Kafka(kafka?),
     })
 }
