@@ -147,7 +147,7 @@ fn measure(factory: &mut impl SinkFactory, cluster: &Cluster, millis: u64, rate:
         let key = (seq * 7_919 % 100_003).to_string();
         send(&mut sink, &reports, &key, warm + seq);
     }
-    sink.close(TIMEOUT);
+    Box::new(sink).close(TIMEOUT);
     answers_after(cluster, 0);
     let delivered = lock(&reports.delivered);
     assert_eq!(delivered.len() as u64, warm + count, "all are delivered");
@@ -171,7 +171,7 @@ fn drain(factory: &mut impl SinkFactory, cluster: &Cluster, millis: u64, count: 
         sink.set_mode(BatchingMode::Throughput);
         send(&mut sink, &reports, &(seq * 7_919).to_string(), seq);
     }
-    sink.close(TIMEOUT);
+    Box::new(sink).close(TIMEOUT);
     let took = start.elapsed().as_secs_f64();
     answers_after(cluster, 0);
     let delivered = lock(&reports.delivered);

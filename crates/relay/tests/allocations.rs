@@ -19,7 +19,7 @@ fn assert_no_allocations(rows: usize, position_header: Option<&str>) {
     let router =
         Router::new(Options::default()).with_position_header(position_header.map(str::to_owned));
     let first = allocation_counter::measure(|| {
-        pipeline = Some(WholePipeline::new(router, 2_000, rows));
+        pipeline = Some(WholePipeline::new(router, 2_000, rows, |sink| sink));
     });
     assert!(first.count_total > 0, "the counter counts: {first:?}");
     let mut pipeline = pipeline.expect("it was made");

@@ -168,7 +168,7 @@ impl Sink for ScriptedSink {
         self.request();
     }
 
-    fn close(self, _: Duration) {}
+    fn close(self: Box<Self>, _: Duration) {}
 }
 
 struct Factory {

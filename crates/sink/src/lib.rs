@@ -3,6 +3,7 @@
 //! # Contents
 //! - [`Record`], [`Header`]: one message, borrowed from the buffer that holds its bytes.
 //! - [`Sink`], [`SinkFactory`]: accept records. [`SendError`]: why a record was not accepted.
+//!   [`AnySinkFactory`]: both as objects, for a kind that is known at run time.
 //! - [`Deliveries`]: receives the delivery reports, from any thread and in any order.
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and how to
 //!   react.
@@ -25,6 +26,7 @@
 mod delivery;
 pub mod dlq_headers;
 mod event_position;
+mod object;
 mod parking;
 mod record;
 mod sink;
@@ -33,6 +35,7 @@ mod sync;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use event_position::EventPosition;
+pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use parking::Parking;
 pub use record::{Header, Record};
 pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory};

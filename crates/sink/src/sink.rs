@@ -68,7 +68,7 @@ pub trait Sink: Send {
     /// Waits at most `grace` until every accepted record is reported, then closes the sink. The
     /// remaining records are given up and reported as failed before this returns. Blocks: call it
     /// from a thread that may block.
-    fn close(self, grace: Duration);
+    fn close(self: Box<Self>, grace: Duration);
 }
 
 /// Creates sinks: one at the start, and another one after a sink has failed.
@@ -82,5 +82,7 @@ pub trait SinkFactory: Send {
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Self::Sink, Self::Error>;
 
     /// Returns the reaction to an error of [`create`](Self::create).
-    fn disposition(error: &Self::Error) -> Disposition;
+    fn disposition(error: &Self::Error) -> Disposition
+    where
+        Self: Sized;
 }

@@ -185,22 +185,11 @@ impl WalStream for MemoryStream {
     }
 }
 
-/// A sink that takes all records, and acknowledges them when [`acknowledge`](Self::acknowledge) is
-/// called.
+/// A sink that takes all records, and acknowledges them when [`poll`](Sink::poll) is called.
 pub(crate) struct AcceptingSink {
     deliveries: Arc<dyn Deliveries>,
     reported: u64,
     taken: u64,
-}
-
-impl AcceptingSink {
-    /// Reports all taken records as delivered.
-    pub(crate) fn acknowledge(&mut self) {
-        for seq in self.reported..self.taken {
-            self.deliveries.delivered(seq);
-        }
-        self.reported = self.taken;
-    }
 }
 
 impl Sink for AcceptingSink {
@@ -211,24 +200,40 @@ impl Sink for AcceptingSink {
         Ok(())
     }
 
-    fn close(self, _: Duration) {}
+    /// Reports all taken records as delivered.
+    fn poll(&mut self) {
+        for seq in self.reported..self.taken {
+            self.deliveries.delivered(seq);
+        }
+        self.reported = self.taken;
+    }
+
+    fn close(self: Box<Self>, _: Duration) {}
 }
 
 /// The whole pipeline without its task: from bytes to records, and from acknowledgements to the
 /// position to confirm.
-pub(crate) struct WholePipeline {
+pub(crate) struct WholePipeline<S> {
     pub(crate) stream: MemoryStream,
-    processor: BatchProcessor<AcceptingSink>,
+    processor: BatchProcessor<S>,
 }
 
-impl WholePipeline {
-    pub(crate) fn new(router: Router, rows: usize, per_transaction: usize) -> Self {
+impl<S: Sink> WholePipeline<S> {
+    /// `wrap` makes the sink that the pipeline has.
+    pub(crate) fn new(
+        router: Router,
+        rows: usize,
+        per_transaction: usize,
+        wrap: fn(AcceptingSink) -> S,
+    ) -> Self {
         let table = TableName::new("public", "outbox");
         let confirmed = CommitEnd::from_slot(Lsn::new(0x8000));
-        let sink = |deliveries| AcceptingSink {
-            deliveries,
-            reported: 0,
-            taken: 0,
+        let sink = |deliveries| {
+            wrap(AcceptingSink {
+                deliveries,
+                reported: 0,
+                taken: 0,
+            })
         };
         let processor = BatchProcessor::new(router, [table].into(), MAX_IN_FLIGHT, confirmed, sink);
         let mut pipeline = Self {
@@ -250,7 +255,7 @@ impl WholePipeline {
         self.processor
             .send_batch(&mut self.stream)
             .expect("a valid stream");
-        self.processor.sink().acknowledge();
+        self.processor.sink().poll();
         let confirmed = self.processor.collect();
         assert_eq!(confirmed, self.stream.end());
         let records = self.processor.core().counts().records - records;

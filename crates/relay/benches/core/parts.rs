@@ -7,9 +7,10 @@ use walrelay_checkpoint::{AckRing, Ledger};
 use walrelay_event_router::{Event, Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::{Message, PgTimestamp, decode};
+use walrelay_sink::Sink;
 use walrelay_walsender::framing::parse_frame;
 
-use crate::feed::{MAX_IN_FLIGHT, MemoryStream, WholePipeline, insert, table};
+use crate::feed::{AcceptingSink, MAX_IN_FLIGHT, MemoryStream, WholePipeline, insert, table};
 
 /// Rows in a pass.
 pub(crate) const ROWS: usize = 1_000;
@@ -22,17 +23,20 @@ type Part = (&'static str, fn() -> Pass);
 
 /// All parts.
 pub(crate) const PARTS: &[Part] = &[
-    ("core, 100 rows a transaction", || whole(100)),
-    ("core, 1 row a transaction", || whole(1)),
+    ("core, 100 rows a transaction", || whole(100, |sink| sink)),
+    ("core, to a sink that is an object", || {
+        whole(100, |sink| Box::new(sink) as Box<dyn Sink>)
+    }),
+    ("core, 1 row a transaction", || whole(1, |sink| sink)),
     ("framing", framing),
     ("decoder", decoder),
     ("router", router),
     ("ledger", ledger),
 ];
 
-fn whole(per_transaction: usize) -> Pass {
+fn whole<S: Sink + 'static>(per_transaction: usize, wrap: fn(AcceptingSink) -> S) -> Pass {
     let router = Router::new(Options::default());
-    let mut pipeline = WholePipeline::new(router, ROWS, per_transaction);
+    let mut pipeline = WholePipeline::new(router, ROWS, per_transaction, wrap);
     Box::new(move || pipeline.pass())
 }
 

@@ -4,25 +4,22 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use secrecy::ExposeSecret;
 use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
-use walrelay_kafka_sink::dlq::OpenDeadLetters;
-use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSection};
-use walrelay_relay::{OnUpdate, PoisonAction, PoisonPolicy, Schemas, Settings, TableName};
+use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_sink::Parking;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
 use super::Env;
 use crate::cli::{Exit, Failure};
-use crate::config::{self, Config, SinkConfig, SnapshotMode};
+use crate::config::{self, Config, SnapshotMode};
 use crate::failures;
-use walrelay_postgres_source::{
-    Carrier, DeadLetters, Marking, NotCarried, OpenDeadLetter, Selection, Wanted,
-};
+use crate::sinks::{DeadLetterStore, configured_sink};
+use walrelay_postgres_source::{Carrier, DeadLetters, Marking, NotCarried, Selection, Wanted};
 use walrelay_schema_registry::Registry;
 use walrelay_schema_registry::RegistryStats;
 
@@ -194,47 +191,27 @@ pub(super) fn selection(config: &Config) -> Selection {
     }
 }
 
-/// Timeout of one request about dead letters to a broker. A stop waits for it.
-const DEAD_LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The open dead letters of the slot. `epoch`: see [`OpenDeadLetters::read`].
+/// The open dead letters of the slot. `epoch`: see
+/// [`OpenDeadLetters::read`](walrelay_kafka_sink::dlq::OpenDeadLetters::read).
 pub(super) fn dead_letters(
     config: &Config,
     epoch: impl Fn() -> Option<(i32, u64)> + Send + 'static,
 ) -> Result<DeadLetters, Failure> {
-    // What a sink prints cannot be read back.
-    let SinkConfig::Kafka(sink) = &config.sink else {
-        return Ok(DeadLetters::default());
-    };
     let poison = &config.poison;
-    let actions = [
-        poison.unroutable,
-        poison.oversize,
-        poison.rejected,
-        poison.undecodable,
-    ];
-    let writes = actions.contains(&PoisonAction::DeadLetter);
-    let (topic, slot) = (poison.topic.clone(), config.source.slot.clone());
-    let kafka = kafka(sink, &config.delivery)?;
-    let mut open = OpenDeadLetters::new(kafka, topic, slot, DEAD_LETTERS_TIMEOUT);
-    let read = move || match open.read(epoch()) {
-        Ok(()) => {
-            let events = open.events().map(|event| OpenDeadLetter {
-                table: event.table.clone(),
-                id: event.event_id.clone(),
-                xid: event.xid,
-            });
-            Ok(events.collect())
-        }
-        // A relay that writes no dead letters needs no right to read them.
-        Err(error) if error.is_denied() && !writes => Ok(Vec::new()),
-        Err(error) => Err(error.into()),
+    let store = DeadLetterStore {
+        topic: &poison.topic,
+        slot: &config.source.slot,
+    };
+    let sink = configured_sink(config)?;
+    let Some(read) = sink.read_dead_letters(&store, poison.writes_dead_letters(), Box::new(epoch))
+    else {
+        return Ok(DeadLetters::default());
     };
     let messages = config.source.messages.iter();
     let messages = messages.map(|prefix| TableName::new(Messages::SCHEMA, prefix));
     let named = config.source.tables.iter().cloned().chain(messages);
     let id = id_column(config).cloned();
-    Ok(DeadLetters::new(Box::new(read), id, named))
+    Ok(DeadLetters::new(read, id, named))
 }
 
 /// The rows that count as not sent, and how rows are marked as sent; `set` is empty if they are
@@ -356,21 +333,6 @@ pub(super) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
         .caused_by(error)
         .remedy("it is a file of certificates in PEM, and the relay's user must be able to read it")
     })
-}
-
-/// The configuration of the Kafka clients.
-pub(super) fn kafka(
-    sink: &KafkaSection,
-    delivery: &config::Delivery,
-) -> Result<KafkaConfig, Failure> {
-    let options = KafkaOptions {
-        max_in_flight_records: u64::from(delivery.max_in_flight_records),
-        max_in_flight_bytes: delivery.max_in_flight_bytes,
-        bulk_linger: Some(delivery.bulk_linger),
-        topics: None,
-    };
-    sink.config(options)
-        .map_err(|error| failures::kafka(&error))
 }
 
 /// Opens a session for SQL.

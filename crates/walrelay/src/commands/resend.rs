@@ -6,22 +6,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use walrelay_kafka_sink::KafkaSinkFactory;
 use walrelay_relay::{Outcome, Pipeline, PoisonAction, Progress};
-use walrelay_sink::SinkFactory;
+use walrelay_sink::AnySinkFactory;
 use walrelay_walsender::{quote_ident, quote_literal};
 
 use super::confirm::ask_to_continue;
-use super::connect::{self, block_on, id_column, run_id, wanted};
+use super::connect::{block_on, id_column, run_id, wanted};
 use super::pipelines::{OnProgress, router_and_settings, run_until, selected_rows};
 use super::progress_line::ProgressLine;
 use super::server::{Server, failure};
 use super::units::rows_bar;
 use super::{CommandResult, Env, log_warnings, print_line, print_notice};
 use crate::cli::{Exit, Failure, ResendArgs};
-use crate::config::{Config, SinkConfig};
-use crate::failures::SinkFailure;
-use crate::sinks::StdoutSinkFactory;
+use crate::config::Config;
+use crate::sinks::configured_sink;
 use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
 
 /// The header with the id of the run that sent a record again.
@@ -50,16 +48,8 @@ pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {
         return Ok(print_line(&format!("{} would be sent again", rows(count)))?);
     }
     confirm_resend(args, count)?;
-    match &config.sink {
-        SinkConfig::Kafka(sink) => {
-            let factory = KafkaSinkFactory::new(connect::kafka(sink, &config.delivery)?);
-            send(config, source, &progress, count, factory)?;
-        }
-        SinkConfig::Stdout { .. } => {
-            let factory = StdoutSinkFactory::new(&config.delivery);
-            send(config, source, &progress, count, factory)?;
-        }
-    }
+    let (factory, _) = configured_sink(config)?.factory(None);
+    send(config, source, &progress, count, factory)?;
     Ok(())
 }
 
@@ -111,16 +101,13 @@ fn confirm_resend(args: &ResendArgs, count: u64) -> Result<(), Failure> {
 }
 
 /// Sends the rows into the sinks of this factory.
-fn send<F>(
+fn send(
     config: &Config,
     source: ResendSource,
     progress: &Arc<SnapshotProgress>,
     count: u64,
-    factory: F,
-) -> Result<(), Failure>
-where
-    F: SinkFactory<Error: SinkFailure>,
-{
+    factory: AnySinkFactory,
+) -> Result<(), Failure> {
     let id = run_id();
     let (router, settings) = router_and_settings(config, true, |_| PoisonAction::Halt)?;
     // Where the row's commit is in the WAL is not known. Any position of now would be above those of

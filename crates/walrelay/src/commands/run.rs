@@ -8,24 +8,23 @@ use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
-use walrelay_kafka_sink::dlq::DlqWatcher;
-use walrelay_kafka_sink::{KafkaSinkFactory, exit_at_once};
+use walrelay_kafka_sink::exit_at_once;
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
 use super::connect::{
-    block_on, conn_info, dead_letters, kafka, marking, router, schemas, settings, wanted,
+    block_on, conn_info, dead_letters, marking, router, schemas, settings, wanted,
 };
 use super::prune::pruning;
 use super::{CommandResult, Env, load};
 use crate::background::Background;
 use crate::cli::{Exit, Failure, RunArgs};
-use crate::config::{Config, SinkConfig, SnapshotMode};
+use crate::config::{Config, SnapshotMode};
 use crate::failures::{self, SinkFailure};
 use crate::http::{EndpointError, start_endpoint};
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
-use crate::sinks::StdoutSinkFactory;
+use crate::sinks::{DeadLetterStore, configured_sink};
 use crate::telemetry::{
     Exporter, RecentErrors, RelayEnvironment, Setup, SlotMonitor, Telemetry, log_to_stderr,
 };
@@ -87,53 +86,44 @@ impl RelayRun<'_> {
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
         let snapshot = Arc::default();
         let diverted = environment.count_of_diverted();
-        let telemetry = telemetry(config, env, errors, parking.as_ref(), Arc::clone(&snapshot))?;
-        match &config.sink {
-            SinkConfig::Kafka(sink) => {
-                let kafka = kafka(sink, &config.delivery)?;
-                for warning in kafka.warnings() {
-                    warn!("{warning}");
-                }
-                // The watcher runs until this scope ends.
-                let _watcher = parking
-                    .clone()
-                    .map(|parking| {
-                        let (topic, slot) = (&config.poison.topic, &config.source.slot);
-                        DlqWatcher::start(&kafka, topic, slot, parking)
-                    })
-                    .transpose()
-                    .map_err(|error| failures::kafka_client(&error))?;
-                let mut factory = KafkaSinkFactory::new(kafka);
-                if let Some(telemetry) = &telemetry {
-                    factory = factory.with_stats(Arc::clone(&telemetry.sink));
-                }
-                let source = slot_source(config, accept_gap, env)?
-                    .with_progress(snapshot)
-                    .with_sink(factory.stats());
-                let _workers = start_workers(config, env, &source, &diverted, telemetry.as_ref())?;
-                let parts = (source, factory, parking, telemetry);
-                relay(config, env, parts, environment, stop, DRAINED)
-            }
-            SinkConfig::Stdout { confirm } => {
-                let factory = StdoutSinkFactory::new(&config.delivery);
-                // Dead letters on standard output cannot be read back, so parked keys do not
-                // survive a restart.
-                if let Some(parking) = &parking {
-                    parking.set_ready();
-                }
-                if *confirm {
-                    let source = slot_source(config, accept_gap, env)?.with_progress(snapshot);
-                    let _workers =
-                        start_workers(config, env, &source, &diverted, telemetry.as_ref())?;
-                    let parts = (source, factory, parking, telemetry);
-                    relay(config, env, parts, environment, stop, DRAINED)
-                } else {
-                    let source = copy_source(config, accept_gap, env)?;
-                    let parts = (source, factory, parking, telemetry);
-                    relay(config, env, parts, environment, stop, COPY_DRAINED).map_err(copy_failure)
-                }
-            }
+        let sink = configured_sink(config)?;
+        let servers = sink.servers();
+        let of_sink = (servers.clone(), parking.clone());
+        let telemetry = telemetry(config, env, errors, of_sink, Arc::clone(&snapshot))?;
+        for warning in sink.warnings() {
+            warn!("{warning}");
         }
+        let store = DeadLetterStore {
+            topic: &config.poison.topic,
+            slot: &config.source.slot,
+        };
+        // Parked keys are watched until this scope ends.
+        let parked = parking.clone();
+        let parked = parked.map(|parking| sink.watch_dead_letters(&store, parking));
+        let _watch = parked.transpose()?;
+        let stats = telemetry.as_ref().map(|of| Arc::clone(&of.sink));
+        let (factory, stats) = sink.factory(stats);
+        let address = servers.as_deref().unwrap_or(sink.name());
+        if !sink.confirms() {
+            let source = copy_source(config, accept_gap, env)?;
+            let parts = (source, factory, parking, telemetry);
+            return relay(
+                config,
+                env,
+                parts,
+                environment,
+                stop,
+                (address, COPY_DRAINED),
+            )
+            .map_err(copy_failure);
+        }
+        let mut source = slot_source(config, accept_gap, env)?.with_progress(snapshot);
+        if let Some(stats) = stats {
+            source = source.with_sink(stats);
+        }
+        let _workers = start_workers(config, env, &source, &diverted, telemetry.as_ref())?;
+        let parts = (source, factory, parking, telemetry);
+        relay(config, env, parts, environment, stop, (address, DRAINED))
     }
 }
 
@@ -256,7 +246,7 @@ fn relay<S, K, F>(
     (source, factory, parking, telemetry): Parts<S, K>,
     environment: RelayEnvironment,
     stop: impl FnOnce() -> Result<F, Failure>,
-    drained: &'static str,
+    (address, drained): (&str, &'static str),
 ) -> Result<CommitToAck, Failure>
 where
     S: Source<Error = PostgresError>,
@@ -270,7 +260,7 @@ where
         slot = config.source.slot,
         publication = config.source.publication,
         tables = ?config.source.tables.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        sink = bootstrap_servers(config).map_or("stdout", String::as_str),
+        sink = address,
         max_in_flight_records = config.delivery.max_in_flight_records,
         max_in_flight_bytes = config.delivery.max_in_flight_bytes,
         "starting"
@@ -297,20 +287,12 @@ where
     Ok(pipeline.observer().latencies().p50_p99_ms())
 }
 
-/// `bootstrap.servers` of the Kafka sink.
-fn bootstrap_servers(config: &Config) -> Option<&String> {
-    match &config.sink {
-        SinkConfig::Kafka(kafka) => kafka.properties.0.get("bootstrap.servers"),
-        SinkConfig::Stdout { .. } => None,
-    }
-}
-
 /// The telemetry for the HTTP endpoint; `None` if `[http]` is not configured.
 fn telemetry(
     config: &Config,
     env: Env<'_>,
     errors: RecentErrors,
-    parking: Option<&Arc<Parking>>,
+    (servers, parking): (Option<String>, Option<Arc<Parking>>),
     snapshot: Arc<SnapshotProgress>,
 ) -> Result<Option<Arc<Telemetry>>, Failure> {
     if config.http.is_none() {
@@ -328,9 +310,9 @@ fn telemetry(
             .collect(),
         max_in_flight_records: u64::from(config.delivery.max_in_flight_records),
         max_in_flight_bytes: config.delivery.max_in_flight_bytes,
-        bootstrap_servers: bootstrap_servers(config).cloned(),
+        bootstrap_servers: servers,
         dead_letter_topic: config.poison.topic.clone(),
-        parking: parking.cloned(),
+        parking,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then_some(snapshot),
         registry: config.registry.is_some().then(Arc::default),
         spans: config.otel.is_some(),

@@ -9,7 +9,7 @@ use std::error::Error;
 use walrelay_event_router::RouteError;
 use walrelay_lsn::Lsn;
 use walrelay_relay::{CoreError, PipelineError};
-use walrelay_sink::Disposition;
+use walrelay_sink::{Disposition, SinkError};
 
 use crate::cli::{Exit, Failure};
 use crate::http::EndpointError;
@@ -24,10 +24,13 @@ pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
     fn failure(self) -> Failure;
 }
 
-impl SinkFailure for std::io::Error {
+impl SinkFailure for SinkError {
     fn failure(self) -> Failure {
+        if let Some(error) = self.downcast_ref() {
+            return kafka_client(error);
+        }
         let what = "standard output cannot be opened";
-        Failure::new("output", Exit::Unavailable, what).caused_by(self)
+        Failure::new("output", Exit::Unavailable, what).caused_by(self.into_error())
     }
 }
 

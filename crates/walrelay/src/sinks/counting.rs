@@ -76,8 +76,8 @@ impl<S: Sink, C: Count> Sink for CountedSink<S, C> {
         self.sink.waiting_for()
     }
 
-    fn close(self, grace: Duration) {
-        self.sink.close(grace);
+    fn close(self: Box<Self>, grace: Duration) {
+        Box::new(self.sink).close(grace);
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
             self.0.capacity();
             Ok(())
         }
-        fn close(self, _: Duration) {}
+        fn close(self: Box<Self>, _: Duration) {}
     }
 
     struct Ones;

@@ -1,7 +1,12 @@
-//! Sinks of the binary itself: standard output, and a wrapper that counts.
+//! The configured sink, and the sinks of the binary itself: standard output, and a wrapper that
+//! counts.
 
 mod counting;
+mod kafka;
+mod kind;
 mod stdout;
 
 pub(crate) use counting::{Count, Counting};
-pub(crate) use stdout::{StdoutSinkFactory, record_line};
+pub(crate) use kafka::kafka;
+pub(crate) use kind::{DeadLetterStore, SinkKind, configured_sink};
+pub(crate) use stdout::{StdoutKind, record_line};

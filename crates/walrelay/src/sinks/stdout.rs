@@ -17,6 +17,7 @@ mod line;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
@@ -24,22 +25,27 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory};
+use walrelay_postgres_source::ReadOpen;
+use walrelay_sink::{
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, Parking, Record, SendError, Sink,
+    SinkFactory, SinkStats, any_factory, lock,
+};
 
 pub(crate) use line::write as record_line;
 
+use super::kind::{DeadLetterStore, Epoch, SinkKind};
+use crate::cli::Failure;
 use crate::config::Delivery;
-use walrelay_sink::lock;
 
 /// Makes sinks that write to standard output.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StdoutSinkFactory {
+pub(super) struct StdoutSinkFactory {
     limits: Limits,
 }
 
 impl StdoutSinkFactory {
     /// A factory whose sinks take as many records and bytes as may be in flight.
-    pub(crate) fn new(delivery: &Delivery) -> Self {
+    pub(super) fn new(delivery: &Delivery) -> Self {
         let at_least_one = |limit: u64| usize::try_from(limit / 2).unwrap_or(usize::MAX).max(1);
         Self {
             // One half is queued while the writer writes the other.
@@ -48,6 +54,62 @@ impl StdoutSinkFactory {
                 lines: at_least_one(u64::from(delivery.max_in_flight_records)),
             },
         }
+    }
+}
+
+/// Standard output as a [`SinkKind`].
+pub(crate) struct StdoutKind {
+    factory: StdoutSinkFactory,
+    confirms: bool,
+}
+
+impl StdoutKind {
+    /// `confirms`: printed events are confirmed in the slot.
+    pub(crate) fn new(delivery: &Delivery, confirms: bool) -> Self {
+        Self {
+            factory: StdoutSinkFactory::new(delivery),
+            confirms,
+        }
+    }
+}
+
+impl SinkKind for StdoutKind {
+    fn name(&self) -> &'static str {
+        "stdout"
+    }
+
+    fn servers(&self) -> Option<String> {
+        None
+    }
+
+    fn confirms(&self) -> bool {
+        self.confirms
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn factory(&self, _: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
+        (any_factory(self.factory), None)
+    }
+
+    fn was_written_to(&self, _: &str, _: Duration) -> Result<bool, Failure> {
+        Ok(false)
+    }
+
+    /// What is printed cannot be read back, so parked keys do not survive a restart.
+    fn watch_dead_letters(
+        &self,
+        _: &DeadLetterStore<'_>,
+        parking: Arc<Parking>,
+    ) -> Result<Box<dyn Any>, Failure> {
+        parking.set_ready();
+        Ok(Box::new(()))
+    }
+
+    fn read_dead_letters(&self, _: &DeadLetterStore<'_>, _: bool, _: Epoch) -> Option<ReadOpen> {
+        None
     }
 }
 
@@ -240,7 +302,7 @@ impl Sink for StdoutSink {
         Ok(())
     }
 
-    fn close(mut self, grace: Duration) {
+    fn close(mut self: Box<Self>, grace: Duration) {
         self.shut_down(grace);
     }
 }

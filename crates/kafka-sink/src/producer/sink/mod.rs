@@ -384,7 +384,7 @@ impl Sink for KafkaSink {
         self.inquiry.answer(&self.producers.all)
     }
 
-    fn close(mut self, grace: Duration) {
+    fn close(mut self: Box<Self>, grace: Duration) {
         self.shut_down(grace);
     }
 }

@@ -78,7 +78,7 @@ mod tests {
             self.0.changed.notify_one();
         }
 
-        fn close(self, _: Duration) {}
+        fn close(self: Box<Self>, _: Duration) {}
     }
 
     /// Otherwise the sink would not send the records that it has accepted while the database is

@@ -132,7 +132,7 @@ pub(in crate::pipeline) async fn close<K: Sink + 'static>(session: SinkSession<K
     let SinkSession { core, sink, .. } = session;
     debug!(in_flight = core.in_flight(), "closing the sink");
     // `close` blocks, so it runs on a blocking thread. A panic in it is only logged.
-    if let Err(error) = spawn_blocking(move || sink.close(Duration::ZERO)).await {
+    if let Err(error) = spawn_blocking(move || Box::new(sink).close(Duration::ZERO)).await {
         warn!(%error, "closing the sink failed");
     }
     core

@@ -65,7 +65,7 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
     }
     let kafka = match &config.sink {
         SinkConfig::Kafka(sink) => {
-            let kafka = connect::kafka(sink, &config.delivery)?;
+            let kafka = crate::sinks::kafka(sink, &config.delivery)?;
             Some((kafka, sink.topics.creation()))
         }
         SinkConfig::Stdout { .. } => None,

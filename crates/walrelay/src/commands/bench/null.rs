@@ -22,7 +22,7 @@ impl Sink for NullSink {
         Ok(())
     }
 
-    fn close(self, _: Duration) {}
+    fn close(self: Box<Self>, _: Duration) {}
 }
 
 #[derive(Debug)]

@@ -8,9 +8,10 @@ use walrelay_walsender::ConnInfo;
 use super::item::{Check, Checks, Item};
 use crate::cli::Failure;
 use crate::commands::Env;
-use crate::commands::connect::{conn_info, kafka, registry, router};
+use crate::commands::connect::{conn_info, registry, router};
 use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures;
+use crate::sinks::kafka;
 use walrelay_postgres_source::{check_state_file, read_state_file};
 use walrelay_schema_registry::Registry;
 

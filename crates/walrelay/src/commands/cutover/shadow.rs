@@ -13,7 +13,7 @@ use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, TailedRecord};
 use walrelay_relay::{Outcome, Pipeline, Progress};
 use walrelay_walsender::quote_ident;
 
-use super::super::connect::{self, block_on, id_column, run_id, wanted};
+use super::super::connect::{block_on, id_column, run_id, wanted};
 use super::super::pipelines::{
     OnProgress, RecordCounts, router_and_settings, run_until, without_dead_letters,
 };
@@ -36,7 +36,7 @@ const PRINTED: u64 = 20;
 
 pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
-    let kafka = connect::kafka(kafka_sink(config)?, &config.delivery)?;
+    let kafka = crate::sinks::kafka(kafka_sink(config)?, &config.delivery)?;
     let id = run_id();
     let what = format!(
         "walrelay reads a temporary slot and publishes to topics that begin with {:?}, beside the polling relay.\n\

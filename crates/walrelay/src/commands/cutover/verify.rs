@@ -30,7 +30,7 @@ const MARGIN: Duration = Duration::from_secs(60);
 
 pub(super) fn verify(args: &VerifyCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
-    let kafka = connect::kafka(kafka_sink(config)?, &config.delivery)?;
+    let kafka = crate::sinks::kafka(kafka_sink(config)?, &config.delivery)?;
     let from = now_ms() - (args.since + MARGIN).as_millis() as i64;
     let mut topics = TopicReader::new(&kafka, from, args.id.clone())?;
     let expected = Arc::new(Expected {

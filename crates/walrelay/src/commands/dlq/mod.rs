@@ -11,11 +11,11 @@ use std::time::Duration;
 use walrelay_kafka_sink::KafkaConfig;
 use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
-use super::connect::kafka;
 use super::{CommandResult, Env, load, log_warnings, print_bytes, print_notice, print_part};
 use crate::cli::{DlqCommand, DlqTopicArgs, Exit, Failure, FilterArgs};
 use crate::config::SinkConfig;
 use crate::failures::dead_letters;
+use crate::sinks::kafka;
 use filter::Filter;
 
 /// Timeout of one request to a broker.

@@ -8,7 +8,8 @@ use walrelay_relay::Chain;
 
 use super::super::connect;
 use crate::cli::Failure;
-use crate::config::{self, Config, Location, SinkConfig};
+use crate::config::{self, Config, Location};
+use crate::sinks::configured_sink;
 
 pub(super) struct Checker;
 
@@ -56,10 +57,7 @@ fn problem(problem: config::Problem) -> Problem {
 /// Failures that show only when connection string and Kafka properties are used.
 fn warnings(config: &Config) -> Vec<Warning> {
     let source = connect::conn_info(&config.source, &|_| None).map(drop);
-    let sink = match &config.sink {
-        SinkConfig::Kafka(sink) => connect::kafka(sink, &config.delivery).map(drop),
-        SinkConfig::Stdout { .. } => Ok(()),
-    };
+    let sink = configured_sink(config).map(drop);
     let results = [("source.url", source), ("sink.kafka", sink)];
     let failures = results.into_iter().filter_map(|(about, result)| {
         let failure = result.err()?;

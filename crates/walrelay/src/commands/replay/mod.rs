@@ -19,14 +19,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_event_router::{Router, Selection, TopicChange};
-use walrelay_kafka_sink::{KafkaSinkFactory, was_written_to};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Counts, Outcome, Pipeline};
 use walrelay_sink::SinkFactory;
 
 use super::bench::NullSinkFactory;
 use super::confirm::ask_to_continue;
-use super::connect::{self, block_on, wanted};
+use super::connect::{block_on, wanted};
 use super::pipelines::{RecordCounts, router_and_settings, run_until, without_dead_letters};
 use super::progress_line::ProgressLine;
 use super::server::Server;
@@ -34,7 +33,7 @@ use super::{CommandResult, Env, log_warnings, print_notice};
 use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
 use crate::config::{Config, SinkConfig};
 use crate::failures::SinkFailure;
-use crate::sinks::{Counting, StdoutSinkFactory};
+use crate::sinks::{Counting, SinkKind, StdoutKind, configured_sink};
 use note::{Note, NoteFile};
 use progress::ReplayEnvironment;
 use range::{check_retained, plan_replay};
@@ -61,17 +60,11 @@ pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
         let file = (!args.dry_run).then(|| NoteFile::create(&dir, &note));
         (note, file.transpose()?)
     };
-    let replayed = match (note.sink, &config.sink) {
-        _ if args.dry_run => replay_into(&note, &server, file, NullSinkFactory),
-        (ReplaySink::Stdout, _) => {
-            let factory = StdoutSinkFactory::new(&config.delivery);
-            replay_into(&note, &server, file, factory)
-        }
-        (ReplaySink::Kafka, SinkConfig::Kafka(sink)) => {
-            let factory = KafkaSinkFactory::new(connect::kafka(sink, &config.delivery)?);
-            replay_into(&note, &server, file, factory)
-        }
-        (ReplaySink::Kafka, SinkConfig::Stdout { .. }) => Err(no_kafka()),
+    let replayed = if args.dry_run {
+        replay_into(&note, &server, file, NullSinkFactory)
+    } else {
+        let (factory, _) = sink_of(note.sink, config)?.factory(None);
+        replay_into(&note, &server, file, factory)
     };
     Ok(replayed?)
 }
@@ -82,6 +75,15 @@ fn sink(args: &ReplayArgs, config: &Config) -> Result<ReplaySink, Failure> {
         (Some(ReplaySink::Stdout), _) | (None, SinkConfig::Stdout { .. }) => Ok(ReplaySink::Stdout),
         (_, SinkConfig::Kafka(_)) => Ok(ReplaySink::Kafka),
         (Some(ReplaySink::Kafka), SinkConfig::Stdout { .. }) => Err(no_kafka()),
+    }
+}
+
+/// The configured sink, or standard output.
+fn sink_of(sink: ReplaySink, config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
+    match (sink, &config.sink) {
+        (ReplaySink::Stdout, _) => Ok(Box::new(StdoutKind::new(&config.delivery, false))),
+        (ReplaySink::Kafka, SinkConfig::Stdout { .. }) => Err(no_kafka()),
+        (ReplaySink::Kafka, _) => configured_sink(config),
     }
 }
 
@@ -131,11 +133,7 @@ fn confirm_replay(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(),
 }
 
 fn has_records(topic: &str, config: &Config) -> Result<bool, Failure> {
-    let SinkConfig::Kafka(sink) = &config.sink else {
-        return Err(no_kafka());
-    };
-    let kafka = connect::kafka(sink, &config.delivery)?;
-    Ok(was_written_to(&kafka, topic, BROKER_TIMEOUT)?)
+    sink_of(ReplaySink::Kafka, config)?.was_written_to(topic, BROKER_TIMEOUT)
 }
 
 /// Replays into the sinks of this factory. `file` is `None` for a dry run: nothing is sent.

@@ -215,7 +215,7 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
         let value = next.to_string();
         bench.send(value.as_bytes(), next).unwrap();
         drop(bench.steps);
-        bench.sink.close(PATIENCE);
+        Box::new(bench.sink).close(PATIENCE);
         let expected: Vec<String> = (0..=next).map(|seq| seq.to_string()).collect();
         assert_eq!(values(&bench.written), expected);
         let outcomes = bench.reports.single_reports();
@@ -233,7 +233,7 @@ fn a_line_longer_than_the_queue_goes_through() {
     let mut bench = bench(Limits { bytes: 10, ..ROOMY });
     drop(bench.steps);
     bench.sink.try_send(&record(&[b'x'; 5000]), 0).unwrap();
-    bench.sink.close(PATIENCE);
+    Box::new(bench.sink).close(PATIENCE);
     assert_eq!(values(&bench.written), ["x".repeat(5000)]);
     assert_eq!(bench.reports.single_reports().len(), 1);
 }
@@ -257,7 +257,7 @@ fn after_a_broken_pipe_accepted_records_fail_and_later_ones_are_refused() {
     assert_eq!(refused.disposition, Disposition::Fatal);
     assert!(refused.reason.contains("gone away"), "{refused}");
     assert_eq!(&*refused.topic, "orders");
-    bench.sink.close(PATIENCE);
+    Box::new(bench.sink).close(PATIENCE);
     let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes.len(), 3, "a refused record was reported");
     assert!(
@@ -276,7 +276,7 @@ fn an_error_after_a_success_keeps_the_success() {
     bench.reports.wait(|seen, _| seen.contains_key(&0));
     bench.send(b"1", 1).unwrap();
     bench.step(Step::Fail(io::ErrorKind::StorageFull));
-    bench.sink.close(PATIENCE);
+    Box::new(bench.sink).close(PATIENCE);
     let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes[&0], Outcome::Delivered);
     assert!(matches!(&outcomes[&1], Outcome::Failed(error)
@@ -289,7 +289,7 @@ fn close_gives_up_a_writer_that_hangs() {
     bench.send(b"0", 0).unwrap();
     bench.started.recv_timeout(PATIENCE).unwrap();
     bench.send(b"1", 1).unwrap();
-    bench.sink.close(Duration::from_millis(10));
+    Box::new(bench.sink).close(Duration::from_millis(10));
     let outcomes = bench.reports.single_reports();
     assert_eq!(outcomes.len(), 2, "left unreported: {outcomes:?}");
     assert!(
@@ -324,7 +324,7 @@ fn dropping_reports_what_was_accepted() {
 fn closing_an_idle_sink_does_not_wait() {
     let Bench { sink, reports, .. } = bench(ROOMY);
     let before = Instant::now();
-    sink.close(Duration::from_secs(3600));
+    Box::new(sink).close(Duration::from_secs(3600));
     assert!(before.elapsed() < PATIENCE);
     assert!(reports.single_reports().is_empty());
 }

@@ -33,7 +33,7 @@ fn close_gives_up_after_the_grace_and_a_drop_at_once() {
         ends("the sink is closed", move || {
             let start = Instant::now();
             if closes {
-                sink.close(Duration::from_millis(300));
+                Box::new(sink).close(Duration::from_millis(300));
                 assert!(start.elapsed() >= Duration::from_millis(300));
             } else {
                 drop(sink);
@@ -56,7 +56,7 @@ fn requests_in_flight_are_given_up() {
     }
     assert!(!ffi::flush(sink.client(), Duration::from_millis(200)));
     proxy.wait_unanswered(PRODUCE, 1);
-    sink.close(Duration::ZERO);
+    Box::new(sink).close(Duration::ZERO);
     reports.assert_complete(50);
     let failures = reports.failures();
     let in_flight = |error: &DeliveryError| error.reason.contains("flight");

@@ -110,7 +110,7 @@ fn send_first(sink: &mut impl Sink, reports: &Reports) {
 
 /// Closes the sink and asserts that the numbers below `accepted` are reported, each once.
 fn close_complete(sink: impl Sink, reports: &Reports, accepted: u64) {
-    sink.close(LONG);
+    Box::new(sink).close(LONG);
     reports.assert_complete(accepted);
 }
 
@@ -122,7 +122,7 @@ fn close_delivered(sink: impl Sink, reports: &Reports, accepted: u64) {
 
 /// Closes the sink, and fails if that waits for what never happens.
 fn close_soon(sink: KafkaSink, grace: Duration) {
-    ends("the sink is closed", move || sink.close(grace));
+    ends("the sink is closed", move || Box::new(sink).close(grace));
 }
 
 fn answers_after(cluster: &Cluster, time: Duration) {

@@ -137,7 +137,7 @@ fn a_partition_that_is_down_holds_up_no_change() {
             }
         }
         wait_in_flight(&sink, 14);
-        sink.close(Duration::ZERO);
+        Box::new(sink).close(Duration::ZERO);
         reports.assert_complete(seq);
         assert_eq!(reports.failures().len(), 14, "given up, and said so");
         cluster.broker_round_trip_time(2, Duration::ZERO).unwrap();

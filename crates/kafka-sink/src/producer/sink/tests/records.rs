@@ -31,7 +31,7 @@ fn the_brokers_refusals_have_a_disposition() {
         assert_eq!(failures.len(), 1, "{error:?}");
         assert_eq!(failures[0].disposition, disposition, "{}", failures[0]);
         assert_eq!(&*failures[0].topic, "t");
-        sink.close(LONG);
+        Box::new(sink).close(LONG);
     }
 }
 
@@ -154,7 +154,7 @@ fn keys_go_where_javas_client_puts_them() {
         let record = record("t", key.as_bytes(), key.as_bytes());
         send(&mut sink, &reports, &record, seq as u64);
     }
-    sink.close(LONG);
+    Box::new(sink).close(LONG);
     for record in read(&cluster, &["t"], keys.len()) {
         let key = record.key.expect("a key");
         assert_eq!(record.partition as u32, partition_of(&key, 7), "{key:?}");
@@ -173,7 +173,7 @@ fn the_embedded_broker_stores_and_returns_records() {
         assert_eq!(seq_in(&shown), seq);
         assert_eq!(shown.offset as u64, seq);
     }
-    sink.close(LONG);
+    Box::new(sink).close(LONG);
     // A broker that cannot be reached is an error.
     assert!(Tail::open("127.0.0.1:1", &["demo"], Duration::from_millis(200)).is_err());
 }

@@ -146,7 +146,7 @@ fn a_partition_that_does_not_answer_holds_up_no_other() {
     let odd: Vec<u64> = (3..200).step_by(2).collect();
     assert_eq!(queued(&sink), odd);
     wait_in_flight(&sink, 100);
-    sink.close(Duration::ZERO);
+    Box::new(sink).close(Duration::ZERO);
     reports.assert_complete(200);
     assert_eq!(reports.failures().len(), 100, "given up, and said so");
     cluster.broker_round_trip_time(2, Duration::ZERO).unwrap();
@@ -267,7 +267,7 @@ fn keys_have_the_same_partition_as_with_one_request() {
     let cluster = cluster(&[("t", 7)]);
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     send_all(&mut sink, &reports, 0..300, 300);
-    sink.close(LONG);
+    Box::new(sink).close(LONG);
     for record in read(&cluster, &["t"], 300) {
         let key = record.key.expect("a key");
         assert_eq!(record.partition as u32, partition_of(&key, 7), "{key:?}");
@@ -296,7 +296,7 @@ fn records_without_a_key_are_spread_as_configured() {
                 reports.wait_for(1);
             }
         }
-        sink.close(LONG);
+        Box::new(sink).close(LONG);
         assert_eq!(reports.failures(), []);
         let partitions: HashSet<i32> = read(&cluster, &["t"], 100)
             .iter()

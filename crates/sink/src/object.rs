@@ -1,0 +1,110 @@
+//! Sinks and factories of any kind, as objects: one virtual call for each record.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{
+    BatchingMode, Deliveries, Disposition, Obstacle, Record, SendError, Sink, SinkFactory,
+};
+
+/// A factory of sinks of any kind.
+pub type AnySinkFactory = Box<dyn SinkFactory<Sink = Box<dyn Sink>, Error = SinkError>>;
+
+/// The error of a sink of any kind that could not be created. Displays as the sink's own error.
+pub struct SinkError {
+    error: Box<dyn Error + Send + Sync>,
+    disposition: Disposition,
+}
+
+impl SinkError {
+    /// The sink's own error, if it is an `E`.
+    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
+        self.error.downcast_ref()
+    }
+
+    /// The sink's own error, by value.
+    pub fn into_error(self) -> Box<dyn Error + Send + Sync> {
+        self.error
+    }
+}
+
+impl fmt::Debug for SinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl fmt::Display for SinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl Error for SinkError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Makes an object of a factory.
+pub fn any_factory<F: SinkFactory + 'static>(factory: F) -> AnySinkFactory {
+    Box::new(Any(factory))
+}
+
+struct Any<F>(F);
+
+impl<F: SinkFactory> SinkFactory for Any<F> {
+    type Sink = Box<dyn Sink>;
+    type Error = SinkError;
+
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Box<dyn Sink>, SinkError> {
+        match self.0.create(deliveries) {
+            Ok(sink) => Ok(Box::new(sink)),
+            Err(error) => Err(SinkError {
+                disposition: F::disposition(&error),
+                error: Box::new(error),
+            }),
+        }
+    }
+
+    fn disposition(error: &SinkError) -> Disposition {
+        error.disposition
+    }
+}
+
+impl SinkFactory for AnySinkFactory {
+    type Sink = Box<dyn Sink>;
+    type Error = SinkError;
+
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Box<dyn Sink>, SinkError> {
+        (**self).create(deliveries)
+    }
+
+    fn disposition(error: &SinkError) -> Disposition {
+        error.disposition
+    }
+}
+
+impl Sink for Box<dyn Sink> {
+    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
+        (**self).try_send(record, seq)
+    }
+
+    fn poll(&mut self) {
+        (**self).poll();
+    }
+
+    fn set_mode(&mut self, mode: BatchingMode) {
+        (**self).set_mode(mode);
+    }
+
+    fn waiting_for(&mut self) -> Option<Obstacle> {
+        (**self).waiting_for()
+    }
+
+    fn close(self: Box<Self>, grace: Duration) {
+        (*self).close(grace);
+    }
+}

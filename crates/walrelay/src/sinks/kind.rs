@@ -1,0 +1,80 @@
+//! [`SinkKind`]: the configured sink as commands use it, whatever its kind.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_postgres_source::ReadOpen;
+use walrelay_sink::{AnySinkFactory, Parking, SinkStats};
+
+use super::kafka::KafkaKind;
+use super::stdout::StdoutKind;
+use crate::cli::Failure;
+use crate::config::{Config, SinkConfig};
+
+/// The open dead letters of these are asked for, or watched.
+pub(crate) struct DeadLetterStore<'a> {
+    /// `[poison] topic`.
+    pub(crate) topic: &'a str,
+    /// The slot whose dead letters count.
+    pub(crate) slot: &'a str,
+}
+
+/// The process id and the number of dead letters of the walsender that reads the slot; `None` if no
+/// relay writes dead letters meanwhile.
+pub(crate) type Epoch = Box<dyn Fn() -> Option<(i32, u64)> + Send>;
+
+/// A configured sink. Commands that work with every kind of sink use this alone.
+pub(crate) trait SinkKind {
+    /// The kind, as `[sink] kind` names it.
+    fn name(&self) -> &'static str;
+
+    /// The servers that records go to; `None` if they go to none.
+    fn servers(&self) -> Option<String>;
+
+    /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
+    fn confirms(&self) -> bool;
+
+    /// Texts about settings that are allowed and unwise.
+    fn warnings(&self) -> Vec<String>;
+
+    /// Creates a factory of sinks that count in `stats`, or in figures of their own. Returns the
+    /// figures too; `None` if the sink has none.
+    fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>);
+
+    /// Returns true if a topic has, or had, records. Blocks for `timeout` at most.
+    ///
+    /// # Errors
+    /// If no server answers.
+    fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, Failure>;
+
+    /// Keeps the keys of open dead letters in `parking` until the returned value is dropped.
+    ///
+    /// # Errors
+    /// If the store cannot be watched.
+    fn watch_dead_letters(
+        &self,
+        store: &DeadLetterStore<'_>,
+        parking: Arc<Parking>,
+    ) -> Result<Box<dyn Any>, Failure>;
+
+    /// A function that reads the open dead letters; `None` if dead letters cannot be read back.
+    /// `writes`: this configuration writes dead letters, so the right to read them is needed.
+    fn read_dead_letters(
+        &self,
+        store: &DeadLetterStore<'_>,
+        writes: bool,
+        epoch: Epoch,
+    ) -> Option<ReadOpen>;
+}
+
+/// The sink of a configuration.
+///
+/// # Errors
+/// If its section cannot be used.
+pub(crate) fn configured_sink(config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
+    Ok(match &config.sink {
+        SinkConfig::Kafka(section) => Box::new(KafkaKind::new(section, &config.delivery)?),
+        SinkConfig::Stdout { confirm } => Box::new(StdoutKind::new(&config.delivery, *confirm)),
+    })
+}
