@@ -45,7 +45,6 @@ impl fmt::Debug for TokenOrigin {
 
 section! {
 /// The keys of [`Bearer`].
-#[derive(Debug)]
 pub struct TokenKeys at "sink.oauthbearer" {
     /// A file of the token, renewed by another program. This or `token_command`.
     "token_file" file: Option<PathBuf> = path().optional();

@@ -104,7 +104,7 @@ impl RelayRun<'_> {
         let stats = telemetry.as_ref().map(|of| Arc::clone(&of.sink));
         let (factory, stats) = sink.factory(stats);
         let address = servers.as_deref().unwrap_or(sink.name());
-        if !sink.confirms() {
+        if !config.sink.confirms() {
             let source = copy_source(config, accept_gap, env)?;
             let parts = (source, factory, parking, telemetry);
             return relay(

@@ -49,10 +49,6 @@ impl SinkKind for KafkaKind {
         Some(self.0.bootstrap_servers().to_owned())
     }
 
-    fn confirms(&self) -> bool {
-        true
-    }
-
     fn warnings(&self) -> Vec<String> {
         self.0
             .warnings()

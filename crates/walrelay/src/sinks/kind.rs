@@ -32,9 +32,6 @@ pub(crate) trait SinkKind {
     /// The servers that records go to; `None` if they go to none.
     fn servers(&self) -> Option<String>;
 
-    /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
-    fn confirms(&self) -> bool;
-
     /// Texts about settings that are allowed and unwise.
     fn warnings(&self) -> Vec<String>;
 
@@ -75,6 +72,6 @@ pub(crate) trait SinkKind {
 pub(crate) fn configured_sink(config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
     Ok(match &config.sink {
         SinkConfig::Kafka(section) => Box::new(KafkaKind::new(section, &config.delivery)?),
-        SinkConfig::Stdout { confirm } => Box::new(StdoutKind::new(&config.delivery, *confirm)),
+        SinkConfig::Stdout { .. } => Box::new(StdoutKind::new(&config.delivery)),
     })
 }

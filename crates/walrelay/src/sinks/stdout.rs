@@ -58,18 +58,11 @@ impl StdoutSinkFactory {
 }
 
 /// Standard output as a [`SinkKind`].
-pub(crate) struct StdoutKind {
-    factory: StdoutSinkFactory,
-    confirms: bool,
-}
+pub(crate) struct StdoutKind(StdoutSinkFactory);
 
 impl StdoutKind {
-    /// `confirms`: printed events are confirmed in the slot.
-    pub(crate) fn new(delivery: &Delivery, confirms: bool) -> Self {
-        Self {
-            factory: StdoutSinkFactory::new(delivery),
-            confirms,
-        }
+    pub(crate) fn new(delivery: &Delivery) -> Self {
+        Self(StdoutSinkFactory::new(delivery))
     }
 }
 
@@ -82,16 +75,12 @@ impl SinkKind for StdoutKind {
         None
     }
 
-    fn confirms(&self) -> bool {
-        self.confirms
-    }
-
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
     fn factory(&self, _: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
-        (any_factory(self.factory), None)
+        (any_factory(self.0), None)
     }
 
     fn was_written_to(&self, _: &str, _: Duration) -> Result<bool, Failure> {

@@ -35,7 +35,7 @@ use super::connect::{self, block_on, conn_info, sql_session};
 use super::run::StopSignals;
 use super::{CommandResult, Env, load, print_notice};
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
-use crate::config::{Config, Log, SinkConfig};
+use crate::config::{Config, Log};
 use crate::telemetry::log_to_stderr;
 use drain::drain;
 pub(super) use null::NullSinkFactory;
@@ -63,13 +63,11 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
         let report = block_on(Box::pin(drain_copy(slot, args, &config, info)))??;
         return Ok(print_report(&report, args.json.as_deref())?);
     }
-    let kafka = match &config.sink {
-        SinkConfig::Kafka(sink) => {
-            let kafka = crate::sinks::kafka(sink, &config.delivery)?;
-            Some((kafka, sink.topics.creation()))
-        }
-        SinkConfig::Stdout { .. } => None,
-    };
+    let kafka = config.sink.kafka().map(|section| {
+        let kafka = crate::sinks::kafka(section, &config.delivery)?;
+        Ok::<_, Failure>((kafka, section.topics.creation()))
+    });
+    let kafka = kafka.transpose()?;
     if kafka.is_none()
         && [BenchPart::Kafka, BenchPart::Latency]
             .iter()

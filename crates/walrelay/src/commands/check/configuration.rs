@@ -9,7 +9,7 @@ use super::item::{Check, Checks, Item};
 use crate::cli::Failure;
 use crate::commands::Env;
 use crate::commands::connect::{conn_info, registry, router};
-use crate::config::{Config, SinkConfig, SnapshotMode};
+use crate::config::{Config, SnapshotMode};
 use crate::failures;
 use crate::sinks::kafka;
 use walrelay_postgres_source::{check_state_file, read_state_file};
@@ -35,21 +35,19 @@ pub(super) fn check(config: &Config, env: Env<'_>, checks: &mut Checks) -> Usabl
     let router = add_check(checks, Item::Routes, router(config), |_| {
         "they can be compiled".to_owned()
     });
-    let kafka = match &config.sink {
-        SinkConfig::Kafka(sink) => {
-            let item = Item::KafkaProperties;
-            let kafka = add_check(checks, item, kafka(sink, &config.delivery), |kafka| {
-                kafka.bootstrap_servers().to_owned()
-            });
-            let warnings = kafka.iter().flat_map(KafkaConfig::warnings);
-            checks.extend(warnings.map(|warning| {
-                let remedy = "remove the property from [sink.kafka], or set SASL_SSL";
-                (item, Check::warn(warning, remedy))
-            }));
-            kafka
-        }
-        SinkConfig::Stdout { .. } => None,
-    };
+    let kafka = config.sink.kafka().and_then(|section| {
+        let item = Item::KafkaProperties;
+        let kafka = kafka(section, &config.delivery);
+        let kafka = add_check(checks, item, kafka, |kafka| {
+            kafka.bootstrap_servers().to_owned()
+        });
+        let warnings = kafka.iter().flat_map(KafkaConfig::warnings);
+        checks.extend(warnings.map(|warning| {
+            let remedy = "remove the property from [sink.kafka], or set SASL_SSL";
+            (item, Check::warn(warning, remedy))
+        }));
+        kafka
+    });
     let registry = config.registry.as_ref().and_then(|_| {
         add_check(checks, Item::RegistryAuthority, registry(config), |_| {
             "it can be used".to_owned()

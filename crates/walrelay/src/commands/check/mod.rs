@@ -21,7 +21,6 @@ use std::io::{self, IsTerminal};
 use super::connect::{block_on, route};
 use super::{Env, load, print_bytes, write_failed};
 use crate::cli::{CheckArgs, Exit, Failure, Output, colours};
-use crate::config::SinkConfig;
 use item::{Check, Checks, Item};
 
 /// `walrelay check`. The exit code is that of the first failure.
@@ -60,7 +59,7 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
         checks.extend(database.checks);
         (topics, largest) = (database.topics, database.largest);
     }
-    if let (Some(kafka), SinkConfig::Kafka(sink)) = (usable.kafka, &config.sink) {
+    if let Some((kafka, sink)) = usable.kafka.zip(config.sink.kafka()) {
         let constant = route(&config.router).constant_topic();
         topics.extend(constant.filter(|topic| !topics.contains(topic)));
         checks.extend(kafka::check(&config, sink, &kafka, topics, &largest));

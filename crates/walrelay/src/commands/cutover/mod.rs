@@ -31,7 +31,7 @@ use super::connect::marking;
 use super::server::Server;
 use super::{CommandResult, Env, log_warnings, print_notice};
 use crate::cli::{CutoverCommand, Exit, Failure};
-use crate::config::{Config, SinkConfig, SnapshotMode};
+use crate::config::{Config, SnapshotMode};
 use walrelay_kafka_sink::KafkaSection;
 
 /// The header with the id of the shadow run that sent a record.
@@ -66,15 +66,14 @@ pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
 
 /// The Kafka sink, in which records are compared.
 fn kafka_sink(config: &Config) -> Result<&KafkaSection, Failure> {
-    match &config.sink {
-        SinkConfig::Kafka(kafka) => Ok(kafka),
-        SinkConfig::Stdout { .. } => Err(Failure::new(
+    config.sink.kafka().ok_or_else(|| {
+        Failure::new(
             "cutover-sink",
             Exit::Config,
             "there is no Kafka in the configuration",
         )
-        .remedy("set sink.kind to kafka")),
-    }
+        .remedy("set sink.kind to kafka")
+    })
 }
 
 /// Fails unless the snapshot reads the rows that the polling relay has not sent.

@@ -13,7 +13,6 @@ use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
 use super::{CommandResult, Env, load, log_warnings, print_bytes, print_notice, print_part};
 use crate::cli::{DlqCommand, DlqTopicArgs, Exit, Failure, FilterArgs};
-use crate::config::SinkConfig;
 use crate::failures::dead_letters;
 use crate::sinks::kafka;
 use filter::Filter;
@@ -43,7 +42,7 @@ impl DlqTopic {
     fn new(args: &DlqTopicArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(&args.config, env)?;
         log_warnings(&config, None, env);
-        let SinkConfig::Kafka(sink) = &config.sink else {
+        let Some(sink) = config.sink.kafka() else {
             let failure = Failure::new("dlq-sink", Exit::Config, "only Kafka has dead letters")
                 .remedy("set sink.kind = \"kafka\", as for the relay that wrote them");
             return Err(vec![failure]);

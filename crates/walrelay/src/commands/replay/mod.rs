@@ -31,7 +31,7 @@ use super::progress_line::ProgressLine;
 use super::server::Server;
 use super::{CommandResult, Env, log_warnings, print_notice};
 use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
-use crate::config::{Config, SinkConfig};
+use crate::config::Config;
 use crate::failures::SinkFailure;
 use crate::sinks::{Counting, SinkKind, StdoutKind, configured_sink};
 use note::{Note, NoteFile};
@@ -71,19 +71,19 @@ pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
 
 /// The sink of `--sink`, or else the configured one.
 fn sink(args: &ReplayArgs, config: &Config) -> Result<ReplaySink, Failure> {
-    match (args.sink, &config.sink) {
-        (Some(ReplaySink::Stdout), _) | (None, SinkConfig::Stdout { .. }) => Ok(ReplaySink::Stdout),
-        (_, SinkConfig::Kafka(_)) => Ok(ReplaySink::Kafka),
-        (Some(ReplaySink::Kafka), SinkConfig::Stdout { .. }) => Err(no_kafka()),
+    match (args.sink, config.sink.kafka()) {
+        (Some(ReplaySink::Stdout), _) | (None, None) => Ok(ReplaySink::Stdout),
+        (_, Some(_)) => Ok(ReplaySink::Kafka),
+        (Some(ReplaySink::Kafka), None) => Err(no_kafka()),
     }
 }
 
 /// The configured sink, or standard output.
 fn sink_of(sink: ReplaySink, config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
-    match (sink, &config.sink) {
-        (ReplaySink::Stdout, _) => Ok(Box::new(StdoutKind::new(&config.delivery, false))),
-        (ReplaySink::Kafka, SinkConfig::Stdout { .. }) => Err(no_kafka()),
-        (ReplaySink::Kafka, _) => configured_sink(config),
+    match (sink, config.sink.kafka()) {
+        (ReplaySink::Stdout, _) => Ok(Box::new(StdoutKind::new(&config.delivery))),
+        (ReplaySink::Kafka, None) => Err(no_kafka()),
+        (ReplaySink::Kafka, Some(_)) => configured_sink(config),
     }
 }
 

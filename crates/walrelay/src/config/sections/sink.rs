@@ -15,6 +15,21 @@ pub enum SinkConfig {
     },
 }
 
+impl SinkConfig {
+    /// The settings of Kafka; `None` for another kind.
+    pub fn kafka(&self) -> Option<&KafkaSection> {
+        match self {
+            Self::Kafka(section) => Some(section),
+            Self::Stdout { .. } => None,
+        }
+    }
+
+    /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
+    pub fn confirms(&self) -> bool {
+        !matches!(self, Self::Stdout { confirm: false })
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SinkKind {
     Kafka,

@@ -271,6 +271,10 @@ fn errors_of_kafka_properties_show_their_place() {
         assert!(said.contains(&format!("walrelay.toml:{line}:")), "{said}");
         assert!(problem.help.as_ref().unwrap().contains(help), "{problem:?}");
     }
+    // A value of another type is one problem.
+    let error = with(&format!("{servers}'linger.ms' = []"));
+    let ids: Vec<_> = error.problems().iter().map(|problem| problem.id).collect();
+    assert_eq!(ids, ["config-wrong-type"], "{error}");
     // The brokers are set, under a misspelt name.
     let error = with("'bootstrap.server' = 'b:9092'");
     let [problem] = error.problems() else {

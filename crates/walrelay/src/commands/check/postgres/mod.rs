@@ -26,7 +26,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
 use super::item::{Check, Checks, Item};
 use crate::commands::connect::{router, wanted};
 use crate::commands::server::failure;
-use crate::config::{Config, SinkConfig};
+use crate::config::Config;
 use walrelay_postgres_source::{
     Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
 };
@@ -85,12 +85,13 @@ async fn connect_and_check(
         facts: inspect(&mut session, &wanted).await?,
         survey: survey(&mut session, &wanted).await?,
         wanted,
-        moment: match config.sink {
-            SinkConfig::Stdout { confirm: false } => Moment::Print,
-            _ => Moment::Start {
+        moment: if config.sink.confirms() {
+            Moment::Start {
                 known,
                 accept_gap: false,
-            },
+            }
+        } else {
+            Moment::Print
         },
     };
     let clock = clock(&mut session).await?;

@@ -5,7 +5,6 @@ use walrelay_walsender::{Session, quote_ident, quote_literal};
 use super::{DatabaseState, failed, of_result};
 use crate::commands::check::item::{Check, shortened};
 use crate::commands::units::bytes;
-use crate::config::SinkConfig;
 use walrelay_postgres_source::{
     Plan, PublishedTable, ROLLING, Retention, SlotRow, Survey, bookmark_slot, expected_rows,
     script, slot_fits,
@@ -21,8 +20,8 @@ const NAMED: usize = 5;
 /// Checks that the slot fits, or can be created.
 pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
     let name = &db.wanted.slot;
-    let finding = match (&db.facts.slot, &db.config.sink) {
-        (None, SinkConfig::Stdout { confirm: false }) => {
+    let finding = match (&db.facts.slot, db.config.sink.confirms()) {
+        (None, false) => {
             format!("{name} does not exist: run prints from then on")
         }
         (None, _) if db.wanted.snapshot.is_some() => {
