@@ -182,15 +182,15 @@ type Place<'a> = (&'a str, Option<&'a [u8]>);
 
 /// What a displaced relay delivered after the other relay had delivered later events.
 #[derive(Debug, Default)]
-struct Late {
+pub(crate) struct Late {
     /// Keys whose last record is not their latest event.
-    stale_keys: usize,
+    pub(crate) stale_keys: usize,
     /// Repeats that leave events out: each is a run of late records, or its end.
     ragged: usize,
 }
 
 impl Late {
-    fn of(committed: &[Committed], records: &[Delivered]) -> Self {
+    pub(crate) fn of(committed: &[Committed], records: &[Delivered]) -> Self {
         let numbers: HashMap<&str, i64> = committed.iter().map(|r| (&*r.id, r.number)).collect();
         let mut latest: HashMap<Place<'_>, i64> = HashMap::new();
         for row in committed {

@@ -8,7 +8,8 @@
 //! - [`outcome`]: the figures of a scenario. [`report`]: the table of docs/PROOF.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of failures.
 //! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`],
-//!   [`postgres`], [`failover`], [`network`], [`distance`], [`data`].
+//!   [`postgres`], [`failover`], [`network`], [`distance`], [`data`], [`rows`], [`replays`],
+//!   [`rollbacks`], [`snapshots`].
 //!
 //! The relay's code branches on the version of Postgres where it reads slots and publications, and
 //! where it makes a slot. Every scenario does the first, and none of the subset depends on the rest.
@@ -49,6 +50,7 @@ mod network;
 mod outcome;
 mod postgres;
 mod process;
+mod replays;
 mod report;
 #[allow(
     dead_code,
@@ -57,8 +59,10 @@ mod report;
 )]
 #[path = "../e2e/rig/mod.rs"]
 mod rig;
+mod rollbacks;
 mod rows;
 mod run;
+mod snapshots;
 mod table;
 mod takeover;
 

@@ -9,8 +9,8 @@ use crate::handover::Displaced;
 use crate::kafka_cluster::{Loss, Mode};
 use crate::outcome::Outcome;
 use crate::{
-    data, distance, failover, handover, kafka, kafka_cluster, network, postgres, process, rows,
-    takeover,
+    data, distance, failover, handover, kafka, kafka_cluster, network, postgres, process, replays,
+    rollbacks, rows, snapshots, takeover,
 };
 
 /// One fault, or several of a kind.
@@ -206,6 +206,12 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "data: two outbox tables in one publication";
     "unpublished" [subset] => rows::unpublished,
         "data: rows are marked and deleted, and the publication loses the table for a while, between SIGKILL at random moments";
+    "replay-killed" [subset] => |ctx| replays::of_moving_slots(ctx, 6),
+        "replays of what a slot or a bookmark is about to leave behind: SIGKILL of relay and replay at random moments, 6 ranges";
+    "rollback-killed" [subset] => |ctx| rollbacks::killed(ctx, 3),
+        "`cutover rollback` with unsent events, some without a row: SIGKILL of relay and rollback at random moments, 3 times";
+    "snapshot-rewritten" [subset] => |ctx| snapshots::rewritten(ctx, 5_000, 5),
+        "a snapshot beside migrations that rewrite the table: SIGKILL at random moments, 5 times";
     "idle" => postgres::idle,
         "idle: other tables take 30 MB, the outbox is silent";
     "failover-synced" [on(FAILOVER_SLOTS)] => failover::synced,
