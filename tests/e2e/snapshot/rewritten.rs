@@ -1,4 +1,5 @@
-//! DDL beside a snapshot: no row of a table that is rewritten or exchanged is left out.
+//! DDL beside a snapshot: no row of a table that is rewritten or exchanged is left out, and a column
+//! that is gone ends no relay.
 
 use walrelay_testkit::{Background, Db, eventually};
 
@@ -61,6 +62,15 @@ fn assert_complete(rig: &Rig, relay: Relay, rows: u64) {
 tests! {
     fn after_a_rewrite_are_read_in_a_new_snapshot() {
         between_position_and_rows("", "ALTER TABLE outbox ADD noise float DEFAULT random()")
+    }
+    fn without_a_dropped_column_are_read_in_a_new_snapshot() {
+        between_position_and_rows("ALTER TABLE outbox ADD note text", "ALTER TABLE outbox DROP note")
+    }
+    fn with_a_renamed_column_are_read_in_a_new_snapshot() {
+        between_position_and_rows(
+            "ALTER TABLE outbox ADD note text",
+            "ALTER TABLE outbox RENAME note TO remark",
+        )
     }
     fn after_an_exchange_are_read_in_a_new_snapshot() {
         between_position_and_rows(

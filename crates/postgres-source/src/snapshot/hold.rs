@@ -4,6 +4,9 @@
 //! column's type or with a volatile default gives the table a new file, whose rows belong to the
 //! transaction of the ALTER.
 //! <https://www.postgresql.org/docs/current/mvcc-caveats.html>
+//!
+//! Nor can it read a column that is dropped or renamed after it was taken: its catalogs have the
+//! column, and a query of it fails.
 
 use walrelay_relay::TableName;
 use walrelay_walsender::{Session, quote_literal};
@@ -16,7 +19,8 @@ use crate::script;
 const UNDEFINED_TABLE: &str = "42P01";
 
 /// Locks the table and its partitions for the rest of the session's transaction, and checks that
-/// the transaction's snapshot finds its rows in them: same table, same files, same partitions.
+/// the transaction's snapshot finds its rows in them: same table, same files, same partitions, and
+/// the columns of the snapshot.
 ///
 /// # Errors
 /// [`PostgresError::SnapshotOutdated`] if the table was changed after the snapshot was taken. The
@@ -46,7 +50,12 @@ pub(super) async fn hold(session: &mut Session, table: &TableName) -> Result<(),
          SELECT count(*) AS rows FROM tree, now WHERE (tree.relkind = 'r' \
          AND pg_catalog.pg_relation_filenode(tree.oid) IS DISTINCT FROM tree.relfilenode) \
          OR (tree.oid <> now.root AND NOT EXISTS (SELECT FROM \
-         pg_catalog.pg_partition_ancestors(tree.oid) AS a WHERE a.relid = now.root))",
+         pg_catalog.pg_partition_ancestors(tree.oid) AS a WHERE a.relid = now.root)) \
+         OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a, \
+         pg_catalog.pg_identify_object('pg_catalog.pg_class'::pg_catalog.regclass, tree.oid, 0) AS of_table, \
+         pg_catalog.pg_identify_object('pg_catalog.pg_class'::pg_catalog.regclass, tree.oid, a.attnum) AS of_column \
+         WHERE a.attrelid = tree.oid AND a.attnum > 0 AND NOT a.attisdropped \
+         AND of_column.identity <> of_table.identity || '.' || pg_catalog.quote_ident(a.attname))",
         literal = quote_literal(&name),
         schema = quote_literal(&table.schema),
         table = quote_literal(&table.name),
