@@ -10,7 +10,12 @@ use crate::rig::{PATIENCE, Relay, command_with, unique};
 const SETTINGS: &str = "source.snapshot = \"unsent\"\nsource.snapshot_where = \"sent_at IS NULL\"\n\
      source.snapshot_order = [\"seq\"]\nsource.mark_sent = \"sent_at = now()\"";
 
+/// Starts a rollback when no statement of a killed process marks rows any more: the server works it
+/// off, and a rollback waits for locked rows for one second only.
 fn rollback(ctx: &Context, config: &Config) -> Relay {
+    let db = ctx.db();
+    let marks = "SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'WITH %'";
+    eventually(PATIENCE, || db.query(marks, &[]).is_empty());
     let mut command = command_with("cutover rollback --yes", &config.path, &[]);
     Relay::spawn(
         &mut command,
