@@ -30,7 +30,7 @@ fn roll_back(ctx: &mut Context, config: &Config, load: &Running) -> u32 {
     loop {
         for _ in 0..ctx.rng.u32(..3) {
             let process = rollback(ctx, config);
-            ctx.wait_rows(load, 0..250);
+            ctx.wait_rows(load, 0..150);
             process.kill();
         }
         let mut process = rollback(ctx, config);
@@ -47,7 +47,7 @@ fn roll_back(ctx: &mut Context, config: &Config, load: &Running) -> u32 {
         refused += 1;
         let relay = ctx.streaming(config);
         ctx.caught_up();
-        ctx.wait_rows(load, 0..200);
+        ctx.wait_rows(load, 0..100);
         relay.kill();
     }
 }
@@ -63,10 +63,12 @@ pub(crate) fn killed(ctx: &mut Context, times: u32) -> Outcome {
     );
     let config = ctx.config().set(SETTINGS);
     let mut relay = ctx.streaming(&config);
-    let load = ctx.load();
+    // Few rows, because a rollback looks for each one that is not confirmed.
+    let seed = ctx.rng.u64(..);
+    let load = ctx.workload().rate(500.0).seed(seed).start();
     let (mut gone, mut refused) = (0, 0);
     for round in 0..times {
-        ctx.wait_rows(&load, 50..800);
+        ctx.wait_rows(&load, 30..300);
         relay.kill();
         // The first round has such events, so that the refusal is seen.
         if round == 0 || ctx.rng.bool() {
@@ -85,7 +87,7 @@ pub(crate) fn killed(ctx: &mut Context, times: u32) -> Outcome {
         });
         relay.streaming();
     }
-    ctx.wait_rows(&load, 200..300);
+    ctx.wait_rows(&load, 100..150);
     load.stop();
     ctx.caught_up();
     eventually(PATIENCE, || {

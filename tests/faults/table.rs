@@ -208,8 +208,8 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "data: rows are marked and deleted, and the publication loses the table for a while, between SIGKILL at random moments";
     "replay-killed" [subset] => |ctx| replays::of_moving_slots(ctx, 6),
         "replays of what a slot or a bookmark is about to leave behind: SIGKILL of relay and replay at random moments, 6 ranges";
-    "rollback-killed" [subset] => |ctx| rollbacks::killed(ctx, 3),
-        "`cutover rollback` with unsent events, some without a row: SIGKILL of relay and rollback at random moments, 3 times";
+    "rollback-killed" [subset] => |ctx| rollbacks::killed(ctx, 2),
+        "`cutover rollback` with unsent events, some without a row: SIGKILL of relay and rollback at random moments, twice";
     "snapshot-rewritten" [subset] => |ctx| snapshots::rewritten(ctx, 5_000, 5),
         "a snapshot beside migrations that rewrite the table: SIGKILL at random moments, 5 times";
     "idle" => postgres::idle,
