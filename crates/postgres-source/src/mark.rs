@@ -28,6 +28,9 @@ const BATCH: u32 = 2_000;
 /// Delay between two transactions.
 const PAUSE: Duration = Duration::from_millis(20);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same once the relay has stopped. The server works off the last statement of a relay that
+/// was killed, and nothing else waits for these rows.
+const LOCK_TIMEOUT_STOPPED: Duration = Duration::from_secs(60);
 /// Keys inserted by one statement, at most.
 const KEYS_PER_INSERT: usize = 500;
 /// Keys of rows that are looked for again, at most.
@@ -167,7 +170,7 @@ impl Marking {
         for table in &self.tables {
             conditions.push(unsent_condition(session, table, &self.selection).await?);
         }
-        let end = begin_snapshot(session, LOCK_TIMEOUT).await?;
+        let end = begin_snapshot(session, LOCK_TIMEOUT_STOPPED).await?;
         let mut carried = Vec::new();
         for table in &self.tables {
             let of_table = self.carrier.carried(session, table).await;
