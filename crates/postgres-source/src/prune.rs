@@ -20,7 +20,7 @@ pub struct Pruning {
     pub dead_letters: DeadLetters,
     /// The outbox tables.
     pub tables: Vec<TableName>,
-    /// The column of a row's time; `None`: the first of [`TIMES`] that the table has.
+    /// The column of a row's time; `None`: the first of `occurred_at` and `created_at` that the table has.
     pub column: Option<String>,
     /// The age that a row must exceed.
     pub keep: Duration,
@@ -42,7 +42,7 @@ pub enum PruneError {
     /// A statement failed.
     #[error("the statement failed")]
     Sql(#[from] Error),
-    /// The table has none of the columns [`TIMES`], and none is configured.
+    /// The table has neither of the columns `occurred_at` and `created_at`, and none is configured.
     #[error("table {0} has no column that tells a row's age")]
     Column(TableName),
     /// Other sessions hold a lock on the table.
@@ -111,7 +111,7 @@ pub async fn recent_rows(
     Ok(found.map(|column| format!("NOT ({})", is_older(&column, since))))
 }
 
-/// The column of a row's time: the first of [`TIMES`] that the table has.
+/// The column of a row's time: the first of `occurred_at` and `created_at` that the table has.
 async fn time_column(session: &mut Session, table: &TableName) -> Result<Option<String>, Error> {
     let sql = format!(
         "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {}::pg_catalog.regclass \

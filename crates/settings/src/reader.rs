@@ -12,7 +12,7 @@ use crate::keys::{Fallback, ValueKind, below};
 /// Reads a file named by a key.
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
 
-/// The error of a read whose problem was noted in the [`Document`].
+/// The error of a read whose problem the [`Reader`] has noted.
 #[derive(Debug, Clone, Copy)]
 pub struct AlreadyReported;
 

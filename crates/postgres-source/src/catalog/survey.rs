@@ -268,7 +268,7 @@ pub struct Sample {
 /// `read`: those that the router reads.
 ///
 /// # Errors
-/// Also if a query takes longer than [`STATEMENT_TIMEOUT_MS`].
+/// Also if a query takes longer than `STATEMENT_TIMEOUT_MS`.
 pub async fn sample(
     session: &mut Session,
     name: &TableName,

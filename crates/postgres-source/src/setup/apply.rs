@@ -31,7 +31,7 @@ pub const ON_STANDBY: &str = "the standby waits for the next record of running t
     from its primary, and for open transactions; SELECT pg_log_standby_snapshot() on the primary \
     writes such a record at once";
 
-/// Locks the setup of this slot until [`unlock_setup`] or the end of the session. Without the lock,
+/// Locks the setup of this slot until `unlock_setup` or the end of the session. Without the lock,
 /// of two relays that start at the same time one could find the publication without the slot, and
 /// take the slot for dropped.
 ///

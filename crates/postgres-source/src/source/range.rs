@@ -59,7 +59,7 @@ impl Range {
     }
 }
 
-/// Progress of a [`RangeStream`], shared with the command that waits for its end.
+/// Progress of a `RangeStream`, shared with the command that waits for its end.
 #[derive(Debug, Default)]
 pub struct Reading {
     position: AtomicU64,
