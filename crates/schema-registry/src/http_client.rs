@@ -79,3 +79,24 @@ pub fn basic(user: &[u8], password: &[u8]) -> String {
     let encoded = base64::engine::general_purpose::STANDARD.encode(plain);
     format!("Basic {encoded}")
 }
+
+/// Checks the URL of a server, and returns it without a slash at its end. The error says what is
+/// expected.
+pub fn one_url(url: &str) -> Result<String, String> {
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
+    let why = match rest {
+        None => "a URL begins with http:// or https://",
+        Some(rest) if rest.contains('@') => {
+            "write user and password as the keys `user` and `password`, or `password_file`, not \
+             into the URL"
+        }
+        Some(rest) if rest.is_empty() || rest.starts_with(['/', ':']) || rest.contains(odd) => {
+            "its form is http://host:8081, with a path if need be"
+        }
+        Some(_) => return Ok(url.trim_end_matches('/').to_owned()),
+    };
+    Err(why.to_owned())
+}

@@ -9,9 +9,7 @@
 //! - `sinks`: the sink of standard output. Kafka's is the crate `walrelay-kafka-sink`.
 //! - `failures`: the errors of the crates below, with remedies.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
-//!   deletes or marks. `background`: the threads of both and of `http`.
-//! - `telemetry`: logging, and a run's status, metrics and final figures.
-//! - `http`: the endpoint that serves these.
+//!   deletes or marks.
 //!
 //! # Invariants
 //! - Only this crate reads the configuration, and the environment for it.
@@ -20,17 +18,14 @@
 
 #![forbid(unsafe_code)]
 
-mod background;
 pub mod cli;
 mod commands;
 pub mod config;
 mod failures;
-mod http;
 mod json;
 mod rolling;
 mod row_worker;
 mod sinks;
-mod telemetry;
 
 use std::ffi::OsString;
 

@@ -61,7 +61,7 @@ fn literal(text: &str) -> Option<&str> {
 /// configuration.
 fn ids_of_the_code() -> BTreeSet<String> {
     let mut files = Vec::new();
-    for folder in ["walrelay", "settings", "postgres-source"] {
+    for folder in ["walrelay", "settings", "postgres-source", "observe"] {
         sources(&root().join("crates").join(folder).join("src"), &mut files);
     }
     let mut ids = BTreeSet::new();
@@ -179,7 +179,13 @@ fn exit_codes_and_supervisors_agree() {
 #[test]
 fn log_lines_are_those_of_the_code() {
     let mut code = String::new();
-    for folder in ["walrelay", "relay", "kafka-sink", "postgres-source"] {
+    for folder in [
+        "walrelay",
+        "relay",
+        "kafka-sink",
+        "postgres-source",
+        "observe",
+    ] {
         let mut files = Vec::new();
         sources(&root().join("crates").join(folder).join("src"), &mut files);
         code.extend(files.into_iter().map(|(_, code)| code));

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 
 use crate::config::{ConfigError, Problem};
+use walrelay_observe::colours;
 
 use super::exit::Exit;
 
@@ -116,14 +117,6 @@ impl Failure {
     }
 }
 
-/// Whether output may be coloured: only on a terminal that is not `TERM=dumb`, and not if
-/// `NO_COLOR` is set (<https://no-color.org>: present and not empty).
-pub fn colours(terminal: bool, env: &dyn Fn(&str) -> Option<String>) -> bool {
-    let refused = env("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = env("TERM").is_some_and(|value| value == "dumb");
-    terminal && !refused && !dumb
-}
-
 /// Writes failures to standard error and returns the exit code of the first.
 pub fn report(failures: &[Failure], env: &dyn Fn(&str) -> Option<String>) -> Exit {
     let stderr = io::stderr();
@@ -191,17 +184,5 @@ mod tests {
             ]
         );
         assert!(failures.iter().all(|failure| failure.exit == Exit::Config));
-    }
-
-    #[test]
-    fn colours_only_on_a_capable_terminal() {
-        let with = |name: &'static str, value: &'static str| {
-            move |asked: &str| (asked == name).then(|| value.to_owned())
-        };
-        assert!(colours(true, &|_| None));
-        assert!(!colours(false, &|_| None));
-        assert!(!colours(true, &with("NO_COLOR", "1")));
-        assert!(colours(true, &with("NO_COLOR", "")));
-        assert!(!colours(true, &with("TERM", "dumb")));
     }
 }

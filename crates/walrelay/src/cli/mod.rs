@@ -59,12 +59,13 @@ pub use dlq::{
 };
 pub use exit::Exit;
 pub(crate) use failure::printable;
-pub use failure::{Failure, colours, report};
+pub use failure::{Failure, report};
 pub use import::ImportArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
+pub use walrelay_observe::colours;
 
 /// Parses a command line without the program's name. A word with blanks stands in double quotes.
 #[cfg(test)]

@@ -45,7 +45,7 @@ use tracing::Level;
 
 use crate::cli::{ConfigArgs, Exit, Failure};
 use crate::config::{Config, Log};
-use crate::telemetry::log_to_stderr;
+use walrelay_observe::log_to_stderr;
 
 /// The result of a command: success, or the failures to print.
 pub(crate) type CommandResult = Result<(), Vec<Failure>>;

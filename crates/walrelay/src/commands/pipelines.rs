@@ -19,7 +19,7 @@ use crate::cli::Failure;
 use crate::config::Config;
 use crate::failures::{self, SinkFailure};
 use crate::sinks::Count;
-use crate::telemetry::wall_clock;
+use walrelay_observe::wall_clock;
 use walrelay_postgres_source::{
     PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress,
 };

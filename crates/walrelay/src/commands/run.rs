@@ -17,15 +17,15 @@ use super::connect::{
 };
 use super::prune::pruning;
 use super::{CommandResult, Env, load};
-use crate::background::Background;
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SnapshotMode};
 use crate::failures::{self, SinkFailure};
-use crate::http::{EndpointError, start_endpoint};
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
 use crate::sinks::{DeadLetterStore, configured_sink};
-use crate::telemetry::{
+use walrelay_observe::Background;
+use walrelay_observe::{EndpointError, start_endpoint};
+use walrelay_observe::{
     Exporter, RecentErrors, RelayEnvironment, Setup, SlotMonitor, Telemetry, log_to_stderr,
 };
 use walrelay_postgres_source::{

@@ -15,7 +15,7 @@ use super::units::{bytes, rows_bar};
 use super::{CommandResult, Env, load, print_text, write_failed};
 use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
-use crate::telemetry::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
+use walrelay_observe::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
 use walrelay_postgres_source::slot_standing;
 use walrelay_schema_registry::http_client::{Roots, agent};
 
@@ -330,7 +330,7 @@ fn human_duration(millis: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::{RecentErrors, Setup, Telemetry};
+    use walrelay_observe::{RecentErrors, Setup, Telemetry};
 
     #[test]
     fn pruned_rows_are_shown_once_there_are_any() {

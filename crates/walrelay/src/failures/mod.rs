@@ -12,11 +12,11 @@ use walrelay_relay::{CoreError, PipelineError};
 use walrelay_sink::{Disposition, SinkError};
 
 use crate::cli::{Exit, Failure};
-use crate::http::EndpointError;
 pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
 pub(crate) use kafka::{dead_letters, dlq_replay, kafka, kafka_client};
 use postgres::log;
 pub(crate) use postgres::{conn_info, postgres};
+use walrelay_observe::EndpointError;
 use walrelay_postgres_source::PostgresError;
 
 /// The error type of a sink factory, convertible to a failure.

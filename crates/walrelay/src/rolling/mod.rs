@@ -25,11 +25,11 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-use crate::background::Background;
-use crate::telemetry::{BookmarkReport, Telemetry, millis_now};
 use notes::Notes;
 pub(crate) use policy::Keep;
 use policy::{Positions, Slots, Target};
+use walrelay_observe::Background;
+use walrelay_observe::{BookmarkReport, Telemetry, millis_now};
 use walrelay_postgres_source::{SlotRow, advance_slot, copy_slot, script, slots};
 
 /// The longest and shortest interval between two rounds.

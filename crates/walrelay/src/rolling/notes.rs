@@ -21,7 +21,7 @@ use serde::Deserialize;
 use tracing::warn;
 use walrelay_lsn::Lsn;
 
-use crate::telemetry::millis_now;
+use walrelay_observe::millis_now;
 use walrelay_postgres_source::{replace_file, with_checksum, without_checksum};
 
 const VERSION: u32 = 1;

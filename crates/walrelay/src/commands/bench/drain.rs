@@ -17,7 +17,7 @@ use super::objects::BenchPipeline;
 use crate::cli::{Exit, Failure};
 use crate::failures::{self, SinkFailure};
 use crate::sinks::Counting;
-use crate::telemetry::{Latencies, wall_clock};
+use walrelay_observe::{Latencies, wall_clock};
 use walrelay_postgres_source::CopySource;
 
 /// The measurement ends if no record is acknowledged for twice this time.

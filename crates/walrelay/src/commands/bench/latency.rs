@@ -20,7 +20,7 @@ use super::objects::BenchPipeline;
 use super::worker::Worker;
 use crate::cli::Failure;
 use crate::failures;
-use crate::telemetry::{Latencies, micros_now};
+use walrelay_observe::{Latencies, micros_now};
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(15);

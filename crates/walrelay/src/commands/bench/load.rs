@@ -12,7 +12,7 @@ use walrelay_walsender::ConnInfo;
 use super::objects::insert;
 use crate::cli::Failure;
 use crate::commands::connect::sql_session;
-use crate::telemetry::micros_now;
+use walrelay_observe::micros_now;
 
 /// Writes the backlog. Calls `progress` with the number of rows written so far.
 pub(super) async fn backlog(

@@ -36,11 +36,11 @@ use super::run::StopSignals;
 use super::{CommandResult, Env, load, print_notice};
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
 use crate::config::{Config, Log};
-use crate::telemetry::log_to_stderr;
 use drain::drain;
 pub(super) use null::NullSinkFactory;
 use objects::{BenchObjects, BenchPipeline};
 use report::Report;
+use walrelay_observe::log_to_stderr;
 use walrelay_postgres_source::{CopySource, Original};
 
 const TO_NOTHING: &str = "walrelay, to nothing";

@@ -25,7 +25,7 @@ use super::reading::TopicReader;
 use super::{HEADER, INTERVAL, kafka_sink, marking};
 use crate::cli::{Exit, Failure, ShadowCutoverArgs};
 use crate::sinks::Counting;
-use crate::telemetry::micros_now;
+use walrelay_observe::micros_now;
 use walrelay_postgres_source::CopySource;
 
 /// Records that the polling relay publishes within this time after the slot may be of rows from

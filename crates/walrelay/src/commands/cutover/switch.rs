@@ -15,7 +15,7 @@ use super::super::{print_notice, print_text};
 use super::plan::{lockers_sql, slot_exists};
 use super::{INTERVAL, check_snapshot_mode, marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, SwitchCutoverArgs};
-use crate::telemetry::{RelayEnvironment, log_to_stderr};
+use walrelay_observe::{RelayEnvironment, log_to_stderr};
 use walrelay_postgres_source::ConfirmedError;
 
 pub(super) fn switch(

@@ -13,7 +13,7 @@ use crate::cli::{Exit, Failure};
 use crate::commands::connect::{block_on, sql_session};
 use crate::commands::status::{fetch, fetch_status, status_lines};
 use crate::config::{Config, Http};
-use crate::telemetry::StatusReport;
+use walrelay_observe::StatusReport;
 
 /// Interval of requests to the endpoint, and the time limit of a step.
 const INTERVAL: Duration = Duration::from_millis(100);

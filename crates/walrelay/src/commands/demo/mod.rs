@@ -31,9 +31,9 @@ use super::{CommandResult, Env};
 use crate::cli::{DemoArgs, Exit, Failure, colours};
 use crate::config::{Config, Log, LogFormat};
 use crate::failures;
-use crate::telemetry::{RecentErrors, RelayEnvironment, log_to_stderr};
 use drill::Drill;
 use tracker::EventTracker;
+use walrelay_observe::{RecentErrors, RelayEnvironment, log_to_stderr};
 use walrelay_postgres_source::OutboxTable;
 
 /// The address of the status page, if the port is free.

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::commands::run::CommitToAck;
-use crate::telemetry::Latencies;
+use walrelay_observe::Latencies;
 use walrelay_sink::lock;
 
 /// The events that the writer committed or rolled back, and those that the viewer has read.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use walrelay_kafka_sink::{KafkaError, Tail, TailedRecord};
 
 use super::tracker::{Arrival, EventTracker, ViewerTotals};
-use crate::telemetry::Latencies;
+use walrelay_observe::Latencies;
 
 /// Records that are shown per second; a person cannot read more.
 const LINES_PER_SECOND: u32 = 12;

@@ -13,7 +13,7 @@ use crate::cli::Failure;
 use crate::commands::pipelines::RecordCounts;
 use crate::commands::progress_line::ProgressLine;
 use crate::commands::units::percent_bar;
-use crate::telemetry::wall_clock;
+use walrelay_observe::wall_clock;
 use walrelay_postgres_source::Reading;
 
 /// The environment of a replay's pipeline.

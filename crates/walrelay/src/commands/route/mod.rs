@@ -19,8 +19,8 @@ use crate::config::Config;
 use crate::failures;
 use crate::json;
 use crate::sinks::record_line;
-use crate::telemetry::wall_clock;
 use row::FileRow;
+use walrelay_observe::wall_clock;
 
 /// `walrelay route`.
 pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {

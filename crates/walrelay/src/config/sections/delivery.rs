@@ -6,7 +6,6 @@ use walrelay_settings::{
     nested, section, size, text,
 };
 
-use tracing::Level;
 use walrelay_relay::PoisonAction;
 
 /// The guarantee to consumers.
@@ -114,39 +113,4 @@ pub(super) fn poison(reader: &mut Reader<'_>) -> Result<Poison, AlreadyReported>
 
 fn topic_name(text: &str) -> Result<String, String> {
     walrelay_kafka_sink::topic_name_problem(text).map_or_else(|| Ok(text.to_owned()), Err)
-}
-
-/// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// [`Text`](Self::Text) on a terminal, [`Json`](Self::Json) elsewhere.
-    Auto,
-    /// Readable text.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-const LEVELS: &[(&str, Level)] = &[
-    ("error", Level::ERROR),
-    ("warn", Level::WARN),
-    ("info", Level::INFO),
-    ("debug", Level::DEBUG),
-    ("trace", Level::TRACE),
-];
-const FORMATS: &[(&str, LogFormat)] = &[
-    ("auto", LogFormat::Auto),
-    ("text", LogFormat::Text),
-    ("json", LogFormat::Json),
-];
-
-section! {
-/// `[log]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Log at "log" {
-    /// How much is logged.
-    "level" level: Level = choice(LEVELS).or("info");
-    /// `auto` is `text` on a terminal and `json` elsewhere.
-    "format" format: LogFormat = choice(FORMATS).or("auto");
-}
 }

@@ -3,8 +3,6 @@
 mod cloud_events;
 mod debezium;
 mod delivery;
-mod http;
-mod otel;
 mod registry;
 mod route;
 mod router;
@@ -13,15 +11,15 @@ mod sink;
 use std::sync::LazyLock;
 use walrelay_event_router::ColumnNames;
 use walrelay_kafka_sink::section::{TokenKeys, TopicsSection};
+use walrelay_observe::sections as observe;
 use walrelay_postgres_source::sections;
 use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section, ValueKind};
 
 pub use debezium::Debezium;
-pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, Poison};
-pub use http::Http;
-pub use otel::Otel;
+pub use delivery::{Backoff, Delivery, Guarantee, Poison};
 pub use router::Router;
 pub use sink::SinkConfig;
+pub use walrelay_observe::sections::{Http, Log, LogFormat, Otel};
 pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, Source};
 
 use super::Config;
@@ -51,8 +49,8 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<Poison>,
         rows::<sections::RetentionKeys>,
         rows::<Prune>,
-        rows::<http::Keys>,
-        rows::<otel::Keys>,
+        rows::<observe::HttpKeys>,
+        rows::<observe::OtelKeys>,
         rows::<Log>,
     ] {
         section(&mut declared);
@@ -101,8 +99,8 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
         .is_ok_and(|source| source.snapshot != SnapshotMode::Never);
     let own = source.as_ref().ok().map(|source| source.slot.as_str());
     let prune = sections::prune(reader, snapshots, own);
-    let http = http::http(reader);
-    let otel = otel::otel(reader, http.as_ref().ok());
+    let http = observe::http(reader);
+    let otel = observe::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);
     Ok(Config {
         source: source?,

@@ -13,6 +13,7 @@ use secrecy::SecretString;
 use walrelay_event_router::{
     Lookups, Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
 };
+use walrelay_schema_registry::http_client::one_url;
 use walrelay_schema_registry::{RegistryLogin, RegistrySettings, SchemaFile};
 
 /// The section whose keys are subjects.
@@ -89,25 +90,6 @@ pub(super) fn registry(
 
 fn urls(text: &str) -> Result<Vec<String>, String> {
     text.split(',').map(|url| one_url(url.trim())).collect()
-}
-
-pub(super) fn one_url(url: &str) -> Result<String, String> {
-    let rest = url
-        .strip_prefix("http://")
-        .or_else(|| url.strip_prefix("https://"));
-    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
-    let why = match rest {
-        None => "a URL begins with http:// or https://",
-        Some(rest) if rest.contains('@') => {
-            "write user and password as the keys `user` and `password`, or `password_file`, not \
-             into the URL"
-        }
-        Some(rest) if rest.is_empty() || rest.starts_with(['/', ':']) || rest.contains(odd) => {
-            "its form is http://host:8081, with a path if need be"
-        }
-        Some(_) => return Ok(url.trim_end_matches('/').to_owned()),
-    };
-    Err(why.to_owned())
 }
 
 fn login(

@@ -1,7 +1,7 @@
 use http_body_util::BodyExt as _;
 
 use super::*;
-use crate::telemetry::{RecentErrors, Setup};
+use crate::{RecentErrors, Setup};
 
 fn answers(token: Option<&str>) -> Answers {
     answers_at("127.0.0.1:9187", token)
@@ -9,7 +9,7 @@ fn answers(token: Option<&str>) -> Answers {
 
 fn answers_at(listen: &str, token: Option<&str>) -> Answers {
     let telemetry = Arc::new(Telemetry::new(Setup::default(), RecentErrors::default()));
-    let config = config::Http {
+    let config = sections::Http {
         listen: listen.parse().unwrap(),
         token: token.map(SecretString::from),
         hosts: vec!["walrelay.internal".to_owned()],

@@ -46,11 +46,11 @@ const REMEDIES: &[(&str, &str)] = &[
 
 /// The last warnings and errors of the log, each message once.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RecentErrors(Arc<Mutex<VecDeque<ErrorReport>>>);
+pub struct RecentErrors(Arc<Mutex<VecDeque<ErrorReport>>>);
 
 impl RecentErrors {
     /// The messages, the newest first.
-    pub(crate) fn list(&self) -> Vec<ErrorReport> {
+    pub fn list(&self) -> Vec<ErrorReport> {
         let kept = lock(&self.0);
         kept.iter().cloned().collect()
     }

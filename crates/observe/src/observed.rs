@@ -28,26 +28,33 @@ const SAMPLES: usize = 900;
 
 /// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
-pub(crate) struct Setup {
-    pub(crate) slot: String,
+pub struct Setup {
+    /// Name of the slot.
+    pub slot: String,
     /// The connection string without its secrets.
-    pub(crate) server: String,
-    pub(crate) publication: String,
-    pub(crate) tables: Vec<String>,
-    pub(crate) max_in_flight_records: u64,
-    pub(crate) max_in_flight_bytes: u64,
+    pub server: String,
+    /// Name of the publication.
+    pub publication: String,
+    /// The outbox tables.
+    pub tables: Vec<String>,
+    /// Records in flight, at most.
+    pub max_in_flight_records: u64,
+    /// Bytes in flight, at most.
+    pub max_in_flight_bytes: u64,
     /// `None` if the sink is not Kafka.
-    pub(crate) bootstrap_servers: Option<String>,
-    pub(crate) dead_letter_topic: String,
-    pub(crate) parking: Option<Arc<Parking>>,
+    pub bootstrap_servers: Option<String>,
+    /// The topic of dead letters.
+    pub dead_letter_topic: String,
+    /// The parked keys; `None` if keys are not parked.
+    pub parking: Option<Arc<Parking>>,
     /// Progress of the snapshot; `None` if none is configured.
-    pub(crate) snapshot: Option<Arc<SnapshotProgress>>,
+    pub snapshot: Option<Arc<SnapshotProgress>>,
     /// Requests to the schema registry; `None` if none is configured.
-    pub(crate) registry: Option<Arc<RegistryStats>>,
+    pub registry: Option<Arc<RegistryStats>>,
     /// Whether spans are collected for OpenTelemetry.
-    pub(crate) spans: bool,
+    pub spans: bool,
     /// The effective configuration without secrets.
-    pub(crate) config: Vec<(String, String)>,
+    pub config: Vec<(String, String)>,
 }
 
 /// Collects reports of the pipeline, the sink, the server and the log.
@@ -55,13 +62,16 @@ pub(crate) struct Setup {
 /// Its methods hold locks briefly. The pipeline calls them at each change of its state, at each
 /// status update and for a sample of transactions, never for each row.
 #[derive(Debug)]
-pub(crate) struct Telemetry {
+pub struct Telemetry {
     setup: Setup,
-    pub(crate) sink: Arc<SinkStats>,
+    /// Figures of the sinks.
+    pub sink: Arc<SinkStats>,
     errors: RecentErrors,
     started_ms: u64,
-    pub(crate) commit_to_ack: Latency,
-    pub(crate) commit_to_read: Latency,
+    /// Latencies from commit to acknowledgement.
+    pub commit_to_ack: Latency,
+    /// Latencies from commit to the receipt of the commit.
+    pub commit_to_read: Latency,
     pub(super) batches: Batches,
     live: Mutex<Live>,
     history: Mutex<Recorder>,
@@ -75,7 +85,8 @@ struct Recorder {
 }
 
 impl Telemetry {
-    pub(crate) fn new(setup: Setup, errors: RecentErrors) -> Self {
+    /// Creates the telemetry of a run that begins now.
+    pub fn new(setup: Setup, errors: RecentErrors) -> Self {
         Self {
             sink: Arc::default(),
             errors,
@@ -89,7 +100,8 @@ impl Telemetry {
         }
     }
 
-    pub(crate) fn state(&self, state: &State) {
+    /// Notes the pipeline's state.
+    pub fn state(&self, state: &State) {
         let mut live = lock(&self.live);
         if matches!(live.state, State::Streaming) {
             live.streaming_at = Instant::now();
@@ -104,7 +116,8 @@ impl Telemetry {
         live.progress_at = Instant::now();
     }
 
-    pub(crate) fn progress(&self, progress: &Progress) {
+    /// Notes positions and figures.
+    pub fn progress(&self, progress: &Progress) {
         self.batches.progress(progress);
         let mut live = lock(&self.live);
         live.feedback_sent += 1;
@@ -118,17 +131,19 @@ impl Telemetry {
         live.progress_at = Instant::now();
     }
 
-    pub(crate) fn blocked(&self, duration: Duration) {
+    /// Adds a time in which nothing was read.
+    pub fn blocked(&self, duration: Duration) {
         lock(&self.live).blocked += duration;
     }
 
     /// Adds to the rows of a table that were passed over.
-    pub(crate) fn passed_over(&self, table: &TableName, rows: u64) {
+    pub fn passed_over(&self, table: &TableName, rows: u64) {
         let mut live = lock(&self.live);
         *live.passed_over.entry(table.to_string()).or_default() += rows;
     }
 
-    pub(crate) fn diverted(&self, event: &Diverted) {
+    /// Counts an event that was skipped or became a dead letter.
+    pub fn diverted(&self, event: &Diverted) {
         let mut live = lock(&self.live);
         let counted = match (event.action, event.class) {
             (_, Class::Parked) | (PoisonAction::DeadLetter, _) => &mut live.dead_letters,
@@ -139,7 +154,7 @@ impl Telemetry {
 
     /// Takes the slot and the end of the WAL as the server reports them, or the reason why it does
     /// not.
-    pub(crate) fn slot(&self, answer: Result<(Option<SlotReport>, Option<Lsn>), String>) {
+    pub fn slot(&self, answer: Result<(Option<SlotReport>, Option<Lsn>), String>) {
         let mut live = lock(&self.live);
         match answer {
             Ok((slot, end)) => {
@@ -153,23 +168,23 @@ impl Telemetry {
     }
 
     /// Adds to the number of deleted rows.
-    pub(crate) fn pruned(&self, rows: u64) {
+    pub fn pruned(&self, rows: u64) {
         lock(&self.live).pruned += rows;
     }
 
     /// Sets why confirmed rows are not changed by this work; `None` if they are.
-    pub(crate) fn row_changes(&self, work: &str, obstacle: Option<String>) {
+    pub fn row_changes(&self, work: &str, obstacle: Option<String>) {
         let mut live = lock(&self.live);
         live.row_changes.insert(work.to_owned(), obstacle);
     }
 
     /// Sets the rolling bookmark; `None` if this relay keeps none.
-    pub(crate) fn bookmark(&self, bookmark: Option<BookmarkReport>) {
+    pub fn bookmark(&self, bookmark: Option<BookmarkReport>) {
         lock(&self.live).bookmark = bookmark;
     }
 
     /// Ends a second: adds its sample to the history.
-    pub(crate) fn end_second(&self) {
+    pub fn end_second(&self) {
         let quantiles = self.commit_to_ack.end_second();
         self.commit_to_read.end_second();
         let (records, lag) = {
@@ -191,7 +206,8 @@ impl Telemetry {
         history.samples.push_back(sample);
     }
 
-    pub(crate) fn history(&self) -> History {
+    /// The samples of the last minutes.
+    pub fn history(&self) -> History {
         let samples = lock(&self.history).samples.iter().copied().collect();
         History {
             interval_ms: 1000,
@@ -199,12 +215,13 @@ impl Telemetry {
         }
     }
 
-    pub(crate) fn last_sample(&self) -> Option<Sample> {
+    /// The newest sample.
+    pub fn last_sample(&self) -> Option<Sample> {
         lock(&self.history).samples.back().copied()
     }
 
     /// The state, and whether all brokers are down: a change of either is shown at once.
-    pub(crate) fn urgent(&self) -> (String, bool) {
+    pub fn urgent(&self) -> (String, bool) {
         (
             lock(&self.live).state.to_string(),
             self.sink.all_down.load(Relaxed),
@@ -212,21 +229,22 @@ impl Telemetry {
     }
 
     /// Why the relay is not ready; `None` if it is.
-    pub(crate) fn not_ready(&self) -> Option<String> {
+    pub fn not_ready(&self) -> Option<String> {
         lock(&self.live).not_ready()
     }
 
     /// The counters of requests to the schema registry, if one is configured.
-    pub(crate) fn registry_stats(&self) -> Option<Arc<RegistryStats>> {
+    pub fn registry_stats(&self) -> Option<Arc<RegistryStats>> {
         self.setup.registry.clone()
     }
 
-    pub(crate) fn config(&self) -> &[(String, String)] {
+    /// Keys and values of the configuration, without secrets.
+    pub fn config(&self) -> &[(String, String)] {
         &self.setup.config
     }
 
     /// The status document, without the configuration and the sample.
-    pub(crate) fn report(&self) -> StatusReport {
+    pub fn report(&self) -> StatusReport {
         let setup = &self.setup;
         let live = lock(&self.live);
         let not_ready = live.not_ready();

@@ -12,10 +12,10 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Totals since the last summary.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
-    pub(crate) records: u64,
-    pub(crate) transactions: u64,
+    pub records: u64,
+    pub transactions: u64,
     /// Commit to acknowledgement in milliseconds, p50 and p99; `None` without a sample.
-    pub(crate) commit_to_ack_ms: Option<(f64, f64)>,
+    pub commit_to_ack_ms: Option<(f64, f64)>,
 }
 
 /// Counts and latencies since the last summary.

@@ -17,18 +17,19 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Reports the state of one slot to the telemetry.
 #[derive(Debug)]
-pub(crate) struct SlotMonitor {
+pub struct SlotMonitor {
     info: ConnInfo,
     slot: String,
 }
 
 impl SlotMonitor {
-    pub(crate) fn new(info: ConnInfo, slot: String) -> Self {
+    /// Creates a monitor that connects when it is asked.
+    pub fn new(info: ConnInfo, slot: String) -> Self {
         Self { info, slot }
     }
 
     /// Queries the slot at each interval. Never returns.
-    pub(crate) async fn watch(self, telemetry: &Telemetry) {
+    pub async fn watch(self, telemetry: &Telemetry) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut session = None;
@@ -61,7 +62,7 @@ impl SlotMonitor {
 }
 
 /// The report of a slot; `None` if the slot does not exist.
-pub(crate) fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
+pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
     let slot = standing.slot?;
     let retention = standing.retention;
     Some(SlotReport {

@@ -22,7 +22,8 @@ pub struct Http {
 }
 
 section! {
-pub(super) struct Keys at "http" {
+/// The keys of [`Http`].
+pub struct HttpKeys at "http" {
     /// `host:port` with a numeric host. Unset: there is no endpoint.
     "listen" listen: Option<SocketAddr> = text(address).optional();
     /// The file of a token that requests must present, as `Authorization: Bearer <token>` or as the password of basic authentication; not to `/healthz` and `/readyz`.
@@ -42,8 +43,11 @@ const LISTEN: &str = "http.listen";
 const TOKEN: &str = "http.token_file";
 
 /// Reads the section; `None` without an address.
-pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, AlreadyReported> {
-    let keys = Keys::read(reader)?;
+///
+/// # Errors
+/// If a problem was reported to `reader`.
+pub fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, AlreadyReported> {
+    let keys = HttpKeys::read(reader)?;
     let Some(listen) = keys.listen else {
         let others = [
             (TOKEN, keys.token.is_some()),

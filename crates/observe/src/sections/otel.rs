@@ -8,7 +8,7 @@ use walrelay_settings::{
 use secrecy::SecretString;
 
 use super::http::Http;
-use super::registry::one_url;
+use walrelay_schema_registry::http_client::one_url;
 
 /// `[otel]`: the OpenTelemetry collector.
 #[derive(Debug, Clone)]
@@ -22,7 +22,8 @@ pub struct Otel {
 }
 
 section! {
-pub(super) struct Keys at "otel" {
+/// The keys of [`Otel`].
+pub struct OtelKeys at "otel" {
     /// The collector's URL, as in `http://localhost:4318`. Unset: nothing is sent. Needs `http.listen`.
     "endpoint" endpoint: Option<String> = text(one_url).optional();
     /// How often metrics and spans are sent.
@@ -33,11 +34,14 @@ pub(super) struct Keys at "otel" {
 }
 
 /// Reads the section; `None` without an endpoint. `http`: the section `[http]`, if it is valid.
-pub(super) fn otel(
+///
+/// # Errors
+/// If a problem was reported to `reader`.
+pub fn otel(
     reader: &mut Reader<'_>,
     http: Option<&Option<Http>>,
 ) -> Result<Option<Otel>, AlreadyReported> {
-    let keys = Keys::read(reader)?;
+    let keys = OtelKeys::read(reader)?;
     if keys.endpoint.is_some() && matches!(http, Some(None)) {
         let what =
             "`otel.endpoint` needs `http.listen`: the figures are collected for that endpoint";

@@ -5,7 +5,7 @@
 //! - `page`: the status page, one document.
 //!
 //! # Invariants
-//! - The endpoint and the pipeline share only [`Telemetry`](crate::telemetry::Telemetry), whose
+//! - The endpoint and the pipeline share only [`Telemetry`](crate::Telemetry), whose
 //!   locks are held briefly. The endpoint has its own thread at a lower priority.
 //! - Connections, request heads, request times and event streams are bounded. Nothing that a client
 //!   sends is stored.
@@ -14,4 +14,4 @@ mod answers;
 mod endpoint;
 mod page;
 
-pub(crate) use endpoint::{EndpointError, start_endpoint};
+pub use endpoint::{EndpointError, start_endpoint};

@@ -11,7 +11,7 @@ const HALF_WINDOW: Duration = Duration::from_secs(30);
 
 /// A histogram of latencies in microseconds.
 #[derive(Debug)]
-pub(crate) struct Latencies {
+pub struct Latencies {
     micros: Histogram<u64>,
 }
 
@@ -26,19 +26,20 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    pub(crate) fn record(&mut self, latency: Duration) {
+    /// Adds a latency.
+    pub fn record(&mut self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.micros.saturating_record(micros.max(1));
     }
 
     /// The latency at a quantile in milliseconds; `None` without a sample.
-    pub(crate) fn millis(&self, quantile: f64) -> Option<f64> {
+    pub fn millis(&self, quantile: f64) -> Option<f64> {
         let any = !self.micros.is_empty();
         any.then(|| self.micros.value_at_quantile(quantile) as f64 / 1000.0)
     }
 
     /// Median, 99th percentile and number of samples.
-    pub(crate) fn quantiles(&self) -> Quantiles {
+    pub fn quantiles(&self) -> Quantiles {
         Quantiles {
             p50_ms: self.millis(0.5),
             p99_ms: self.millis(0.99),
@@ -47,19 +48,21 @@ impl Latencies {
     }
 
     /// Median and 99th percentile in milliseconds; `None` without a sample.
-    pub(crate) fn p50_p99_ms(&self) -> Option<(f64, f64)> {
+    pub fn p50_p99_ms(&self) -> Option<(f64, f64)> {
         self.millis(0.5).zip(self.millis(0.99))
     }
 
     /// The samples of both histograms.
-    pub(crate) fn plus(&self, other: &Self) -> Self {
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
         let mut micros = self.micros.clone();
         // Adding fails only if the bounds differ.
         let _ = micros.add(&other.micros);
         Self { micros }
     }
 
-    pub(crate) fn samples(&self) -> u64 {
+    /// The number of latencies.
+    pub fn samples(&self) -> u64 {
         self.micros.len()
     }
 }
@@ -67,7 +70,7 @@ impl Latencies {
 /// A latency of the running relay: the histogram of its metric, and quantiles of the last second
 /// and the last minute. It is taken by the clocks of the server and of this machine.
 #[derive(Debug)]
-pub(crate) struct Latency {
+pub struct Latency {
     windows: Mutex<Windows>,
 }
 
@@ -117,7 +120,7 @@ impl Latency {
         }
     }
 
-    pub(crate) fn record(&self, latency: Duration) {
+    pub fn record(&self, latency: Duration) {
         let mut windows = lock(&self.windows);
         let seconds = latency.as_secs_f64();
         windows.buckets.sum += seconds;

@@ -8,14 +8,14 @@ use tokio::sync::oneshot;
 
 /// A thread with a runtime. Its work is cancelled when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub struct Background {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Background {
     /// Starts the thread. `work` is called there and creates the future.
-    pub(crate) fn start<F: Future<Output = ()>>(
+    pub fn start<F: Future<Output = ()>>(
         name: &'static str,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> io::Result<Self> {

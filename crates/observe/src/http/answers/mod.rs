@@ -24,8 +24,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::page::PAGE;
-use crate::config;
-use crate::telemetry::{METRICS_TYPE, Telemetry, metrics_text};
+use crate::sections;
+use crate::{METRICS_TYPE, Telemetry, metrics_text};
 
 /// Open event streams at most.
 const MOST_STREAMS: usize = 16;
@@ -48,7 +48,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn new(telemetry: Arc<Telemetry>, config: &config::Http) -> Self {
+    pub(super) fn new(telemetry: Arc<Telemetry>, config: &sections::Http) -> Self {
         Self {
             telemetry,
             token: config.token.clone(),

@@ -13,7 +13,7 @@ use super::{Latencies, Telemetry, wall_clock};
 
 /// The pipeline's [`Observer`] in `walrelay run`: clock, log, telemetry, failpoints.
 #[derive(Debug)]
-pub(crate) struct RelayEnvironment {
+pub struct RelayEnvironment {
     latencies: Latencies,
     summaries: Summaries,
     state: State,
@@ -45,7 +45,8 @@ fn die_at(env: &dyn Fn(&str) -> Option<String>) -> Option<(Failpoint, u64)> {
 }
 
 impl RelayEnvironment {
-    pub(crate) fn new(env: &dyn Fn(&str) -> Option<String>) -> Self {
+    /// Creates an environment without telemetry. `env` looks up variables of tests.
+    pub fn new(env: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             latencies: Latencies::default(),
             summaries: Summaries::default(),
@@ -60,25 +61,27 @@ impl RelayEnvironment {
     }
 
     /// Also reports to `telemetry`.
-    pub(crate) fn with_telemetry(self, telemetry: Option<Arc<Telemetry>>) -> Self {
+    #[must_use]
+    pub fn with_telemetry(self, telemetry: Option<Arc<Telemetry>>) -> Self {
         Self { telemetry, ..self }
     }
 
     /// The number of events that were diverted. It is raised before their transactions are confirmed.
-    pub(crate) fn count_of_diverted(&self) -> Arc<AtomicU64> {
+    pub fn count_of_diverted(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.diverted)
     }
 
     /// Notifies `ready` when the pipeline streams for the first time. Reads no environment
     /// variable.
-    pub(crate) fn notifying(ready: oneshot::Sender<()>) -> Self {
+    pub fn notifying(ready: oneshot::Sender<()>) -> Self {
         Self {
             ready: Some(ready),
             ..Self::new(&|_| None)
         }
     }
 
-    pub(crate) fn latencies(&self) -> &Latencies {
+    /// The latencies from commit to acknowledgement.
+    pub fn latencies(&self) -> &Latencies {
         &self.latencies
     }
 
@@ -90,7 +93,7 @@ impl RelayEnvironment {
     }
 
     /// Logs the totals of the run, if the pipeline has streamed.
-    pub(crate) fn log_totals(&self, counts: &Counts) {
+    pub fn log_totals(&self, counts: &Counts) {
         if !self.streamed {
             return;
         }

@@ -18,7 +18,7 @@ use tracing::warn;
 use ureq::Agent;
 
 use super::Telemetry;
-use crate::config::Otel;
+use crate::sections::Otel;
 use walrelay_schema_registry::http_client::{Roots, agent};
 
 /// Timeout of one request to the collector.
@@ -27,7 +27,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The thread that sends metrics and spans to the collector at each interval. Dropping it sends
 /// once more and stops the thread.
 #[derive(Debug)]
-pub(crate) struct Exporter {
+pub struct Exporter {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,7 +37,7 @@ impl Exporter {
     ///
     /// # Errors
     /// Fails if the system cannot start a thread.
-    pub(crate) fn start(config: &Otel, telemetry: Arc<Telemetry>) -> std::io::Result<Self> {
+    pub fn start(config: &Otel, telemetry: Arc<Telemetry>) -> std::io::Result<Self> {
         let roots = if config.endpoint.starts_with("https:") {
             Roots::System
         } else {

@@ -20,8 +20,8 @@ use tracing::{debug, info};
 
 use super::answers::Answers;
 use crate::background::Background;
-use crate::config;
-use crate::telemetry::{SlotMonitor, Telemetry};
+use crate::sections;
+use crate::{SlotMonitor, Telemetry};
 
 /// Open connections at most; another one is closed at once.
 const MOST_CONNECTIONS: usize = 64;
@@ -39,18 +39,22 @@ const NICER: i32 = 10;
 
 /// Why the endpoint cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum EndpointError {
+pub enum EndpointError {
     /// The address is in use, or is no address of this machine.
     #[error("cannot listen on {address}")]
     Listen {
+        /// The configured address.
         address: SocketAddr,
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
     /// The certificate or its key cannot be used.
     #[error("{} cannot be used", file.display())]
     Tls {
+        /// The PEM file.
         file: PathBuf,
+        /// The operating system's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -60,8 +64,8 @@ pub(crate) enum EndpointError {
 }
 
 /// Binds the address and starts the endpoint's thread, which also runs the slot monitor.
-pub(crate) fn start_endpoint(
-    config: &config::Http,
+pub fn start_endpoint(
+    config: &sections::Http,
     telemetry: Arc<Telemetry>,
     monitor: SlotMonitor,
 ) -> Result<Background, EndpointError> {

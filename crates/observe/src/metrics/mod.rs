@@ -20,7 +20,7 @@ use super::observed::Telemetry;
 use super::report::{BookmarkReport, BrokerReport, STATES, StatusReport, TopicReport};
 
 /// The media type of the OpenMetrics text format.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Labels and value of one sample. A metric without rows has no known value.
 type Row = (Vec<(&'static str, String)>, f64);
@@ -251,7 +251,7 @@ pub(super) fn all() -> impl Iterator<Item = (String, &'static Metric)> {
 }
 
 /// All metrics of a relay in the OpenMetrics text format.
-pub(crate) fn text(telemetry: &Arc<Telemetry>) -> Result<String, fmt::Error> {
+pub fn text(telemetry: &Arc<Telemetry>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(FromReport(Arc::clone(telemetry))));
     let mut text = String::new();

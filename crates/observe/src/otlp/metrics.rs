@@ -5,8 +5,8 @@ use prometheus_client::registry::Unit;
 use serde_json::{Value, json};
 
 use super::{attributes, nanos};
-use crate::telemetry::metrics::{HISTOGRAMS, PREFIX, all};
-use crate::telemetry::{StatusReport, Telemetry};
+use crate::metrics::{HISTOGRAMS, PREFIX, all};
+use crate::{StatusReport, Telemetry};
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u8 = 2;
@@ -66,7 +66,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::telemetry::{RecentErrors, Setup};
+    use crate::{RecentErrors, Setup};
 
     #[test]
     fn each_metric_kind_is_converted() {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use walrelay_pgoutput::PgTimestamp;
 
 use super::attributes;
-use crate::telemetry::batches::Batch;
+use crate::batches::Batch;
 
 /// `SPAN_KIND_PRODUCER`.
 const PRODUCER: u8 = 4;

@@ -11,55 +11,64 @@ use walrelay_lsn::Lsn;
 /// The document of `/api/status`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct StatusReport {
-    pub(crate) version: String,
-    pub(crate) now_ms: u64,
-    pub(crate) started_ms: u64,
-    pub(crate) pipeline: PipelineReport,
+pub struct StatusReport {
+    /// Version of walrelay.
+    pub version: String,
+    /// Time of the report, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// Start of the run, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// The pipeline: state, positions, counts.
+    pub pipeline: PipelineReport,
     /// Whether the pipeline streams and has reported lately.
-    pub(crate) ready: bool,
+    pub ready: bool,
     /// Why it is not ready.
-    pub(crate) not_ready: Option<String>,
-    pub(crate) source: SourceReport,
+    pub not_ready: Option<String>,
+    /// What is read, and from where.
+    pub source: SourceReport,
     /// `null` where no snapshot is configured.
     #[serde(default)]
-    pub(crate) snapshot: Option<SnapshotReport>,
+    pub snapshot: Option<SnapshotReport>,
     /// The slot as the server reported it last; `null` before the first answer, and while the slot
     /// does not exist.
-    pub(crate) slot: Option<SlotReport>,
+    pub slot: Option<SlotReport>,
     /// The rolling bookmark of `[retention]`; `null` where this relay keeps none.
     #[serde(default)]
-    pub(crate) bookmark: Option<BookmarkReport>,
+    pub bookmark: Option<BookmarkReport>,
     /// Why the last query of the slot failed.
-    pub(crate) slot_error: Option<String>,
-    pub(crate) delivery: DeliveryReport,
-    pub(crate) latency: LatencyReport,
-    pub(crate) dead_letters: DeadLetterReport,
+    pub slot_error: Option<String>,
+    /// Records in flight and acknowledged.
+    pub delivery: DeliveryReport,
+    /// Latencies of acknowledged transactions.
+    pub latency: LatencyReport,
+    /// Events that were not delivered, and parked keys.
+    pub dead_letters: DeadLetterReport,
     /// `null` where the sink is not Kafka.
-    pub(crate) kafka: Option<KafkaReport>,
+    pub kafka: Option<KafkaReport>,
     /// `null` where no schema registry is configured.
-    pub(crate) registry: Option<RegistryReport>,
-    pub(crate) process: ProcessReport,
+    pub registry: Option<RegistryReport>,
+    /// CPU time and memory of this process.
+    pub process: ProcessReport,
     /// Warnings and errors of the log, the newest first.
-    pub(crate) errors: Vec<ErrorReport>,
+    pub errors: Vec<ErrorReport>,
     /// The effective configuration without secrets, as key and value; not in events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) config: Vec<(String, String)>,
+    pub config: Vec<(String, String)>,
     /// The last whole second, in events only: a row of `/api/history`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sample: Option<Sample>,
+    pub sample: Option<Sample>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct PipelineReport {
-    pub(crate) slot: String,
+pub struct PipelineReport {
+    pub slot: String,
     /// One of [`STATES`].
-    pub(crate) state: String,
+    pub state: String,
     /// The reason of the state, where it has one.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
     /// When the pipeline entered this state.
-    pub(crate) since_ms: u64,
+    pub since_ms: u64,
 }
 
 /// The states of a pipeline.
@@ -77,220 +86,228 @@ pub(crate) const STATES: [&str; 9] = [
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct SourceReport {
+pub struct SourceReport {
     /// The connection string without its secrets.
-    pub(crate) server: String,
-    pub(crate) publication: String,
-    pub(crate) tables: Vec<String>,
+    pub server: String,
+    pub publication: String,
+    pub tables: Vec<String>,
     /// The highest position received.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
-    pub(crate) received_lsn: Option<Lsn>,
+    pub received_lsn: Option<Lsn>,
     /// The position that may be confirmed in the slot.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
-    pub(crate) confirmed_lsn: Option<Lsn>,
+    pub confirmed_lsn: Option<Lsn>,
     /// The end of the server's WAL, as the server reported it last.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
-    pub(crate) server_lsn: Option<Lsn>,
+    pub server_lsn: Option<Lsn>,
     /// WAL from the confirmed position to the end of the server's WAL.
-    pub(crate) lag_bytes: Option<u64>,
+    pub lag_bytes: Option<u64>,
     /// Age of the oldest commit that is not acknowledged; 0 if everything is acknowledged. It also
     /// grows while the relay has no connection, and while its pipeline does not report.
-    pub(crate) lag_seconds: f64,
+    pub lag_seconds: f64,
     /// Attempts that failed and were followed by another, by cause.
-    pub(crate) reconnects: BTreeMap<String, u64>,
+    pub reconnects: BTreeMap<String, u64>,
     /// Status updates sent to the server.
-    pub(crate) feedback_sent: u64,
+    pub feedback_sent: u64,
     /// Rows of tables that are no outboxes, which were passed over, by table.
     #[serde(default)]
-    pub(crate) passed_over_rows: BTreeMap<String, u64>,
+    pub passed_over_rows: BTreeMap<String, u64>,
 }
 
 /// The snapshot: rows that are read before the slot is created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct SnapshotReport {
+pub struct SnapshotReport {
     /// Whether the rows are being read now.
-    pub(crate) running: bool,
+    pub running: bool,
     /// Rows read by this attempt.
-    pub(crate) rows: u64,
+    pub rows: u64,
     /// Rows in the snapshot by the server's statistics; `null` before the snapshot began.
-    pub(crate) expected_rows: Option<u64>,
+    pub expected_rows: Option<u64>,
     /// Rows read by all attempts of this process.
-    pub(crate) rows_total: u64,
+    pub rows_total: u64,
 }
 
+/// The server's view of the slot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct SlotReport {
-    pub(crate) active: bool,
-    pub(crate) active_pid: Option<i64>,
+pub struct SlotReport {
+    /// A walsender reads the slot.
+    pub active: bool,
+    /// The process id of that walsender.
+    pub active_pid: Option<i64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
-    pub(crate) wal_status: Option<String>,
+    pub wal_status: Option<String>,
     /// WAL that the server keeps for the slot: from its `restart_lsn` on.
-    pub(crate) retained_bytes: u64,
+    pub retained_bytes: u64,
     /// WAL that may still be written before the slot is in danger; `null` without
     /// `max_slot_wal_keep_size`.
-    pub(crate) safe_wal_bytes: Option<u64>,
+    pub safe_wal_bytes: Option<u64>,
     /// `max_slot_wal_keep_size`; `null` if it is off.
-    pub(crate) limit_bytes: Option<u64>,
+    pub limit_bytes: Option<u64>,
     /// Time since the slot had a reader (Postgres 17 and newer).
-    pub(crate) inactive_seconds: Option<f64>,
-    pub(crate) invalidation_reason: Option<String>,
+    pub inactive_seconds: Option<f64>,
+    /// Postgres' own word; `None` while the slot is valid, and before Postgres 17.
+    pub invalidation_reason: Option<String>,
     /// When the server reported this.
-    pub(crate) seen_ms: u64,
+    pub seen_ms: u64,
 }
 
+/// The rolling bookmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct BookmarkReport {
+pub struct BookmarkReport {
     /// The name of the bookmark's slot.
-    pub(crate) slot: String,
+    pub slot: String,
+    /// The position that replays can begin at.
     #[cfg_attr(test, schemars(with = "String"))]
-    pub(crate) position: Lsn,
+    pub position: Lsn,
     /// WAL that the server keeps for the bookmark alone.
-    pub(crate) retained_bytes: u64,
+    pub retained_bytes: u64,
     /// `retention.max_wal`.
-    pub(crate) max_wal_bytes: u64,
+    pub max_wal_bytes: u64,
     /// Events of at least the last so many seconds can be replayed from the bookmark.
-    pub(crate) reachable_seconds: f64,
+    pub reachable_seconds: f64,
     /// `retention.keep`.
-    pub(crate) keep_seconds: f64,
+    pub keep_seconds: f64,
     /// Why less than `keep_seconds` can be replayed: `max_wal`, or the bookmark was `lost` or
     /// `dropped`. `null` if the bookmark was not cut short in that time, as far as this process
     /// knows.
-    pub(crate) cut_short: Option<String>,
+    pub cut_short: Option<String>,
     /// When the server reported this.
-    pub(crate) seen_ms: u64,
+    pub seen_ms: u64,
 }
 
 impl BookmarkReport {
     /// `[retention] max_wal` moved the bookmark early.
-    pub(crate) const BY_SIZE: &str = "max_wal";
-    pub(crate) const LOST: &str = "lost";
-    pub(crate) const DROPPED: &str = "dropped";
+    pub const BY_SIZE: &str = "max_wal";
+    /// The server has removed WAL that the bookmark needs.
+    pub const LOST: &str = "lost";
+    /// Something else dropped the slot of the bookmark.
+    pub const DROPPED: &str = "dropped";
     /// The values of `cut_short`.
-    pub(crate) const CUTS: [&str; 3] = [Self::BY_SIZE, Self::LOST, Self::DROPPED];
+    pub const CUTS: [&str; 3] = [Self::BY_SIZE, Self::LOST, Self::DROPPED];
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct DeliveryReport {
-    pub(crate) in_flight_records: u64,
-    pub(crate) in_flight_records_limit: u64,
-    pub(crate) in_flight_bytes: u64,
-    pub(crate) in_flight_bytes_limit: u64,
+pub struct DeliveryReport {
+    pub in_flight_records: u64,
+    pub in_flight_records_limit: u64,
+    pub in_flight_bytes: u64,
+    pub in_flight_bytes_limit: u64,
     /// Time in which nothing was read, because the sink had no room or a schema was missing.
-    pub(crate) blocked_seconds: f64,
+    pub blocked_seconds: f64,
     /// Records enqueued in the sink, repeats included.
-    pub(crate) records: u64,
+    pub records: u64,
     /// Transactions received, those without events included.
-    pub(crate) transactions: u64,
+    pub transactions: u64,
     /// Transactions skipped after a reconnect, as they were enqueued already.
-    pub(crate) repeats_avoided: u64,
+    pub repeats_avoided: u64,
     /// UPDATE, DELETE and TRUNCATE of outbox tables, which are no events.
-    pub(crate) ignored: BTreeMap<String, u64>,
+    pub ignored: BTreeMap<String, u64>,
     /// Confirmed rows that this process has deleted (`[prune]`).
-    pub(crate) pruned_rows: u64,
+    pub pruned_rows: u64,
     /// Why confirmed rows are not marked as sent (`mark_sent`) or not deleted (`prune`) at the
     /// moment; `null` while they are.
-    pub(crate) row_changes: BTreeMap<String, Option<String>>,
+    pub row_changes: BTreeMap<String, Option<String>>,
     /// `latency` or `throughput`.
-    pub(crate) mode: String,
+    pub mode: String,
     /// Records that were not delivered, by librdkafka's error code.
-    pub(crate) failed: BTreeMap<String, u64>,
+    pub failed: BTreeMap<String, u64>,
     /// At most 100 topics, and `*` for all others.
-    pub(crate) topics: Vec<TopicReport>,
+    pub topics: Vec<TopicReport>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct TopicReport {
-    pub(crate) topic: String,
-    pub(crate) delivered: u64,
+pub struct TopicReport {
+    pub topic: String,
+    pub delivered: u64,
     /// Bytes of keys, values and headers of the delivered records.
-    pub(crate) delivered_bytes: u64,
-    pub(crate) failed: u64,
+    pub delivered_bytes: u64,
+    pub failed: u64,
 }
 
 /// Latencies of the last minute.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct LatencyReport {
-    pub(crate) commit_to_ack: Quantiles,
-    pub(crate) commit_to_read: Quantiles,
+pub struct LatencyReport {
+    pub commit_to_ack: Quantiles,
+    pub commit_to_read: Quantiles,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Quantiles {
-    pub(crate) p50_ms: Option<f64>,
-    pub(crate) p99_ms: Option<f64>,
-    pub(crate) samples: u64,
+pub struct Quantiles {
+    pub p50_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+    pub samples: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct DeadLetterReport {
-    pub(crate) topic: String,
+pub struct DeadLetterReport {
+    pub topic: String,
     /// Events that became dead letters, by class.
-    pub(crate) written: BTreeMap<String, u64>,
+    pub written: BTreeMap<String, u64>,
     /// Events that the poison policy skipped, by class.
-    pub(crate) skipped: BTreeMap<String, u64>,
+    pub skipped: BTreeMap<String, u64>,
     /// Keys whose events go to the topic of dead letters.
-    pub(crate) parked_keys: u64,
+    pub parked_keys: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct KafkaReport {
-    pub(crate) bootstrap_servers: String,
+pub struct KafkaReport {
+    pub bootstrap_servers: String,
     /// Whether no broker could be reached at the last attempt.
-    pub(crate) all_down: bool,
-    pub(crate) brokers: Vec<BrokerReport>,
+    pub all_down: bool,
+    pub brokers: Vec<BrokerReport>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct BrokerReport {
+pub struct BrokerReport {
     /// `host:port/id`.
-    pub(crate) name: String,
+    pub name: String,
     /// The state as librdkafka names it; `UP` if requests can be sent.
-    pub(crate) state: String,
-    pub(crate) rtt_avg_ms: Option<f64>,
-    pub(crate) rtt_p99_ms: Option<f64>,
+    pub state: String,
+    pub rtt_avg_ms: Option<f64>,
+    pub rtt_p99_ms: Option<f64>,
     /// Records that wait for a request to the broker, or for its answer.
-    pub(crate) queued: u64,
+    pub queued: u64,
     /// Requests that librdkafka sent again.
-    pub(crate) retries: u64,
+    pub retries: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct RegistryReport {
+pub struct RegistryReport {
     /// Requests by outcome: `found`, `refused`, `unavailable`.
-    pub(crate) requests: BTreeMap<String, u64>,
+    pub requests: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct ProcessReport {
-    pub(crate) resident_bytes: Option<u64>,
-    pub(crate) cpu_seconds: Option<f64>,
-    pub(crate) threads: Option<u64>,
-    pub(crate) open_files: Option<u64>,
+pub struct ProcessReport {
+    pub resident_bytes: Option<u64>,
+    pub cpu_seconds: Option<f64>,
+    pub threads: Option<u64>,
+    pub open_files: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct ErrorReport {
+pub struct ErrorReport {
     /// When the message was logged last.
-    pub(crate) at_ms: u64,
+    pub at_ms: u64,
     /// `WARN` or `ERROR`.
-    pub(crate) level: String,
-    pub(crate) message: String,
-    pub(crate) remedy: Option<String>,
+    pub level: String,
+    pub message: String,
+    pub remedy: Option<String>,
     /// How often the message was logged.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 /// One second: its end, records enqueued in it, median and 99th percentile of commit to
@@ -300,8 +317,8 @@ pub(crate) type Sample = (u64, f64, Option<f64>, Option<f64>, f64);
 /// The document of `/api/history`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct History {
-    pub(crate) interval_ms: u64,
+pub struct History {
+    pub interval_ms: u64,
     /// Samples, the oldest first.
-    pub(crate) samples: Vec<Sample>,
+    pub samples: Vec<Sample>,
 }

@@ -1,14 +1,28 @@
-//! Logging, and the telemetry of a running relay.
+//! What is seen of a running relay: logs, metrics, health, the status page, OpenTelemetry.
 //!
-//! - `environment`: the pipeline's environment, which collects telemetry. `summary`, `latencies`:
-//!   the figures of it that are logged.
-//! - `observed`: [`Telemetry`], from which the HTTP endpoint reports, with the state in `live`.
-//!   `monitor` adds the server's view of the slot, `recent` the last warnings and errors.
-//! - `report`: the status document. `metrics`: its figures in the OpenMetrics format. `otlp`:
-//!   metrics and spans for OpenTelemetry; the spans are made of `batches`.
+//! # Contents
+//! - [`log_to_stderr`]: the log. [`RecentErrors`]: its last warnings and errors.
+//! - [`RelayEnvironment`]: the observer of a pipeline, which collects telemetry. [`Latencies`]:
+//!   the figures of it that are logged at the end.
+//! - [`Telemetry`]: all figures of a run. [`StatusReport`]: one document of them, which the HTTP
+//!   endpoint serves; [`SlotMonitor`] adds the server's view of the slot.
+//! - [`start_endpoint`], [`Exporter`]: the views: metrics in the OpenMetrics format, status, page;
+//!   OTLP.
+//! - [`sections`]: `[http]`, `[otel]` and `[log]` of the configuration.
+//!
+//! # Inside
+//! `observed` has [`Telemetry`], with the state in `live`. `report` is the status document,
+//! `metrics` its figures as text. `otlp` sends metrics and spans, which are made of `batches`.
+//! `http` is the endpoint with the page. `background` runs threads that stop when they are dropped.
+//!
+//! # Invariants
+//! - The views and the pipeline share only [`Telemetry`], whose locks are held briefly.
+//! - No secret and no value of a row is in a log line, a metric, the report or a span.
 
+mod background;
 mod batches;
 mod environment;
+mod http;
 mod latencies;
 mod live;
 mod metrics;
@@ -17,6 +31,7 @@ mod observed;
 mod otlp;
 mod recent;
 mod report;
+pub mod sections;
 mod summary;
 
 use std::io::{self, IsTerminal, Write};
@@ -29,21 +44,22 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use walrelay_pgoutput::PgTimestamp;
 
-use crate::cli::colours;
-use crate::config::{Log, LogFormat};
+use sections::{Log, LogFormat};
 
-pub(crate) use environment::RelayEnvironment;
-pub(crate) use latencies::Latencies;
-pub(crate) use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
-pub(crate) use monitor::{SlotMonitor, slot_report};
-pub(crate) use observed::{Setup, Telemetry};
-pub(crate) use otlp::Exporter;
-pub(crate) use recent::RecentErrors;
-pub(crate) use report::{BookmarkReport, SlotReport, SnapshotReport, StatusReport};
+pub use background::Background;
+pub use environment::RelayEnvironment;
+pub use http::{EndpointError, start_endpoint};
+pub use latencies::Latencies;
+pub use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
+pub use monitor::{SlotMonitor, slot_report};
+pub use observed::{Setup, Telemetry};
+pub use otlp::Exporter;
+pub use recent::RecentErrors;
+pub use report::{BookmarkReport, SlotReport, SnapshotReport, StatusReport};
 
 /// Logs to standard error, and returns the list of the last warnings and errors. JSON lines have
 /// the member `slot`. A second call changes nothing: the first subscriber stays.
-pub(crate) fn log_to_stderr(
+pub fn log_to_stderr(
     log: Log,
     slot: Option<&str>,
     env: &dyn Fn(&str) -> Option<String>,
@@ -113,21 +129,46 @@ impl Write for WithFields {
 }
 
 /// The wall clock in milliseconds since 1970.
-pub(crate) fn millis_now() -> u64 {
+pub fn millis_now() -> u64 {
     u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The wall clock in microseconds since 1970.
-pub(crate) fn micros_now() -> i64 {
+pub fn micros_now() -> i64 {
     i64::try_from(since_epoch().as_micros()).unwrap_or(i64::MAX)
 }
 
 /// The wall clock as a Postgres timestamp.
-pub(crate) fn wall_clock() -> PgTimestamp {
+pub fn wall_clock() -> PgTimestamp {
     PgTimestamp::from_unix_micros(micros_now()).unwrap_or(PgTimestamp::new(0))
 }
 
 fn since_epoch() -> Duration {
     let now = SystemTime::now();
     now.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Whether output may be coloured: only on a terminal that is not `TERM=dumb`, and not if
+/// `NO_COLOR` is set (<https://no-color.org>: present and not empty).
+pub fn colours(terminal: bool, env: &dyn Fn(&str) -> Option<String>) -> bool {
+    let refused = env("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = env("TERM").is_some_and(|value| value == "dumb");
+    terminal && !refused && !dumb
+}
+
+#[cfg(test)]
+mod tests {
+    use super::colours;
+
+    #[test]
+    fn colours_only_on_a_capable_terminal() {
+        let with = |name: &'static str, value: &'static str| {
+            move |asked: &str| (asked == name).then(|| value.to_owned())
+        };
+        assert!(colours(true, &|_| None));
+        assert!(!colours(false, &|_| None));
+        assert!(!colours(true, &with("NO_COLOR", "1")));
+        assert!(colours(true, &with("NO_COLOR", "")));
+        assert!(!colours(true, &with("TERM", "dumb")));
+    }
 }
