@@ -7,10 +7,7 @@ use std::time::Duration;
 use walrelay_postgres_source::ReadOpen;
 use walrelay_sink::{AnySinkFactory, Parking, SinkStats};
 
-use super::kafka::KafkaKind;
-use super::stdout::StdoutKind;
 use crate::cli::Failure;
-use crate::config::{Config, SinkConfig};
 
 /// The open dead letters of these are asked for, or watched.
 pub(crate) struct DeadLetterStore<'a> {
@@ -63,15 +60,4 @@ pub(crate) trait SinkKind {
         writes: bool,
         epoch: Epoch,
     ) -> Option<ReadOpen>;
-}
-
-/// The sink of a configuration.
-///
-/// # Errors
-/// If its section cannot be used.
-pub(crate) fn configured_sink(config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
-    Ok(match &config.sink {
-        SinkConfig::Kafka(section) => Box::new(KafkaKind::new(section, &config.delivery)?),
-        SinkConfig::Stdout { .. } => Box::new(StdoutKind::new(&config.delivery)),
-    })
 }
