@@ -50,12 +50,11 @@ pub use bookmarks::{
     slot_of as bookmark_slot,
 };
 pub use carried::{CarriedError, Carrier, NotCarried, record};
-pub use catalog::Retention;
-pub use catalog::{ColumnFacts, Generated, Selection, ServerFacts, SlotReader, Transaction};
 pub use catalog::{
-    Facts, PublicationFacts, PublishedOperations, PublishedTable, Sample, SlotRow, SlotStanding,
-    Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, names_standby,
-    place, sample, slot_standing, slots, survey,
+    ColumnFacts, Facts, Generated, PublicationFacts, PublishedOperations, PublishedTable,
+    Retention, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
+    TableFacts, TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish,
+    names_standby, place, sample, slot_standing, slots, survey,
 };
 pub use confirmed::ConfirmedError;
 pub use dead_letters::{DeadLetters, DeadLettersError, OpenDeadLetter, ReadOpen};

@@ -15,8 +15,7 @@ use tracing::{debug, info, warn};
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
-use walrelay_observe::Background;
-use walrelay_observe::Telemetry;
+use walrelay_observe::{Background, Telemetry};
 use walrelay_postgres_source::{Change, Marking, Pruning, slots};
 
 /// The longest and shortest interval between two rounds.

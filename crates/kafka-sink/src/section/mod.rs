@@ -37,7 +37,7 @@ pub struct TopicsSection at "sink.topics" {
 }
 
 impl TopicsSection {
-    /// How topics are created, also if `create` is false.
+    /// Returns how topics are created, also if `create` is false.
     pub fn creation(&self) -> TopicCreation {
         TopicCreation {
             // -1 is the broker's default, in both.
@@ -68,7 +68,7 @@ impl KafkaSection {
         })
     }
 
-    /// The configuration of Kafka clients. `options`: those that other sections decide.
+    /// Makes the configuration of Kafka clients. `options`: those that other sections decide.
     ///
     /// # Errors
     /// If librdkafka does not accept a property, or the relay forbids its value.

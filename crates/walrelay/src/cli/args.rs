@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
 use walrelay_relay::TableName;
 
 use super::bench::BenchArgs;
@@ -19,7 +20,6 @@ use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsCommand;
-use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]

@@ -3,8 +3,9 @@
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 
-use crate::config::{ConfigError, Problem};
 use walrelay_observe::colours;
+
+use crate::config::{ConfigError, Problem};
 
 use super::exit::Exit;
 

@@ -65,7 +65,6 @@ pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
-pub use walrelay_observe::colours;
 
 /// Parses a command line without the program's name. A word with blanks stands in double quotes.
 #[cfg(test)]

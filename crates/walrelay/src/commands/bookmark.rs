@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::{
+    Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, slots,
+};
 use walrelay_walsender::Session;
 
 use super::connect::block_on;
@@ -12,9 +15,6 @@ use super::{CommandResult, Env, print_line, print_text};
 use crate::cli::{
     AdvanceBookmarkArgs, AdvanceTo, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, Exit,
     Failure, ListBookmarksArgs,
-};
-use walrelay_postgres_source::{
-    Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, slots,
 };
 
 /// `walrelay bookmark`.

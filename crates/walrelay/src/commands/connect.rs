@@ -10,7 +10,9 @@ use secrecy::ExposeSecret;
 use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
+use walrelay_postgres_source::{Carrier, DeadLetters, Marking, NotCarried, Selection, Wanted};
 use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
+use walrelay_schema_registry::{Registry, RegistryStats};
 use walrelay_sink::Parking;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
@@ -19,9 +21,6 @@ use crate::cli::{Exit, Failure};
 use crate::config::{self, Config, SnapshotMode};
 use crate::failures;
 use crate::sinks::{DeadLetterStore, configured_sink};
-use walrelay_postgres_source::{Carrier, DeadLetters, Marking, NotCarried, Selection, Wanted};
-use walrelay_schema_registry::Registry;
-use walrelay_schema_registry::RegistryStats;
 
 /// The connection string of `[source] url` with the password and the password file.
 pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
@@ -197,14 +196,10 @@ pub(super) fn dead_letters(
     config: &Config,
     epoch: impl Fn() -> Option<(i32, u64)> + Send + 'static,
 ) -> Result<DeadLetters, Failure> {
-    let poison = &config.poison;
-    let store = DeadLetterStore {
-        topic: &poison.topic,
-        slot: &config.source.slot,
-    };
+    let store = DeadLetterStore::configured(config);
+    let writes = config.poison.writes_dead_letters();
     let sink = configured_sink(config)?;
-    let Some(read) = sink.read_dead_letters(&store, poison.writes_dead_letters(), Box::new(epoch))
-    else {
+    let Some(read) = sink.read_dead_letters(&store, writes, Box::new(epoch)) else {
         return Ok(DeadLetters::default());
     };
     let messages = config.source.messages.iter();

@@ -1,6 +1,10 @@
 //! `walrelay init`: creates outbox table, publication, slot and role, or prints the SQL that does.
 
 use walrelay_event_router::Template;
+use walrelay_postgres_source::{
+    Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
+    plan, record, script,
+};
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::connect::{block_on, conn_info, wanted};
@@ -8,10 +12,6 @@ use super::{CommandResult, Env, load, print_text};
 use crate::cli::InitArgs;
 use crate::config::{Config, Router};
 use crate::failures;
-use walrelay_postgres_source::{
-    Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
-    plan, record, script,
-};
 
 /// The comment above the function `outbox.emit` in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\

@@ -42,10 +42,10 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 
 use tracing::Level;
+use walrelay_observe::log_to_stderr;
 
 use crate::cli::{ConfigArgs, Exit, Failure};
 use crate::config::{Config, Log};
-use walrelay_observe::log_to_stderr;
 
 /// The result of a command: success, or the failures to print.
 pub(crate) type CommandResult = Result<(), Vec<Failure>>;

@@ -8,9 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use walrelay_event_router::Router;
+use walrelay_observe::wall_clock;
 use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::{
+    PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress,
+};
 use walrelay_relay::{Observer, Outcome, Pipeline, PoisonAction, Progress, Settings, Source};
-use walrelay_sink::{Record, SinkFactory};
+use walrelay_sink::{Record, SinkFactory, lock};
 
 use super::connect::{self, block_on, selection, wanted};
 use super::run::stop_signal_or;
@@ -19,11 +23,6 @@ use crate::cli::Failure;
 use crate::config::Config;
 use crate::failures::{self, SinkFailure};
 use crate::sinks::Count;
-use walrelay_observe::wall_clock;
-use walrelay_postgres_source::{
-    PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress,
-};
-use walrelay_sink::lock;
 
 /// The environment of a pipeline: calls a function with the progress at each status update.
 pub(super) struct OnProgress<F>(pub(super) F);

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use walrelay_postgres_source::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
+
 use super::confirm::ask_to_continue;
 use super::connect::{block_on, carrier, dead_letters, not_carried};
 use super::server::Server;
 use super::{CommandResult, Env, print_notice, print_text};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
-use walrelay_postgres_source::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
 
 /// `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
 use walrelay_relay::{Outcome, Pipeline, PoisonAction, Progress};
 use walrelay_sink::AnySinkFactory;
 use walrelay_walsender::{quote_ident, quote_literal};
@@ -20,7 +21,6 @@ use super::{CommandResult, Env, log_warnings, print_line, print_notice};
 use crate::cli::{Exit, Failure, ResendArgs};
 use crate::config::Config;
 use crate::sinks::configured_sink;
-use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
 
 /// The header with the id of the run that sent a record again.
 const HEADER: &str = "walrelay-resend";

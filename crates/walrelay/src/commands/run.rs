@@ -9,6 +9,14 @@ use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 use walrelay_kafka_sink::exit_at_once;
+use walrelay_observe::{
+    Background, EndpointError, Exporter, RecentErrors, RelayEnvironment, Setup, SlotMonitor,
+    Telemetry, log_to_stderr, start_endpoint,
+};
+use walrelay_postgres_source::{
+    CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
+    bookmark_slot,
+};
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
@@ -23,15 +31,6 @@ use crate::failures::{self, SinkFailure};
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
 use crate::sinks::{DeadLetterStore, configured_sink};
-use walrelay_observe::Background;
-use walrelay_observe::{EndpointError, start_endpoint};
-use walrelay_observe::{
-    Exporter, RecentErrors, RelayEnvironment, Setup, SlotMonitor, Telemetry, log_to_stderr,
-};
-use walrelay_postgres_source::{
-    CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
-    bookmark_slot,
-};
 
 /// The last log line of a run that drained.
 const DRAINED: &str = "drained: everything that was sent is confirmed";
@@ -93,10 +92,7 @@ impl RelayRun<'_> {
         for warning in sink.warnings() {
             warn!("{warning}");
         }
-        let store = DeadLetterStore {
-            topic: &config.poison.topic,
-            slot: &config.source.slot,
-        };
+        let store = DeadLetterStore::configured(config);
         // Parked keys are watched until this scope ends.
         let parked = parking.clone();
         let parked = parked.map(|parking| sink.watch_dead_letters(&store, parking));

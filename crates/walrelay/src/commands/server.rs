@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::{Original, PostgresError, SlotRow, first_commit, slots};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SystemIdentity};
 
 use super::connect::{conn_info, sql_session};
@@ -11,7 +12,6 @@ use super::{Env, load};
 use crate::cli::{ConfigArgs, Failure};
 use crate::config::Config;
 use crate::failures;
-use walrelay_postgres_source::{Original, PostgresError, SlotRow, first_commit, slots};
 
 /// A configuration and the server of its `[source] url`.
 pub(super) struct Server {

@@ -7,6 +7,9 @@
 
 use serde::Serialize;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::{
+    ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
+};
 use walrelay_walsender::Session;
 
 use super::confirm::{ask_to_continue, confirm};
@@ -17,9 +20,6 @@ use super::{CommandResult, Env, print_line, print_notice, print_text};
 use crate::cli::{
     AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
     ListSlotsArgs, SlotsCommand,
-};
-use walrelay_postgres_source::{
-    ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
 };
 
 /// `walrelay slots`.

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use serde::Serialize;
+use walrelay_observe::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
+use walrelay_postgres_source::slot_standing;
+use walrelay_schema_registry::http_client::{Roots, agent};
 
 use super::connect::{block_on, conn_info, sql_session};
 use super::server::failure;
@@ -15,9 +18,6 @@ use super::units::{bytes, rows_bar};
 use super::{CommandResult, Env, load, print_text, write_failed};
 use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
-use walrelay_observe::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
-use walrelay_postgres_source::slot_standing;
-use walrelay_schema_registry::http_client::{Roots, agent};
 
 /// Timeout of a request to the endpoint.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,6 +8,8 @@ use std::error::Error;
 
 use walrelay_event_router::RouteError;
 use walrelay_lsn::Lsn;
+use walrelay_observe::EndpointError;
+use walrelay_postgres_source::PostgresError;
 use walrelay_relay::{CoreError, PipelineError};
 use walrelay_sink::{Disposition, SinkError};
 
@@ -16,8 +18,6 @@ pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
 pub(crate) use kafka::{dead_letters, dlq_replay, kafka, kafka_client};
 use postgres::log;
 pub(crate) use postgres::{conn_info, postgres};
-use walrelay_observe::EndpointError;
-use walrelay_postgres_source::PostgresError;
 
 /// The error type of a sink factory, convertible to a failure.
 pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {

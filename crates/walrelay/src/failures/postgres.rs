@@ -1,11 +1,11 @@
 //! Failures of Postgres: connection string, connection, WAL.
 
+use walrelay_postgres_source::{GO_ON, PUBLISH, PostgresError, StateFileError};
 use walrelay_relay::{LogError, SourceError};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
 use crate::cli::{Exit, Failure};
-use walrelay_postgres_source::{GO_ON, PUBLISH, PostgresError, StateFileError};
 
 pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
     Failure::new("source-url", Exit::Config, "[source] url cannot be used")

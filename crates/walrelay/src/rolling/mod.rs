@@ -28,8 +28,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 use notes::Notes;
 pub(crate) use policy::Keep;
 use policy::{Positions, Slots, Target};
-use walrelay_observe::Background;
-use walrelay_observe::{BookmarkReport, Telemetry, millis_now};
+use walrelay_observe::{Background, BookmarkReport, Telemetry, millis_now};
 use walrelay_postgres_source::{SlotRow, advance_slot, copy_slot, script, slots};
 
 /// The longest and shortest interval between two rounds.

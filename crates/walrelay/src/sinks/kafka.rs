@@ -19,7 +19,7 @@ use crate::failures;
 /// Timeout of one request about dead letters to a broker. A stop waits for it.
 const DEAD_LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The configuration of the Kafka clients.
+/// Makes the configuration of the Kafka clients.
 pub(crate) fn kafka(section: &KafkaSection, delivery: &Delivery) -> Result<KafkaConfig, Failure> {
     let options = KafkaOptions {
         max_in_flight_records: u64::from(delivery.max_in_flight_records),

@@ -8,13 +8,24 @@ use walrelay_postgres_source::ReadOpen;
 use walrelay_sink::{AnySinkFactory, Parking, SinkStats};
 
 use crate::cli::Failure;
+use crate::config::Config;
 
-/// The open dead letters of these are asked for, or watched.
+/// Where the dead letters of a relay are.
 pub(crate) struct DeadLetterStore<'a> {
     /// `[poison] topic`.
     pub(crate) topic: &'a str,
     /// The slot whose dead letters count.
     pub(crate) slot: &'a str,
+}
+
+impl<'a> DeadLetterStore<'a> {
+    /// Names the store of the configured relay.
+    pub(crate) fn configured(config: &'a Config) -> Self {
+        Self {
+            topic: &config.poison.topic,
+            slot: &config.source.slot,
+        }
+    }
 }
 
 /// The process id and the number of dead letters of the walsender that reads the slot; `None` if no
@@ -52,7 +63,7 @@ pub(crate) trait SinkKind {
         parking: Arc<Parking>,
     ) -> Result<Box<dyn Any>, Failure>;
 
-    /// A function that reads the open dead letters; `None` if dead letters cannot be read back.
+    /// Returns a function that reads the open dead letters; `None` if dead letters cannot be read back.
     /// `writes`: this configuration writes dead letters, so the right to read them is needed.
     fn read_dead_letters(
         &self,

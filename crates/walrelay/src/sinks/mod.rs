@@ -15,7 +15,7 @@ pub(crate) use stdout::{StdoutKind, record_line};
 use crate::cli::Failure;
 use crate::config::{Config, SinkConfig};
 
-/// The sink of a configuration.
+/// Makes the sink of a configuration.
 ///
 /// # Errors
 /// If its section cannot be used.

@@ -8,7 +8,9 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use walrelay_lsn::CommitEnd;
 use walrelay_measure::proc;
+use walrelay_observe::{Latencies, wall_clock};
 use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::CopySource;
 use walrelay_relay::{Observer, Pipeline, State};
 use walrelay_sink::SinkFactory;
 
@@ -17,8 +19,6 @@ use super::objects::BenchPipeline;
 use crate::cli::{Exit, Failure};
 use crate::failures::{self, SinkFailure};
 use crate::sinks::Counting;
-use walrelay_observe::{Latencies, wall_clock};
-use walrelay_postgres_source::CopySource;
 
 /// The measurement ends if no record is acknowledged for twice this time.
 const STALL: Duration = Duration::from_secs(30);

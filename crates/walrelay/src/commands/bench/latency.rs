@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, Tail};
 use walrelay_measure::figures::Spread;
+use walrelay_observe::{Latencies, micros_now};
 
 use super::drain::incomplete;
 use super::load::{Schedule, clock_offset};
@@ -20,7 +21,6 @@ use super::objects::BenchPipeline;
 use super::worker::Worker;
 use crate::cli::Failure;
 use crate::failures;
-use walrelay_observe::{Latencies, micros_now};
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(15);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::runtime;
 use walrelay_measure::load::{self, Due, Step};
+use walrelay_observe::micros_now;
 use walrelay_relay::TableName;
 use walrelay_walsender::ConnInfo;
 
 use super::objects::insert;
 use crate::cli::Failure;
 use crate::commands::connect::sql_session;
-use walrelay_observe::micros_now;
 
 /// Writes the backlog. Calls `progress` with the number of rows written so far.
 pub(super) async fn backlog(

@@ -28,6 +28,8 @@ use std::path::Path;
 use tracing::Level;
 use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory};
 use walrelay_measure::figures::Machine;
+use walrelay_observe::log_to_stderr;
+use walrelay_postgres_source::{CopySource, Original};
 use walrelay_walsender::ConnInfo;
 
 use super::confirm::ask_to_continue;
@@ -40,8 +42,6 @@ use drain::drain;
 pub(super) use null::NullSinkFactory;
 use objects::{BenchObjects, BenchPipeline};
 use report::Report;
-use walrelay_observe::log_to_stderr;
-use walrelay_postgres_source::{CopySource, Original};
 
 const TO_NOTHING: &str = "walrelay, to nothing";
 const TO_KAFKA: &str = "walrelay, to Kafka";

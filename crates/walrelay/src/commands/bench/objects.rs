@@ -6,13 +6,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::{KafkaConfig, TemporaryTopics, TopicCreation};
+use walrelay_postgres_source::{CopySource, Original, OutboxTable, script};
 use walrelay_relay::{PoisonPolicy, Settings, TableName};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, quote_ident};
 
 use crate::cli::{Exit, Failure};
 use crate::commands::connect::{self, sql_session};
 use crate::config::Config;
-use walrelay_postgres_source::{CopySource, Original, OutboxTable, script};
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(15);

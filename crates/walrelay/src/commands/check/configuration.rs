@@ -3,6 +3,8 @@
 use walrelay_event_router::Router;
 use walrelay_kafka_sink::KafkaConfig;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::{check_state_file, read_state_file};
+use walrelay_schema_registry::Registry;
 use walrelay_walsender::ConnInfo;
 
 use super::item::{Check, Checks, Item};
@@ -12,8 +14,6 @@ use crate::commands::connect::{conn_info, registry, router};
 use crate::config::{Config, SnapshotMode};
 use crate::failures;
 use crate::sinks::kafka;
-use walrelay_postgres_source::{check_state_file, read_state_file};
-use walrelay_schema_registry::Registry;
 
 /// The parts of the configuration that the other checks use; `None` for those that cannot be used.
 pub(super) struct Usable {

@@ -20,7 +20,9 @@ use std::io::{self, IsTerminal};
 
 use super::connect::{block_on, route};
 use super::{Env, load, print_bytes, write_failed};
-use crate::cli::{CheckArgs, Exit, Failure, Output, colours};
+use walrelay_observe::colours;
+
+use crate::cli::{CheckArgs, Exit, Failure, Output};
 use item::{Check, Checks, Item};
 
 /// `walrelay check`. The exit code is that of the first failure.

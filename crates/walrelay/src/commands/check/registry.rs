@@ -1,9 +1,10 @@
 //! The checks of the schema registry. They register nothing.
 
+use walrelay_schema_registry::Registry;
+
 use super::item::{Check, Checks, Item};
 use crate::config::Config;
 use crate::failures;
-use walrelay_schema_registry::Registry;
 
 /// Checks that the registry answers, and that it has the schemas that the configuration names.
 pub(super) fn check(registry: &Registry, config: &Config) -> Checks {

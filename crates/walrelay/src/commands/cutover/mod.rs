@@ -24,6 +24,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
+use walrelay_kafka_sink::KafkaSection;
 use walrelay_walsender::Session;
 
 use super::confirm::confirm;
@@ -32,7 +33,6 @@ use super::server::Server;
 use super::{CommandResult, Env, log_warnings, print_notice};
 use crate::cli::{CutoverCommand, Exit, Failure};
 use crate::config::{Config, SnapshotMode};
-use walrelay_kafka_sink::KafkaSection;
 
 /// The header with the id of the shadow run that sent a record.
 const HEADER: &str = "walrelay-cutover";

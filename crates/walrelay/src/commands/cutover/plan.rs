@@ -1,5 +1,6 @@
 //! `walrelay cutover plan`: shows the present state, the steps, and the obstacles.
 
+use walrelay_postgres_source::{Moment, inspect, plan as plan_setup};
 use walrelay_walsender::{Session, quote_literal};
 
 use super::super::connect::{block_on, wanted};
@@ -7,7 +8,6 @@ use super::super::print_text;
 use super::super::server::{Server, failure};
 use super::{check_snapshot_mode, marking};
 use crate::cli::{Exit, Failure};
-use walrelay_postgres_source::{Moment, inspect, plan as plan_setup};
 
 pub(super) fn plan(server: &Server) -> Result<(), Failure> {
     let (text, obstacles) = block_on(Box::pin(describe(server)))??;

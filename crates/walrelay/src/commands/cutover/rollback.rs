@@ -2,6 +2,10 @@
 //! the polling relay can continue.
 
 use tokio::time::{Instant, sleep};
+use walrelay_postgres_source::{
+    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
+    record, script,
+};
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
 
 use super::super::connect::{block_on, dead_letters, not_carried};
@@ -9,10 +13,6 @@ use super::super::server::Server;
 use super::super::{print_notice, print_text};
 use super::{INTERVAL, marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
-use walrelay_postgres_source::{
-    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
-    record, script,
-};
 
 pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;

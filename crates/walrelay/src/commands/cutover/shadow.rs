@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use walrelay_event_router::TopicChange;
 use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, TailedRecord};
+use walrelay_observe::micros_now;
+use walrelay_postgres_source::CopySource;
 use walrelay_relay::{Outcome, Pipeline, Progress};
 use walrelay_walsender::quote_ident;
 
@@ -25,8 +27,6 @@ use super::reading::TopicReader;
 use super::{HEADER, INTERVAL, kafka_sink, marking};
 use crate::cli::{Exit, Failure, ShadowCutoverArgs};
 use crate::sinks::Counting;
-use walrelay_observe::micros_now;
-use walrelay_postgres_source::CopySource;
 
 /// Records that the polling relay publishes within this time after the slot may be of rows from
 /// before it.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::debug;
+use walrelay_observe::{RelayEnvironment, log_to_stderr};
+use walrelay_postgres_source::ConfirmedError;
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::super::Env;
@@ -15,8 +17,6 @@ use super::super::{print_notice, print_text};
 use super::plan::{lockers_sql, slot_exists};
 use super::{INTERVAL, check_snapshot_mode, marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, SwitchCutoverArgs};
-use walrelay_observe::{RelayEnvironment, log_to_stderr};
-use walrelay_postgres_source::ConfirmedError;
 
 pub(super) fn switch(
     args: &SwitchCutoverArgs,

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::TailedRecord;
+use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, recent_rows};
 use walrelay_relay::{Outcome, Pipeline, Progress};
-use walrelay_sink::Record;
+use walrelay_sink::{Record, lock};
 
 use super::super::bench::NullSinkFactory;
 use super::super::connect::{self, block_on};
@@ -21,8 +22,6 @@ use super::shadow::{now_ms, print_differences, report};
 use super::{kafka_sink, marking};
 use crate::cli::{CutoverId, Exit, Failure, VerifyCutoverArgs};
 use crate::sinks::{Count, Counting};
-use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, recent_rows};
-use walrelay_sink::lock;
 
 /// Records are read from this long before `--since` on, as the clocks of hosts may differ. A record
 /// is published after its row's time.

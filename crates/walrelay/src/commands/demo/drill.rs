@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
+use walrelay_observe::StatusReport;
 use walrelay_walsender::ConnInfo;
 
 use super::{outbox, print_or_ignore};
@@ -13,7 +14,6 @@ use crate::cli::{Exit, Failure};
 use crate::commands::connect::{block_on, sql_session};
 use crate::commands::status::{fetch, fetch_status, status_lines};
 use crate::config::{Config, Http};
-use walrelay_observe::StatusReport;
 
 /// Interval of requests to the endpoint, and the time limit of a step.
 const INTERVAL: Duration = Duration::from_millis(100);

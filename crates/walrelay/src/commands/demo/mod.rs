@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::Level;
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
+use walrelay_observe::{RecentErrors, RelayEnvironment, colours, log_to_stderr};
+use walrelay_postgres_source::OutboxTable;
 use walrelay_relay::TableName;
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::ConnInfo;
@@ -28,13 +30,11 @@ use walrelay_walsender::ConnInfo;
 use super::connect::{block_on, sql_session};
 use super::run::{CommitToAck, RelayRun};
 use super::{CommandResult, Env};
-use crate::cli::{DemoArgs, Exit, Failure, colours};
+use crate::cli::{DemoArgs, Exit, Failure};
 use crate::config::{Config, Log, LogFormat};
 use crate::failures;
 use drill::Drill;
 use tracker::EventTracker;
-use walrelay_observe::{RecentErrors, RelayEnvironment, log_to_stderr};
-use walrelay_postgres_source::OutboxTable;
 
 /// The address of the status page, if the port is free.
 const PAGE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9187);

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::commands::run::CommitToAck;
 use walrelay_observe::Latencies;
 use walrelay_sink::lock;
+
+use crate::commands::run::CommitToAck;
 
 /// The events that the writer committed or rolled back, and those that the viewer has read.
 #[derive(Default)]

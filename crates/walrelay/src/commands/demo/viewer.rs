@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::{KafkaError, Tail, TailedRecord};
+use walrelay_observe::Latencies;
 
 use super::tracker::{Arrival, EventTracker, ViewerTotals};
-use walrelay_observe::Latencies;
 
 /// Records that are shown per second; a person cannot read more.
 const LINES_PER_SECOND: u32 = 12;

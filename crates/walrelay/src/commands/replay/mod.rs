@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_event_router::{Router, Selection, TopicChange};
 use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
 use walrelay_relay::{Counts, Outcome, Pipeline};
 use walrelay_sink::SinkFactory;
 
@@ -37,7 +38,6 @@ use crate::sinks::{Counting, SinkKind, StdoutKind, configured_sink};
 use note::{Note, NoteFile};
 use progress::ReplayEnvironment;
 use range::{check_retained, plan_replay};
-use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
 
 /// The header with the id of the replay that sent a record.
 const HEADER: &str = "walrelay-replay";

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_observe::wall_clock;
 use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::Reading;
 use walrelay_relay::{Observer, Progress};
 
 use super::note::{Note, NoteFile};
@@ -13,8 +15,6 @@ use crate::cli::Failure;
 use crate::commands::pipelines::RecordCounts;
 use crate::commands::progress_line::ProgressLine;
 use crate::commands::units::percent_bar;
-use walrelay_observe::wall_clock;
-use walrelay_postgres_source::Reading;
 
 /// The environment of a replay's pipeline.
 #[derive(Debug)]

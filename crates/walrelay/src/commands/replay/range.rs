@@ -6,13 +6,13 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::{Bookmark, SlotRow, bookmarks_among, slots};
 
 use super::note::Note;
 use super::sink;
 use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
 use crate::commands::bookmark::unknown_bookmark;
 use crate::commands::server::Server;
-use walrelay_postgres_source::{Bookmark, SlotRow, bookmarks_among, slots};
 
 /// A slot whose copy a replay can read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use walrelay_event_router::{Event, RouteError, Routed, Router, Row, ValueFormat, ValueSchema};
 use walrelay_lsn::Lsn;
+use walrelay_observe::wall_clock;
 use walrelay_pgoutput::{Insert, Message, decode};
 use walrelay_relay::{PoisonAction, TableName};
 use walrelay_sink::Poison;
@@ -20,7 +21,6 @@ use crate::failures;
 use crate::json;
 use crate::sinks::record_line;
 use row::FileRow;
-use walrelay_observe::wall_clock;
 
 /// `walrelay route`.
 pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {

@@ -1,10 +1,11 @@
 //! `[router.cloudevents]`, and the checks of a schema registry against it and the route.
 
-use crate::config::templates::full_template;
 use walrelay_event_router::{
     CloudEventMode, CloudEvents, Converter, Lookups, Place, Template, ValueFormat,
 };
 use walrelay_settings::{AlreadyReported, Key, Reader, Section, choice, section, text};
+
+use crate::config::templates::full_template;
 
 use super::router::Router;
 

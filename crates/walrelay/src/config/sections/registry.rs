@@ -1,20 +1,21 @@
 //! `[router.registry]`: values in a schema registry's wire format.
 
-use crate::config::templates::full_template;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
-use walrelay_settings::{
-    AlreadyReported, Entry, MINUTE, Reader, Section, boolean, choice, duration, path, secret,
-    section, string, text,
-};
-
-use secrecy::SecretString;
 use walrelay_event_router::{
     Lookups, Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
 };
 use walrelay_schema_registry::http_client::one_url;
 use walrelay_schema_registry::{RegistryLogin, RegistrySettings, SchemaFile};
+use walrelay_settings::{
+    AlreadyReported, Entry, MINUTE, Reader, Section, boolean, choice, duration, path, secret,
+    section, string, text,
+};
+
+use crate::config::templates::full_template;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
 
 /// The section whose keys are subjects.
 pub(super) const SCHEMAS: &str = "router.registry.schemas";

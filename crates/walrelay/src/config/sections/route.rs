@@ -1,12 +1,12 @@
 //! `[router.route]` and `[router.lookup]`: templates that replace parts of a preset.
 
-use crate::config::templates::{self, Part, only_false, template, template_or_false};
 use walrelay_event_router::{
     Lookups, Member, Object, Place, Preset, Template, Templates, ValueTemplate,
 };
+use walrelay_postgres_source::table_name::{owned_identifier as column, quoted};
 use walrelay_settings::{AlreadyReported, Entry, Reader, Section, Value, section, text};
 
-use walrelay_postgres_source::table_name::{owned_identifier as column, quoted};
+use crate::config::templates::{self, Part, only_false, template, template_or_false};
 
 /// The section whose keys are names of headers.
 pub(super) const HEADERS: &str = "router.route.headers";

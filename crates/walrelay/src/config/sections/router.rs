@@ -6,11 +6,11 @@ use walrelay_settings::{
 };
 
 use walrelay_event_router::{CloudEvents, ColumnNames, Preset, Templates};
+use walrelay_postgres_source::table_name::owned_identifier;
 use walrelay_sink::dlq_headers;
 
 use super::debezium::{self, Debezium};
 use super::route;
-use walrelay_postgres_source::table_name::owned_identifier;
 
 /// `[router]`.
 #[derive(Clone, PartialEq, Eq)]

@@ -31,17 +31,17 @@ impl SinkConfig {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum SinkKind {
+pub(super) enum KindKey {
     Kafka,
     Stdout,
 }
 
-const KINDS: &[(&str, SinkKind)] = &[("kafka", SinkKind::Kafka), ("stdout", SinkKind::Stdout)];
+const KINDS: &[(&str, KindKey)] = &[("kafka", KindKey::Kafka), ("stdout", KindKey::Stdout)];
 
 section! {
 pub(super) struct Keys at "sink" {
     /// Where records go.
-    "kind" kind: SinkKind = choice(KINDS).or("kafka");
+    "kind" kind: KindKey = choice(KINDS).or("kafka");
     /// Whether `kind = "stdout"` reads the slot itself and confirms what it prints.
     "stdout.confirm" confirm: bool = boolean().or("false");
 }
@@ -51,12 +51,12 @@ pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, AlreadyReporte
     let keys = Keys::read(reader);
     let kind = keys.as_ref().ok().map(|keys| keys.kind);
     // Kafka's settings may stay in the file while the sink is standard output.
-    let kafka = KafkaSection::read(reader, kind == Some(SinkKind::Kafka));
+    let kafka = KafkaSection::read(reader, kind == Some(KindKey::Kafka));
     let keys = keys?;
     Ok(match keys.kind {
-        SinkKind::Stdout => SinkConfig::Stdout {
+        KindKey::Stdout => SinkConfig::Stdout {
             confirm: keys.confirm,
         },
-        SinkKind::Kafka => SinkConfig::Kafka(kafka?),
+        KindKey::Kafka => SinkConfig::Kafka(kafka?),
     })
 }

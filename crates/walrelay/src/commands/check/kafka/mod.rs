@@ -6,15 +6,14 @@ mod topics;
 use std::time::Duration;
 
 use walrelay_kafka_sink::{
-    ClusterSurvey, KafkaConfig, KafkaSettings, TopicState, TopicSurvey, probe, survey,
-    topic_name_problem,
+    ClusterSurvey, KafkaConfig, KafkaSection, KafkaSettings, TopicState, TopicSurvey, probe,
+    survey, topic_name_problem,
 };
 
 use super::item::{Check, Checks, Item};
 use super::postgres::Largest;
 use crate::config::Config;
 use crate::failures;
-use walrelay_kafka_sink::KafkaSection;
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! The check of what the slot carries: only such rows are marked or deleted.
 
+use walrelay_postgres_source::CarriedError;
 use walrelay_walsender::{Error, Session};
 
 use super::DatabaseState;
 use crate::commands::check::item::Check;
 use crate::commands::connect::{carrier, not_carried_remedy};
-use walrelay_postgres_source::CarriedError;
 
 /// Checks each table, if rows are marked or deleted and there is a slot.
 pub(super) async fn carried(

@@ -1,11 +1,11 @@
 //! Checks whether the slot survives a failover (Postgres 17 and newer).
 
+use walrelay_postgres_source::{SlotRow, slots};
 use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind, TargetSessionAttrs};
 
 use super::DatabaseState;
 use crate::cli::Exit;
 use crate::commands::check::item::Check;
-use walrelay_postgres_source::{SlotRow, slots};
 
 /// The first version with failover slots.
 const SINCE: u32 = 17;

@@ -20,6 +20,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::{
+    Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
+};
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
 
@@ -27,9 +30,6 @@ use super::item::{Check, Checks, Item};
 use crate::commands::connect::{router, wanted};
 use crate::commands::server::failure;
 use crate::config::Config;
-use walrelay_postgres_source::{
-    Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
-};
 
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {

@@ -1,15 +1,15 @@
 //! Checks whether the publication carries what the relay reads, and nothing else.
 
+use walrelay_postgres_source::{
+    Plan, PublicationFacts, carries_columns, carries_inserts, carries_tables, lacking_to_publish,
+    no_publication, script,
+};
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident};
 
 use super::{DatabaseState, failed, of_result};
 use crate::cli::{Exit, Failure};
 use crate::commands::check::item::{Check, Checks, Item, Verdict};
-use walrelay_postgres_source::{
-    Plan, PublicationFacts, carries_columns, carries_inserts, carries_tables, lacking_to_publish,
-    no_publication, script,
-};
 
 /// The check of a publication that does not exist: whether `run` creates it.
 pub(super) async fn missing(session: &mut Session, db: &DatabaseState<'_>) -> Result<Check, Error> {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use walrelay_postgres_source::{failover_known, names_standby, wal_level};
 use walrelay_walsender::Error;
 
 use super::{DatabaseState, failed, of_result};
 use crate::cli::Exit;
 use crate::commands::check::item::Check;
 use crate::commands::units::bytes;
-use walrelay_postgres_source::{failover_known, names_standby, wal_level};
 
 /// The oldest version that the tests run with.
 const OLDEST: u32 = 14;

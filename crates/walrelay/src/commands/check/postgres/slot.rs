@@ -1,14 +1,14 @@
 //! Checks the relay's slot, other slots that keep WAL, and transactions that hold the slot back.
 
+use walrelay_postgres_source::{
+    Plan, PublishedTable, ROLLING, Retention, SlotRow, Survey, bookmark_slot, expected_rows,
+    script, slot_fits,
+};
 use walrelay_walsender::{Session, quote_ident, quote_literal};
 
 use super::{DatabaseState, failed, of_result};
 use crate::commands::check::item::{Check, shortened};
 use crate::commands::units::bytes;
-use walrelay_postgres_source::{
-    Plan, PublishedTable, ROLLING, Retention, SlotRow, Survey, bookmark_slot, expected_rows,
-    script, slot_fits,
-};
 
 /// Seconds after which an open transaction is reported.
 const LONG: u64 = 60;

@@ -3,16 +3,16 @@
 use walrelay_event_router::{Event, Router, Row, TableFacts as ColumnFacts};
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode};
+use walrelay_postgres_source::{
+    PublishedOperations, Sample, SetupError, TableFacts, TableSurvey, carries_columns, script,
+    sends_columns, table_fits,
+};
 use walrelay_relay::TableName;
 use walrelay_walsender::quote_ident;
 
 use super::{DatabaseState, of_result};
 use crate::commands::check::item::Check;
 use crate::failures;
-use walrelay_postgres_source::{
-    PublishedOperations, Sample, SetupError, TableFacts, TableSurvey, carries_columns, script,
-    sends_columns, table_fits,
-};
 
 /// Checks that each table exists, is of a kind that can be published, and has the columns that the
 /// router reads.

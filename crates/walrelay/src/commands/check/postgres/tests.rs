@@ -1,10 +1,11 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use walrelay_postgres_source::{ServerFacts, SlotRow, Transaction};
+
 use super::*;
 use crate::commands::check::item::Verdict;
 use crate::commands::test_config;
-use walrelay_postgres_source::{ServerFacts, SlotRow, Transaction};
 
 const GIB: u64 = 1 << 30;
 

@@ -6,6 +6,7 @@ use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{Router, TableFacts as ColumnFacts};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Message, decode};
+use walrelay_postgres_source::{WAL_LIMIT, place, waiting};
 use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, TableName};
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
@@ -14,7 +15,6 @@ use crate::commands::check::item::Check;
 use crate::commands::connect::settings;
 use crate::commands::units::bytes;
 use crate::failures;
-use walrelay_postgres_source::{WAL_LIMIT, place, waiting};
 
 /// Passes the tables that wait in the slot to a relay's core, which returns the errors of `run`.
 /// `None`: there is no slot or publication to look at, which other checks report.
