@@ -58,7 +58,7 @@ pub use catalog::{
 };
 pub use confirmed::ConfirmedError;
 pub use dead_letters::{DeadLetters, DeadLettersError, OpenDeadLetter, ReadOpen};
-pub use error::{GO_ON, PUBLISH, PostgresError, RowError, SetupError};
+pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking};
 pub use outbox_table::OutboxTable;
 pub use partitions::Change;

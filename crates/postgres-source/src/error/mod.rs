@@ -1,0 +1,180 @@
+//! Errors of the database's setup and of the stream, with their remedies.
+
+mod setup;
+
+use std::time::Duration;
+
+use walrelay_lsn::Lsn;
+use walrelay_relay::{LogError, SourceError, TableName};
+use walrelay_sink::Disposition;
+
+pub use setup::{GO_ON, Gap, PUBLISH, SetupError};
+
+use super::catalog::SlotReader;
+use super::state_file::StateFileError;
+
+/// A line that is no row of COPY's text format, or belongs to no requested table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("Postgres sent a row of a snapshot that cannot be read: {0}")]
+pub struct RowError(pub(crate) &'static str);
+
+/// Why a stream could not be opened, or why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    /// The connection failed, or the server answered with an error.
+    #[error(transparent)]
+    Wal(#[from] walrelay_walsender::Error),
+    /// The database is not set up as the relay needs it.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The slot does not continue the position in the state file.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The state file cannot be used.
+    #[error(transparent)]
+    StateFile(#[from] StateFileError),
+    /// The server has removed the slot's WAL, though its catalogs do not show that.
+    #[error("the log that slot {slot} needs is gone: what was committed {gap} cannot be relayed")]
+    WalGone {
+        /// Name of the slot.
+        slot: String,
+        /// The range that is not relayed.
+        gap: Gap,
+        /// The server's error.
+        #[source]
+        source: walrelay_walsender::Error,
+    },
+    /// The slot has moved on since it was selected for a replay, so its copy lacks the beginning.
+    #[error(
+        "slot {slot} has moved on to {position}: what was committed from {start} on can no longer be \
+         replayed from it"
+    )]
+    ReplayGone {
+        /// Name of the slot.
+        slot: String,
+        /// The first position of the replay.
+        start: Lsn,
+        /// The slot's position now.
+        position: Lsn,
+    },
+    /// The server is about to end the stream, to remove the slot's WAL. A walsender whose client
+    /// does not read cannot end, and the server's checkpoints wait for it.
+    #[error(
+        "slot {0} keeps more WAL than the server allows, and nothing is read: closing the \
+         connection, so that the server can remove WAL"
+    )]
+    MakeWay(String),
+    /// The server accepted a command and did not answer in time.
+    #[error("Postgres did not answer within {after:?}: {doing}")]
+    NoAnswer {
+        /// What the server was asked to do.
+        doing: &'static str,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The two connections reach different servers.
+    #[error(
+        "the control connection does not see the stream of slot {0}: the two reached different \
+         servers"
+    )]
+    TwoServers(String),
+    /// The SQL of the configured row selection is invalid, or fails when it is evaluated.
+    #[error("Postgres cannot read the rows that are asked for")]
+    RowsSql(#[source] walrelay_walsender::Error),
+    /// A line of `COPY` that cannot be decoded as a row.
+    #[error(transparent)]
+    Row(#[from] RowError),
+    /// All rows of the snapshot are acknowledged, and the stream continues from the slot. Not a
+    /// failure: see [`SourceError::is_followed`].
+    #[error("the snapshot is read to its end")]
+    SnapshotRead,
+    /// The session that held the temporary slot and exported the snapshot has ended, or the session
+    /// that holds the lock of the setup, so that another relay may read the rows.
+    #[error("the server does not keep the snapshot any more: its rows are read again")]
+    SnapshotLost,
+    /// DDL has changed a table so that the snapshot does not see all its rows.
+    #[error(
+        "DDL has changed table {0} since the snapshot was taken: its rows are read again, in a new \
+         snapshot"
+    )]
+    SnapshotOutdated(TableName),
+    /// Another relay holds the lock of the setup.
+    #[error("another relay creates slot {0}, or reads the snapshot before it")]
+    SetupBusy(String),
+    /// Another process reads the slot. The server allows one reader at a time.
+    #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
+    SlotBusy {
+        /// Name of the slot.
+        slot: String,
+        /// The reader, if it was still connected when it was queried.
+        reader: Option<SlotReader>,
+        /// The reader is the walsender of a connection that this process lost.
+        own: bool,
+        /// The server's answer to START_REPLICATION, if that was sent.
+        #[source]
+        source: Option<walrelay_walsender::Error>,
+    },
+}
+
+fn name(reader: Option<&SlotReader>) -> String {
+    let Some(reader) = reader else {
+        return "?".to_owned();
+    };
+    match &reader.application_name {
+        None => reader.pid.to_string(),
+        Some(name) => format!("{} ({name})", reader.pid),
+    }
+}
+
+impl PostgresError {
+    /// The error of a statement that reads the rows of a snapshot. The statement contains SQL of
+    /// the configuration, so syntax errors (class 42, except missing privileges) and data errors
+    /// (class 22) are errors of the configuration.
+    pub fn of_rows(error: walrelay_walsender::Error) -> Self {
+        let state = error.sqlstate().unwrap_or_default();
+        if state != "42501" && (state.starts_with("42") || state.starts_with("22")) {
+            return Self::RowsSql(error);
+        }
+        Self::Wal(error)
+    }
+}
+
+impl SourceError for PostgresError {
+    fn may_be_of_a_row(&self) -> bool {
+        matches!(self, Self::Wal(error) if error.may_be_of_a_row())
+    }
+
+    fn is_slot_taken(&self) -> bool {
+        matches!(self, Self::SlotBusy { reader, own, .. } if reader.is_some() && !own)
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.is_slot_taken() || matches!(self, Self::SnapshotLost)
+    }
+
+    fn is_followed(&self) -> bool {
+        matches!(self, Self::SnapshotRead)
+    }
+
+    fn is_slot_busy(&self) -> bool {
+        matches!(self, Self::SlotBusy { .. } | Self::SetupBusy(_))
+    }
+
+    fn disposition(&self) -> Disposition {
+        match self {
+            Self::Wal(error) => error.disposition(),
+            Self::Setup(error) => error.disposition(),
+            Self::RowsSql(_) | Self::ReplayGone { .. } => Disposition::Configuration,
+            Self::StateFile(error) => error.disposition(),
+            Self::Log(_) | Self::WalGone { .. } | Self::Row(_) => Disposition::Fatal,
+            Self::SlotBusy { .. }
+            | Self::SetupBusy(_)
+            | Self::SnapshotRead
+            | Self::SnapshotLost
+            | Self::SnapshotOutdated(_)
+            | Self::MakeWay(_)
+            | Self::NoAnswer { .. }
+            | Self::TwoServers(_) => Disposition::Retryable,
+        }
+    }
+}
