@@ -1,42 +1,24 @@
-//! One module per command. Each has a function that runs the command and returns its failures.
+//! One module per command, in groups. Each has a function that runs the command and returns its
+//! failures.
+//!
+//! `assembly` makes the parts of a relay of its configuration, `terminal` talks to the operator; the
+//! commands use both.
 
-mod bench;
-mod bookmark;
-mod check;
-mod confirm;
-mod connect;
-mod cutover;
-mod demo;
-mod dlq;
-mod import_debezium;
-mod init;
-mod pipelines;
-mod progress_line;
-mod prune;
-mod replay;
-mod resend;
-mod route;
-mod run;
-mod server;
-mod slots;
-mod status;
-mod units;
+mod assembly;
+mod database;
+mod dead_letters;
+mod looking;
+mod measuring;
+mod moving_in;
+mod relaying;
+mod terminal;
 
-pub(crate) use bench::bench;
-pub(crate) use bookmark::bookmark;
-pub(crate) use check::check;
-pub(crate) use cutover::cutover;
-pub(crate) use demo::demo;
-pub(crate) use dlq::dlq;
-pub(crate) use import_debezium::import_debezium;
-pub(crate) use init::init;
-pub(crate) use prune::prune;
-pub(crate) use replay::replay;
-pub(crate) use resend::resend;
-pub(crate) use route::route;
-pub(crate) use run::run;
-pub(crate) use slots::slots;
-pub(crate) use status::status;
+pub(crate) use database::{bookmark::bookmark, init::init, prune::prune, slots::slots};
+pub(crate) use dead_letters::dlq;
+pub(crate) use looking::{check::check, route::route, status::status};
+pub(crate) use measuring::{bench::bench, demo::demo};
+pub(crate) use moving_in::{cutover::cutover, import_debezium::import_debezium};
+pub(crate) use relaying::{replay::replay, resend::resend, run::run};
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;

@@ -1,15 +1,17 @@
-//! The configured sink, and the sinks of the binary itself: standard output, and a wrapper that
-//! counts.
+//! The configured sink, and the sinks of the binary itself: standard output, a wrapper that
+//! counts, and one that discards.
 
 mod counting;
 mod kafka;
 mod kind;
+mod null;
 mod stdout;
 
 pub(crate) use counting::{Count, Counting};
 use kafka::KafkaKind;
 pub(crate) use kafka::kafka;
 pub(crate) use kind::{DeadLetterStore, SinkKind};
+pub(crate) use null::NullSinkFactory;
 pub(crate) use stdout::{StdoutKind, record_line};
 
 use crate::cli::Failure;

@@ -1,0 +1,354 @@
+//! Converts the configuration to the types of the crates below, and connects by it.
+
+pub(crate) mod pipelines;
+pub(crate) mod server;
+mod stop;
+
+pub(crate) use stop::{StopSignals, stop_signal, stop_signal_or};
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use secrecy::ExposeSecret;
+use walrelay_event_router::{
+    CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
+};
+use walrelay_postgres_source::{Carrier, DeadLetters, Marking, NotCarried, Selection, Wanted};
+use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
+use walrelay_schema_registry::{Registry, RegistryStats};
+use walrelay_sink::Parking;
+use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
+
+use crate::cli::{Exit, Failure};
+use crate::commands::Env;
+use crate::config::{self, Config, SnapshotMode};
+use crate::failures;
+use crate::sinks::{DeadLetterStore, configured_sink};
+
+/// The connection string of `[source] url` with the password and the password file.
+pub(crate) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
+    let mut info: ConnInfo = source
+        .url
+        .expose_secret()
+        .parse()
+        .map_err(|error| failures::conn_info(&error))?;
+    if let Some(password) = &source.password {
+        info.password = Some(password.clone());
+    }
+    if info.passfile.is_none() {
+        // Like libpq: PGPASSFILE, or ~/.pgpass; it is used if it exists.
+        info.passfile = env("PGPASSFILE")
+            .map(PathBuf::from)
+            .or_else(|| env("HOME").map(|home| PathBuf::from(home).join(".pgpass")))
+            .filter(|path| path.exists());
+    }
+    Ok(info)
+}
+
+pub(crate) fn route(router: &config::Router) -> Route {
+    match router {
+        config::Router::Debezium(debezium) => Route::from(debezium_options(debezium)),
+        config::Router::Templates(templates) => Route::from((**templates).clone()),
+    }
+}
+
+fn debezium_options(debezium: &config::Debezium) -> Options {
+    let mut options = debezium.options.clone();
+    if debezium.context_headers {
+        let headers = [
+            ("connectorLogicalName", options.topic_prefix.clone()),
+            ("taskId", "0".to_owned()),
+            ("connectorName", "postgresql".to_owned()),
+            ("runId", run_id()),
+        ];
+        let headers = headers.map(|(name, text)| (format!("__debezium.context.{name}"), text));
+        options.context_headers = headers.into();
+    }
+    options
+}
+
+/// A new UUID of version 7 (RFC 9562) that names this run, as Debezium's header `runId` does.
+pub(crate) fn run_id() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let millis = since.unwrap_or_default().as_millis() & 0xffff_ffff_ffff;
+    let random = fastrand::u128(..);
+    let id = millis << 80
+        | 7 << 76
+        | (random >> 64 & 0xfff) << 64
+        | 0b10 << 62
+        | random & 0x3fff_ffff_ffff_ffff;
+    let hex = format!("{id:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
+    parts.join("-")
+}
+
+/// The router, and the reader of logical messages if the configuration makes events of them.
+pub(crate) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
+    let messages = messages(config);
+    let route = route(&config.router);
+    let wire = config
+        .registry
+        .as_ref()
+        .map(|registry| registry.wire.clone());
+    let mut router = Router::new(route)
+        .with_column_names(config.column_names.clone())
+        .with_cloud_events(config.cloud_events.clone())
+        .with_position_header(config.position_header.clone())
+        .with_wire_format(wire);
+    if let Some(messages) = &messages {
+        // All messages have the same columns, so a column that the route lacks can be reported now.
+        let announced = messages.announce(&mut router);
+        announced.map_err(|error| failures::messages(&error))?;
+        router.clear();
+    }
+    Ok((router, messages))
+}
+
+fn messages(config: &Config) -> Option<Messages> {
+    let prefix = config.source.messages.as_deref()?;
+    let named = match &config.router {
+        config::Router::Debezium(debezium) => {
+            let options = &debezium.options;
+            vec![
+                (&options.event_id, MessageMember::Id),
+                (&options.event_key, MessageMember::Key),
+                (&options.event_type, MessageMember::Type),
+                (&options.payload, MessageMember::Payload),
+                (&options.route_by, MessageMember::Aggregate),
+            ]
+        }
+        // The other templates may read any column; messages have the columns that presets read.
+        config::Router::Templates(templates) => {
+            let id = templates.id.iter();
+            id.map(|id| (id, MessageMember::Id)).collect()
+        }
+    };
+    let named = named.iter().map(|(name, member)| (name.as_str(), *member));
+    Some(Messages::new(prefix, named))
+}
+
+/// The database objects that the relay needs.
+pub(crate) fn wanted(config: &Config) -> Wanted {
+    let mut columns = match &config.router {
+        config::Router::Debezium(debezium) => debezium.options.columns(),
+        config::Router::Templates(templates) => {
+            templates.columns().into_iter().map(str::to_owned).collect()
+        }
+    };
+    let attributes = config.cloud_events.iter().flat_map(CloudEvents::columns);
+    columns.extend(attributes.map(str::to_owned));
+    let record = config.registry.iter().map(|registry| &registry.wire);
+    columns.extend(record.flat_map(WireFormat::columns).map(str::to_owned));
+    columns.sort();
+    columns.dedup();
+    Wanted {
+        slot: config.source.slot.clone(),
+        publication: config.source.publication.clone(),
+        tables: config.source.tables.clone(),
+        pass_over: config.source.pass_over.clone(),
+        columns,
+        column_names: config.column_names.clone(),
+        by_templates: matches!(config.router, config::Router::Templates(_)),
+        messages: config.source.messages.clone(),
+        create: config.source.create,
+        failover: config.source.failover,
+        snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
+        record: config.source.mark_sent.is_some() || config.prune.is_some(),
+        marks: config.source.mark_sent.is_some(),
+    }
+}
+
+/// What this slot, and others that must have confirmed a row, carry.
+pub(crate) fn carrier(config: &Config, others: &[String]) -> Carrier {
+    let source = &config.source;
+    let own = std::iter::once(source.slot.clone());
+    let slots = own.chain(others.iter().cloned()).collect();
+    let prune = config.prune.as_ref();
+    // Of rows from before the slot, `before_slot` says that they may be deleted, not that they count
+    // as sent.
+    let before = source.mark_sent.is_none() && prune.is_some_and(|prune| prune.before_slot);
+    Carrier::new(slots, source.publication.clone(), source.create, before)
+}
+
+/// The column with the id of events; `None` if the route names none.
+pub(crate) fn id_column(config: &Config) -> Option<&String> {
+    match &config.router {
+        config::Router::Debezium(debezium) => Some(&debezium.options.event_id),
+        config::Router::Templates(templates) => templates.id.as_ref(),
+    }
+}
+
+/// The rows of the tables that a snapshot reads, and their order.
+pub(crate) fn selection(config: &Config) -> Selection {
+    let time = match &config.router {
+        config::Router::Debezium(debezium) => debezium.options.event_timestamp.clone(),
+        config::Router::Templates(_) => None,
+    };
+    Selection {
+        unsent: config.source.snapshot == SnapshotMode::Unsent,
+        filter: config.source.snapshot_where.clone(),
+        order: config.source.snapshot_order.clone(),
+        unordered: config.source.snapshot_unordered,
+        time,
+    }
+}
+
+/// The open dead letters of the slot. `epoch`: see
+/// [`OpenDeadLetters::read`](walrelay_kafka_sink::dlq::OpenDeadLetters::read).
+pub(crate) fn dead_letters(
+    config: &Config,
+    epoch: impl Fn() -> Option<(i32, u64)> + Send + 'static,
+) -> Result<DeadLetters, Failure> {
+    let store = DeadLetterStore::configured(config);
+    let writes = config.poison.writes_dead_letters();
+    let sink = configured_sink(config)?;
+    let Some(read) = sink.read_dead_letters(&store, writes, Box::new(epoch)) else {
+        return Ok(DeadLetters::default());
+    };
+    let messages = config.source.messages.iter();
+    let messages = messages.map(|prefix| TableName::new(Messages::SCHEMA, prefix));
+    let named = config.source.tables.iter().cloned().chain(messages);
+    let id = id_column(config).cloned();
+    Ok(DeadLetters::new(read, id, named))
+}
+
+/// The rows that count as not sent, and how rows are marked as sent; `set` is empty if they are
+/// not. Their open dead letters are not read: see [`dead_letters`].
+pub(crate) fn marking(config: &Config) -> Marking {
+    let source = &config.source;
+    Marking {
+        carrier: carrier(config, &[]),
+        dead_letters: DeadLetters::default(),
+        tables: source.tables.clone(),
+        selection: Selection {
+            unsent: true,
+            ..selection(config)
+        },
+        set: source.mark_sent.clone().unwrap_or_default(),
+        messages: source.messages.clone(),
+        in_vain: RefCell::default(),
+    }
+}
+
+/// The failure of a command that would mark or delete rows which the slot does not carry.
+pub(crate) fn not_carried(why: NotCarried) -> Failure {
+    let what = "which rows were sent cannot be known: nothing is marked or deleted";
+    let remedy = not_carried_remedy(&why);
+    Failure::new("not-carried", Exit::Config, what)
+        .caused_by(why)
+        .remedy(remedy)
+}
+
+pub(crate) fn not_carried_remedy(why: &NotCarried) -> String {
+    match why {
+        NotCarried::Unrecorded => {
+            "walrelay init --role ROLE, as a user who may, creates it for the relay's role".to_owned()
+        }
+        NotCarried::Doubtful { slot, .. } => format!(
+            "send what may be missing (walrelay resend), then: UPDATE walrelay_state.carried SET state = 'accepted' \
+             WHERE slot = {}",
+            quote_literal(slot)
+        ),
+        _ => "see what walrelay check says of the slot and the publication. Rows of a time in which the publication \
+              did not publish them are sent by walrelay resend"
+            .to_owned(),
+    }
+}
+
+/// The settings of a pipeline.
+pub(crate) fn settings(
+    config: &Config,
+    messages: Option<Messages>,
+    parking: Option<Arc<Parking>>,
+    schemas: Option<Arc<dyn Schemas>>,
+) -> Settings {
+    let delivery = &config.delivery;
+    Settings {
+        tables: [&*config.source.tables, &config.source.former_tables]
+            .concat()
+            .into(),
+        pass_over: Arc::from(config.source.pass_over.as_slice()),
+        messages,
+        max_in_flight_records: delivery.max_in_flight_records as usize,
+        status_interval: config.source.status_interval,
+        receive_timeout: config.source.receive_timeout(),
+        drain_timeout: delivery.drain_timeout,
+        backoff_initial: delivery.backoff.initial,
+        backoff_max: delivery.backoff.max,
+        poison: poison_policy(config, parking),
+        on_update: match &config.router {
+            config::Router::Debezium(debezium) => debezium.on_update,
+            config::Router::Templates(_) => OnUpdate::default(),
+        },
+        schemas,
+    }
+}
+
+/// `[poison]` as a pipeline uses it.
+pub(crate) fn poison_policy(config: &Config, parking: Option<Arc<Parking>>) -> PoisonPolicy {
+    let poison = &config.poison;
+    PoisonPolicy {
+        unroutable: poison.unroutable,
+        oversize: poison.oversize,
+        rejected: poison.rejected,
+        undecodable: poison.undecodable,
+        topic: Arc::from(poison.topic.as_str()),
+        slot: Arc::from(config.source.slot.as_str()),
+        retry_for: poison.retry_for,
+        parking,
+    }
+}
+
+/// The schema registry as a pipeline uses it; `None` if none is configured.
+pub(crate) fn schemas(
+    config: &Config,
+    stats: Option<Arc<RegistryStats>>,
+) -> Result<Option<Arc<dyn Schemas>>, Failure> {
+    let registry = registry(config)?;
+    Ok(registry.map(|registry| Arc::new(registry.counting(stats)) as Arc<dyn Schemas>))
+}
+
+/// As [`schemas`], but never registers a schema.
+pub(crate) fn schemas_without_registering(
+    config: &Config,
+) -> Result<Option<Arc<dyn Schemas>>, Failure> {
+    let mut config = config.clone();
+    if let Some(registry) = &mut config.registry {
+        registry.register = false;
+    }
+    schemas(&config, None)
+}
+
+/// The client of the schema registry; `None` if none is configured.
+pub(crate) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
+    let registry = config.registry.as_ref().map(Registry::new).transpose();
+    registry.map_err(|error| {
+        Failure::new(
+            "registry-ca",
+            Exit::Config,
+            "[router.registry] ca_file cannot be used",
+        )
+        .caused_by(error)
+        .remedy("it is a file of certificates in PEM, and the relay's user must be able to read it")
+    })
+}
+
+/// Opens a session for SQL.
+pub(crate) async fn sql_session(info: &ConnInfo) -> Result<Session, Failure> {
+    let session = Session::connect(info, SessionKind::Sql, &[]).await;
+    session.map_err(|error| failures::postgres(error.into()))
+}
+
+/// Runs a future on a runtime of one thread: a pipeline needs no more.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
+        })?;
+    Ok(runtime.block_on(future))
+}

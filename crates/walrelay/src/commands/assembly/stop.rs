@@ -1,0 +1,96 @@
+//! The signals that ask a command to stop.
+
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
+use walrelay_kafka_sink::exit_at_once;
+
+use crate::cli::{Exit, Failure};
+
+/// Resolves as [`stop_signal`] does, or when `ended` resolves.
+pub(crate) fn stop_signal_or(
+    ended: impl Future<Output = ()>,
+) -> Result<impl Future<Output = ()>, Failure> {
+    let stop = stop_signal()?;
+    Ok(async move {
+        tokio::select! {
+            () = stop => {}
+            () = ended => {}
+        }
+    })
+}
+
+/// Resolves at the first of the [`StopSignals`]. A second signal ends the process at once.
+pub(crate) fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
+    let mut signals = StopSignals::new()?;
+    Ok(async move {
+        signals.next().await;
+        // A terminal that is closed sends SIGHUP twice: by the shell, and by the kernel.
+        signals.ignore_hangup();
+        tokio::spawn(async move {
+            signals.next().await;
+            warn!("second signal: stopping at once, without draining");
+            // Records in flight are not confirmed, so the next start sends them again.
+            exit_at_once(Exit::Temporary.code());
+        });
+        info!("asked to stop");
+    })
+}
+
+/// The signals that ask to stop: SIGTERM, SIGINT, SIGQUIT, and SIGHUP unless it is ignored.
+pub(crate) struct StopSignals {
+    others: Vec<Signal>,
+    hangup: Option<Signal>,
+}
+
+impl StopSignals {
+    /// Listens from now on.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let hangup = Some(SignalKind::hangup()).filter(|kind| !is_ignored(*kind));
+        let others = [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+        ];
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new("signals", Exit::Internal, "cannot listen for signals")
+                    .caused_by(error)
+            })
+        };
+        Ok(Self {
+            others: others.into_iter().map(listen).collect::<Result<_, _>>()?,
+            hangup: hangup.map(listen).transpose()?,
+        })
+    }
+
+    /// Waits for SIGHUP no more; the process does not end by it.
+    fn ignore_hangup(&mut self) {
+        self.hangup = None;
+    }
+
+    /// Waits for one of them.
+    pub(crate) async fn next(&mut self) {
+        poll_fn(|context| {
+            let mut received = Poll::Pending;
+            for signal in self.others.iter_mut().chain(&mut self.hangup) {
+                if signal.poll_recv(context).is_ready() {
+                    received = Poll::Ready(());
+                }
+            }
+            received
+        })
+        .await;
+    }
+}
+
+/// Whether this process was started with the signal ignored, as `nohup` starts it. Listening would
+/// end that. `SigIgn` of proc(5) is a mask of numbers; without /proc the answer is no.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
+}

@@ -1,0 +1,357 @@
+//! `walrelay init`: creates outbox table, publication, slot and role, or prints the SQL that does.
+
+use walrelay_event_router::Template;
+use walrelay_postgres_source::{
+    Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
+    plan, record, script,
+};
+use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
+
+use crate::cli::InitArgs;
+use crate::commands::assembly::{block_on, conn_info, wanted};
+use crate::commands::{CommandResult, Env, load, print_text};
+use crate::config::{Config, Router};
+use crate::failures;
+
+/// The comment above the function `outbox.emit` in scripts.
+const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
+                    -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
+
+/// `walrelay init`.
+pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
+    let config = load(&args.config, env)?;
+    let wanted = Wanted {
+        create: true,
+        ..wanted(&config)
+    };
+    let table = outbox_table(&config, &wanted);
+    let info = conn_info(&config.source, env)?;
+    if args.dry_run {
+        // Without `--role`, the relay connects as the user of its URL.
+        let role = args.role.as_deref().unwrap_or(&info.user);
+        return Ok(print_text(&whole_script(&wanted, role, table.as_ref()))?);
+    }
+    let done = block_on(async {
+        let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
+        create(&mut session, &wanted, args.role.as_deref(), table.as_ref()).await
+    })?;
+    Ok(print_text(&done.map_err(failures::postgres)?)?)
+}
+
+/// The outbox tables to create. `None`: the route consists of templates, which do not say what the
+/// columns are for; a table for them must exist.
+fn outbox_table(config: &Config, wanted: &Wanted) -> Option<OutboxTable> {
+    let Router::Debezium(debezium) = &config.router else {
+        return None;
+    };
+    let times = config.cloud_events.iter().flat_map(|of| &of.time);
+    let times: Vec<String> = times
+        .flat_map(Template::columns)
+        .map(str::to_owned)
+        .collect();
+    let snapshot = wanted.snapshot.as_ref();
+    let unsent = snapshot.is_some_and(|rows| rows.unsent && rows.filter.is_none());
+    Some(OutboxTable::new(
+        &debezium.options,
+        &wanted.columns,
+        &times,
+        unsent,
+    ))
+}
+
+/// The SQL that prepares a database, in the order in which it must run. `table`: the outbox tables
+/// to create.
+fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> String {
+    let tables = table.filter(|_| !wanted.tables.is_empty()).map(|table| {
+        let tables = wanted.tables.iter().map(|name| table.create(name));
+        let why = "The outbox: services insert here, in the transaction of their data.";
+        (why, tables.collect::<Vec<_>>().join("\n"))
+    });
+    let emit = wanted.messages.as_deref();
+    let emit = emit.map(|prefix| (EMIT, script::create_emit(prefix)));
+    let seen = if wanted.tables.is_empty() {
+        "What the relay sees: no table. A publication must be named all the same."
+    } else {
+        "What the relay sees: inserts of the outbox, nothing else."
+    };
+    let last = if wanted.snapshot.is_some() {
+        (
+            "For the snapshot, the relay reads the tables. It makes the slot itself, after it.",
+            script::grant_select(&wanted.tables, role),
+        )
+    } else {
+        (
+            "From here on Postgres keeps the log until the relay has confirmed it: last, and not\n\
+             -- long before the relay is started.",
+            script::ensure_slot(&wanted.slot, wanted.failover),
+        )
+    };
+    let record = wanted.record.then(|| {
+        let why = "What the slot carries of the outbox: only such rows are marked or deleted.";
+        (why, record::create_sql(Some(role)))
+    });
+    let others = [
+        (
+            seen,
+            script::ensure_publication(&wanted.publication, &wanted.tables),
+        ),
+        (
+            "Who the relay is: may replicate, owns nothing, reads no table. Give it a password by\n\
+             -- \\password, or by what your service has.",
+            script::ensure_role(role),
+        ),
+    ];
+    let parts = tables.into_iter().chain(emit).chain(others);
+    let parts = parts.chain(record).chain([last]);
+    let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
+    parts.collect::<Vec<_>>().join("\n")
+}
+
+/// Creates what is missing. Returns a line for each thing that was created, and notes.
+async fn create(
+    session: &mut Session,
+    wanted: &Wanted,
+    role: Option<&str>,
+    new_table: Option<&OutboxTable>,
+) -> Result<String, PostgresError> {
+    let mut lines = Vec::new();
+    lock_setup(session, &wanted.slot).await?;
+    let mut facts = inspect(session, wanted).await?;
+    // Before anything is created, fail for every other reason than a missing table.
+    match plan(wanted, &facts, Moment::Init) {
+        Ok(_) => {}
+        Err(SetupError::TableMissing(_)) if new_table.is_some() => {}
+        Err(error) => return Err(error.into()),
+    }
+    for (table, found) in &facts.tables {
+        if found.is_none()
+            && let Some(new_table) = new_table
+        {
+            session.query(&new_table.create(table)).await?;
+            lines.push(format!("created table {table}"));
+        }
+    }
+    if !lines.is_empty() {
+        facts = inspect(session, wanted).await?;
+    }
+    let plan = plan(wanted, &facts, Moment::Init)?;
+    if let Some(prefix) = &wanted.messages {
+        lines.extend(create_emit(session, prefix).await?);
+    }
+    if let Some(role) = role {
+        let known = format!(
+            "SELECT FROM pg_catalog.pg_roles WHERE rolname = {}",
+            quote_literal(role)
+        );
+        if session.query(&known).await?.is_empty() {
+            session.query(&script::create_role(role)).await?;
+            lines.push(format!("created role {role}; give it a password"));
+        }
+    }
+    if wanted.record {
+        if !record::exists(session).await? {
+            lines.push("created table walrelay_state.carried".to_owned());
+        }
+        session.query(&record::create_sql(role)).await?;
+    }
+    for action in plan.actions {
+        match action {
+            Action::CreatePublication => {
+                let sql = script::create_publication(&wanted.publication, &wanted.tables);
+                session.query(&sql).await?;
+                lines.push(format!("created publication {}", wanted.publication));
+            }
+            Action::CreateSlot => {
+                Carrier::begin(session, wanted).await?;
+                let sql = script::create_slot(&wanted.slot, wanted.failover);
+                session.query(&sql).await?;
+                lines.push(format!("created slot {}", wanted.slot));
+            }
+            // Only `run` plans these.
+            Action::DropSlot | Action::Snapshot | Action::EnableFailover => {
+                unreachable!("init changes no slot and reads no rows")
+            }
+        }
+    }
+    let notes = plan.notes.iter();
+    lines.extend(notes.map(|note| format!("note: {note}")));
+    if lines.is_empty() {
+        lines.push("everything is there already".to_owned());
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Creates the function `outbox.emit`. An existing one is not replaced: services may rely on its
+/// prefix.
+async fn create_emit(session: &mut Session, prefix: &str) -> Result<Option<String>, Error> {
+    let found = session.query(script::find_emit()).await?;
+    let Some(row) = found.first() else {
+        session.query(&script::create_emit(prefix)).await?;
+        return Ok(Some("created function outbox.emit".to_owned()));
+    };
+    let same = script::is_emit(row.get("prosrc").unwrap_or_default(), prefix);
+    Ok((!same).then(|| {
+        "note: function outbox.emit is there, and not as this version makes it for this prefix: \
+         left as it is. The SQL of --dry-run replaces it"
+            .to_owned()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test_config;
+
+    fn wanted() -> Wanted {
+        super::wanted(&test_config())
+    }
+
+    /// The script for these overrides of the configuration.
+    fn script_with(set: &[&str]) -> String {
+        let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
+                    [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
+        let set: Vec<String> = set.iter().copied().map(str::to_owned).collect();
+        let config = Config::parse(text, "walrelay.toml", &set, &|_| None).unwrap();
+        let wanted = super::wanted(&config);
+        whole_script(&wanted, "walrelay", outbox_table(&config, &wanted).as_ref())
+    }
+
+    fn default_table() -> OutboxTable {
+        outbox_table(&test_config(), &wanted()).expect("a table")
+    }
+
+    #[test]
+    fn the_table_has_the_configured_columns() {
+        let debezium = |key: &str, value: &str| format!("router.debezium.\"{key}\"={value}");
+        let all = [
+            debezium("table.field.event.id", "event_id"),
+            debezium("table.field.event.key", "Customer \"No\""),
+            debezium("table.field.event.type", "kind"),
+            debezium("table.field.event.payload", "data"),
+            debezium("table.field.event.timestamp", "at"),
+            debezium("table.field.event.schema.version", "version"),
+            debezium("topic.prefix", "shop"),
+            debezium("route.by.field", "order"),
+            debezium(
+                "table.fields.additional.placement",
+                "tenant:header,part:partition,kind:envelope",
+            ),
+        ];
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let script = script_with(&all);
+        let (table, _) = script.split_once(");").expect("a table");
+        let columns: Vec<&str> = table.lines().skip(2).map(str::trim).collect();
+        let begins = [
+            "\"event_id\"        uuid PRIMARY KEY",
+            "\"order\"           text NOT NULL,",
+            "\"Customer \"\"No\"\"\" text NOT NULL,",
+            "\"part\"            integer NOT NULL,",
+            "\"version\"         integer NOT NULL DEFAULT 1,",
+            "\"at\"              timestamptz NOT NULL DEFAULT now(),",
+            "\"kind\"            text NOT NULL,",
+            "\"tenant\"          text,",
+            "\"data\"            jsonb,",
+            "seq               bigint GENERATED BY DEFAULT AS IDENTITY ",
+        ];
+        assert_eq!(columns.len(), begins.len(), "{table}");
+        for (column, begin) in columns.iter().zip(begins) {
+            assert!(column.starts_with(begin), "{column:?} not {begin:?}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_what_converters_snapshots_and_cloud_events_read() {
+        for (set, column) in [
+            (
+                "router.converters.\"value.converter\"=bytearray",
+                "payload       bytea,",
+            ),
+            ("source.snapshot=unsent", "\"dispatched_at\" timestamptz,"),
+            (
+                "router.cloudevents.time={at}",
+                "\"at\"          timestamptz",
+            ),
+            ("router.cloudevents.subject={who}", "\"who\"         text,"),
+        ] {
+            let cloud = [
+                "router.cloudevents.mode=binary",
+                "router.cloudevents.source=/shop",
+                "router.cloudevents.type={type}",
+            ];
+            let sets: Vec<&str> = if set.contains("cloud") {
+                cloud.into_iter().chain([set]).collect()
+            } else {
+                vec![set]
+            };
+            let script = script_with(&sets);
+            assert!(script.contains(column), "{set}: {script}");
+        }
+    }
+
+    #[test]
+    fn with_a_snapshot_the_script_grants_select_and_creates_no_slot() {
+        let snapshot = Wanted {
+            snapshot: Some(walrelay_postgres_source::Selection::default()),
+            ..wanted()
+        };
+        let script = whole_script(&snapshot, "relay", Some(&default_table()));
+        assert!(
+            script.contains("GRANT SELECT ON \"public\".\"outbox\" TO \"relay\";"),
+            "{script}"
+        );
+        assert!(!script.contains("replication_slot"), "{script}");
+    }
+
+    /// `migrations/` has the script that `walrelay init --dry-run` prints.
+    #[test]
+    fn the_migration_is_what_a_dry_run_prints_by_default() {
+        let migration = include_str!("../../../../../migrations/0001_outbox.sql");
+        assert_eq!(
+            whole_script(&wanted(), "walrelay", Some(&default_table())),
+            migration
+        );
+        let (outbox, rest) = migration.split_once("-- What the relay sees").unwrap();
+        assert!(outbox.contains("CREATE TABLE"));
+        let without = whole_script(&wanted(), "walrelay", None);
+        assert_eq!(without, format!("-- What the relay sees{rest}"));
+    }
+
+    #[test]
+    fn the_migration_of_emit_is_what_a_dry_run_prints_for_messages() {
+        let messages = Wanted {
+            messages: Some("outbox".into()),
+            ..wanted()
+        };
+        let migration = include_str!("../../../../../migrations/0002_emit.sql");
+        let whole = whole_script(&messages, "walrelay", Some(&default_table()));
+        assert!(whole.contains(migration), "{whole}");
+        let rest = whole.replace(&format!("{migration}\n"), "");
+        assert_eq!(
+            rest,
+            whole_script(&wanted(), "walrelay", Some(&default_table()))
+        );
+        // Other prefixes are quoted.
+        let sql = script::create_emit("it's");
+        assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
+        assert!(script::is_emit(sql.split("$emit$").nth(1).unwrap(), "it's"));
+        assert!(!script::is_emit(
+            sql.split("$emit$").nth(1).unwrap(),
+            "outbox"
+        ));
+    }
+
+    #[test]
+    fn messages_need_no_table() {
+        let messages = Wanted {
+            messages: Some("outbox".into()),
+            tables: Vec::new(),
+            ..wanted()
+        };
+        let script = whole_script(&messages, "walrelay", Some(&default_table()));
+        assert!(!script.contains("TABLE"), "{script}");
+        assert!(
+            script.contains("CREATE PUBLICATION \"walrelay\"\n        WITH ("),
+            "{script}"
+        );
+    }
+}

@@ -1,0 +1,6 @@
+//! Commands that create, show and change what is in Postgres.
+
+pub(crate) mod bookmark;
+pub(crate) mod init;
+pub(crate) mod prune;
+pub(crate) mod slots;

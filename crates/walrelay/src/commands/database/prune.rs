@@ -1,0 +1,162 @@
+//! `walrelay prune`: deletes confirmed rows that are old enough, or drops their partitions.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use walrelay_postgres_source::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
+
+use crate::cli::{Exit, Failure, PruneArgs};
+use crate::commands::assembly::server::Server;
+use crate::commands::assembly::{block_on, carrier, dead_letters, not_carried};
+use crate::commands::terminal::confirm::ask_to_continue;
+use crate::commands::{CommandResult, Env, print_notice, print_text};
+use crate::config::Config;
+
+/// `walrelay prune`.
+pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
+    let server = Server::load(&args.ask.change.config, env)?;
+    let config = &server.config;
+    let keep = args.keep.or_else(|| config.prune.as_ref()?.keep);
+    let pruning = pruning(config, keep, dead_letters(config, || None)?)?;
+    let summary = block_on(Box::pin(async {
+        let mut session = server.connect().await?;
+        // What is found now is not recorded: it changes nothing.
+        session.query("BEGIN").await?;
+        let old = pruning.count(&mut session).await.map_err(failed)?;
+        let mut plan = String::new();
+        let mut removes = old > 0;
+        for change in pruning.planned(&mut session).await.map_err(failed)? {
+            removes |= matches!(change, Change::Dropped(_));
+            let _ = match change {
+                Change::Created(part) => writeln!(plan, "partition {part} is created"),
+                Change::Dropped(part) => {
+                    writeln!(
+                        plan,
+                        "partition {part} is dropped, if its rows are confirmed"
+                    )
+                }
+                Change::Kept(part) => writeln!(
+                    plan,
+                    "partition {part} stays: it was made before it was attached"
+                ),
+            };
+        }
+        session.query("ROLLBACK").await?;
+        let _ = writeln!(
+            plan,
+            "{old} rows are old enough to be deleted, if they are confirmed"
+        );
+        if args.ask.change.dry_run {
+            return Ok(plan);
+        }
+        if removes && !args.ask.yes {
+            print_notice(plan.trim_end());
+            let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was deleted");
+            ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))?;
+        }
+        let begun = Instant::now();
+        let mut done = String::new();
+        let changed = pruning.change_partitions(&mut session, |change| {
+            let _ = match change {
+                Change::Created(part) => writeln!(done, "created partition {part}"),
+                Change::Dropped(part) => writeln!(done, "dropped partition {part}"),
+                Change::Kept(_) => Ok(()),
+            };
+        });
+        // Print the changes that were made, also if a later one failed.
+        let changed = changed.await;
+        print_text(&done)?;
+        let deleted = pruning.run(&mut session, |_| {}).await.map_err(failed)?;
+        session.close().await;
+        changed.map_err(failed)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        Ok::<_, Failure>(format!("deleted {deleted} rows in {seconds:.1} s\n"))
+    }))??;
+    Ok(print_text(&summary)?)
+}
+
+/// The pruning that `[prune]` configures, of rows older than `keep`.
+pub(crate) fn pruning(
+    config: &Config,
+    keep: Option<Duration>,
+    dead_letters: DeadLetters,
+) -> Result<Pruning, Failure> {
+    let Some(prune) = &config.prune else {
+        let what =
+            "rows from before the slot would be deleted as well, which this relay never sent";
+        return Err(Failure::new("prune-before-slot", Exit::Config, what).remedy(
+            "set before_slot = true in [prune] if they may go, or snapshot in [source] to send them",
+        ));
+    };
+    let keep = keep.ok_or_else(|| {
+        Failure::new("prune-keep", Exit::Usage, "nothing says which rows stay")
+            .remedy("say --keep 168h, or set keep in [prune]")
+    })?;
+    Ok(Pruning {
+        carrier: carrier(config, &prune.slots),
+        dead_letters,
+        tables: config.source.tables.clone(),
+        column: prune.column.clone(),
+        keep,
+        batch: prune.batch,
+        pause: prune.pause,
+        lock_timeout: prune.lock_timeout,
+        partition: prune.partition,
+        ahead: prune.ahead,
+    })
+}
+
+fn failed(error: PruneError) -> Failure {
+    let what = error.to_string();
+    match error {
+        PruneError::Sql(error) | PruneError::Confirmed(ConfirmedError::Sql(error)) => {
+            error.into()
+        }
+        PruneError::Column(_) => Failure::new("prune-column", Exit::Config, what)
+            .remedy("name it as column in [prune]"),
+        PruneError::Locked(_) => Failure::new("prune-locked", Exit::Temporary, what).remedy(
+            "end the transactions that use it, or try again. The other partitions are dropped at the next round, too",
+        ),
+        PruneError::Owner(_) => Failure::new("prune-owner", Exit::Config, what).remedy(
+            "GRANT the role that owns the table to the relay's role, and let that owner CREATE in the schema",
+        ),
+        PruneError::DefaultPartition(_) => {
+            Failure::new("prune-default-partition", Exit::Config, what).remedy(
+                "create that table by hand, move the rows into it in one transaction, and ATTACH it: rows that are \
+                 inserted into a table of its own are not sent again",
+            )
+        }
+        PruneError::Partition(_, error) => {
+            let failure = Failure::new("prune-partition", Exit::Config, what).caused_by(error);
+            failure.remedy("set partition in [prune] to the time that the partitions have, or leave it out")
+        }
+        PruneError::Attached(_) => Failure::new("prune-attached", Exit::Config, what).remedy(
+            "see whether its rows were sent, send those that were not (walrelay resend), then drop it by hand. A \
+             partition is dropped by itself if one transaction makes and attaches it: CREATE TABLE … PARTITION OF",
+        ),
+        PruneError::Late { .. } => Failure::new("prune-late-rows", Exit::Data, what).remedy(
+            "insert them into the outbox table in one transaction that deletes them here; then prune again",
+        ),
+        PruneError::DeadLetters { .. } => Failure::new("prune-dead-letters", Exit::Data, what)
+            .remedy(
+                "these rows may be the only copies: see walrelay dlq list, redrive or drop the dead letters, and prune \
+                 again",
+            ),
+        PruneError::Confirmed(ConfirmedError::DeadLetters(why)) => {
+            let what = "rows with an open dead letter must stay, and are not known: nothing was deleted";
+            Failure::new("prune-dead-letters", Exit::Temporary, what)
+                .caused_by(why)
+                .remedy(
+                    "the cause says what to see to: Kafka, the right to READ the topic of dead letters, or the dead \
+                     letters (walrelay dlq list)",
+                )
+        }
+        PruneError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
+        PruneError::Confirmed(ConfirmedError::NotConfirmed { .. } | ConfirmedError::InVain(_)) => {
+            Failure::new("prune-not-confirmed", Exit::Temporary, what).remedy(
+                "see that a relay runs for each of these slots: walrelay status. Nothing that is not confirmed is \
+                 deleted",
+            )
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `walrelay dlq`: lists, shows, redrives and drops dead letters.
+
+mod close;
+mod filter;
+mod read;
+mod render;
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use walrelay_kafka_sink::KafkaConfig;
+use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
+
+use crate::cli::{DlqCommand, DlqTopicArgs, Exit, Failure, FilterArgs};
+use crate::commands::{
+    CommandResult, Env, load, log_warnings, print_bytes, print_notice, print_part,
+};
+use crate::failures::dead_letters;
+use crate::sinks::kafka;
+use filter::Filter;
+
+/// Timeout of one request to a broker.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `walrelay dlq`.
+pub(crate) fn dlq(command: &DlqCommand, env: Env<'_>) -> CommandResult {
+    match command {
+        DlqCommand::List(args) => read::list(args, env),
+        DlqCommand::Show(args) => read::show(args, env),
+        DlqCommand::Redrive(args) => close::redrive(args, env),
+        DlqCommand::Drop(args) => close::drop(args, env),
+    }
+}
+
+/// The topic of dead letters and the slot, by arguments and configuration.
+struct DlqTopic {
+    kafka: KafkaConfig,
+    topic: String,
+    /// `None` for dead letters of all slots.
+    slot: Option<String>,
+}
+
+impl DlqTopic {
+    fn new(args: &DlqTopicArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
+        let config = load(&args.config, env)?;
+        log_warnings(&config, None, env);
+        let Some(sink) = config.sink.kafka() else {
+            let failure = Failure::new("dlq-sink", Exit::Config, "only Kafka has dead letters")
+                .remedy("set sink.kind = \"kafka\", as for the relay that wrote them");
+            return Err(vec![failure]);
+        };
+        Ok(Self {
+            kafka: kafka(sink, &config.delivery)?,
+            topic: args
+                .dead_letter_topic
+                .clone()
+                .unwrap_or(config.poison.topic),
+            slot: (!args.all_slots).then(|| args.slot.clone().unwrap_or(config.source.slot)),
+        })
+    }
+
+    /// Selects dead letters of this slot.
+    fn filter<'a>(&'a self, args: &'a FilterArgs) -> Filter<'a> {
+        let slot = self.slot.as_deref();
+        Filter { args, slot }
+    }
+
+    /// Opens the topic; prints a notice and returns `None` if it does not exist.
+    fn open(&self) -> Result<Option<DlqReplayer>, Failure> {
+        let replayer =
+            DlqReplayer::open(&self.kafka, &self.topic, BROKER_TIMEOUT).map_err(dead_letters)?;
+        if replayer.is_none() {
+            print_notice(&format!(
+                "there is no topic {}: nothing was ever a dead letter there",
+                self.topic
+            ));
+        }
+        Ok(replayer)
+    }
+}
+
+/// Prints how many records in the topic are no dead letters, if there are any.
+fn print_foreign(index: &DlqIndex) {
+    if index.foreign() > 0 {
+        print_notice(&format!(
+            "{} records in the topic are no dead letters and were passed over",
+            index.foreign()
+        ));
+    }
+}
+
+/// Calls `show` with each of these dead letters until it fails or breaks. Dead letters that the topic
+/// no longer has are left out.
+fn show_each(
+    replayer: &mut DlqReplayer,
+    listed: &[Listed],
+    mut show: impl FnMut(&Listed, &DlqRecord) -> Result<ControlFlow<()>, Failure>,
+) -> Result<(), Failure> {
+    let mut written = Ok(());
+    replayer
+        .each(listed, |listed, record| {
+            let Some(record) = record else {
+                return ControlFlow::Continue(());
+            };
+            show(listed, record).unwrap_or_else(|failure| {
+                written = Err(failure);
+                ControlFlow::Break(())
+            })
+        })
+        .map_err(dead_letters)?;
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_kafka_sink::dlq::Position;
+    use walrelay_sink::EventPosition;
+
+    use super::*;
+
+    /// A dead letter with a value for most fields.
+    pub(crate) fn record() -> DlqRecord {
+        DlqRecord {
+            id: EventPosition { lsn: 16, row: 2 },
+            slot: "orders".into(),
+            class: "oversize".into(),
+            cause: Some("too\u{1b}[31mlarge".into()),
+            xid: Some(771),
+            commit_time: Some("2026-01-02T03:04:05.678900Z".into()),
+            table: Some("public.outbox".into()),
+            event_id: Some(b"\xff".to_vec()),
+            topic: None,
+            partition: None,
+            timestamp_ms: Some(5),
+            omitted_bytes: None,
+            key: Some(b"row-key".to_vec()),
+            value: Some(b"row-value".to_vec()),
+            headers: vec![
+                ("id".into(), Some(b"row-header".to_vec())),
+                ("n".into(), None),
+            ],
+            position: Position {
+                partition: 1,
+                offset: 7,
+            },
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The checks of the configuration file that need no server.
+
+use walrelay_event_router::Router;
+use walrelay_kafka_sink::KafkaConfig;
+use walrelay_lsn::Lsn;
+use walrelay_postgres_source::{check_state_file, read_state_file};
+use walrelay_schema_registry::Registry;
+use walrelay_walsender::ConnInfo;
+
+use super::item::{Check, Checks, Item};
+use crate::cli::Failure;
+use crate::commands::Env;
+use crate::commands::assembly::{conn_info, registry, router};
+use crate::config::{Config, SnapshotMode};
+use crate::failures;
+use crate::sinks::kafka;
+
+/// The parts of the configuration that the other checks use; `None` for those that cannot be used.
+pub(super) struct Usable {
+    pub(super) info: Option<ConnInfo>,
+    pub(super) router: Option<Router>,
+    pub(super) kafka: Option<KafkaConfig>,
+    pub(super) registry: Option<Registry>,
+    /// The position in the state file.
+    pub(super) known: Option<Lsn>,
+}
+
+/// Checks a file that was loaded, and makes the parts that the other checks use.
+pub(super) fn check(config: &Config, env: Env<'_>, checks: &mut Checks) -> Usable {
+    let finding = "every key is known, every value possible";
+    checks.push((Item::File, Check::pass(finding)));
+    let info = add_check(checks, Item::Url, conn_info(&config.source, env), |info| {
+        info.redacted()
+    });
+    let router = add_check(checks, Item::Routes, router(config), |_| {
+        "they can be compiled".to_owned()
+    });
+    let kafka = config.sink.kafka().and_then(|section| {
+        let item = Item::KafkaProperties;
+        let kafka = kafka(section, &config.delivery);
+        let kafka = add_check(checks, item, kafka, |kafka| {
+            kafka.bootstrap_servers().to_owned()
+        });
+        let warnings = kafka.iter().flat_map(KafkaConfig::warnings);
+        checks.extend(warnings.map(|warning| {
+            let remedy = "remove the property from [sink.kafka], or set SASL_SSL";
+            (item, Check::warn(warning, remedy))
+        }));
+        kafka
+    });
+    let registry = config.registry.as_ref().and_then(|_| {
+        add_check(checks, Item::RegistryAuthority, registry(config), |_| {
+            "it can be used".to_owned()
+        })
+    });
+    let known = config.source.state_file.as_ref().and_then(|path| {
+        let read = read_state_file(path).and_then(|found| {
+            if let Some(found) = &found {
+                found.check_owner(path, &config.source.slot, None)?;
+            }
+            check_state_file(path)?;
+            Ok(found)
+        });
+        let read = read.map_err(|error| failures::postgres(error.into()));
+        let position = add_check(checks, Item::StateFile, read, |found| match found {
+            Some(found) => format!("its position is {}", found.confirmed),
+            None => "there is none yet: run makes it".to_owned(),
+        });
+        Some(position??.confirmed)
+    });
+    // The server does not show whether a slot was dropped or never created (ADR 28).
+    if config.source.snapshot != SnapshotMode::Never && config.source.state_file.is_none() {
+        let finding = "without state_file a slot that is dropped later looks like an interrupted snapshot: \
+                       all rows are read again, and what is in no table any more is missing unnoticed";
+        let remedy = "set source.state_file; or, once the slot is there, remove source.snapshot";
+        checks.push((Item::StateFile, Check::warn(finding, remedy)));
+    }
+    Usable {
+        info,
+        router: router.map(|(router, _)| router),
+        kafka,
+        registry: registry.flatten(),
+        known,
+    }
+}
+
+/// Adds a check for the result, with `finding` for a success. Returns the value.
+fn add_check<T>(
+    checks: &mut Checks,
+    item: Item,
+    result: Result<T, Failure>,
+    finding: impl FnOnce(&T) -> String,
+) -> Option<T> {
+    let (check, value) = match result {
+        Ok(value) => (Check::pass(finding(&value)), Some(value)),
+        Err(failure) => (Check::failed(failure), None),
+    };
+    checks.push((item, check));
+    value
+}

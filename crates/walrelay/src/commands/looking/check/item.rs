@@ -1,0 +1,306 @@
+//! The items of the doctor, and the result of a check: its verdict, the finding and the remedy.
+
+use std::error::Error;
+
+use serde::Serialize;
+
+use crate::cli::{Exit, Failure};
+
+/// The system that a check concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    Configuration,
+    Postgres,
+    Kafka,
+    Registry,
+}
+
+impl Group {
+    pub(super) const ALL: [Self; 4] = [
+        Self::Configuration,
+        Self::Postgres,
+        Self::Kafka,
+        Self::Registry,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Configuration => "configuration",
+            Self::Postgres => "postgres",
+            Self::Kafka => "kafka",
+            Self::Registry => "registry",
+        }
+    }
+}
+
+macro_rules! items {
+    ($($item:ident = $group:ident, $name:literal;)*) => {
+        /// The subject of a check. `docs/CHECK.md` lists all items.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Item {
+            $($item,)*
+        }
+
+        impl Item {
+            #[cfg(test)]
+            pub(super) const ALL: &'static [Self] = &[$(Self::$item,)*];
+
+            pub(super) const fn group(self) -> Group {
+                match self {
+                    $(Self::$item => Group::$group,)*
+                }
+            }
+
+            /// The name: unique in its group, and stable across versions.
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$item => $name,)*
+                }
+            }
+        }
+    };
+}
+
+items! {
+    File = Configuration, "file";
+    Url = Configuration, "database-url";
+    Routes = Configuration, "routes";
+    KafkaProperties = Configuration, "kafka-properties";
+    RegistryAuthority = Configuration, "registry-ca";
+    StateFile = Configuration, "state-file";
+
+    Connection = Postgres, "connection";
+    Version = Postgres, "version";
+    WalLevel = Postgres, "wal-level";
+    Replication = Postgres, "replication-right";
+    WalSenders = Postgres, "walsenders";
+    SlotLimit = Postgres, "slot-limit";
+    WalSenderTimeout = Postgres, "wal-sender-timeout";
+    SynchronousStandby = Postgres, "synchronous-standby";
+    Clock = Postgres, "clock";
+    Table = Postgres, "table";
+    TableRoute = Postgres, "route";
+    ReplicaIdentity = Postgres, "replica-identity";
+    Publication = Postgres, "publication";
+    Operations = Postgres, "publication-operations";
+    Partitions = Postgres, "publication-partitions";
+    PublishedTables = Postgres, "publication-tables";
+    PublishedColumns = Postgres, "publication-columns";
+    RowFilter = Postgres, "publication-rows";
+    Slot = Postgres, "slot";
+    Carried = Postgres, "carried";
+    Waiting = Postgres, "waiting-rows";
+    Snapshot = Postgres, "snapshot";
+    RetainedWal = Postgres, "retained-wal";
+    KeepSize = Postgres, "max-slot-wal-keep-size";
+    IdleTimeout = Postgres, "idle-slot-timeout";
+    RollingBookmark = Postgres, "rolling-bookmark";
+    OtherSlots = Postgres, "other-slots";
+    Transactions = Postgres, "open-transactions";
+    FailoverSlot = Postgres, "failover-slot";
+    StandbySlots = Postgres, "standby-slots";
+    StandbyCopy = Postgres, "standby-copy";
+
+    Brokers = Kafka, "brokers";
+    Topics = Kafka, "topics";
+    TopicAccess = Kafka, "topic-access";
+    TopicSettings = Kafka, "topic-settings";
+    MessageSize = Kafka, "message-size";
+    ReplicationFactor = Kafka, "replication-factor";
+    InSyncReplicas = Kafka, "min-insync-replicas";
+    UncleanElection = Kafka, "unclean-election";
+    DeadLetters = Kafka, "dead-letters";
+
+    RegistryServer = Registry, "server";
+    Schema = Registry, "schema";
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Pass,
+    /// The relay runs, but something may fail later; or the check could not see enough.
+    Warn,
+    /// The relay does not run, or its events do not arrive.
+    Fail {
+        /// The id of the failure, as of other commands.
+        id: &'static str,
+        exit: Exit,
+    },
+}
+
+impl Verdict {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Warn => "warn",
+            Self::Fail { .. } => "fail",
+        }
+    }
+}
+
+/// The result of a check. `finding` and `remedy` contain names, never secrets or row values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Check {
+    pub(super) verdict: Verdict,
+    /// Further lines may show causes.
+    pub(super) finding: String,
+    /// What the operator can do; SQL or a setting, where possible.
+    pub(super) remedy: Option<String>,
+}
+
+/// The checks in the order of the report, each with its item.
+pub(super) type Checks = Vec<(Item, Check)>;
+
+impl Check {
+    pub(super) fn pass(finding: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Pass,
+            finding: finding.into(),
+            remedy: None,
+        }
+    }
+
+    pub(super) fn warn(finding: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Warn,
+            finding: finding.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+
+    pub(super) fn fail(
+        (id, exit): (&'static str, Exit),
+        finding: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            verdict: Verdict::Fail { id, exit },
+            ..Self::warn(finding, remedy)
+        }
+    }
+
+    /// A check that found a failure. Its causes become part of the finding.
+    pub(super) fn failed(failure: Failure) -> Self {
+        let mut finding = failure.what.trim_end().to_owned();
+        let mut cause = Error::source(&failure);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Transparent errors, and some sources, repeat the text of the error above.
+            if !finding.contains(&text) {
+                finding.push_str("\ncause: ");
+                finding.push_str(&text);
+            }
+            cause = error.source();
+        }
+        let Failure { id, exit, .. } = failure;
+        Self {
+            verdict: Verdict::Fail { id, exit },
+            finding,
+            remedy: failure.remedy,
+        }
+    }
+}
+
+/// The first texts, at most `most`, and how many more there are.
+pub(super) fn shortened(mut texts: Vec<String>, most: usize) -> Vec<String> {
+    if let Some(more @ 1..) = texts.len().checked_sub(most) {
+        texts.truncate(most);
+        texts.push(format!("and {more} more"));
+    }
+    texts
+}
+
+/// The exit code of the first failed check.
+pub(super) fn exit(checks: &[(Item, Check)]) -> Exit {
+    let failed = checks.iter().find_map(|(_, check)| match check.verdict {
+        Verdict::Fail { exit, .. } => Some(exit),
+        _ => None,
+    });
+    failed.unwrap_or(Exit::Ok)
+}
+
+/// Number of checks by verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(super) struct Summary {
+    pub(super) checks: usize,
+    pub(super) pass: usize,
+    pub(super) warn: usize,
+    pub(super) fail: usize,
+}
+
+impl Summary {
+    pub(super) fn of(checks: &[(Item, Check)]) -> Self {
+        let mut summary = Self::default();
+        for (_, check) in checks {
+            summary.checks += 1;
+            *match check.verdict {
+                Verdict::Pass => &mut summary.pass,
+                Verdict::Warn => &mut summary.warn,
+                Verdict::Fail { .. } => &mut summary.fail,
+            } += 1;
+        }
+        summary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_differ_within_a_group() {
+        let names: BTreeSet<_> = Item::ALL
+            .iter()
+            .map(|item| (item.group().name(), item.name()))
+            .collect();
+        assert_eq!(names.len(), Item::ALL.len());
+    }
+
+    /// The table in `docs/CHECK.md` has each item, in this order.
+    #[test]
+    fn the_page_lists_the_items() {
+        let page = include_str!("../../../../../../docs/CHECK.md");
+        let (_, table) = page.split_once("<!-- items -->\n").unwrap();
+        let (table, _) = table.split_once("<!-- end -->").unwrap();
+        let listed: Vec<(String, String)> = table
+            .lines()
+            .skip(2)
+            .map(|line| {
+                let mut cells = line.split('|').map(str::trim).skip(1);
+                let group = cells.next().unwrap().to_owned();
+                (group, cells.next().unwrap().trim_matches('`').to_owned())
+            })
+            .collect();
+        let items = Item::ALL
+            .iter()
+            .map(|item| (item.group().name().to_owned(), item.name().to_owned()));
+        assert_eq!(listed, items.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_first_failure_gives_the_exit_code() {
+        let fail = |exit| (Item::Slot, Check::fail(("slot-plugin", exit), "x", "y"));
+        let pass = (Item::Slot, Check::pass("x"));
+        let warn = (Item::Slot, Check::warn("x", "y"));
+        assert_eq!(exit(&[]), Exit::Ok);
+        assert_eq!(exit(&[pass.clone(), warn.clone()]), Exit::Ok);
+        let checks = [pass, warn, fail(Exit::Denied), fail(Exit::Config)];
+        assert_eq!(exit(&checks), Exit::Denied);
+        let summary = Summary::of(&checks);
+        assert_eq!((summary.pass, summary.warn, summary.fail), (1, 1, 2));
+    }
+
+    #[test]
+    fn causes_are_part_of_a_finding() {
+        for (what, finding) in [
+            ("it failed: inner", "it failed: inner"),
+            ("it failed", "it failed\ncause: inner"),
+        ] {
+            let failure = Failure::new("x", Exit::Data, what).caused_by("inner");
+            assert_eq!(Check::failed(failure).finding, finding);
+        }
+    }
+}

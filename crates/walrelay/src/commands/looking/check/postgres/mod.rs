@@ -1,0 +1,256 @@
+//! The checks of the database. A few queries read its state first; each check is a function of that
+//! state.
+//!
+//! - [`check`]: reads the state, and runs all checks.
+//! - `server`: versions, limits, privileges, clocks. `tables`, `publication`, `carried`, `slot`,
+//!   `failover`: the rest.
+
+mod carried;
+mod failover;
+mod publication;
+mod server;
+mod slot;
+mod tables;
+mod waiting;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use walrelay_event_router::Router;
+use walrelay_lsn::Lsn;
+use walrelay_postgres_source::{
+    Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
+};
+use walrelay_relay::TableName;
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
+
+use super::item::{Check, Checks, Item};
+use crate::commands::assembly::server::failure;
+use crate::commands::assembly::{router, wanted};
+use crate::config::Config;
+
+/// The state that the checks of the database use.
+struct DatabaseState<'a> {
+    config: &'a Config,
+    /// The name of the relay's sessions as the server shows it.
+    application_name: String,
+    wanted: Wanted,
+    facts: Facts,
+    survey: Survey,
+    /// The moment of the setup as for `run`.
+    moment: Moment,
+}
+
+/// The results of the checks of the database.
+pub(super) struct DatabaseChecks {
+    pub(super) checks: Checks,
+    /// Topics of sampled rows.
+    pub(super) topics: Vec<String>,
+    pub(super) largest: Largest,
+}
+
+/// Bytes of the largest row of the outbox tables: the columns that the router reads, as text;
+/// `None` if there is no row. Or a warning that rows could not be read.
+pub(super) type Largest = Result<Option<u64>, Check>;
+
+/// Reads the state of the database and checks it. `known` is the position in the state file.
+pub(super) async fn check(
+    info: &ConnInfo,
+    config: &Config,
+    router: Option<Router>,
+    known: Option<Lsn>,
+) -> DatabaseChecks {
+    let checked = connect_and_check(info, config, router, known).await;
+    // Every role may make the queries that can fail here.
+    checked.unwrap_or_else(|error| DatabaseChecks {
+        checks: vec![(Item::Connection, failed(error))],
+        topics: Vec::new(),
+        largest: Ok(None),
+    })
+}
+
+async fn connect_and_check(
+    info: &ConnInfo,
+    config: &Config,
+    router: Option<Router>,
+    known: Option<Lsn>,
+) -> Result<DatabaseChecks, PostgresError> {
+    let wanted = wanted(config);
+    let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
+    let db = DatabaseState {
+        config,
+        application_name: info.shown_application_name(),
+        facts: inspect(&mut session, &wanted).await?,
+        survey: survey(&mut session, &wanted).await?,
+        wanted,
+        moment: if config.sink.confirms() {
+            Moment::Start {
+                known,
+                accept_gap: false,
+            }
+        } else {
+            Moment::Print
+        },
+    };
+    let clock = clock(&mut session).await?;
+    let replication = open_replication(info).await;
+    let publication = if let Some(publication) = &db.facts.publication {
+        publication::existing(&db, publication)
+    } else {
+        let check = publication::missing(&mut session, &db).await?;
+        vec![(Item::Publication, check)]
+    };
+    let described = describe(&mut session, &db.wanted.tables).await?;
+    let standbys = failover::standbys(&db, info, session.host()).await;
+    let (samples, largest) = samples(&mut session, &db).await;
+    let snapshot = slot::snapshot(&mut session, &db).await;
+    let carried = carried::carried(&mut session, &db).await?;
+    let connection = server::connection(&db, session.is_encrypted());
+    let waiting = match router_of(config, router.is_some()) {
+        Some(router) => waiting::check(info, &mut session, &db, router, described.clone()).await,
+        None => None,
+    };
+    session.close().await;
+
+    let mut checks = vec![
+        (Item::Connection, connection),
+        (Item::Version, server::version(&db)),
+        (Item::WalLevel, server::logical(&db)),
+        (Item::Replication, server::replication(&db, replication)),
+        (Item::WalSenders, server::walsenders(&db)),
+        (Item::SlotLimit, server::slot_limit(&db)),
+        (Item::WalSenderTimeout, server::wal_sender_timeout(&db)),
+        (Item::SynchronousStandby, server::synchronous_standby(&db)),
+    ];
+    let mut topics = Vec::new();
+    checks.extend(of(Item::Clock, clock.map(server::clock)));
+    checks.extend(of(Item::Table, tables::tables(&db)));
+    if let Some(router) = router {
+        let routes = tables::routes(&db, router, described, &samples, &mut topics);
+        checks.extend(of(Item::TableRoute, routes));
+    }
+    checks.extend(of(Item::ReplicaIdentity, tables::identities(&db)));
+    checks.extend(publication);
+    checks.push((Item::Slot, slot::slot(&db)));
+    checks.extend(of(Item::Carried, carried));
+    checks.extend(of(Item::Waiting, waiting.into_iter().flatten()));
+    checks.extend(of(Item::Snapshot, snapshot));
+    checks.extend(of(Item::RetainedWal, slot::retained(&db)));
+    checks.push((Item::KeepSize, server::keep_size(&db)));
+    checks.push((Item::IdleTimeout, server::idle_timeout(&db)));
+    checks.extend(of(Item::RollingBookmark, slot::rolling(&db)));
+    checks.push((Item::OtherSlots, slot::other_slots(&db)));
+    checks.push((Item::Transactions, slot::transactions(&db)));
+    checks.push((Item::FailoverSlot, failover::slot(&db)));
+    checks.push((Item::StandbySlots, failover::standby_slots(&db)));
+    checks.extend(of(Item::StandbyCopy, failover::copies(&db, &standbys)));
+    Ok(DatabaseChecks {
+        checks,
+        topics,
+        largest,
+    })
+}
+
+/// Another router for the check of what waits in the slot, if the first could be made.
+fn router_of(config: &Config, usable: bool) -> Option<Router> {
+    let router = usable.then(|| router(config).ok())?;
+    router.map(|(router, _)| router)
+}
+
+/// Checks that are all of one item.
+fn of(item: Item, checks: impl IntoIterator<Item = Check>) -> impl Iterator<Item = (Item, Check)> {
+    checks.into_iter().map(move |check| (item, check))
+}
+
+fn failed(error: impl Into<PostgresError>) -> Check {
+    Check::failed(failure(error))
+}
+
+/// A check that passes with this finding unless there is an error.
+fn of_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<String>) -> Check {
+    match found {
+        Ok(()) => Check::pass(finding),
+        Err(error) => failed(error),
+    }
+}
+
+/// Opens and closes a replication connection. It is called after the walsenders were counted, as it
+/// is one.
+async fn open_replication(info: &ConnInfo) -> Result<(), Error> {
+    let mut replication = Session::connect(info, SessionKind::Replication, &[]).await?;
+    replication.identify_system().await?;
+    replication.close().await;
+    Ok(())
+}
+
+/// The server's clock minus this machine's, in seconds, and the uncertainty of the difference.
+async fn clock(session: &mut Session) -> Result<Option<(f64, f64)>, Error> {
+    let asked = Instant::now();
+    let begin = SystemTime::now();
+    let sql = "SELECT extract(epoch FROM pg_catalog.clock_timestamp())::float8";
+    let rows = session.query(sql).await?;
+    let half = asked.elapsed().as_secs_f64() / 2.0;
+    let theirs: Option<f64> = rows.first().and_then(|row| row.get(0)?.parse().ok());
+    let ours = begin
+        .duration_since(UNIX_EPOCH)
+        .map(|since| since.as_secs_f64());
+    Ok(theirs
+        .zip(ours.ok())
+        .map(|(theirs, ours)| (theirs - ours - half, half)))
+}
+
+/// Samples rows of the tables that the role may read; and the largest row.
+async fn samples(
+    session: &mut Session,
+    db: &DatabaseState<'_>,
+) -> (Vec<(TableName, Sample)>, Largest) {
+    let mut samples = Vec::new();
+    let mut largest = Ok(None);
+    for (name, table) in &db.facts.tables {
+        let Some(table) = table
+            .as_ref()
+            .filter(|table| matches!(table.kind.as_str(), "r" | "p"))
+        else {
+            continue;
+        };
+        let sent = db.facts.sent(name, table);
+        let columns: Vec<&str> = sent.iter().map(|(column, ..)| *column).collect();
+        let present: Vec<String> = columns.iter().map(ToString::to_string).collect();
+        let found = |column: &String| db.wanted.found(column, &present).cloned();
+        let read: Option<Vec<String>> = db.wanted.columns.iter().map(found).collect();
+        // The check of the table or of the publication reports a missing column.
+        let Some(read) = read else {
+            continue;
+        };
+        let mut surveyed = db.survey.tables.iter();
+        let readable = surveyed.any(|(of, survey)| of == name && survey.readable);
+        if !readable {
+            let role = &db.survey.role;
+            largest = Err(Check::warn(
+                format!(
+                    "role {role} may not read {name}, and needs not: the largest row is not seen"
+                ),
+                format!(
+                    "run check as the owner of the table, or GRANT SELECT ON {} TO {};",
+                    script::table(name),
+                    quote_ident(role)
+                ),
+            ));
+            continue;
+        }
+        match sample(session, name, table, &columns, &read).await {
+            Ok(sample) => {
+                largest = largest.map(|most: Option<u64>| most.max(sample.largest));
+                samples.push((name.clone(), sample));
+            }
+            Err(error) => {
+                let finding = format!("the rows of {name} are not seen: {error}");
+                let remedy = "check again when the server is less busy";
+                largest = Err(Check::warn(finding, remedy));
+            }
+        }
+    }
+    (samples, largest)
+}

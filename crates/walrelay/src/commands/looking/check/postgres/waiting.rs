@@ -1,0 +1,149 @@
+//! Checks what waits in the slot: the log has tables and columns of then, the catalogs those of now.
+
+use std::sync::Arc;
+
+use walrelay_checkpoint::AckRing;
+use walrelay_event_router::{Router, TableFacts as ColumnFacts};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
+use walrelay_pgoutput::{Message, decode};
+use walrelay_postgres_source::{WAL_LIMIT, place, waiting};
+use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, TableName};
+use walrelay_walsender::{ConnInfo, Error, Frame, Session};
+
+use super::DatabaseState;
+use crate::commands::assembly::settings;
+use crate::commands::looking::check::item::Check;
+use crate::commands::terminal::units::bytes;
+use crate::failures;
+
+/// Passes the tables that wait in the slot to a relay's core, which returns the errors of `run`.
+/// `None`: there is no slot or publication to look at, which other checks report.
+pub(super) async fn check(
+    info: &ConnInfo,
+    session: &mut Session,
+    db: &DatabaseState<'_>,
+    router: Router,
+    described: Vec<ColumnFacts>,
+) -> Option<Vec<Check>> {
+    let slot = db.facts.slot.as_ref()?;
+    let ours = slot.plugin.as_deref() == Some("pgoutput")
+        && slot.database.as_deref() == Some(&db.facts.server.database);
+    let confirmed = slot.confirmed?;
+    if !ours || slot.lost().is_some() || db.facts.publication.is_none() {
+        return None;
+    }
+    let found = async {
+        let relations = waiting(info, &db.wanted, confirmed).await?;
+        place_all(session, db, router, described, relations).await
+    };
+    Some(match found.await {
+        Ok(Found {
+            failed,
+            passed_over,
+        }) if failed.is_empty() && passed_over.is_empty() => {
+            vec![Check::pass(format!(
+                "{} has nothing that run would stop at",
+                looked_at(db, confirmed)
+            ))]
+        }
+        Ok(Found {
+            mut failed,
+            passed_over,
+        }) => {
+            let warnings = passed_over.iter().map(|table| {
+                Check::warn(
+                    format!(
+                        "rows of table {table} wait in the slot: no outbox, run passes them over"
+                    ),
+                    "if they are events, add the table to [source] tables before the next start",
+                )
+            });
+            failed.extend(warnings);
+            failed
+        }
+        Err(error) => vec![Check::warn(
+            format!("what waits in the slot is not seen: {error}"),
+            "check again when the server is less busy; a copy of the slot needs a free one of \
+             max_replication_slots",
+        )],
+    })
+}
+
+/// The part of the WAL that was looked at.
+fn looked_at(db: &DatabaseState<'_>, confirmed: Lsn) -> String {
+    let behind = db
+        .facts
+        .server
+        .wal_end
+        .map(|end| end.bytes_since(confirmed));
+    match behind {
+        Some(behind) if behind > WAL_LIMIT => {
+            format!(
+                "the first {} of {} that wait",
+                bytes(WAL_LIMIT),
+                bytes(behind)
+            )
+        }
+        _ => "the log that waits".to_owned(),
+    }
+}
+
+/// The checks that failed, and the tables that are passed over.
+#[derive(Default)]
+struct Found {
+    failed: Vec<Check>,
+    passed_over: Vec<TableName>,
+}
+
+async fn place_all(
+    session: &mut Session,
+    db: &DatabaseState<'_>,
+    router: Router,
+    described: Vec<ColumnFacts>,
+    relations: Vec<Vec<u8>>,
+) -> Result<Found, Error> {
+    let settings = settings(db.config, None, None, None);
+    let ring = Arc::new(AckRing::new(1));
+    let confirmed = CommitEnd::from_slot(Lsn::ZERO);
+    let mut core = Core::new(router, settings.tables, ring, confirmed)
+        .with_decisions(PoisonDecisions::new(settings.poison))
+        .passing_over(settings.pass_over);
+    core.describe(described);
+    let mut found = Found::default();
+    for body in relations {
+        let mut placed = announce(&mut core, &body);
+        if let Ok(Some(id)) = placed {
+            let place = place(session, &db.wanted.tables, id).await?;
+            placed = core.place(id, place).map(|placement| {
+                if let Some(Placement::PassedOver(table)) = placement
+                    && !found.passed_over.contains(&table)
+                {
+                    found.passed_over.push(table);
+                }
+                None
+            });
+        }
+        if let Err(error) = placed {
+            let check = Check::failed(failures::core(error));
+            if !found.failed.contains(&check) {
+                found.failed.push(check);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Passes a Relation message to the core. Returns the relation, which may have to be placed.
+fn announce(core: &mut Core, body: &[u8]) -> Result<Option<RelationId>, CoreError> {
+    let frame = Frame::XLogData {
+        start: Lsn::ZERO,
+        end: Lsn::ZERO,
+        sent_at: 0,
+        body,
+    };
+    core.frame(&frame)?;
+    Ok(match decode(body) {
+        Ok(Message::Relation(relation)) => Some(relation.id),
+        _ => None,
+    })
+}

@@ -1,0 +1,5 @@
+//! Commands that show and change nothing.
+
+pub(crate) mod check;
+pub(crate) mod route;
+pub(crate) mod status;

@@ -1,0 +1,202 @@
+//! `walrelay route`: shows the record that the router makes of a row.
+
+mod row;
+mod types;
+
+use std::io;
+use std::path::Path;
+
+use walrelay_event_router::{Event, RouteError, Routed, Router, Row, ValueFormat, ValueSchema};
+use walrelay_lsn::Lsn;
+use walrelay_observe::wall_clock;
+use walrelay_pgoutput::{Insert, Message, decode};
+use walrelay_relay::{PoisonAction, TableName};
+use walrelay_sink::Poison;
+
+use crate::cli::{Exit, Failure, Form, RouteArgs};
+use crate::commands::assembly::{poison_policy, router};
+use crate::commands::{CommandResult, Env, load, print_bytes};
+use crate::config::Config;
+use crate::failures;
+use crate::json;
+use crate::sinks::record_line;
+use row::FileRow;
+
+/// `walrelay route`.
+pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {
+    let config = load(&args.config, env)?;
+    let row = read_row(&args.row, &args.types)?;
+    // With `[source.messages]`, the configuration may name no table.
+    let table = config.source.tables.first().cloned();
+    let table = table.unwrap_or_else(|| TableName {
+        schema: "public".to_owned(),
+        name: "outbox".to_owned(),
+    });
+    let relation = row.relation(&table);
+    let insert = row.insert();
+    let (mut router, _) = router(&config)?;
+    if let Some(facts) = row.facts(&table) {
+        router.describe(vec![facts]);
+    }
+    if let Message::Relation(relation) = decoded(&relation)? {
+        router
+            .relation(&relation)
+            .map_err(|error| failures::plan("the row cannot be routed", error))?;
+    }
+    let Message::Insert(insert) = decoded(&insert)? else {
+        unreachable!("an Insert message was made")
+    };
+    let event = Event {
+        commit_lsn: Lsn::new(0),
+        row: 0,
+        commit_time: wall_clock(),
+    };
+    learn_schema(&mut router, &config, &insert, &event)?;
+    let mut out = Vec::new();
+    let mut row = Row::default();
+    let failure = match router.read(insert.relation, &insert.tuple, &event, &mut row) {
+        Ok(()) => {
+            let routed = router.routed(&row);
+            match args.output {
+                Form::Json => record_line(&mut out, &routed.record()),
+                Form::Text => describe(&mut out, &routed, router.subject()),
+            }
+            None
+        }
+        Err(error) => {
+            let [class, policy, action] = policy(&config, &error);
+            if args.output == Form::Json {
+                for (start, text) in [
+                    ("{\"error\":", &*error.to_string()),
+                    (",\"class\":", class),
+                    (",\"policy\":", policy),
+                ] {
+                    out.extend_from_slice(start.as_bytes());
+                    json::string(&mut out, text);
+                }
+                out.extend_from_slice(b"}\n");
+            }
+            let failure = Failure::new("unroutable", Exit::Data, "the row cannot be routed");
+            Some(failure.caused_by(error).remedy(format!(
+                "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {action}"
+            )))
+        }
+    };
+    print_bytes(&out)?;
+    failure.map_or(Ok(()), |failure| Err(vec![failure]))
+}
+
+/// Gives the router the schema of the configuration that the row needs. Its id is 0: only the
+/// registry knows ids.
+fn learn_schema(
+    router: &mut Router,
+    config: &Config,
+    insert: &Insert<'_>,
+    event: &Event,
+) -> Result<(), Failure> {
+    let Some(registry) = &config.registry else {
+        return Ok(());
+    };
+    let read = router.read(insert.relation, &insert.tuple, event, &mut Row::default());
+    let Err(RouteError::UnknownSchema { subject }) = read else {
+        return Ok(());
+    };
+    let schema = match (registry.wire.format, registry.schemas.get(&subject)) {
+        (ValueFormat::Json, _) => ValueSchema::json(0),
+        (ValueFormat::Avro, Some(file)) => ValueSchema::avro(0, &file.text)
+            .map_err(|problem| failures::schema_file(&subject).caused_by(problem))?,
+        (ValueFormat::Avro, None) => return Err(failures::schema_file(&subject)),
+    };
+    router.learn(&subject, schema);
+    Ok(())
+}
+
+fn read_row(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
+    let read = if path.as_os_str() == "-" {
+        io::read_to_string(io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let failure = |what| Failure::new("row-file", Exit::Usage, what);
+    let text = read.map_err(|error| {
+        failure(format!("cannot read the row in {}", path.display()))
+            .caused_by(error)
+            .remedy("name a file with --row, or - for standard input; it is UTF-8")
+    })?;
+    FileRow::read(&text, types).map_err(|why| {
+        failure(format!(
+            "the row in {} cannot be used: {why}",
+            path.display()
+        ))
+        .remedy(
+            "a row is a JSON object, such as {\"id\": 1, \"payload\": {\"a\": 1}, \"$types\": \
+             {\"id\": \"bigint\"}}; types may also be given with --type column=type",
+        )
+    })
+}
+
+/// Decodes a message that was encoded from the row's file.
+fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
+    decode(message).map_err(|error| {
+        Failure::new(
+            "row-file",
+            Exit::Usage,
+            "the row has no form that Postgres could send",
+        )
+        .caused_by(error)
+    })
+}
+
+/// The class of a row that cannot be routed, its policy in `[poison]`, and what `run` would do.
+fn policy(config: &Config, error: &RouteError) -> [&'static str; 3] {
+    let class = error.poison();
+    let policy = poison_policy(config, None);
+    let action = class.map_or(PoisonAction::Halt, |class| policy.action(class));
+    let (policy, action) = match action {
+        PoisonAction::Halt => ("halt", "would stop at it"),
+        PoisonAction::DeadLetter => ("dead-letter", "would write a dead letter and go on"),
+        PoisonAction::Skip => ("skip", "would pass it over"),
+    };
+    [class.map_or("none", Poison::name), policy, action]
+}
+
+/// Writes a line for each part of the record.
+fn describe(out: &mut Vec<u8>, routed: &Routed<'_>, subject: Option<&str>) {
+    let record = routed.record();
+    let mut part = |name: &str, text: &str| {
+        out.extend_from_slice(format!("{:<11}{text}\n", format!("{name}:")).as_bytes());
+    };
+    let number = |number: Option<String>, absent: &str| number.unwrap_or(absent.to_owned());
+    part("topic", &readable(record.topic.as_bytes()));
+    let partition = record.partition.map(|partition| partition.to_string());
+    part("partition", &number(partition, "(by the key)"));
+    let timestamp = record.timestamp_ms.map(|millis| millis.to_string());
+    part("timestamp", &number(timestamp, "(time of production)"));
+    part("key", &nullable(record.key));
+    for header in record.headers {
+        let name = readable(header.name.as_bytes());
+        part("header", &format!("{name}: {}", nullable(header.value)));
+    }
+    part("value", &nullable(record.value));
+    if let Some(subject) = subject {
+        let subject = readable(subject.as_bytes());
+        let text = format!("subject {subject}; its id, which the registry has, is 0 here");
+        part("schema", &text);
+    }
+}
+
+fn nullable(bytes: Option<&[u8]>) -> String {
+    bytes.map_or_else(|| "(null)".to_owned(), readable)
+}
+
+/// Text as it is; bytes that are not UTF-8 or have control characters as in JSON.
+fn readable(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => {
+            let mut out = Vec::new();
+            json::bytes(&mut out, Some(bytes));
+            String::from_utf8_lossy(&out).into_owned()
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! `walrelay status`: shows the state of a running relay, or of its slot if no relay answers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::thread;
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+use serde::Serialize;
+use walrelay_observe::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
+use walrelay_postgres_source::slot_standing;
+use walrelay_schema_registry::http_client::{Roots, agent};
+
+use crate::cli::{Failure, Output, StatusArgs};
+use crate::commands::assembly::server::failure;
+use crate::commands::assembly::{block_on, conn_info, sql_session};
+use crate::commands::terminal::units::{bytes, rows_bar};
+use crate::commands::{CommandResult, Env, load, print_text, write_failed};
+use crate::config::{Config, Http};
+
+/// Timeout of a request to the endpoint.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of `--watch`.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Largest document that is read.
+const MOST_BYTES: u64 = 4 << 20;
+/// Moves to the upper left corner and clears the screen (ECMA-48).
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// The document of `--output json`.
+#[derive(Serialize)]
+struct Status {
+    /// The document of the endpoint; `null` if the endpoint did not answer.
+    relay: Option<StatusReport>,
+    /// Why the endpoint did not answer.
+    relay_error: Option<String>,
+    /// The slot, read from Postgres if the endpoint did not answer.
+    slot: Option<SlotReport>,
+}
+
+/// `walrelay status`.
+pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
+    let config = load(&args.config, env)?;
+    loop {
+        let status = query_status(&config, env)?;
+        let mut text = match args.output {
+            Output::Json => {
+                serde_json::to_string(&status).map_err(|error| write_failed(error.into()))? + "\n"
+            }
+            Output::Table => screen(&config, &status),
+        };
+        if !args.watch {
+            return Ok(print_text(&text)?);
+        }
+        let mut out = io::stdout();
+        if args.output == Output::Table && out.is_terminal() {
+            text.insert_str(0, CLEAR);
+        }
+        let written = out.write_all(text.as_bytes());
+        written.and_then(|()| out.flush()).map_err(write_failed)?;
+        thread::sleep(INTERVAL);
+    }
+}
+
+fn query_status(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
+    let relay = match &config.http {
+        Some(http) => fetch_status(http),
+        None => Err("[http] listen is not configured".to_owned()),
+    };
+    let slot = match &relay {
+        Ok(_) => None,
+        Err(_) => query_slot(config, env)?,
+    };
+    Ok(Status {
+        relay_error: relay.as_ref().err().cloned(),
+        relay: relay.ok(),
+        slot,
+    })
+}
+
+/// Fetches the status document of a relay with this configuration on this machine.
+pub(crate) fn fetch_status(http: &Http) -> Result<StatusReport, String> {
+    let url = "/api/status";
+    let body = fetch(http, url)?;
+    serde_json::from_str(&body)
+        .map_err(|_| format!("{url} is not of walrelay, or of another version"))
+}
+
+/// Fetches a path of the endpoint.
+pub(crate) fn fetch(http: &Http, path: &str) -> Result<String, String> {
+    let mut address = http.listen;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let (scheme, roots) = match &http.tls {
+        None => ("http", Roots::None),
+        // Trust the certificates of the endpoint's own file: the chain may end with its authority.
+        Some((certificate, _)) => {
+            let roots = Roots::of_file(certificate).map_err(|error| error.to_string())?;
+            ("https", roots)
+        }
+    };
+    let url = format!("{scheme}://{address}{path}");
+    let mut request = agent(REQUEST_TIMEOUT, roots).get(&url);
+    if let Some(token) = &http.token {
+        request = request.header(
+            "Authorization",
+            format!("Bearer {}", token.expose_secret().trim()),
+        );
+    }
+    let mut answer = request.call().map_err(|error| format!("{url}: {error}"))?;
+    if answer.status() != 200 {
+        return Err(format!(
+            "{url} answered with status {}",
+            answer.status().as_u16()
+        ));
+    }
+    let body = answer
+        .body_mut()
+        .with_config()
+        .limit(MOST_BYTES)
+        .read_to_string();
+    body.map_err(|error| format!("{url}: {error}"))
+}
+
+/// Reads the state of the slot from Postgres.
+fn query_slot(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Failure> {
+    let info = conn_info(&config.source, env)?;
+    let standing = block_on(async {
+        let mut session = sql_session(&info).await?;
+        let standing = slot_standing(&mut session, &config.source.slot).await;
+        let standing = standing.map_err(failure)?;
+        session.close().await;
+        Ok::<_, Failure>(standing)
+    })??;
+    Ok(slot_report(standing))
+}
+
+fn snapshot_line(snapshot: &SnapshotReport) -> String {
+    match (snapshot.running, snapshot.rows) {
+        (true, rows) => rows_bar(rows, snapshot.expected_rows.unwrap_or(0)),
+        (false, 0) => "not running".to_owned(),
+        (false, rows) => format!("read: {rows} rows"),
+    }
+}
+
+/// The lines of the screen as text.
+fn screen(config: &Config, status: &Status) -> String {
+    let lines = match (&status.relay, &status.slot) {
+        (Some(relay), _) => status_lines(relay),
+        (None, slot) => {
+            let reason = status.relay_error.as_deref().unwrap_or("no reason");
+            let name = &config.source.slot;
+            let slot = match slot {
+                Some(slot) => format!("{name}: {}", slot_line(slot)),
+                None => format!("{name} does not exist"),
+            };
+            vec![
+                ("relay".to_owned(), format!("not asked: {reason}")),
+                ("slot".to_owned(), slot),
+            ]
+        }
+    };
+    lines.iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name:<14} {value}");
+        text
+    })
+}
+
+/// The lines of a relay's screen: name and value.
+pub(crate) fn status_lines(relay: &StatusReport) -> Vec<(String, String)> {
+    let mut screen = Screen(Vec::new());
+    screen.source(relay);
+    screen.delivery(relay);
+    screen.errors(relay);
+    screen.0
+}
+
+struct Screen(Vec<(String, String)>);
+
+impl Screen {
+    fn line(&mut self, name: &str, value: String) {
+        self.0.push((name.to_owned(), value));
+    }
+
+    /// Adds state, slot and positions.
+    fn source(&mut self, relay: &StatusReport) {
+        let state = match &relay.not_ready {
+            None => relay.pipeline.state.clone(),
+            Some(reason) => format!("NOT READY, {reason}"),
+        };
+        let duration = human_duration(relay.now_ms.saturating_sub(relay.pipeline.since_ms));
+        self.line("relay", format!("{state}, for {duration}"));
+        if let Some(snapshot) = &relay.snapshot {
+            self.line("snapshot", snapshot_line(snapshot));
+        }
+        let source = &relay.source;
+        self.line("source", source.server.clone());
+        let slot = match (&relay.slot, &relay.slot_error) {
+            (Some(slot), None) => slot_line(slot),
+            (_, Some(error)) => format!("not known, {error}"),
+            (None, None) => "not known".to_owned(),
+        };
+        self.line("slot", format!("{}: {slot}", relay.pipeline.slot));
+        if let Some(bookmark) = &relay.bookmark {
+            self.line("rolling", bookmark_line(bookmark));
+        }
+        let behind = source.lag_bytes.map_or_else(|| "-".to_owned(), bytes);
+        self.line("lag", format!("{:.1} s, {behind}", source.lag_seconds));
+        let [confirmed, received, server] =
+            [source.confirmed_lsn, source.received_lsn, source.server_lsn]
+                .map(|lsn| lsn.map_or_else(|| "-".to_owned(), |lsn| lsn.to_string()));
+        self.line(
+            "positions",
+            format!("confirmed {confirmed}, received {received}, server {server}"),
+        );
+    }
+
+    /// Adds what is in flight, and what was delivered.
+    fn delivery(&mut self, relay: &StatusReport) {
+        let delivery = &relay.delivery;
+        self.line(
+            "in flight",
+            format!(
+                "{} of {} records, {} of {}",
+                delivery.in_flight_records,
+                delivery.in_flight_records_limit,
+                bytes(delivery.in_flight_bytes),
+                bytes(delivery.in_flight_bytes_limit)
+            ),
+        );
+        let latency = &relay.latency.commit_to_ack;
+        let latency = match latency.p50_ms.zip(latency.p99_ms) {
+            Some((p50, p99)) => format!("p50 {p50:.2} ms, p99 {p99:.2} ms"),
+            None => "no events in the last minute".to_owned(),
+        };
+        self.line("commit to ack", latency);
+        self.line(
+            "relayed",
+            format!(
+                "{} records in {} transactions, {} mode",
+                delivery.records, delivery.transactions, delivery.mode
+            ),
+        );
+        if delivery.pruned_rows > 0 {
+            self.line("pruned", format!("{} rows", delivery.pruned_rows));
+        }
+        for (work, obstacle) in &delivery.row_changes {
+            if let Some(obstacle) = obstacle {
+                self.line(work, format!("stopped: {obstacle}"));
+            }
+        }
+        let total = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
+        self.line(
+            "dead letters",
+            format!(
+                "{} written, {} skipped, {} keys parked",
+                total(&relay.dead_letters.written),
+                total(&relay.dead_letters.skipped),
+                relay.dead_letters.parked_keys
+            ),
+        );
+        if let Some(kafka) = &relay.kafka {
+            let up = kafka.brokers.iter().filter(|broker| broker.state == "UP");
+            let (up, all) = (up.count(), kafka.brokers.len());
+            let servers = &kafka.bootstrap_servers;
+            self.line("kafka", format!("{up} of {all} brokers up, {servers}"));
+        }
+    }
+
+    /// Adds the newest errors, each with its remedy.
+    fn errors(&mut self, relay: &StatusReport) {
+        for error in relay.errors.iter().take(3) {
+            let message = format!("{} ({} times)", error.message, error.count);
+            self.line(&error.level.to_lowercase(), message);
+            if let Some(remedy) = &error.remedy {
+                self.line("", format!("-> {remedy}"));
+            }
+        }
+    }
+}
+
+fn bookmark_line(bookmark: &BookmarkReport) -> String {
+    let seconds = |seconds: f64| human_duration((seconds * 1e3) as u64);
+    let cut = bookmark.cut_short.as_ref();
+    format!(
+        "{} at {}: {} back can be replayed, of {}{}; {} of WAL are kept for it, of {}",
+        bookmark.slot,
+        bookmark.position,
+        seconds(bookmark.reachable_seconds),
+        seconds(bookmark.keep_seconds),
+        cut.map_or_else(String::new, |why| format!(", CUT SHORT: {why}")),
+        bytes(bookmark.retained_bytes),
+        bytes(bookmark.max_wal_bytes)
+    )
+}
+
+fn slot_line(slot: &SlotReport) -> String {
+    let reader = match (slot.active_pid, slot.inactive_seconds) {
+        (Some(pid), _) => format!("read by server process {pid}"),
+        (None, Some(seconds)) => {
+            format!("not read for {}", human_duration((seconds * 1e3) as u64))
+        }
+        (None, None) => "not read".to_owned(),
+    };
+    let mut text = format!("{reader}, {} of WAL kept", bytes(slot.retained_bytes));
+    if let Some(limit) = slot.limit_bytes {
+        let _ = write!(text, " of {} at most", bytes(limit));
+    }
+    if let Some(reason) = &slot.invalidation_reason {
+        let _ = write!(text, ", LOST: {reason}");
+    }
+    text
+}
+
+/// Milliseconds as seconds, minutes or hours.
+fn human_duration(millis: u64) -> String {
+    let seconds = millis / 1000;
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use walrelay_observe::{RecentErrors, Setup, Telemetry};
+
+    #[test]
+    fn pruned_rows_are_shown_once_there_are_any() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        let pruned = || {
+            let lines = status_lines(&telemetry.report());
+            lines.into_iter().find(|(name, _)| name == "pruned")
+        };
+        assert_eq!(pruned(), None);
+        telemetry.pruned(7);
+        telemetry.pruned(5);
+        assert_eq!(pruned(), Some(("pruned".to_owned(), "12 rows".to_owned())));
+    }
+}

@@ -1,0 +1,312 @@
+//! `walrelay demo`: runs the relay between a throwaway Postgres, in which orders are placed, and a
+//! broker inside this process.
+//!
+//! - [`writer`]: places orders, some of which roll back.
+//! - [`viewer`]: reads the topics, shows the events that arrive and compares them with the commits.
+//! - [`tracker`]: what writer and viewer know of each event.
+//! - [`drill`]: with `--drill`, injects faults and prints what the relay shows of them.
+
+mod drill;
+mod tracker;
+mod viewer;
+mod writer;
+
+use std::io::{IsTerminal, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tracing::Level;
+use walrelay_kafka_sink::embedded::EmbeddedBroker;
+use walrelay_observe::{RecentErrors, RelayEnvironment, colours, log_to_stderr};
+use walrelay_postgres_source::OutboxTable;
+use walrelay_relay::TableName;
+use walrelay_throwaway::{Postgres, PostgresBinaries};
+use walrelay_walsender::ConnInfo;
+
+use crate::cli::{DemoArgs, Exit, Failure};
+use crate::commands::assembly::{block_on, sql_session};
+use crate::commands::relaying::run::{CommitToAck, RelayRun};
+use crate::commands::{CommandResult, Env};
+use crate::config::{Config, Log, LogFormat};
+use crate::failures;
+use drill::Drill;
+use tracker::EventTracker;
+
+/// The address of the status page, if the port is free.
+const PAGE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9187);
+/// Types of the aggregates; each has a topic of its own.
+const AGGREGATES: [&str; 3] = ["Order", "Payment", "Shipment"];
+const PARTITIONS: i32 = 4;
+/// Longest time from the end of the writer until all committed events have arrived.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
+
+fn topics() -> Vec<String> {
+    let topics = AGGREGATES.iter();
+    topics
+        .map(|aggregate| format!("outbox.event.{aggregate}"))
+        .collect()
+}
+
+fn outbox() -> TableName {
+    TableName {
+        schema: "public".to_owned(),
+        name: "outbox".to_owned(),
+    }
+}
+
+/// `walrelay demo`.
+pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> CommandResult {
+    let log = Log {
+        level: Level::WARN,
+        format: LogFormat::Text,
+    };
+    let errors = log_to_stderr(log, None, env);
+    if demonstrate(args, env, errors)? {
+        return Ok(());
+    }
+    let failure = Failure::new(
+        "demo",
+        Exit::Data,
+        "the demonstration did not come out as it must",
+    );
+    Err(failure
+        .remedy("this is a bug: please report it with the lines above")
+        .into())
+}
+
+/// Prints a line on standard output; does nothing if it is closed.
+fn print_or_ignore(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Runs the demonstration; returns whether each committed event arrived, in order, and no other
+/// did.
+fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bool, Vec<Failure>> {
+    let servers = Servers::start()?;
+    let page = page_address()?;
+    let broker = servers.broker.bootstrap_servers().to_owned();
+    let config = Arc::new(demo_config(&servers.postgres.url(), &broker, page)?);
+    print_or_ignore(&format!(
+        "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n\
+         Status page: http://{page}/",
+        args.rate, args.rollbacks
+    ));
+    if !args.drill {
+        print_or_ignore("\n   latency  topic                  key          value");
+    }
+
+    let tracker = Arc::new(EventTracker::default());
+    let (ready, relay_ready) = oneshot::channel();
+    let (stop_relay, relay_stopped) = oneshot::channel::<()>();
+    let relay = spawn("relay", {
+        let config = Arc::clone(&config);
+        move || relay(&config, errors, ready, relay_stopped)
+    })?;
+    // An error of the relay closes the channel; it is reported when the thread is joined.
+    let streaming = block_on(relay_ready)?.is_ok();
+
+    let done = Arc::new(AtomicBool::new(!streaming));
+    let viewer = spawn("viewer", {
+        let (tracker, done) = (Arc::clone(&tracker), Arc::clone(&done));
+        let colours = (!args.drill).then(|| colours(std::io::stdout().is_terminal(), env));
+        move || viewer::watch(&broker, &topics(), &tracker, &done, colours)
+    })?;
+    let written = if streaming {
+        servers.place_orders(args, &config, &tracker)?
+    } else {
+        Ok(())
+    };
+    wait_for_arrivals(&tracker, &done);
+    done.store(true, Ordering::Release);
+    // Sending fails if the relay has ended with an error.
+    let _ = stop_relay.send(());
+    let commit_to_ack = join_result(relay.join())??;
+    let totals = join_result(viewer.join())?.map_err(Failure::from)?;
+    written.map_err(Failure::from)?;
+
+    print_or_ignore(&tracker.summary(&totals, commit_to_ack));
+    print_or_ignore(HOW_TO);
+    Ok(tracker.is_correct(&totals))
+}
+
+/// The servers of the demonstration; dropping them stops both.
+struct Servers {
+    broker: EmbeddedBroker,
+    postgres: Postgres,
+    info: ConnInfo,
+}
+
+impl Servers {
+    /// Starts both, and creates topics and tables.
+    fn start() -> Result<Self, Failure> {
+        let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
+        print_or_ignore(&format!(
+            "Starting a throwaway Postgres {} and a broker …",
+            binaries.version()
+        ));
+        let postgres = Postgres::builder()
+            .binaries(binaries)
+            .start()
+            .map_err(|error| no_postgres(&error))?;
+        let topics = topics();
+        let topics: Vec<(&str, i32)> = topics.iter().map(|t| (t.as_str(), PARTITIONS)).collect();
+        let broker = EmbeddedBroker::start(&topics)?;
+        let info: Result<ConnInfo, _> = postgres.url().parse();
+        let info = info.map_err(|error| failures::conn_info(&error))?;
+        block_on(create_tables(&info))??;
+        Ok(Self {
+            broker,
+            postgres,
+            info,
+        })
+    }
+
+    /// Places orders until the end of the demonstration, which is that of the drill if there is
+    /// one.
+    fn place_orders(
+        &self,
+        args: &DemoArgs,
+        config: &Config,
+        tracker: &EventTracker,
+    ) -> Result<Result<(), walrelay_walsender::Error>, Failure> {
+        let (finish, finished) = oneshot::channel::<()>();
+        let write = || block_on(writer::write(&self.info, args, tracker, finished));
+        if !args.drill {
+            let written = write();
+            drop(finish);
+            return written;
+        }
+        let writing = AtomicBool::new(true);
+        let drill = Drill {
+            config,
+            broker: &self.broker,
+            info: &self.info,
+            writing: &writing,
+        };
+        thread::scope(|scope| {
+            let drill = scope.spawn(move || {
+                let result = drill.run();
+                drop(finish);
+                result
+            });
+            let written = write();
+            writing.store(false, Ordering::Release);
+            join_result(drill.join())??;
+            written
+        })
+    }
+}
+
+/// Waits until all committed events have arrived, or [`ARRIVAL_TIMEOUT`] is over.
+fn wait_for_arrivals(tracker: &EventTracker, done: &AtomicBool) {
+    let limit = Instant::now() + ARRIVAL_TIMEOUT;
+    while !tracker.all_arrived() && !done.load(Ordering::Acquire) && Instant::now() < limit {
+        tracker.wait_for_arrival(Duration::from_millis(100));
+    }
+}
+
+fn no_postgres(error: &walrelay_throwaway::ThrowawayError) -> Failure {
+    Failure::new(
+        "demo-postgres",
+        Exit::Unavailable,
+        "a throwaway Postgres cannot be started",
+    )
+    .caused_by(error.to_string())
+    .remedy(
+        "make demo installs what is missing where it can; on Debian: apt-get install \
+             postgresql. WALRELAY_POSTGRES_BIN names a directory with initdb and postgres",
+    )
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<thread::JoinHandle<T>, Failure> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map_err(|error| {
+            Failure::new("demo-thread", Exit::Unavailable, "cannot start a thread").caused_by(error)
+        })
+}
+
+fn join_result<T>(result: thread::Result<T>) -> Result<T, Failure> {
+    result.map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
+}
+
+async fn create_tables(info: &ConnInfo) -> Result<(), Failure> {
+    let mut session = sql_session(info).await?;
+    session
+        .query(&OutboxTable::default().create(&outbox()))
+        .await?;
+    session.query(writer::CREATE_AGGREGATES).await?;
+    session.close().await;
+    Ok(())
+}
+
+/// The same relay as `walrelay run`, until `stop` is sent or dropped.
+fn relay(
+    config: &Config,
+    errors: RecentErrors,
+    ready: oneshot::Sender<()>,
+    stop: oneshot::Receiver<()>,
+) -> Result<CommitToAck, Failure> {
+    let relay = RelayRun {
+        config,
+        env: &|_| None,
+        accept_gap: false,
+        errors,
+    };
+    relay.run_until(RelayEnvironment::notifying(ready), || {
+        Ok(async {
+            // The sender is dropped by a demonstration that ends early: stop in both cases.
+            let _ = stop.await;
+        })
+    })
+}
+
+/// The configuration of the demonstration's relay.
+fn demo_config(server: &str, broker: &str, page: SocketAddr) -> Result<Config, Vec<Failure>> {
+    let text = format!(
+        "[source]\nurl = \"{server}\"\ntables = [\"public.outbox\"]\n\
+         [sink.kafka]\n\"bootstrap.servers\" = \"{broker}\"\n\
+         [poison]\nunroutable = \"dead-letter\"\ntopic = \"walrelay.dlq\"\n\
+         [http]\nlisten = \"{page}\"\n"
+    );
+    Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::of_config)
+}
+
+/// The usual address of the status page, or another one with a free port.
+fn page_address() -> Result<SocketAddr, Failure> {
+    let bound = TcpListener::bind(PAGE).or_else(|_| TcpListener::bind((PAGE.0, 0)));
+    bound
+        .and_then(|listener| listener.local_addr())
+        .map_err(|error| {
+            Failure::new(
+                "demo",
+                Exit::Unavailable,
+                "no port is free for the status page",
+            )
+            .caused_by(error)
+        })
+}
+
+const HOW_TO: &str = "
+The same against your own database and broker, with walrelay.toml:
+
+    [source]
+    url = \"postgres://relay:${PGPASSWORD}@db.example:5432/app?sslmode=verify-full\"
+    tables = [\"public.outbox\"]
+
+    [sink.kafka]
+    \"bootstrap.servers\" = \"broker.example:9092\"
+
+    walrelay init --dry-run     the SQL that prepares the database
+    walrelay check              is everything ready?
+    walrelay run                relay until stopped
+
+README.md has the five minutes in full.";

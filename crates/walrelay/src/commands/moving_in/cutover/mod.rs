@@ -1,0 +1,151 @@
+//! `walrelay cutover`: the way from a polling relay to walrelay, in steps that can be inspected,
+//! and back.
+//!
+//! - [`plan`]: shows the present state, the steps and the obstacles. [`switch`]: stops the polling
+//!   relay, publishes its unsent rows, and creates the slot. [`rollback`]: the way back.
+//! - [`shadow`] and [`verify`] compare walrelay's records with those in the topics: [`reading`]
+//!   reads the topics, [`compare`] finds differences.
+//!
+//! # Invariants
+//! - Each step prints what it does and what can go wrong, and asks before it changes something.
+//! - The slot begins where the snapshot of the rows that the polling relay has not marked ends. So
+//!   no event is missing, and only rows that it published and did not mark are repeated.
+//! - A row is marked only if its commit is confirmed in the slot.
+
+mod compare;
+mod plan;
+mod reading;
+mod rollback;
+mod shadow;
+mod switch;
+mod verify;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+use walrelay_kafka_sink::KafkaSection;
+use walrelay_walsender::Session;
+
+use crate::cli::{CutoverCommand, Exit, Failure};
+use crate::commands::assembly::marking;
+use crate::commands::assembly::server::Server;
+use crate::commands::terminal::confirm::confirm;
+use crate::commands::{CommandResult, Env, log_warnings, print_notice};
+use crate::config::{Config, SnapshotMode};
+
+/// The header with the id of the shadow run that sent a record.
+const HEADER: &str = "walrelay-cutover";
+/// Interval of queries and checks while a step waits.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// `walrelay cutover`.
+pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
+    let config = match command {
+        CutoverCommand::Plan(config) => config,
+        CutoverCommand::Shadow(args) => &args.change.config,
+        CutoverCommand::Switch(args) => &args.ask.change.config,
+        CutoverCommand::Verify(args) => &args.config,
+        CutoverCommand::Rollback(args) => &args.ask.change.config,
+    };
+    let server = Server::load(config, env)?;
+    log_warnings(&server.config, Some(server.slot()), env);
+    if server.config.source.tables.is_empty() {
+        let what = "a cutover is one of tables: none is configured";
+        let failure = Failure::new("cutover-tables", Exit::Config, what);
+        return Err(vec![failure.remedy("name the outbox in [source] tables")]);
+    }
+    Ok(match command {
+        CutoverCommand::Plan(_) => plan::plan(&server),
+        CutoverCommand::Shadow(args) => shadow::shadow(args, &server),
+        CutoverCommand::Switch(args) => switch::switch(args, &server, env),
+        CutoverCommand::Verify(args) => verify::verify(args, &server),
+        CutoverCommand::Rollback(args) => rollback::rollback(args, &server),
+    }?)
+}
+
+/// The Kafka sink, in which records are compared.
+fn kafka_sink(config: &Config) -> Result<&KafkaSection, Failure> {
+    config.sink.kafka().ok_or_else(|| {
+        Failure::new(
+            "cutover-sink",
+            Exit::Config,
+            "there is no Kafka in the configuration",
+        )
+        .remedy("set sink.kind to kafka")
+    })
+}
+
+/// Fails unless the snapshot reads the rows that the polling relay has not sent.
+fn check_snapshot_mode(config: &Config) -> Result<(), Failure> {
+    if config.source.snapshot == SnapshotMode::Unsent {
+        return Ok(());
+    }
+    let what = "[source] snapshot is not \"unsent\": rows that the polling relay has not published would be lost";
+    Err(Failure::new("cutover-snapshot", Exit::Config, what).remedy(
+        "set snapshot = \"unsent\" in [source], and snapshot_where to the rows that are not sent if they are not \
+         those whose dispatched_at or sent_at is NULL",
+    ))
+}
+
+/// Runs the command that stops a relay, or asks the operator to stop it.
+fn stop(what: &str, command: Option<&str>, yes: bool) -> Result<(), Failure> {
+    let Some(command) = command else {
+        if yes {
+            return Ok(());
+        }
+        let question = format!("Stop {what} now, then press Enter (n to give up): ");
+        let refused = Failure::new("cutover-not-agreed", Exit::Usage, "nothing was changed").remedy(
+            "look with --dry-run; name the command that stops it, or say --yes when it is stopped",
+        );
+        return confirm(
+            &question,
+            |answer| !answer.eq_ignore_ascii_case("n"),
+            refused,
+        );
+    };
+    print_notice(&format!("stopping {what}: {command}"));
+    let status = Command::new("sh").args(["-c", command]).status();
+    let why = match status {
+        Ok(status) if status.success() => return Ok(()),
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::new(
+        "cutover-command",
+        Exit::Temporary,
+        format!("the command that stops {what} failed: nothing was changed"),
+    )
+    .caused_by(why)
+    .remedy("correct the command and begin again"))
+}
+
+/// Waits until a query returns no rows. The first column of each row describes what is waited for.
+async fn wait_until_gone(
+    session: &mut Session,
+    sql: &str,
+    patience: Duration,
+    what: &str,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut reported = false;
+    loop {
+        let rows = session.query(sql).await?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let left: Vec<&str> = rows.iter().filter_map(|row| row.get(0)).collect();
+        let left = left.join("; ");
+        if !reported {
+            print_notice(&format!("waiting for {what}: {left}"));
+            reported = true;
+        }
+        if begun.elapsed() > patience {
+            let text = format!("{what} did not end within {} s: {left}", patience.as_secs());
+            return Err(Failure::new("cutover-busy", Exit::Temporary, text).remedy(
+                "see what these sessions do, end them (pg_terminate_backend), and begin again: nothing was changed",
+            ));
+        }
+        sleep(INTERVAL).await;
+    }
+}

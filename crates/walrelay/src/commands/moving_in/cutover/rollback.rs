@@ -1,0 +1,245 @@
+//! `walrelay cutover rollback`: marks the rows that walrelay published, and drops its slot, so that
+//! the polling relay can continue.
+
+use tokio::time::{Instant, sleep};
+use walrelay_postgres_source::{
+    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
+    record, script,
+};
+use walrelay_walsender::{ErrorClass, Session, quote_literal};
+
+use super::{INTERVAL, marking, stop, wait_until_gone};
+use crate::cli::{Exit, Failure, RollbackCutoverArgs};
+use crate::commands::assembly::server::Server;
+use crate::commands::assembly::{block_on, dead_letters, not_carried};
+use crate::commands::{print_notice, print_text};
+
+pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
+    let config = &server.config;
+    let mut marking = marking(config);
+    if marking.set.is_empty() {
+        let what = "[source] mark_sent is not set: rows that walrelay published cannot be marked";
+        return Err(Failure::new("cutover-mark", Exit::Config, what).remedy(
+            "set it to what the polling relay does with a row that is sent, such as dispatched_at = now()",
+        ));
+    }
+    let open = || {
+        if args.mark_dead_letters {
+            return Ok(DeadLetters::default());
+        }
+        dead_letters(config, || None)
+    };
+    marking.dead_letters = open()?;
+    let unmarked = block_on(Box::pin(async {
+        let mut session = server.connect().await?;
+        find_intact_slot(&mut session, server).await?;
+        let read = marking.dead_letters.read().await;
+        read.map_err(dead_letters_failure)?;
+        let unmarked = marking.unmarked(&mut session).await;
+        session.close().await;
+        Ok::<_, Failure>(unmarked?)
+    }))??;
+    let state_file = config.source.state_file.as_ref();
+    let steps = format!(
+        "1. walrelay stops, also relays that stand by. Events wait from then on.\n\
+         2. Of the rows that are not marked as sent, {unmarked} now, those whose commit is confirmed in slot {} are \
+         marked: SET {}. Events that were in flight stay unmarked, and are repeated.\n{}\
+         3. The slot is dropped{}.\n\
+         4. You start the polling relay, which sends what is not marked.\n",
+        config.source.slot,
+        marking.set,
+        match marking.dead_letters.open() {
+            _ if args.mark_dead_letters =>
+                "   Rows with an open dead letter, which were not sent, are marked, too.\n"
+                    .to_owned(),
+            0 => String::new(),
+            open => format!(
+                "   {open} open dead letters are in topic {}: their rows, which were not sent, stay unmarked, so the \
+                 polling relay sends them (--mark-dead-letters marks them).\n",
+                config.poison.topic
+            ),
+        },
+        state_file.map_or_else(String::new, |path| format!(
+            ", and {} removed",
+            path.display()
+        )),
+    );
+    if args.ask.change.dry_run {
+        return print_text(&steps);
+    }
+    print_notice(&steps);
+    stop("walrelay run", args.stop_relay.as_deref(), args.ask.yes)?;
+    // Read anew: the relay may have made the topic meanwhile.
+    marking.dead_letters = open()?;
+    let done = block_on(Box::pin(mark_and_drop(args, server, &marking)))??;
+    if let Some(path) = state_file
+        && let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        let what = format!("{done}, but {} cannot be removed", path.display());
+        return Err(Failure::new("cutover-state-file", Exit::Unavailable, what)
+            .caused_by(error)
+            .remedy("remove it before the next switch. The polling relay can be started now"));
+    }
+    print_text(&format!("{done}.\nStart the polling relay now.\n"))
+}
+
+/// Takes the slot when it has no reader, so that no relay can, marks the rows whose commit is
+/// confirmed in it, and drops it.
+async fn mark_and_drop(
+    args: &RollbackCutoverArgs,
+    server: &Server,
+    marking: &Marking,
+) -> Result<String, Failure> {
+    let source = &server.config.source;
+    let mut session = server.connect().await?;
+    let original = Original {
+        info: server.info.clone(),
+        slot: server.slot().to_owned(),
+        publication: source.publication.clone(),
+        tables: source.tables.clone(),
+        messages: source.messages.is_some(),
+        wal_sender_timeout: source.wal_sender_timeout,
+    };
+    let mut held = hold_slot(args, &mut session, &original).await?;
+    let begun = Instant::now();
+    let marking = marking.run_stopped(&mut session, &original);
+    let marked = held.during(marking).await?;
+    held.release().await;
+    let marked = marked.map_err(mark_failure)?;
+    let mut done = format!(
+        "marked {} rows in {:.1} s",
+        marked.rows,
+        begun.elapsed().as_secs_f64()
+    );
+    if marked.dead_letters > 0 {
+        let topic = &server.config.poison.topic;
+        done = format!(
+            "{done}, left {} rows unmarked whose events are in topic {topic} alone",
+            marked.dead_letters
+        );
+    }
+    drop_slot(args, &mut session, server, &done).await?;
+    session.close().await;
+    Ok(format!("{done}, and dropped slot {}", server.slot()))
+}
+
+/// Takes the slot once it has no reader.
+async fn hold_slot(
+    args: &RollbackCutoverArgs,
+    session: &mut Session,
+    original: &Original,
+) -> Result<HeldSlot, Failure> {
+    let begun = Instant::now();
+    let readers = format!(
+        "SELECT format('pid %s reads slot %s', active_pid, slot_name) FROM pg_catalog.pg_replication_slots \
+         WHERE slot_name = {} AND active_pid IS NOT NULL",
+        quote_literal(&original.slot)
+    );
+    loop {
+        let left = args.patience.saturating_sub(begun.elapsed());
+        let what = "the relay, or one that stands by,";
+        wait_until_gone(session, &readers, left, what).await?;
+        match HeldSlot::take(original).await {
+            Ok(held) => return Ok(held),
+            // A relay that stands by was faster.
+            Err(error) if error.class() == ErrorClass::SlotInUse => sleep(INTERVAL).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Drops the slot, which is released.
+async fn drop_slot(
+    args: &RollbackCutoverArgs,
+    session: &mut Session,
+    server: &Server,
+    done: &str,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        match session.query(&script::drop_slot(server.slot())).await {
+            // A slot of the same name is another one.
+            Ok(_) => return Ok(record::forget(session, server.slot()).await?),
+            Err(error)
+                if error.class() == ErrorClass::SlotInUse && begun.elapsed() < args.patience =>
+            {
+                sleep(INTERVAL).await;
+            }
+            Err(error) => {
+                let what = format!("{done}, but slot {} is not dropped", server.slot());
+                return Err(Failure::new("cutover-busy", Exit::Temporary, what)
+                    .caused_by(error)
+                    .remedy(
+                        "stop the relay that reads it, and begin again: only rows that it had sent are marked",
+                    ));
+            }
+        }
+    }
+}
+
+fn dead_letters_failure(error: DeadLettersError) -> Failure {
+    let what =
+        "rows with an open dead letter were not sent, and are not known: nothing was changed";
+    Failure::new("cutover-dead-letters", Exit::Temporary, what)
+        .caused_by(error)
+        .remedy(
+            "see to Kafka, or to the dead letters: walrelay dlq list. Or say --mark-dead-letters: then their rows are \
+             marked as sent, and the polling relay does not send them",
+        )
+}
+
+/// The configured slot; fails if it does not exist or is lost.
+async fn find_intact_slot(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
+    let slot = server.find_slot(session).await?;
+    slot.filter(|slot| !slot.is_lost()).ok_or_else(|| {
+        let what = format!(
+            "there is no slot {}, or it is lost: nothing tells what walrelay published",
+            server.slot()
+        );
+        Failure::new("cutover-no-slot", Exit::Config, what).remedy(
+            "if walrelay was never switched to, start the polling relay. Otherwise compare the outbox with Kafka before",
+        )
+    })
+}
+
+fn mark_failure(error: MarkError) -> Failure {
+    match error {
+        MarkError::Postgres(error) => error.into(),
+        MarkError::Confirmed(ConfirmedError::Sql(error)) => error.into(),
+        MarkError::Decode(error) => {
+            let what = "the log between the slot's position and its end cannot be decoded";
+            Failure::new("cutover-decode", Exit::Data, what)
+                .caused_by(error)
+                .remedy("nothing is marked; report this with the version of Postgres")
+        }
+        MarkError::Key(table) => Failure::new(
+            "cutover-key",
+            Exit::Config,
+            format!(
+                "table {table} has no primary key in the publication: its rows cannot be told apart"
+            ),
+        )
+        .remedy("give it a primary key, or mark the rows by hand: those that are in Kafka"),
+        MarkError::WithoutRow(events) => {
+            let what = "the polling relay would never send what has no row; nothing was marked, and the slot is there";
+            Failure::new("cutover-unsent-events", Exit::Temporary, what)
+                .caused_by(events)
+                .remedy(
+                    "let walrelay run send them, end the writers that use outbox.emit or delete their rows, and begin \
+                     again",
+                )
+        }
+        MarkError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
+        MarkError::Confirmed(ConfirmedError::DeadLetters(why)) => dead_letters_failure(why),
+        error @ MarkError::Confirmed(ConfirmedError::InVain(_)) => {
+            Failure::new("cutover-mark", Exit::Config, error.to_string()).remedy(
+                "correct mark_sent or snapshot_where; nothing was marked, and the slot is there",
+            )
+        }
+        error @ MarkError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
+            Failure::new("cutover-busy", Exit::Temporary, error.to_string())
+                .remedy("begin it again")
+        }
+    }
+}

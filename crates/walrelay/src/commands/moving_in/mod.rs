@@ -1,0 +1,4 @@
+//! Commands for the way from another relay to this one.
+
+pub(crate) mod cutover;
+pub(crate) mod import_debezium;

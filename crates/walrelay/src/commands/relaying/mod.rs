@@ -1,0 +1,5 @@
+//! Commands that send records: the relay, and rows sent again.
+
+pub(crate) mod replay;
+pub(crate) mod resend;
+pub(crate) mod run;

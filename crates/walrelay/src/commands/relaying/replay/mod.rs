@@ -1,0 +1,294 @@
+//! `walrelay replay`: sends events of the WAL again, through the relay's router.
+//!
+//! - [`range`]: selects the slot to read and the bounds of the range.
+//! - [`note`]: the parameters and the progress of a replay, on disk for `--resume`.
+//! - [`progress`]: shows and notes the progress.
+//!
+//! # Invariants
+//! - A replay reads a temporary copy of a bookmark only: the bookmark and the relay's slot do not
+//!   change.
+//! - An event that cannot be routed never becomes a dead letter: the relay has made one of it
+//!   already.
+
+mod note;
+mod progress;
+mod range;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use walrelay_event_router::{Router, Selection, TopicChange};
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
+use walrelay_relay::{Counts, Outcome, Pipeline};
+use walrelay_sink::SinkFactory;
+
+use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
+use crate::commands::assembly::pipelines::{
+    RecordCounts, router_and_settings, run_until, without_dead_letters,
+};
+use crate::commands::assembly::server::Server;
+use crate::commands::assembly::{block_on, wanted};
+use crate::commands::terminal::confirm::ask_to_continue;
+use crate::commands::terminal::progress_line::ProgressLine;
+use crate::commands::{CommandResult, Env, log_warnings, print_notice};
+use crate::config::Config;
+use crate::failures::SinkFailure;
+use crate::sinks::NullSinkFactory;
+use crate::sinks::{Counting, SinkKind, StdoutKind, configured_sink};
+use note::{Note, NoteFile};
+use progress::ReplayEnvironment;
+use range::{check_retained, plan_replay};
+
+/// The header with the id of the replay that sent a record.
+const HEADER: &str = "walrelay-replay";
+/// Timeout of the question whether a topic has records.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `walrelay replay`.
+pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
+    let server = Server::load(&args.config, env)?;
+    let config = &server.config;
+    log_warnings(config, Some(&config.source.slot), env);
+    let dir = state_dir(args, config);
+    let (note, file) = if let Some(id) = &args.resume {
+        let (note, file) = NoteFile::open(&dir, id, server.slot())?;
+        block_on(Box::pin(check_retained(&note, &server)))??;
+        (note, Some(file))
+    } else {
+        let note = block_on(Box::pin(plan_replay(args, &server)))??;
+        confirm_replay(args, &note, config)?;
+        let file = (!args.dry_run).then(|| NoteFile::create(&dir, &note));
+        (note, file.transpose()?)
+    };
+    let replayed = if args.dry_run {
+        replay_into(&note, &server, file, NullSinkFactory)
+    } else {
+        let (factory, _) = sink_of(note.sink, config)?.factory(None);
+        replay_into(&note, &server, file, factory)
+    };
+    Ok(replayed?)
+}
+
+/// The sink of `--sink`, or else the configured one.
+fn sink(args: &ReplayArgs, config: &Config) -> Result<ReplaySink, Failure> {
+    match (args.sink, config.sink.kafka()) {
+        (Some(ReplaySink::Stdout), _) | (None, None) => Ok(ReplaySink::Stdout),
+        (_, Some(_)) => Ok(ReplaySink::Kafka),
+        (Some(ReplaySink::Kafka), None) => Err(no_kafka()),
+    }
+}
+
+/// The configured sink, or standard output.
+fn sink_of(sink: ReplaySink, config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
+    match (sink, config.sink.kafka()) {
+        (ReplaySink::Stdout, _) => Ok(Box::new(StdoutKind::new(&config.delivery))),
+        (ReplaySink::Kafka, None) => Err(no_kafka()),
+        (ReplaySink::Kafka, Some(_)) => configured_sink(config),
+    }
+}
+
+fn no_kafka() -> Failure {
+    let what = "there is no Kafka in the configuration to replay into";
+    Failure::new("replay-sink", Exit::Config, what)
+        .remedy("set sink.kind to kafka, or leave out --sink kafka")
+}
+
+/// The directory of note files: `--state-dir`, that of the state file, or the working directory.
+fn state_dir(args: &ReplayArgs, config: &Config) -> PathBuf {
+    let state_file = config.source.state_file.as_deref();
+    let beside = || state_file?.parent().map(PathBuf::from);
+    let dir = args.state_dir.clone().or_else(beside).unwrap_or_default();
+    if dir.as_os_str().is_empty() {
+        PathBuf::from(".")
+    } else {
+        dir
+    }
+}
+
+/// Asks before records are sent to the live topics, or to a topic of `--to-topic` that has records:
+/// the relay may have written them, so consumers may see events again.
+fn confirm_replay(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(), Failure> {
+    if args.dry_run || note.sink == ReplaySink::Stdout {
+        return Ok(());
+    }
+    let into = match (&note.to_topic, &note.topic_prefix) {
+        (Some(topic), _) if has_records(topic, config)? => {
+            format!("topic {topic}, which has records")
+        }
+        (None, None) => "the live topics".to_owned(),
+        _ => return Ok(()),
+    };
+    print_notice(&format!(
+        "replaying from {} into {into}: consumers see events again, and old events of a key after new ones",
+        note.from
+    ));
+    if args.yes {
+        return Ok(());
+    }
+    let refused = Failure::new("replay-not-agreed", Exit::Usage, "nothing was replayed");
+    ask_to_continue(refused.remedy(
+        "send the records elsewhere with --topic-prefix or a new --to-topic, look with --dry-run, or \
+         say --yes",
+    ))
+}
+
+fn has_records(topic: &str, config: &Config) -> Result<bool, Failure> {
+    sink_of(ReplaySink::Kafka, config)?.was_written_to(topic, BROKER_TIMEOUT)
+}
+
+/// Replays into the sinks of this factory. `file` is `None` for a dry run: nothing is sent.
+fn replay_into<F>(
+    note: &Note,
+    server: &Server,
+    file: Option<NoteFile>,
+    factory: F,
+) -> Result<(), Failure>
+where
+    F: SinkFactory<Error: SinkFailure>,
+{
+    let sends = file.is_some();
+    let (router, settings) = router_and_settings(&server.config, sends, without_dead_letters)?;
+    let router = replay_router(router, note)?;
+    let source = source(note, server);
+    let reading = source.reading();
+    let sent = Arc::new(RecordCounts::default());
+    let line = ProgressLine::new();
+    if line.is_shown() || sends {
+        print_notice(&format!(
+            "replay {}: from {} to {}, read from a copy of slot {}",
+            note.id, note.from, note.end, note.slot
+        ));
+    }
+    let environment =
+        ReplayEnvironment::new(note, file, Arc::clone(&reading), Arc::clone(&sent), line);
+    let factory = Counting::new(factory, Arc::clone(&sent));
+    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let begun = Instant::now();
+    let result = run_until(&mut pipeline, reading.ended())?;
+    let totals = Totals {
+        id: &note.id,
+        sent: &sent,
+        elapsed: sent.last_acknowledged().unwrap_or(begun) - begun,
+        counts: pipeline.counts(),
+    };
+    let environment = pipeline.into_observer();
+    let word = if sends {
+        "acknowledged"
+    } else {
+        "would be sent"
+    };
+    finish(result, &reading, environment, &totals, word)
+}
+
+/// Prints the totals, and removes or keeps the note file. `word` says what became of the records of
+/// a complete replay.
+fn finish(
+    result: Result<Outcome, Failure>,
+    reading: &Reading,
+    environment: ReplayEnvironment,
+    totals: &Totals<'_>,
+    word: &str,
+) -> Result<(), Failure> {
+    match result {
+        Ok(Outcome::Drained { .. } | Outcome::Unused) if reading.has_ended() => {
+            environment.finished()?;
+            totals.print(word);
+            Ok(())
+        }
+        Ok(outcome) => {
+            let acknowledged = match outcome {
+                Outcome::Drained { confirmed } => Some(confirmed),
+                Outcome::Incomplete { confirmed, .. } => confirmed,
+                Outcome::Unused => None,
+            };
+            let resumable = environment.interrupted(acknowledged);
+            totals.print("acknowledged, and the replay was interrupted,");
+            Err(interrupted(totals.id, resumable))
+        }
+        Err(failure) => {
+            if environment.interrupted(None) {
+                totals.print("acknowledged before it failed,");
+                print_notice(&format!(
+                    "resume it: walrelay replay --resume {}",
+                    totals.id
+                ));
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// The totals of a run.
+struct Totals<'a> {
+    id: &'a str,
+    sent: &'a RecordCounts,
+    elapsed: Duration,
+    counts: Counts,
+}
+
+impl Totals<'_> {
+    /// Prints the totals; `word` says what became of the records.
+    fn print(&self, word: &str) {
+        let acknowledged = self.sent.acknowledged();
+        let seconds = self.elapsed.as_secs_f64();
+        print_notice(&format!(
+            "replay {}: {acknowledged} records {word} in {seconds:.1} s ({:.0} a second), of {} transactions; \
+             {} events not selected, {} skipped",
+            self.id,
+            acknowledged as f64 / seconds.max(0.001),
+            self.counts.transactions,
+            self.counts.unselected,
+            self.counts.skipped,
+        ));
+        for (topic, sent) in self.sent.topics() {
+            print_notice(&format!("  {sent} to {topic}"));
+        }
+    }
+}
+
+fn interrupted(id: &str, resumable: bool) -> Failure {
+    let failure = Failure::new(
+        "replay-interrupted",
+        Exit::Temporary,
+        format!("replay {id} was interrupted"),
+    );
+    failure.remedy(if resumable {
+        format!("go on with it: walrelay replay --resume {id}")
+    } else {
+        "begin it again".to_owned()
+    })
+}
+
+/// Adds header, topics and selection of the replay to the relay's router.
+fn replay_router(router: Router, note: &Note) -> Result<Router, Failure> {
+    let selection = note.selection.as_deref().map(str::parse::<Selection>);
+    let unusable = |error| note::unusable(&note.id).caused_by(error);
+    let selection = selection.transpose().map_err(unusable)?;
+    let to_topic = note.to_topic.clone().map(TopicChange::To);
+    let prefix = note.topic_prefix.clone().map(TopicChange::Prefix);
+    Ok(router
+        .with_run_header(Some((HEADER.to_owned(), note.id.clone())))
+        .with_topic_change(to_topic.or(prefix))
+        .with_selection(selection))
+}
+
+fn source(note: &Note, server: &Server) -> RangeSource {
+    let config = &server.config;
+    let wanted = Wanted {
+        slot: note.slot.clone(),
+        ..wanted(config)
+    };
+    let timeout = config.source.wal_sender_timeout;
+    // The range of a time begins at the time, wherever the slot stands before it.
+    let must_hold_start = note.after.is_none();
+    let info = server.info.clone();
+    let copies = CopySource::of_kept(info, wanted, timeout, note.resumes_at(), must_hold_start);
+    let range = Range {
+        end: note.end,
+        after: note.after.map(PgTimestamp::new),
+        before: note.before.map(PgTimestamp::new),
+    };
+    RangeSource::new(copies, range, note.rate)
+}

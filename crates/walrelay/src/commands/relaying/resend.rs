@@ -1,0 +1,143 @@
+//! `walrelay resend`: sends rows of the outbox tables again, each record marked by a header.
+//!
+//! The slot does not change, so a relay may be running. The rows pass through the relay's router.
+//! An event that cannot be delivered ends the command, whatever `[poison]` says.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
+use walrelay_relay::{Outcome, Pipeline, PoisonAction, Progress};
+use walrelay_sink::AnySinkFactory;
+use walrelay_walsender::{quote_ident, quote_literal};
+
+use crate::cli::{Exit, Failure, ResendArgs};
+use crate::commands::assembly::pipelines::{
+    OnProgress, router_and_settings, run_until, selected_rows,
+};
+use crate::commands::assembly::server::{Server, failure};
+use crate::commands::assembly::{block_on, id_column, run_id, wanted};
+use crate::commands::terminal::confirm::ask_to_continue;
+use crate::commands::terminal::progress_line::ProgressLine;
+use crate::commands::terminal::units::rows_bar;
+use crate::commands::{CommandResult, Env, log_warnings, print_line, print_notice};
+use crate::config::Config;
+use crate::sinks::configured_sink;
+
+/// The header with the id of the run that sent a record again.
+const HEADER: &str = "walrelay-resend";
+
+/// `walrelay resend`.
+pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {
+    let server = Server::load(&args.ask.change.config, env)?;
+    let config = &server.config;
+    log_warnings(config, Some(server.slot()), env);
+    let progress = Arc::new(SnapshotProgress::default());
+    let mut source = selected_rows(&server, condition(args, config)?, &progress);
+    let count = block_on(Box::pin(count_rows(&mut source, &server)))??;
+    if count == 0 {
+        let failure = Failure::new(
+            "resend-no-rows",
+            Exit::Data,
+            "no row matches: nothing is sent",
+        )
+        .remedy(
+            "a row that was deleted cannot be sent again. Look with psql at what is in the tables",
+        );
+        return Err(vec![failure]);
+    }
+    if args.ask.change.dry_run {
+        return Ok(print_line(&format!("{} would be sent again", rows(count)))?);
+    }
+    confirm_resend(args, count)?;
+    let (factory, _) = configured_sink(config)?.factory(None);
+    send(config, source, &progress, count, factory)?;
+    Ok(())
+}
+
+fn rows(count: u64) -> String {
+    if count == 1 {
+        "1 row".to_owned()
+    } else {
+        format!("{count} rows")
+    }
+}
+
+/// The SQL condition for the rows of `--where` or `--id`.
+fn condition(args: &ResendArgs, config: &Config) -> Result<String, Failure> {
+    if let Some(condition) = &args.r#where {
+        return Ok(condition.clone());
+    }
+    let column = id_column(config).ok_or_else(|| {
+        Failure::new(
+            "resend-id",
+            Exit::Config,
+            "the route names no column for the id of events",
+        )
+        .remedy("name the rows with --where, or set router.route.id")
+    })?;
+    let ids: Vec<String> = args.id.iter().map(|id| quote_literal(id)).collect();
+    Ok(format!("{} IN ({})", quote_ident(column), ids.join(", ")))
+}
+
+/// Checks the database as `run` does, and counts the rows.
+async fn count_rows(source: &mut ResendSource, server: &Server) -> Result<u64, Failure> {
+    let wanted = wanted(&server.config);
+    let mut session = server.connect().await?;
+    let facts = inspect(&mut session, &wanted).await?;
+    session.close().await;
+    plan(&wanted, &facts, Moment::Print).map_err(failure)?;
+    Ok(source.count().await?)
+}
+
+fn confirm_resend(args: &ResendArgs, count: u64) -> Result<(), Failure> {
+    if args.ask.yes {
+        return Ok(());
+    }
+    print_notice(&format!(
+        "{} will be sent again: consumers see these events again, and old events of a key after new ones",
+        rows(count)
+    ));
+    let refused = Failure::new("resend-not-agreed", Exit::Usage, "nothing was sent");
+    ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))
+}
+
+/// Sends the rows into the sinks of this factory.
+fn send(
+    config: &Config,
+    source: ResendSource,
+    progress: &Arc<SnapshotProgress>,
+    count: u64,
+    factory: AnySinkFactory,
+) -> Result<(), Failure> {
+    let id = run_id();
+    let (router, settings) = router_and_settings(config, true, |_| PoisonAction::Halt)?;
+    // Where the row's commit is in the WAL is not known. Any position of now would be above those of
+    // newer events of the key.
+    let router = router
+        .with_position_header(None)
+        .with_run_header(Some((HEADER.to_owned(), id.clone())));
+    let begun = Instant::now();
+    let mut line = ProgressLine::new();
+    let shown = Arc::clone(progress);
+    let environment =
+        OnProgress(move |_: &Progress| line.draw(|| rows_bar(shown.of_attempt(), count)));
+    print_notice(&format!("resend {id}: {}", rows(count)));
+    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let result = run_until(&mut pipeline, progress.acknowledged())?;
+    let elapsed = begun.elapsed().as_secs_f64();
+    let records = pipeline.counts().records;
+    match result? {
+        Outcome::Drained { .. } if progress.is_acknowledged() => {
+            print_notice(&format!(
+                "resend {id}: {records} records acknowledged in {elapsed:.1} s, each with header {HEADER} = {id}"
+            ));
+            Ok(())
+        }
+        _ => {
+            let what = format!("resend {id} was interrupted: not all records are acknowledged");
+            Err(Failure::new("resend-interrupted", Exit::Temporary, what)
+                .remedy("begin it again: what was sent is sent once more"))
+        }
+    }
+}

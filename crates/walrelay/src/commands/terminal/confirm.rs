@@ -1,0 +1,39 @@
+//! Asks the operator at the terminal before something is changed.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::cli::Failure;
+
+/// Asks a question.
+///
+/// # Errors
+/// Returns `not_agreed` with the reason appended, unless the answer is one that `agrees`.
+pub(crate) fn confirm(
+    question: &str,
+    agrees: impl Fn(&str) -> bool,
+    not_agreed: Failure,
+) -> Result<(), Failure> {
+    let because = |reason: &str| Failure {
+        what: format!("{}: {reason}", not_agreed.what),
+        ..not_agreed
+    };
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return Err(because("nobody can be asked, as this is no terminal"));
+    }
+    // If standard error is closed, the question is not shown, and nobody answers it.
+    let _ = write!(io::stderr(), "{question}");
+    let mut answer = String::new();
+    match io::stdin().read_line(&mut answer) {
+        Ok(_) if agrees(answer.trim()) => Ok(()),
+        _ => Err(because("it was not agreed to")),
+    }
+}
+
+/// Asks whether to continue: y or yes.
+///
+/// # Errors
+/// As [`confirm`].
+pub(crate) fn ask_to_continue(not_agreed: Failure) -> Result<(), Failure> {
+    let agrees = |answer: &str| matches!(answer, "y" | "Y" | "yes");
+    confirm("Go on? [y/N] ", agrees, not_agreed)
+}

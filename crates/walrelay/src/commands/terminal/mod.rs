@@ -1,0 +1,5 @@
+//! Questions, progress, and figures with their units, as a terminal shows them.
+
+pub(crate) mod confirm;
+pub(crate) mod progress_line;
+pub(crate) mod units;

@@ -1,0 +1,149 @@
+//! Formats byte counts, progress bars, tables and lists.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::cli::{Failure, Output};
+use crate::commands::write_failed;
+
+/// A byte count in the largest binary unit that gives at least one: `12.3 MiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        // A value that would be rounded to 1024.0 belongs to the next unit.
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
+/// Progress towards an estimated number of rows: `[####......]  40 %, 400 of about 1000 rows`.
+pub(crate) fn rows_bar(done: u64, expected: u64) -> String {
+    if expected == 0 {
+        return format!("{done} rows");
+    }
+    let part = (done as f64 / expected as f64).min(1.0);
+    format!("{}, {done} of about {expected} rows", percent_bar(part))
+}
+
+/// A part of the whole, 0 to 1, as a bar and a percentage.
+pub(crate) fn percent_bar(part: f64) -> String {
+    const WIDTH: usize = 24;
+    let filled = ((part * WIDTH as f64) as usize).min(WIDTH);
+    let (done, left) = ("#".repeat(filled), ".".repeat(WIDTH - filled));
+    format!("[{done}{left}] {:3.0} %", part * 100.0)
+}
+
+/// The head of a column of a table, and the cell of a row: `-` for `None`.
+pub(crate) type Column<T> = (&'static str, fn(&T) -> Option<String>);
+
+/// A list in the output format: a table with these columns, or a JSON object on a line for each
+/// row.
+///
+/// It is one text, to be printed by one write: a reader such as `head` closes the pipe after the
+/// first lines, and a second write would fail.
+pub(crate) fn list_text<'a, T, J: Serialize>(
+    output: Output,
+    rows: &'a [T],
+    columns: &[Column<T>],
+    json: impl Fn(&'a T) -> J,
+) -> Result<String, Failure> {
+    match output {
+        Output::Table => {
+            let mut table = Table::new(columns.iter().map(|(head, _)| *head));
+            for row in rows {
+                table.add(columns.iter().map(|(_, cell)| cell(row)));
+            }
+            Ok(table.to_string())
+        }
+        Output::Json => {
+            let lines = rows.iter().map(|row| serde_json::to_string(&json(row)));
+            let lines = lines.map(|line| line.map(|line| line + "\n"));
+            let text: serde_json::Result<String> = lines.collect();
+            text.map_err(|error| write_failed(error.into()))
+        }
+    }
+}
+
+/// A table with aligned columns, kept in memory until it is written.
+pub(crate) struct Table(Vec<Vec<String>>);
+
+impl Table {
+    pub(crate) fn new(heads: impl Iterator<Item = &'static str>) -> Self {
+        Self(vec![heads.map(str::to_owned).collect()])
+    }
+
+    /// Adds a row: a cell for each head, `-` for `None`.
+    pub(crate) fn add(&mut self, cells: impl Iterator<Item = Option<String>>) {
+        let cells = cells.map(|cell| one_line(cell.as_deref().unwrap_or("-")));
+        self.0.push(cells.collect());
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.0.first().map_or(0, Vec::len);
+        let width = |column: usize| {
+            let cells = self.0.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.0 {
+            let cells = row.iter().zip(&widths);
+            let cells: Vec<String> = cells
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
+            writeln!(f, "{}", cells.join("  ").trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Replaces control characters, which a terminal would obey, by spaces: texts come from rows and
+/// servers.
+pub(crate) fn one_line(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(safe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, rows_bar};
+
+    #[test]
+    fn bars() {
+        for (done, expected, text) in [
+            (0, 0, "0 rows"),
+            (7, 0, "7 rows"),
+            (0, 8, "[........................]   0 %, 0 of about 8 rows"),
+            (4, 8, "[############............]  50 %, 4 of about 8 rows"),
+            (9, 8, "[########################] 100 %, 9 of about 8 rows"),
+        ] {
+            assert_eq!(rows_bar(done, expected), text);
+        }
+    }
+
+    #[test]
+    fn units() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (1 << 20, "1.0 MiB"),
+            (12_900_000_000, "12.0 GiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+}
