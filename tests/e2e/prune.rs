@@ -11,6 +11,8 @@ use crate::endpoint::{LISTEN, address, status};
 use crate::rig::{PATIENCE, Rig, assert_has, done, ends, output_with, refused, said};
 
 const MAY: &str = "--set=prune.before_slot=true";
+/// The same, as a line of `[prune]`.
+const BEFORE_SLOT: &str = "before_slot = true";
 
 fn rig(major: u32) -> Rig {
     let rig = Rig::with_outbox(major);
@@ -102,4 +104,21 @@ fn rows_from_before_the_slot_are_not_deleted_unasked() {
     let config = rig.config_and(lines);
     let log = ends(&mut rig.start(&config), 78, "config-conflict");
     assert_has(&log, &["prune.before_slot"]);
+}
+
+/// The relay does not begin if it could delete nothing, and says what to do.
+#[test]
+fn a_table_that_tells_no_age_is_refused_at_the_start() {
+    let rig = Rig::with_outbox(16);
+    let config = rig.config_and(&format!("\n[prune]\nkeep = \"1d\"\n{BEFORE_SLOT}\n"));
+    let log = ends(&mut rig.start(&config), 78, "prune-column");
+    assert_has(
+        &log,
+        &["public.outbox has no column occurred_at or created_at"],
+    );
+    let check = refused(&output_with("check", &config, &[]), 78, &["[prune-column]"]);
+    let (_, remedy) = check.split_once("or add one: ").expect("a remedy");
+    rig.db().batch(remedy.split(';').next().expect("SQL"));
+    let relay = rig.streaming(&config);
+    relay.ends_well();
 }

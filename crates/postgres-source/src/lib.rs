@@ -63,11 +63,11 @@ pub use mark::{MarkError, Marking};
 pub use outbox_table::OutboxTable;
 pub use partitions::Change;
 pub use presets::remedy as columns_remedy;
-pub use prune::{PruneError, Pruning, recent_rows};
+pub use prune::{PruneError, Pruning, age_columns, recent_rows};
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,
-    wal_level,
+    tells_age, wal_level,
 };
 pub use snapshot::{Plan as SnapshotPlan, SnapshotProgress, expected_rows};
 pub use source::{

@@ -93,6 +93,14 @@ impl From<DeadLettersError> for PruneError {
     }
 }
 
+/// The names of columns that tell a row's age: the configured one, or those of the presets' tables.
+pub fn age_columns(configured: Option<&str>) -> Vec<String> {
+    match configured {
+        Some(column) => vec![column.to_owned()],
+        None => TIMES.map(str::to_owned).to_vec(),
+    }
+}
+
 /// An SQL condition for rows that are not older than `since`. `None`: a table has no column of a
 /// row's time, or the tables have different ones.
 pub async fn recent_rows(

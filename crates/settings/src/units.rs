@@ -9,10 +9,10 @@ fn split(text: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, unit))
 }
 
-/// Parses a duration: `"250ms"`, `"1s"`, `"2m"`, `"1h"`.
+/// Parses a duration: `"250ms"`, `"1s"`, `"2m"`, `"1h"`, `"7d"`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = || {
-        "a duration is a whole number and a unit, such as 250ms, 1s, 2m or 1h, below 1000 years"
+        "a duration is a whole number and a unit, such as 250ms, 1s, 2m, 1h or 7d, below 1000 years"
             .to_owned()
     };
     let (number, unit) = split(text).ok_or_else(expected)?;
@@ -21,6 +21,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         _ => return Err(expected()),
     };
     number
@@ -60,15 +61,16 @@ mod tests {
             ("1s", 1_000),
             ("2m", 120_000),
             ("1h", 3_600_000),
+            ("7d", 604_800_000),
             ("007s", 7_000),
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(milliseconds)));
         }
         let malformed = [
-            "", "1", "s", "1 s", " 1s", "-1s", "+1s", "1.5s", "1S", "1sec", "1s1", "1d", "1m30s",
+            "", "1", "s", "1 s", " 1s", "-1s", "+1s", "1.5s", "1S", "1sec", "1s1", "1w", "1m30s",
             "९s",
         ];
-        let too_long = ["99999999999999999999s", "18446744073709551615h"];
+        let too_long = ["99999999999999999999s", "18446744073709551615h", "365251d"];
         for text in malformed.into_iter().chain(too_long) {
             assert!(duration(text).is_err(), "{text:?}");
         }

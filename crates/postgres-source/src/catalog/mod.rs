@@ -75,6 +75,9 @@ pub struct Wanted {
     pub record: bool,
     /// Rows are marked as sent for a polling relay, which may be running while there is no slot.
     pub marks: bool,
+    /// Names of columns that tell a row's age: each table must have one of them. Empty: nothing
+    /// deletes old rows.
+    pub age: Vec<String>,
 }
 
 impl Wanted {

@@ -35,6 +35,14 @@ pub enum SetupError {
         /// The columns are named by templates, not by Debezium's options.
         by_templates: bool,
     },
+    /// No column tells a row's age, and `[prune]` deletes old rows.
+    #[error("[prune]: table {table} has no column {}, which would tell a row's age", wanted.join(" or "))]
+    AgeUnknown {
+        /// The table.
+        table: TableName,
+        /// The names of which it needs one.
+        wanted: Vec<String>,
+    },
     /// The server does not send the column.
     #[error(
         "column {column} of table {table} is generated ({}), and {}",
@@ -267,6 +275,7 @@ impl SetupError {
             Self::TableMissing(_) => "table-missing",
             Self::TableKind(_) => "table-kind",
             Self::ColumnsMissing { .. } => "column-missing",
+            Self::AgeUnknown { .. } => "prune-column",
             Self::ColumnGenerated { .. } => "column-generated",
             Self::PublicationMissing(_) => "publication-missing",
             Self::PublicationGone { .. } => "publication-gone",
@@ -311,6 +320,11 @@ impl SetupError {
                 by_templates,
                 ..
             } => columns_remedy(present, *by_templates),
+            Self::AgeUnknown { table, .. } => format!(
+                "name the column of a row's time as column in [prune], or add one: ALTER TABLE {} ADD COLUMN created_at \
+                 timestamptz NOT NULL DEFAULT now(); rows that are there count as made then",
+                script::table(table)
+            ),
             Self::ColumnGenerated {
                 table,
                 column,

@@ -81,6 +81,9 @@ pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, Setu
     for (name, table) in &facts.tables {
         self::table(wanted, name, table.as_ref())?;
         sends_columns(wanted, facts, name)?;
+        if matches!(moment, Moment::Init | Moment::Start { .. }) {
+            tells_age(wanted, name, table.as_ref())?;
+        }
     }
     let mut plan = Plan::default();
     // The publication comes first, see `Action`.
@@ -129,6 +132,25 @@ pub fn table(
         missing,
         present,
         by_templates: wanted.by_templates,
+    })
+}
+
+/// Checks that a table has a column that tells a row's age, if old rows are to be deleted.
+pub fn tells_age(
+    wanted: &Wanted,
+    name: &TableName,
+    found: Option<&TableFacts>,
+) -> Result<(), SetupError> {
+    let Some(table) = found.filter(|_| !wanted.age.is_empty()) else {
+        return Ok(());
+    };
+    let mut columns = table.columns.iter();
+    if columns.any(|column| wanted.age.contains(&column.name)) {
+        return Ok(());
+    }
+    Err(SetupError::AgeUnknown {
+        table: name.clone(),
+        wanted: wanted.age.clone(),
     })
 }
 

@@ -38,6 +38,7 @@ fn wanted() -> Wanted {
         snapshot: None,
         record: false,
         marks: false,
+        age: Vec::new(),
     }
 }
 

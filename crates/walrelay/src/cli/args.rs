@@ -173,8 +173,8 @@ A row is a JSON object of columns and values:
     /// are passed over. Of a table that is partitioned by time, whole partitions are dropped and
     /// the next ones created. Asks first.
     #[command(after_help = "Examples:
-  walrelay prune --keep 168h --dry-run
-  walrelay prune --keep 168h
+  walrelay prune --keep 7d --dry-run
+  walrelay prune --keep 7d
   walrelay prune --keep 24h --set prune.batch=1000 --yes
   walrelay prune --keep 24h --set prune.partition=24h --yes")]
     Prune(Box<PruneArgs>),
@@ -340,7 +340,7 @@ pub struct DemoArgs {
 /// Arguments of `prune`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct PruneArgs {
-    /// Rows younger than this stay, as `168h`, `90m` or `30s`; without it, `[prune] keep`.
+    /// Rows younger than this stay, as `7d`, `90m` or `30s`; without it, `[prune] keep`.
     #[arg(long, value_name = "TIME", value_parser = walrelay_settings::parse_duration)]
     pub keep: Option<Duration>,
 

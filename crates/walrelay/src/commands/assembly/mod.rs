@@ -16,7 +16,9 @@ use secrecy::ExposeSecret;
 use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
-use walrelay_postgres_source::{Carrier, DeadLetters, Marking, NotCarried, Selection, Wanted};
+use walrelay_postgres_source::{
+    Carrier, DeadLetters, Marking, NotCarried, Selection, Wanted, age_columns,
+};
 use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_schema_registry::{Registry, RegistryStats};
 use walrelay_sink::Parking;
@@ -158,6 +160,10 @@ pub(crate) fn wanted(config: &Config) -> Wanted {
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
         record: config.source.mark_sent.is_some() || config.prune.is_some(),
         marks: config.source.mark_sent.is_some(),
+        age: match &config.prune {
+            Some(prune) => age_columns(prune.column.as_deref()),
+            None => Vec::new(),
+        },
     }
 }
 

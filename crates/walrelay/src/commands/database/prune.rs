@@ -90,7 +90,7 @@ pub(crate) fn pruning(
     };
     let keep = keep.ok_or_else(|| {
         Failure::new("prune-keep", Exit::Usage, "nothing says which rows stay")
-            .remedy("say --keep 168h, or set keep in [prune]")
+            .remedy("say --keep 7d, or set keep in [prune]")
     })?;
     Ok(Pruning {
         carrier: carrier(config, &prune.slots),

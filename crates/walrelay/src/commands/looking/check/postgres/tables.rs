@@ -5,7 +5,7 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode};
 use walrelay_postgres_source::{
     PublishedOperations, Sample, SetupError, TableFacts, TableSurvey, carries_columns, script,
-    sends_columns, table_fits,
+    sends_columns, table_fits, tells_age,
 };
 use walrelay_relay::TableName;
 use walrelay_walsender::quote_ident;
@@ -27,14 +27,16 @@ pub(super) fn tables(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
     })
 }
 
-/// Checks that a table has the columns that the router reads, and that the server sends them.
+/// Checks that a table has the columns that the router reads, that the server sends them, and that
+/// `[prune]` can tell a row's age.
 fn fits(
     db: &DatabaseState<'_>,
     name: &TableName,
     found: Option<&TableFacts>,
 ) -> Result<(), SetupError> {
     table_fits(&db.wanted, name, found)?;
-    sends_columns(&db.wanted, &db.facts, name)
+    sends_columns(&db.wanted, &db.facts, name)?;
+    tells_age(&db.wanted, name, found)
 }
 
 /// Compiles the routes for the present columns of the tables. Adds the topics of sampled rows to
