@@ -5,7 +5,7 @@ use walrelay_testkit::{eventually, servers};
 
 use crate::check::Checked;
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, ends, output, output_with, psql,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, ends, output, output_with, psql, refused,
     run_command, said, stdout, unique, walrelay,
 };
 
@@ -420,4 +420,56 @@ fn the_drill_shows_each_fault() {
     for (step, parts) in steps.iter().zip(shown) {
         assert_has(step, &parts);
     }
+}
+
+/// The table whose columns a preset reads is found among others, and `run` works with the file.
+#[test]
+fn new_finds_the_outbox_and_its_preset() {
+    let rig = Rig::new(17);
+    rig.db().batch(
+        "CREATE SCHEMA app; CREATE TABLE public.messages (id int, body text); \
+         CREATE TABLE app.\"Events\" (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, event_type text, \
+         payload jsonb, metadata jsonb, created_at timestamptz, seq bigserial); \
+         CREATE TABLE app.old_outbox (id int, aggregatetype text, aggregateid text, type text, payload text)",
+    );
+    rig.db().batch("CREATE ROLE admin LOGIN PASSWORD 'secret'");
+    let url = rig.url_as("admin", "secret", "postgres");
+    let file = rig.path("new.toml");
+    let path = file.to_str().expect("UTF-8");
+    let new = [
+        "new",
+        "--database",
+        &url,
+        "--brokers",
+        &rig.bootstrap,
+        "--output-file",
+        path,
+    ];
+    let said = stdout(&output(&new));
+    assert_has(
+        &said,
+        &["table app.Events has the columns of preset outbox; so have 1 more"],
+    );
+    let written = fs::read_to_string(&file).expect("written");
+    let parts = [
+        "tables = [\"app.\\\"Events\\\"\"]",
+        "preset = \"outbox\"",
+        "too: \"app.old_outbox\"",
+        ":${RELAY_PASSWORD}@",
+    ];
+    assert_has(&written, &parts);
+    assert_lacks(&written, &["secret"]);
+    rig.db().batch("CREATE ROLE walrelay LOGIN REPLICATION PASSWORD 'a/b@c'; GRANT CREATE ON DATABASE postgres TO walrelay; \
+                    ALTER TABLE app.\"Events\" OWNER TO walrelay; GRANT USAGE ON SCHEMA app TO walrelay");
+    let mut run = walrelay(&["run", "--config", path]);
+    run.env("RELAY_PASSWORD", "a/b@c");
+    let relay = Relay::spawn(&mut run, &rig.path("log"));
+    relay.says("streaming");
+    relay.ends_well();
+    // Nobody can be asked here.
+    refused(
+        &output(&["new", "--database", &url]),
+        64,
+        &["[new-unknown]", "--brokers"],
+    );
 }

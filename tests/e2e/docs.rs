@@ -23,8 +23,8 @@ use walrelay_throwaway::end_with_owner;
 
 use crate::dlq::{DlqFixture, Draft, draft};
 use crate::rig::{
-    PATIENCE, Relay, Rig, assert_has, ends, insert, lsn_of, output, output_with, psql, stdout,
-    walrelay, with_source, words,
+    PATIENCE, Relay, Rig, assert_has, ends, insert, lsn_of, output, output_with, psql, refused,
+    stdout, walrelay, with_source, words,
 };
 
 fn root() -> PathBuf {
@@ -111,12 +111,12 @@ fn five_minutes_of_the_readme() {
 
     let dir = rig.path("newcomer");
     fs::create_dir(&dir).expect("a directory");
-    let config = block("README.md", "config");
-    let config = with(&config, "db.example.com:5432", &host(&rig));
-    // The tests of `walsender` cover certificates.
-    let config = with(&config, "sslmode=verify-full", "sslmode=disable");
-    let config = with(&config, "broker.example.com:9092", &rig.bootstrap);
-    fs::write(dir.join("walrelay.toml"), config).expect("written");
+    let of_rig = |text: &str| {
+        let text = with(text, "db.example.com:5432", &host(&rig));
+        // The tests of `walsender` cover certificates.
+        let text = with(&text, "sslmode=verify-full", "sslmode=disable");
+        with(&text, "broker.example.com:9092", &rig.bootstrap)
+    };
     let here = |words: &[&str]| {
         let mut command = walrelay(words);
         command
@@ -125,6 +125,25 @@ fn five_minutes_of_the_readme() {
             .stdin(Stdio::null());
         command
     };
+    owner.batch("CREATE ROLE admin LOGIN PASSWORD 'hunter3'");
+    let new = of_rig(&block("README.md", "new"));
+    let new = with(&new, "postgres@", "admin:hunter3@");
+    let written = here(&arguments(&new)).output().expect("it runs");
+    assert_has(
+        &stdout(&written),
+        &["names public.outbox", "walrelay init --dry-run"],
+    );
+    let config = fs::read_to_string(dir.join("walrelay.toml")).expect("written");
+    let counts = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let config: Vec<&str> = config.lines().filter(counts).collect();
+    let shown = of_rig(&block("README.md", "config"));
+    assert_eq!(config, shown.lines().filter(counts).collect::<Vec<_>>());
+    // The file is not replaced.
+    refused(
+        &here(&arguments(&new)).output().expect("it runs"),
+        64,
+        &["[new-file]"],
+    );
     let commands = block("README.md", "commands");
     let mut lines = commands
         .lines()

@@ -62,7 +62,7 @@ pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking};
 pub use outbox_table::OutboxTable;
 pub use partitions::Change;
-pub use presets::remedy as columns_remedy;
+pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{PruneError, Pruning, age_columns, recent_rows};
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,

@@ -1,6 +1,56 @@
-//! The preset that fits a table, for the remedy of an error about missing columns.
+//! The preset that fits a table: for the remedy of an error about missing columns, and for a first
+//! configuration.
 
 use walrelay_event_router::{Options, Preset, PresetValue};
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Session};
+
+use crate::catalog::row::{json, text};
+
+/// A table that has all columns that a preset reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxCandidate {
+    /// The table.
+    pub table: TableName,
+    /// The preset's name.
+    pub preset: &'static str,
+}
+
+/// Tables with columns of any preset: ordinary and partitioned ones whose changes are in the log.
+const TABLES: &str = "SELECT n.nspname, c.relname, pg_catalog.json_agg(a.attname) AS columns \
+    FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
+    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' \
+    AND a.attnum > 0 AND NOT a.attisdropped \
+    AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%' \
+    GROUP BY n.nspname, c.relname \
+    HAVING pg_catalog.bool_or(a.attname = 'id') AND pg_catalog.bool_or(a.attname = 'payload') \
+    ORDER BY c.relname LIKE '%outbox%' DESC, n.nspname, c.relname LIMIT 1000";
+
+/// Finds the tables that have all columns of a preset. Those whose preset reads most columns come
+/// first; of equals, those with "outbox" in their name.
+///
+/// # Errors
+/// If the catalogs cannot be read.
+pub async fn candidates(session: &mut Session) -> Result<Vec<OutboxCandidate>, Error> {
+    let rows = session.query(TABLES).await?;
+    let mut found = Vec::new();
+    for row in rows.iter() {
+        let columns: Vec<String> = json(&row, "columns").unwrap_or_default();
+        let fit = fits(&columns, true).pop().filter(|fit| fit.value.is_none());
+        let table = TableName {
+            schema: text(&row, "nspname"),
+            name: text(&row, "relname"),
+        };
+        found.extend(fit.map(|fit| (fit.reads, table, fit.name)));
+    }
+    found.sort_by_key(|(reads, ..)| std::cmp::Reverse(*reads));
+    let candidates = found.into_iter();
+    Ok(candidates
+        .map(|(_, table, preset)| OutboxCandidate { table, preset })
+        .collect())
+}
 
 /// A preset whose columns a table has.
 struct Fit {
@@ -25,16 +75,7 @@ pub fn remedy(present: &[String], by_templates: bool) -> String {
          has rows of both. Otherwise ",
         present.join(", ")
     );
-    let debezium = Options::default().columns();
-    let fits = Preset::ALL.iter().filter_map(|preset| fit(preset, present));
-    let of_debezium = (by_templates && has(present, &debezium)).then_some(Fit {
-        name: "debezium",
-        reads: debezium.len(),
-        value: None,
-    });
-    // The preset that reads most columns is taken; of several, one without missing columns.
-    let mut fits: Vec<Fit> = fits.chain(of_debezium).collect();
-    fits.sort_by_key(|fit| (fit.reads, fit.value.is_none()));
+    let mut fits = fits(present, by_templates);
     let obsolete = if by_templates {
         "what [router.route] says of other columns"
     } else {
@@ -67,6 +108,21 @@ pub fn remedy(present: &[String], by_templates: bool) -> String {
     };
     remedy.push_str(&rest);
     remedy
+}
+
+/// The presets that fit, the best one last: it reads most columns, or lacks none of as many.
+/// `debezium`: Debezium's defaults are one of them.
+fn fits(present: &[String], debezium: bool) -> Vec<Fit> {
+    let columns = Options::default().columns();
+    let of_debezium = (debezium && has(present, &columns)).then_some(Fit {
+        name: "debezium",
+        reads: columns.len(),
+        value: None,
+    });
+    let fits = Preset::ALL.iter().filter_map(|preset| fit(preset, present));
+    let mut fits: Vec<Fit> = fits.chain(of_debezium).collect();
+    fits.sort_by_key(|fit| (fit.reads, fit.value.is_none()));
+    fits
 }
 
 fn has(present: &[String], columns: &[String]) -> bool {

@@ -1,6 +1,7 @@
 //! Names of tables in SQL's notation. Ambiguous names are refused.
 
 use walrelay_relay::TableName;
+use walrelay_walsender::quote_ident;
 
 /// Bytes of the longest identifier: Postgres silently truncates longer ones (`NAMEDATALEN` - 1).
 pub const MAX_IDENTIFIER_BYTES: usize = 63;
@@ -26,6 +27,15 @@ pub fn parse(text: &str) -> Result<TableName, String> {
     } else {
         Err("names with blanks or signs are written in double quotes".to_owned())
     }
+}
+
+/// Writes a name as [`parse`] reads it: with quotes where they are needed.
+pub fn written(table: &TableName) -> String {
+    let part = |name: &str| match plain(name) {
+        Ok((_, "")) => name.to_owned(),
+        _ => quote_ident(name),
+    };
+    format!("{}.{}", part(&table.schema), part(&table.name))
 }
 
 /// The name that stands for all tables of a schema, as in `schema.*`.
@@ -124,7 +134,12 @@ mod tests {
         ] {
             let table = parse(text).unwrap();
             assert_eq!((table.schema.as_str(), table.name.as_str()), (schema, name));
+            assert_eq!(parse(&written(&table)), Ok(table));
         }
+        assert_eq!(
+            written(&TableName::new("public", "outbox")),
+            "public.outbox"
+        );
     }
 
     #[test]

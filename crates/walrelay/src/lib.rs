@@ -4,7 +4,7 @@
 //! - [`run_command`]: the entry point that `main` calls.
 //! - [`cli`]: arguments, failures as shown to users, exit codes.
 //! - [`config`]: the configuration file.
-//! - `commands`: one module per command: `run`, `init`, `check`, `status`, `slots`, `bookmark`,
+//! - `commands`: one module per command: `run`, `new`, `init`, `check`, `status`, `slots`, `bookmark`,
 //!   `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: the sink of standard output. Kafka's is the crate `walrelay-kafka-sink`.
 //! - `failures`: the errors of the crates below, with remedies.
@@ -41,6 +41,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
     let env = |name: &str| std::env::var(name).ok();
     let result = match cli.command {
         Command::Run(args) => commands::run(&args, &env),
+        Command::New(args) => commands::new(&args, &env),
         Command::Init(args) => commands::init(&args, &env),
         Command::Check(args) => match commands::check(&args, &env) {
             Ok(exit) => return exit,

@@ -16,6 +16,7 @@ use super::cutover::CutoverCommand;
 use super::dlq::DlqCommand;
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
+use super::new::NewArgs;
 use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
@@ -50,6 +51,14 @@ pub enum Command {
   walrelay run --set 'source.tables=[\"app.outbox\", \"app.audit\"]'
   walrelay run --accept-gap        once, after an error that named what is gone")]
     Run(RunArgs),
+
+    /// Write a first configuration: finds the outbox tables of a database, and the preset for them.
+    ///
+    /// Changes nothing in the database. Asks at a terminal for what no option says.
+    #[command(after_help = "Examples:
+  walrelay new
+  walrelay new --database postgres://postgres@db:5432/app --brokers broker:9092")]
+    New(NewArgs),
 
     /// Prepare a database: outbox table, publication, slot, and a role where asked for.
     ///

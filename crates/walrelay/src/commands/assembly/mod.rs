@@ -40,14 +40,18 @@ pub(crate) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInf
     if let Some(password) = &source.password {
         info.password = Some(password.clone());
     }
+    Ok(with_passfile(info, env))
+}
+
+/// Adds the password file that libpq would read: PGPASSFILE, or ~/.pgpass, if it exists.
+pub(crate) fn with_passfile(mut info: ConnInfo, env: Env<'_>) -> ConnInfo {
     if info.passfile.is_none() {
-        // Like libpq: PGPASSFILE, or ~/.pgpass; it is used if it exists.
         info.passfile = env("PGPASSFILE")
             .map(PathBuf::from)
             .or_else(|| env("HOME").map(|home| PathBuf::from(home).join(".pgpass")))
             .filter(|path| path.exists());
     }
-    Ok(info)
+    info
 }
 
 pub(crate) fn route(router: &config::Router) -> Route {

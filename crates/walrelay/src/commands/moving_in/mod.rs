@@ -1,4 +1,5 @@
-//! Commands for the way from another relay to this one.
+//! Commands for a first configuration, and for the way from another relay to this one.
 
 pub(crate) mod cutover;
 pub(crate) mod import_debezium;
+pub(crate) mod new;

@@ -1,0 +1,304 @@
+//! `walrelay new`: writes a first configuration, commented.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead as _, ErrorKind, IsTerminal as _, Write as _};
+use std::path::Path;
+
+use secrecy::{ExposeSecret as _, SecretString};
+use walrelay_postgres_source::table_name::written;
+use walrelay_postgres_source::{OutboxCandidate, outbox_candidates};
+use walrelay_walsender::{ConnInfo, Session, SessionKind};
+
+use crate::cli::{Exit, Failure, NewArgs};
+use crate::commands::assembly::{block_on, with_passfile};
+use crate::commands::{CommandResult, Env, print_text};
+use crate::failures;
+
+/// The preset of the table that `walrelay init` makes.
+const DEFAULT: &str = "debezium";
+/// The most tables that the file names besides the one that it relays.
+const MAX_OTHERS: usize = 10;
+
+/// `walrelay new`.
+pub(crate) fn new(args: &NewArgs, env: Env<'_>) -> CommandResult {
+    let ask = |question, option| ask(question, option).map(SecretString::from);
+    let url = args.database.clone().map_or_else(
+        || ask("URL by which you reach the database: ", "--database"),
+        Ok,
+    )?;
+    let brokers = match &args.brokers {
+        Some(brokers) => brokers.clone(),
+        None => self::ask("Kafka brokers (host:port,…): ", "--brokers")?,
+    };
+    let info = url.expose_secret().parse::<ConnInfo>();
+    let info = with_passfile(info.map_err(|error| failures::conn_info(&error))?, env);
+    let relay_url = relay_url(url.expose_secret(), &args.role, &info.dbname)?;
+    let candidates = block_on(async {
+        let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
+        let found = outbox_candidates(&mut session).await;
+        session.close().await;
+        found
+    })?;
+    let candidates = candidates.map_err(|error| failures::postgres(error.into()))?;
+    write_new(&args.output_file, &file(&relay_url, &brokers, &candidates))?;
+    Ok(print_text(&summary(&args.output_file, &candidates))?)
+}
+
+/// Asks a question at the terminal.
+fn ask(question: &str, option: &str) -> Result<String, Failure> {
+    let missing = || {
+        Failure::new("new-unknown", Exit::Usage, format!("nothing says {option}"))
+            .remedy("say it as an option, or answer the question at a terminal")
+    };
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return Err(missing());
+    }
+    // If standard error is closed, the question is not shown, and nobody answers it.
+    let _ = write!(io::stderr(), "{question}");
+    let mut answer = String::new();
+    match io::stdin().lock().read_line(&mut answer) {
+        Ok(_) if !answer.trim().is_empty() => Ok(answer.trim().to_owned()),
+        _ => Err(missing()),
+    }
+}
+
+/// The URL of the relay: that of the asker with another role, whose password is in the environment.
+fn relay_url(url: &str, role: &str, dbname: &str) -> Result<String, Failure> {
+    let refused = |what: &str| {
+        Failure::new("new-url", Exit::Usage, what)
+            .remedy("say it as postgres://user:password@host:5432/database?sslmode=verify-full")
+    };
+    let schemes = ["postgres://", "postgresql://"];
+    let rest = schemes.iter().find_map(|scheme| url.strip_prefix(scheme));
+    let rest = rest.ok_or_else(|| refused("the database is not given as a URL"))?;
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, place) = rest.split_at(end);
+    let hosts = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, hosts)| hosts);
+    let (path, parameters) = place
+        .split_once('?')
+        .map_or((place, ""), |(path, parameters)| (path, parameters));
+    let mut names = parameters
+        .split('&')
+        .filter_map(|pair| pair.split('=').next());
+    if names.any(|name| matches!(name, "user" | "password" | "dbname")) {
+        return Err(refused(
+            "user, password or database is a parameter of the URL",
+        ));
+    }
+    let path = match path {
+        "" | "/" => format!("/{}", encoded(dbname)),
+        path => path.to_owned(),
+    };
+    let question = if parameters.is_empty() { "" } else { "?" };
+    Ok(format!(
+        "postgres://{}:${{RELAY_PASSWORD}}@{hosts}{path}{question}{parameters}",
+        encoded(role)
+    ))
+}
+
+/// Percent-encodes all but the unreserved characters of RFC 3986.
+fn encoded(name: &str) -> String {
+    let mut encoded = String::new();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to a `String` cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// The configuration. The lines that are commented out are valid, too.
+fn file(url: &str, brokers: &str, candidates: &[OutboxCandidate]) -> String {
+    let (tables, preset) = candidates
+        .first()
+        .map_or(("public.outbox".to_owned(), DEFAULT), |first| {
+            (written(&first.table), first.preset)
+        });
+    // A JSON string is a TOML string, too.
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let mut others = String::new();
+    for candidate in candidates.iter().skip(1).take(MAX_OTHERS) {
+        let _ = writeln!(
+            others,
+            "# Has the columns of preset {:?}, too: {}",
+            candidate.preset,
+            quoted(&written(&candidate.table))
+        );
+    }
+    let router = if preset == DEFAULT {
+        String::new()
+    } else {
+        format!("[router]\npreset = {}\n\n", quoted(preset))
+    };
+    format!(
+        "# Made by walrelay new. All keys: docs/CONFIGURATION.md. Then: walrelay check\n\
+         \n\
+         [source]\n\
+         # The environment has the password; a file is named by password_file.\n\
+         url = {}\n\
+         tables = [{}]\n\
+         {others}\
+         # The position in the log; each relay has its own.\n\
+         # slot = \"walrelay\"\n\
+         # Rows from before the slot: never, all (initial), or those without dispatched_at (unsent).\n\
+         # snapshot = \"never\"\n\
+         \n\
+         {router}\
+         [sink.kafka]\n\
+         # Properties of librdkafka, by their own names.\n\
+         \"bootstrap.servers\" = {}\n\
+         # \"security.protocol\" = \"SASL_SSL\"\n\
+         # \"sasl.mechanism\" = \"SCRAM-SHA-512\"\n\
+         # \"sasl.username\" = \"relay\"\n\
+         # \"sasl.password\" = \"${{KAFKA_PASSWORD}}\"\n\
+         \n\
+         # Create missing topics; otherwise the broker may.\n\
+         # [sink.topics]\n\
+         # create = true\n\
+         \n\
+         # An event that cannot be delivered: halt, dead-letter or skip.\n\
+         # [poison]\n\
+         # unroutable = \"halt\"\n\
+         # rejected = \"halt\"\n\
+         \n\
+         # Metrics, health and a status page.\n\
+         # [http]\n\
+         # listen = \"127.0.0.1:9187\"\n\
+         \n\
+         # Delete confirmed rows that are older; before_slot: also those from before the slot.\n\
+         # [prune]\n\
+         # keep = \"7d\"\n\
+         # before_slot = true\n",
+        quoted(url),
+        quoted(&tables),
+        quoted(brokers),
+    )
+}
+
+/// The text about what was written, and the next steps.
+fn summary(path: &Path, candidates: &[OutboxCandidate]) -> String {
+    let found = match candidates {
+        [] => "no table has the columns of a preset, so it names public.outbox, which walrelay init makes; for another \
+               table, see [router.debezium] and [router.route] in docs/CONFIGURATION.md"
+            .to_owned(),
+        [one] => format!("table {} has the columns of preset {}", one.table, one.preset),
+        [one, others @ ..] => format!(
+            "table {} has the columns of preset {}; so have {} more, which the file names",
+            one.table,
+            one.preset,
+            others.len()
+        ),
+    };
+    format!(
+        "{} is written: {found}.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  \
+         walrelay init --dry-run > init.sql  # an administrator runs it, and gives the role its password\n  \
+         walrelay check\n  walrelay run\n",
+        path.display()
+    )
+}
+
+/// Writes a file that must not exist.
+fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| {
+        let exists = error.kind() == ErrorKind::AlreadyExists;
+        let what = format!("cannot write {}", path.display());
+        let exit = if exists {
+            Exit::Usage
+        } else {
+            Exit::Unavailable
+        };
+        Failure::new("new-file", exit, what)
+            .caused_by(error)
+            .remedy(if exists {
+                "it is left as it is: name another file with --output-file"
+            } else {
+                "see to its folder, or name another file with --output-file"
+            })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_relay::TableName;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn url_of(url: &str) -> Result<String, String> {
+        relay_url(url, "relay", "app").map_err(|failure| failure.what)
+    }
+
+    #[test]
+    fn the_relay_s_url_has_another_role_and_no_password() {
+        let expected = "postgres://relay:${RELAY_PASSWORD}@db:5432/app";
+        for url in [
+            "postgres://db:5432/app",
+            "postgres://db:5432/",
+            "postgresql://me:secret@db:5432",
+            "postgres://me:se%40cret@db:5432/app",
+        ] {
+            assert_eq!(url_of(url).as_deref(), Ok(expected), "{url}");
+        }
+        assert_eq!(
+            url_of("postgres://me@a:1,b:2?sslmode=verify-full&x=y").as_deref(),
+            Ok("postgres://relay:${RELAY_PASSWORD}@a:1,b:2/app?sslmode=verify-full&x=y")
+        );
+        for url in [
+            "host=db dbname=app",
+            "postgres://db/app?x=y&password=secret",
+        ] {
+            assert!(!url_of(url).expect_err("refused").contains("secret"));
+        }
+    }
+
+    fn candidate(schema: &str, name: &str, preset: &'static str) -> OutboxCandidate {
+        let table = TableName {
+            schema: schema.into(),
+            name: name.into(),
+        };
+        OutboxCandidate { table, preset }
+    }
+
+    #[test]
+    fn the_file_is_read_as_it_is_and_with_what_is_commented_out() {
+        let env = |_: &str| Some("x".to_owned());
+        let read = |text: &str| Config::parse(text, "walrelay.toml", &[], &env).map(drop);
+        let two = [
+            candidate("app", "Out\"box", "outbox"),
+            candidate("public", "outbox", "debezium"),
+        ];
+        for candidates in [&[][..], &two] {
+            let text = file(
+                "postgres://relay:${RELAY_PASSWORD}@db/app",
+                "b:9092",
+                candidates,
+            );
+            read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            let is_toml = |line: &&str| line.contains(" = ") || line.starts_with("# [");
+            let lines = text.lines().map(|line| match line.strip_prefix("# ") {
+                Some(commented) if is_toml(&line) => commented,
+                _ => line,
+            });
+            let all = lines.collect::<Vec<_>>().join("\n");
+            read(&all).unwrap_or_else(|error| panic!("{error}\n{all}"));
+            assert_ne!(all, text);
+            let tables = Config::parse(&text, "walrelay.toml", &[], &env)
+                .unwrap()
+                .source
+                .tables;
+            let expected = candidates.first().map(|first| first.table.clone());
+            assert_eq!(
+                tables.first(),
+                Some(&expected.unwrap_or(TableName::new("public", "outbox")))
+            );
+        }
+    }
+}
