@@ -2,16 +2,23 @@
 
 CARGO ?= cargo
 
+# Where `make install` puts the binary, its manual pages and completions.
+PREFIX ?= /usr/local
+BIN ?= target/release/walrelay
+ROOT = $(DESTDIR)$(PREFIX)
+SHARE = $(ROOT)/share
+
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
 	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
 	@echo "make drill   the same with faults: a stopped broker, a killed walsender, a poison row; ends by itself"
 	@echo "make build   the binary, in target/release/walrelay"
+	@echo "make install  the binary of make build, its manual pages and completions (PREFIX=/usr/local DESTDIR=)"
 	@echo "make test    all tests, against real servers (WALRELAY_TEST_SEED=1 to repeat the choices of a run)"
 	@echo "make test-stress  all tests, six times on a busy machine: finds those that fail by chance"
 	@echo "make test-minimal  make demo, as root and as a user, and some tests in a fresh minimal Debian (needs root)"
@@ -32,6 +39,18 @@ help:
 build:
 	@scripts/bootstrap.sh build
 	$(CARGO) build --locked --release -p walrelay
+	@echo "make build: the binary is $(CURDIR)/target/release/walrelay; make install puts it into $(PREFIX)/bin"
+
+# Builds nothing, so that root needs no Rust: `make build && sudo make install`.
+install:
+	@test -x $(BIN) || { echo "make install: $(BIN) is not there; run make build first" >&2; exit 1; }
+	install -D -m 755 $(BIN) $(ROOT)/bin/walrelay
+	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
+		$(SHARE)/fish/vendor_completions.d
+	$(BIN) man $(SHARE)/man/man1
+	$(BIN) completions bash > $(SHARE)/bash-completion/completions/walrelay
+	$(BIN) completions zsh > $(SHARE)/zsh/site-functions/_walrelay
+	$(BIN) completions fish > $(SHARE)/fish/vendor_completions.d/walrelay.fish
 
 # CI runs a release that takes less time to build: DEMO_PROFILE=ci.
 demo:

@@ -1,12 +1,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use walrelay_testkit::{eventually, servers};
 
 use crate::check::Checked;
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, ends, output, output_with, psql, refused,
-    run_command, said, stdout, unique, walrelay,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, output, output_with, psql,
+    refused, run_command, said, stdout, unique, walrelay,
 };
 
 fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
@@ -358,7 +359,46 @@ fn standard_output_needs_no_slot() {
 fn completions_and_version_are_printed() {
     assert_has(&stdout(&output(&["completions", "bash"])), &["walrelay"]);
     let version = format!("walrelay {}\n", env!("CARGO_PKG_VERSION"));
+    // The build of a release adds the commit.
     assert_eq!(stdout(&output(&["--version"])), version);
+}
+
+#[test]
+fn make_install_puts_binary_completions_and_manual_there() {
+    let rig = tempfile::tempdir().expect("a folder");
+    let install = |binary: &str| {
+        let mut make = Command::new("make");
+        make.args([
+            "--silent",
+            "-C",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
+            "install",
+        ]);
+        make.arg(format!("BIN={binary}"));
+        make.arg(format!("DESTDIR={}", rig.path().display()));
+        make.output().expect("make runs")
+    };
+    let missing = install("no-such-binary");
+    assert!(!missing.status.success());
+    assert_has(&said(&missing), &["run make build first"]);
+    done(&install(
+        walrelay(&[]).get_program().to_str().expect("UTF-8"),
+    ));
+    let usr = rig.path().join("usr/local");
+    let installed = Command::new(usr.join("bin/walrelay"))
+        .arg("--version")
+        .output();
+    assert_has(&stdout(&installed.expect("it runs")), &["walrelay "]);
+    for (file, word) in [
+        ("man/man1/walrelay.1", "Kafka"),
+        ("man/man1/walrelay-run.1", "accept"),
+        ("bash-completion/completions/walrelay", "import"),
+        ("zsh/site-functions/_walrelay", "import"),
+        ("fish/vendor_completions.d/walrelay.fish", "import"),
+    ] {
+        let text = fs::read_to_string(usr.join("share").join(file)).expect("a file");
+        assert_has(&text, &[word]);
+    }
 }
 
 /// Runs a demonstration, which must succeed; returns its output.

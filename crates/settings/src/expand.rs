@@ -1,6 +1,15 @@
 //! Expands `${NAME}` in string values.
 
-use std::fmt::Write as _;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// The unreserved characters of RFC 3986 stay as they are, and `:`, which separates user and
+/// password.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b':');
 
 /// Replaces `${NAME}`, where `NAME` is upper case, by the environment's value. `$${` becomes `${`.
 ///
@@ -22,7 +31,7 @@ pub fn expand(raw: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String,
         } else if let Some((name, after)) = variable(rest) {
             let value = env(name).ok_or_else(|| name.to_owned())?;
             if are_credentials(&raw[..raw.len() - rest.len()], after) && ends_credentials(&value) {
-                push_encoded(&mut out, &value);
+                out.extend(utf8_percent_encode(&value, ENCODED));
             } else {
                 out.push_str(&value);
             }
@@ -55,18 +64,6 @@ fn ends_credentials(value: &str) -> bool {
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
     value.contains(['/', '@', '?', '#']) || value.split('%').skip(1).any(|rest| !is_encoded(rest))
-}
-
-/// Appends the value, with all but unreserved bytes encoded. `:` may separate user and password.
-fn push_encoded(out: &mut String, value: &str) {
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a `String` cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
 }
 
 /// The name at the start of `${NAME}…`, and the text after it.

@@ -59,6 +59,10 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Bench(args) => commands::bench(&args, &env),
         Command::Dlq(command) => commands::dlq(&command, &env),
         Command::ImportDebezium(args) => commands::import_debezium(&args),
+        Command::Man { folder } => cli::man(&folder).map_err(|error| {
+            let what = format!("cannot write into {}", folder.display());
+            vec![Failure::new("output", Exit::Unavailable, what).caused_by(error)]
+        }),
         Command::Completions { shell } => {
             cli::completions(shell, &mut std::io::stdout()).map_err(|error| {
                 vec![Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -26,7 +27,7 @@ use super::slots::SlotsCommand;
 #[derive(Debug, Parser)]
 #[command(
     name = "walrelay",
-    version,
+    version = env!("WALRELAY_VERSION"),
     arg_required_else_help = true,
     subcommand_required = true,
     after_help = after_help()
@@ -232,6 +233,14 @@ A row is a JSON object of columns and values:
         /// Which shell.
         shell: Shell,
     },
+
+    /// Write the manual pages, one for each command, into a folder.
+    #[command(after_help = "Examples:
+  walrelay man /usr/local/share/man/man1")]
+    Man {
+        /// The folder, which must exist.
+        folder: PathBuf,
+    },
 }
 
 /// Arguments of `run`.
@@ -408,10 +417,13 @@ pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
+/// Writes the manual pages into a folder that exists.
+pub fn man(folder: &Path) -> io::Result<()> {
+    clap_mangen::generate_to(Cli::command(), folder)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::cli::parse;
 

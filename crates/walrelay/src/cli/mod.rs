@@ -44,7 +44,7 @@ mod route;
 mod slots;
 
 pub use args::{
-    CheckArgs, Cli, Command, DemoArgs, InitArgs, PruneArgs, RunArgs, StatusArgs, completions,
+    CheckArgs, Cli, Command, DemoArgs, InitArgs, PruneArgs, RunArgs, StatusArgs, completions, man,
 };
 pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{

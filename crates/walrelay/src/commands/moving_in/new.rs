@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{self, BufRead as _, ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use secrecy::{ExposeSecret as _, SecretString};
 use walrelay_postgres_source::table_name::written;
 use walrelay_postgres_source::{OutboxCandidate, outbox_candidates};
@@ -99,18 +100,15 @@ fn relay_url(url: &str, role: &str, dbname: &str) -> Result<String, Failure> {
     ))
 }
 
-/// Percent-encodes all but the unreserved characters of RFC 3986.
-fn encoded(name: &str) -> String {
-    let mut encoded = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a `String` cannot fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
+/// The unreserved characters of RFC 3986 stay as they are.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+fn encoded(name: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(name, ENCODED)
 }
 
 /// The configuration. The lines that are commented out are valid, too.
