@@ -106,6 +106,67 @@ impl Entry {
     }
 }
 
+/// The array that begins on a line before `at` and is open there, if the line at `at` is no element
+/// of an array: a header, or a key with its value. The parser reports that line, which is right.
+fn unclosed_array(text: &str, at: usize) -> Option<usize> {
+    let start = text.get(..at)?.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = text[start..]
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_start();
+    let is_element = line.starts_with(['"', '\'', '{']) && !line.contains("\" = ");
+    if is_element || !(line.starts_with('[') || line.contains('=') || line.is_empty()) {
+        return None;
+    }
+    let mut open = Vec::new();
+    let mut rest = &text[..start];
+    while let Some(next) = rest.find(['[', ']', '#', '"', '\'']) {
+        let position = start - rest.len() + next;
+        let found = &rest[next..];
+        let length = match found.as_bytes() {
+            [b'[', ..] => {
+                open.push(position);
+                1
+            }
+            [b']', ..] => {
+                open.pop();
+                1
+            }
+            [b'#', ..] => found.find('\n').unwrap_or(found.len()),
+            _ => string_length(found),
+        };
+        rest = &found[length..];
+    }
+    open.pop()
+}
+
+/// The length of the string that the text begins with, with its quotes.
+fn string_length(text: &str) -> usize {
+    let quote = &text[..1];
+    let triple = quote.repeat(3);
+    let end = if text.starts_with(&triple) {
+        &triple
+    } else {
+        quote
+    };
+    let escapes = quote == "\"";
+    let mut at = end.len();
+    while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
+        if rest.starts_with(end) {
+            return at + end.len();
+        }
+        let escaped = usize::from(escapes && rest.starts_with('\\'));
+        let length = rest
+            .chars()
+            .take(1 + escaped)
+            .map(char::len_utf8)
+            .sum::<usize>();
+        at += length;
+    }
+    text.len()
+}
+
 /// The entries of the file and the command line, and the problems found.
 pub(crate) struct Document<'a> {
     pub source: FileText<'a>,
@@ -137,7 +198,11 @@ impl<'a> Document<'a> {
             Ok(root) => document.table("", root.get_ref()),
             Err(error) => {
                 let span = error.span().unwrap_or(0..0);
-                let what = format!("not valid TOML: {}", error.message());
+                let (span, message) = match unclosed_array(source.text, span.start) {
+                    Some(at) => (at..at + 1, "the array that begins here is not closed"),
+                    None => (span, error.message()),
+                };
+                let what = format!("not valid TOML: {message}");
                 document.problems.push(Problem {
                     excerpt: source.excerpt_of_syntax(&span),
                     ..Problem::new("config-syntax", source.place(span.start), what)

@@ -208,8 +208,18 @@ impl Keys {
                 rows.filter_map(|row| row.path.split('.').next()).collect();
             sections.dedup();
             format!("the sections are {}", sections.join(", "))
-        } else {
+        } else if known.len() <= MAX_LISTED {
             format!("the keys of [{section}] are {}", known.join(", "))
+        } else {
+            let mut first: Vec<&str> = known
+                .iter()
+                .filter_map(|key| key.split('.').next())
+                .collect();
+            first.dedup();
+            format!(
+                "the keys and sections of [{section}] are {}",
+                first.join(", ")
+            )
         }
     }
 
@@ -235,12 +245,15 @@ impl Keys {
             .filter_map(|path| Some(&path[..path.match_indices('.').nth(depth)?.0]));
         let open = self.open.iter().map(|open| open.at);
         nearest_within(
-            (leaf.len() / 3).max(2),
+            (leaf.len() / 3).clamp(1, 3),
             unknown,
             paths.chain(sections).chain(open),
         )
     }
 }
+
+/// The most keys that a help lists.
+const MAX_LISTED: usize = 20;
 
 /// The rest of `path` below `section`; `None` if it is not below.
 pub fn below<'p>(path: &'p str, section: &str) -> Option<&'p str> {

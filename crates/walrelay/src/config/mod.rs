@@ -27,6 +27,7 @@ mod docs_tests;
 #[cfg(test)]
 mod tests;
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use walrelay_event_router::{CloudEvents, ColumnNames};
@@ -101,8 +102,18 @@ impl Config {
             Ok(text) => Self::parse(&text, &name, overrides, env),
             Err(error) => {
                 let what = "cannot read the configuration file".to_owned();
+                let help = match error.kind() {
+                    ErrorKind::NotFound => {
+                        "name another one with --config FILE; walrelay new writes a first one"
+                    }
+                    ErrorKind::PermissionDenied => {
+                        "let the user that walrelay runs as read it, and search the folders above it"
+                    }
+                    ErrorKind::InvalidData => "it is no text in UTF-8: save it as such",
+                    _ => "name another one with --config FILE",
+                };
                 Err(ConfigError::new(vec![Problem {
-                    help: Some("name another one with --config FILE".to_owned()),
+                    help: Some(help.to_owned()),
                     source: Some(error),
                     ..Problem::new("config-file", Location::File { name }, what)
                 }]))

@@ -197,6 +197,13 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "Postgres refuses access",
             "check user, password and pg_hba.conf",
         ),
+        (_, "53300") => (
+            "postgres-full",
+            Exit::Unavailable,
+            "Postgres lets in no more connections",
+            "end sessions that are not needed (pg_stat_activity), or raise the limit that the cause names: \
+             max_connections, max_wal_senders, or CONNECTION LIMIT of role or database",
+        ),
         (ErrorClass::ServerUnavailable | ErrorClass::SlotInUse | ErrorClass::Unknown, _) => (
             "postgres-unreachable",
             Exit::Unavailable,

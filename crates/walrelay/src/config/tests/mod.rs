@@ -44,7 +44,7 @@ fn files(path: &Path) -> io::Result<String> {
         Some("/run/secrets/two") => Ok(format!("{PASSWORD}\n\n")),
         Some("/run/secrets/empty") => Ok("\n".to_owned()),
         Some("/etc/walrelay/url") => Ok(format!("postgres://relay:{PASSWORD}@db/app")),
-        _ => Err(io::ErrorKind::NotFound.into()),
+        _ => Err(ErrorKind::NotFound.into()),
     }
 }
 

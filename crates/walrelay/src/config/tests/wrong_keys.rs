@@ -132,6 +132,27 @@ fn syntax_errors_stand_alone_and_hide_open_strings() {
         // `parse_set` checks that the secret is not shown.
         assert_eq!(only(parse(text)).0, "config-syntax");
     }
+    // An array that is not closed is reported where it begins.
+    for (text, at) in [
+        (
+            "[source]\ntables = [\"a]\", # [\n'b'\n\n[sink.kafka]\n",
+            "2:10",
+        ),
+        ("[source]\ntables = [\"a\"\nslot = \"b\"\n", "2:10"),
+        (
+            "[source]\ntables = [\"\"\"\n]\"\"\"\n\"slot\" = \"b\"\n",
+            "2:10",
+        ),
+        // A comma is missing between two elements.
+        ("[source]\ntables = [\n\"a\"\n\"b\"]\n", "4:1"),
+    ] {
+        let (id, found, ..) = only(parse(text));
+        assert_eq!(
+            (id.as_str(), found),
+            ("config-syntax", format!("walrelay.toml:{at}")),
+            "{text}"
+        );
+    }
     let twice = format!("{LEAST}\n\"bootstrap.servers\" = \"b\"\n");
     assert_eq!(only(parse(&twice)).0, "config-syntax");
     let twice = format!("{LEAST}\nbootstrap.servers = \"b\"\n");
