@@ -2,12 +2,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::json;
 use walrelay_testkit::{eventually, servers};
 
 use crate::check::Checked;
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, output, output_with, psql,
-    refused, run_command, said, stdout, unique, walrelay,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, json_lines, output,
+    output_with, psql, refused, run_command, said, stdout, unique, walrelay,
 };
 
 fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
@@ -28,6 +29,10 @@ fn a_newcomer_needs() {
     assert_has(&first, &parts);
     let again = stdout_with("init", &config, &[]);
     assert_eq!(again, "everything is there already\n");
+    let again = json_lines(&output_with("init --output=json", &config, &[]));
+    assert_eq!(again, [json!({"created": [], "notes": []})]);
+    let dry = json_lines(&output_with("init --dry-run --output=json", &config, &[]));
+    assert_has(dry[0]["sql"].as_str().expect("SQL"), &["CREATE TABLE"]);
 
     let db = rig.db();
     db.batch("ALTER ROLE relay PASSWORD 'hunter2'");
@@ -460,6 +465,23 @@ fn the_drill_shows_each_fault() {
     for (step, parts) in steps.iter().zip(shown) {
         assert_has(step, &parts);
     }
+}
+
+/// An administrator prepares the database for a relay that connects as another role.
+#[test]
+fn init_by_an_administrator() {
+    let rig = Rig::new(15);
+    rig.db()
+        .batch("CREATE ROLE admin SUPERUSER LOGIN PASSWORD 'secret'");
+    let config = rig.config_with(&rig.url_as("relay", "hunter2", "postgres"), "");
+    let admin = rig.url_as("admin", "secret", "postgres");
+    let done = stdout_with("init", &config, &["--admin-url", &admin]);
+    assert_has(
+        &done,
+        &["created table public.outbox", "created role relay"],
+    );
+    rig.db().batch("ALTER ROLE relay PASSWORD 'hunter2'");
+    rig.streaming(&config).ends_well();
 }
 
 /// The table whose columns a preset reads is found among others, and `run` works with the file.

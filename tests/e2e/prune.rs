@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use walrelay_testkit::{Db, eventually};
 
 use crate::endpoint::{LISTEN, address, status};
-use crate::rig::{PATIENCE, Rig, assert_has, done, ends, output_with, refused, said};
+use crate::rig::{PATIENCE, Rig, assert_has, done, ends, json_lines, output_with, refused, said};
 
 const MAY: &str = "--set=prune.before_slot=true";
 /// The same, as a line of `[prune]`.
@@ -45,6 +45,8 @@ fn confirmed_rows_go_and_no_other() {
     let written = rows(&db);
     let dry = said(&prune(&[MAY, "--dry-run"]));
     assert_has(&dry, &[&format!("{written} rows are old enough")]);
+    let dry = json_lines(&prune(&[MAY, "--dry-run", "--output=json"]));
+    assert_eq!(dry[0]["old_enough"], written);
     refused(&prune(&[MAY]), 64, &["[prune-not-agreed]"]);
     assert_has(&said(&prune(&["--yes"])), &["[prune-before-slot]"]);
     refused(&prune(&[MAY, "--yes"]), 75, &["[prune-not-confirmed]"]);

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use secrecy::SecretString;
 use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
 use walrelay_relay::TableName;
 
 use super::bench::BenchArgs;
 use super::bookmark::BookmarkCommand;
-use super::common::{AskArgs, ConfigArgs, Output};
+use super::common::{AskArgs, ConfigArgs, Output, secret};
 use super::cutover::CutoverCommand;
 use super::dlq::DlqCommand;
 use super::exit::{self, Exit};
@@ -67,7 +68,7 @@ pub enum Command {
     #[command(after_help = "Examples:
   walrelay init --dry-run          print the SQL, to be run by whoever may
   walrelay init --config app.toml  do it
-  walrelay init --role walrelay --config admin.toml")]
+  walrelay init --admin-url postgres://postgres@db:5432/app")]
     Init(InitArgs),
 
     /// The doctor: check the configuration, Postgres, Kafka and the schema registry.
@@ -270,7 +271,7 @@ pub struct RunArgs {
 }
 
 /// Arguments of `init`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct InitArgs {
     /// The configuration file and its overrides.
     #[command(flatten)]
@@ -284,6 +285,15 @@ pub struct InitArgs {
     /// and reads nothing. Its password is left to you.
     #[arg(long, value_name = "NAME")]
     pub role: Option<String>,
+
+    /// Connect by this URL of an administrator, and also create the role of `[source] url`, unless
+    /// `--role` names another one. The relay itself goes on using its own URL.
+    #[arg(long, value_name = "URL", value_parser = secret, conflicts_with = "dry_run")]
+    pub admin_url: Option<SecretString>,
+
+    /// For people, or for programs: an object with the SQL, or with what was created.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// Arguments of `check`.
@@ -366,12 +376,18 @@ pub struct PruneArgs {
     /// enough, and the partitions that would be created or dropped.
     #[command(flatten)]
     pub ask: AskArgs,
+
+    /// For people, or for programs: an object with the rows and partitions that were changed, or
+    /// that would be.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 fn after_help() -> String {
     format!(
         "Examples:
   walrelay demo                    see it work, nothing needed
+  walrelay new                     write a first walrelay.toml
   walrelay init --dry-run          the SQL that prepares a database
   walrelay check                   is everything ready?
   walrelay run                     relay, with walrelay.toml

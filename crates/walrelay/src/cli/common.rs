@@ -1,8 +1,10 @@
 //! Arguments that several commands take.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use secrecy::SecretString;
 
 /// The configuration file and its overrides.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -32,6 +34,12 @@ pub enum Output {
     Table,
     /// For programs: one document, or an object a line.
     Json,
+}
+
+/// Takes an argument that may hold a password.
+#[expect(clippy::unnecessary_wraps, reason = "as clap asks for it")]
+pub(super) fn secret(text: &str) -> Result<SecretString, Infallible> {
+    Ok(SecretString::from(text))
 }
 
 /// Arguments of commands that change something: the configuration and `--dry-run`.

@@ -1,10 +1,11 @@
 //! Arguments of `walrelay new`.
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::Args;
 use secrecy::SecretString;
+
+use super::common::secret;
 
 /// Arguments of `new`.
 #[derive(Debug, Clone, Args)]
@@ -26,9 +27,4 @@ pub struct NewArgs {
     /// Where the configuration goes. An existing file is left alone.
     #[arg(short, long, value_name = "FILE", default_value = "walrelay.toml")]
     pub output_file: PathBuf,
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "as clap asks for it")]
-fn secret(text: &str) -> Result<SecretString, Infallible> {
-    Ok(SecretString::from(text))
 }

@@ -20,13 +20,15 @@ pub(crate) use measuring::{bench::bench, demo::demo};
 pub(crate) use moving_in::{cutover::cutover, import_debezium::import_debezium, new::new};
 pub(crate) use relaying::{replay::replay, resend::resend, run::run};
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
+use serde::Serialize;
 use tracing::Level;
 use walrelay_observe::log_to_stderr;
 
-use crate::cli::{ConfigArgs, Exit, Failure};
+use crate::cli::{ConfigArgs, Exit, Failure, Output};
 use crate::config::{Config, Log};
 
 /// The result of a command: success, or the failures to print.
@@ -85,6 +87,14 @@ fn print_part(bytes: &[u8]) -> Result<ControlFlow<()>, Failure> {
 /// Prints a text as [`print_bytes`] does.
 fn print_text(text: &str) -> Result<(), Failure> {
     print_bytes(text.as_bytes())
+}
+
+/// Prints the result of a command: as text, or as one object in a line.
+fn print_as(output: Output, text: &impl Display, object: &impl Serialize) -> Result<(), Failure> {
+    match output {
+        Output::Table => print_text(&text.to_string()),
+        Output::Json => print_line(&serde_json::json!(object).to_string()),
+    }
 }
 
 /// Prints a line of a command's output on standard output.

@@ -1,15 +1,20 @@
 //! `walrelay init`: creates outbox table, publication, slot and role, or prints the SQL that does.
 
+use std::fmt;
+
+use secrecy::ExposeSecret as _;
+use serde::Serialize;
+use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
     plan, record, script,
 };
-use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
 use crate::cli::InitArgs;
-use crate::commands::assembly::{block_on, conn_info, wanted};
-use crate::commands::{CommandResult, Env, load, print_text};
+use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
+use crate::commands::{CommandResult, Env, load, print_as};
 use crate::config::{Config, Router};
 use crate::failures;
 
@@ -25,17 +30,47 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
         ..wanted(&config)
     };
     let table = outbox_table(&config, &wanted);
-    let info = conn_info(&config.source, env)?;
+    let mut info = conn_info(&config.source, env)?;
+    let mut role = args.role.clone();
+    if let Some(url) = &args.admin_url {
+        role.get_or_insert(info.user);
+        let admin = url.expose_secret().parse::<ConnInfo>();
+        info = with_passfile(admin.map_err(|error| failures::conn_info(&error))?, env);
+    }
     if args.dry_run {
         // Without `--role`, the relay connects as the user of its URL.
-        let role = args.role.as_deref().unwrap_or(&info.user);
-        return Ok(print_text(&whole_script(&wanted, role, table.as_ref()))?);
+        let role = role.as_deref().unwrap_or(&info.user);
+        let sql = whole_script(&wanted, role, table.as_ref());
+        return Ok(print_as(args.output, &sql, &json!({ "sql": sql }))?);
     }
     let done = block_on(async {
         let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
-        create(&mut session, &wanted, args.role.as_deref(), table.as_ref()).await
+        create(&mut session, &wanted, role.as_deref(), table.as_ref()).await
     })?;
-    Ok(print_text(&done.map_err(failures::postgres)?)?)
+    let done = done.map_err(failures::postgres)?;
+    Ok(print_as(args.output, &done, &done)?)
+}
+
+/// What `init` has done.
+#[derive(Debug, Default, Serialize)]
+struct Done {
+    /// The objects that it created: kind and name.
+    created: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.created.is_empty() && self.notes.is_empty() {
+            return writeln!(f, "everything is there already");
+        }
+        for object in &self.created {
+            writeln!(f, "created {object}")?;
+        }
+        self.notes
+            .iter()
+            .try_for_each(|note| writeln!(f, "note: {note}"))
+    }
 }
 
 /// The outbox tables to create. `None`: the route consists of templates, which do not say what the
@@ -111,14 +146,14 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
     parts.collect::<Vec<_>>().join("\n")
 }
 
-/// Creates what is missing. Returns a line for each thing that was created, and notes.
+/// Creates what is missing.
 async fn create(
     session: &mut Session,
     wanted: &Wanted,
     role: Option<&str>,
     new_table: Option<&OutboxTable>,
-) -> Result<String, PostgresError> {
-    let mut lines = Vec::new();
+) -> Result<Done, PostgresError> {
+    let mut done = Done::default();
     lock_setup(session, &wanted.slot).await?;
     let mut facts = inspect(session, wanted).await?;
     // Before anything is created, fail for every other reason than a missing table.
@@ -132,15 +167,15 @@ async fn create(
             && let Some(new_table) = new_table
         {
             session.query(&new_table.create(table)).await?;
-            lines.push(format!("created table {table}"));
+            done.created.push(format!("table {table}"));
         }
     }
-    if !lines.is_empty() {
+    if !done.created.is_empty() {
         facts = inspect(session, wanted).await?;
     }
     let plan = plan(wanted, &facts, Moment::Init)?;
     if let Some(prefix) = &wanted.messages {
-        lines.extend(create_emit(session, prefix).await?);
+        create_emit(session, prefix, &mut done).await?;
     }
     if let Some(role) = role {
         let known = format!(
@@ -149,12 +184,13 @@ async fn create(
         );
         if session.query(&known).await?.is_empty() {
             session.query(&script::create_role(role)).await?;
-            lines.push(format!("created role {role}; give it a password"));
+            done.created
+                .push(format!("role {role}; give it a password"));
         }
     }
     if wanted.record {
         if !record::exists(session).await? {
-            lines.push("created table walrelay_state.carried".to_owned());
+            done.created.push("table walrelay_state.carried".to_owned());
         }
         session.query(&record::create_sql(role)).await?;
     }
@@ -163,13 +199,14 @@ async fn create(
             Action::CreatePublication => {
                 let sql = script::create_publication(&wanted.publication, &wanted.tables);
                 session.query(&sql).await?;
-                lines.push(format!("created publication {}", wanted.publication));
+                done.created
+                    .push(format!("publication {}", wanted.publication));
             }
             Action::CreateSlot => {
                 Carrier::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
-                lines.push(format!("created slot {}", wanted.slot));
+                done.created.push(format!("slot {}", wanted.slot));
             }
             // Only `run` plans these.
             Action::DropSlot | Action::Snapshot | Action::EnableFailover => {
@@ -177,28 +214,25 @@ async fn create(
             }
         }
     }
-    let notes = plan.notes.iter();
-    lines.extend(notes.map(|note| format!("note: {note}")));
-    if lines.is_empty() {
-        lines.push("everything is there already".to_owned());
-    }
-    Ok(lines.join("\n") + "\n")
+    done.notes.extend(plan.notes);
+    Ok(done)
 }
 
 /// Creates the function `outbox.emit`. An existing one is not replaced: services may rely on its
 /// prefix.
-async fn create_emit(session: &mut Session, prefix: &str) -> Result<Option<String>, Error> {
+async fn create_emit(session: &mut Session, prefix: &str, done: &mut Done) -> Result<(), Error> {
     let found = session.query(script::find_emit()).await?;
     let Some(row) = found.first() else {
         session.query(&script::create_emit(prefix)).await?;
-        return Ok(Some("created function outbox.emit".to_owned()));
+        done.created.push("function outbox.emit".to_owned());
+        return Ok(());
     };
-    let same = script::is_emit(row.get("prosrc").unwrap_or_default(), prefix);
-    Ok((!same).then(|| {
-        "note: function outbox.emit is there, and not as this version makes it for this prefix: \
-         left as it is. The SQL of --dry-run replaces it"
-            .to_owned()
-    }))
+    if !script::is_emit(row.get("prosrc").unwrap_or_default(), prefix) {
+        let note = "function outbox.emit is there, and not as this version makes it for this prefix: \
+                    left as it is. The SQL of --dry-run replaces it";
+        done.notes.push(note.to_owned());
+    }
+    Ok(())
 }
 
 #[cfg(test)]

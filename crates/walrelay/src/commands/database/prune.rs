@@ -1,15 +1,17 @@
 //! `walrelay prune`: deletes confirmed rows that are old enough, or drops their partitions.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use walrelay_postgres_source::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
+use walrelay_walsender::Session;
 
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, carrier, dead_letters, not_carried};
 use crate::commands::terminal::confirm::ask_to_continue;
-use crate::commands::{CommandResult, Env, print_notice, print_text};
+use crate::commands::{CommandResult, Env, print_as, print_notice};
 use crate::config::Config;
 
 /// `walrelay prune`.
@@ -18,61 +20,116 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
     let config = &server.config;
     let keep = args.keep.or_else(|| config.prune.as_ref()?.keep);
     let pruning = pruning(config, keep, dead_letters(config, || None)?)?;
-    let summary = block_on(Box::pin(async {
+    let report = block_on(Box::pin(async {
         let mut session = server.connect().await?;
-        // What is found now is not recorded: it changes nothing.
-        session.query("BEGIN").await?;
-        let old = pruning.count(&mut session).await.map_err(failed)?;
-        let mut plan = String::new();
-        let mut removes = old > 0;
-        for change in pruning.planned(&mut session).await.map_err(failed)? {
-            removes |= matches!(change, Change::Dropped(_));
-            let _ = match change {
-                Change::Created(part) => writeln!(plan, "partition {part} is created"),
-                Change::Dropped(part) => {
-                    writeln!(
-                        plan,
-                        "partition {part} is dropped, if its rows are confirmed"
-                    )
-                }
-                Change::Kept(part) => writeln!(
-                    plan,
-                    "partition {part} stays: it was made before it was attached"
-                ),
-            };
-        }
-        session.query("ROLLBACK").await?;
-        let _ = writeln!(
-            plan,
-            "{old} rows are old enough to be deleted, if they are confirmed"
-        );
+        let planned = Report::planned(&pruning, &mut session).await?;
         if args.ask.change.dry_run {
-            return Ok(plan);
+            return Ok(planned);
         }
-        if removes && !args.ask.yes {
-            print_notice(plan.trim_end());
+        if planned.removes() && !args.ask.yes {
+            print_notice(planned.to_string().trim_end());
             let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was deleted");
             ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))?;
         }
         let begun = Instant::now();
-        let mut done = String::new();
+        let mut done = Report::default();
         let changed = pruning.change_partitions(&mut session, |change| {
-            let _ = match change {
-                Change::Created(part) => writeln!(done, "created partition {part}"),
-                Change::Dropped(part) => writeln!(done, "dropped partition {part}"),
-                Change::Kept(_) => Ok(()),
-            };
+            // What stays was said before.
+            if !matches!(change, Change::Kept(_)) {
+                done.add(&change);
+            }
         });
-        // Print the changes that were made, also if a later one failed.
         let changed = changed.await;
-        print_text(&done)?;
-        let deleted = pruning.run(&mut session, |_| {}).await.map_err(failed)?;
-        session.close().await;
+        if changed.is_err() {
+            // The changes that were made are printed, also if a later one failed.
+            print_as(args.output, &done, &done)?;
+        }
         changed.map_err(failed)?;
-        let seconds = begun.elapsed().as_secs_f64();
-        Ok::<_, Failure>(format!("deleted {deleted} rows in {seconds:.1} s\n"))
+        done.deleted = Some(pruning.run(&mut session, |_| {}).await.map_err(failed)?);
+        done.seconds = begun.elapsed().as_secs_f64();
+        session.close().await;
+        Ok::<_, Failure>(done)
     }))??;
-    Ok(print_text(&summary)?)
+    Ok(print_as(args.output, &report, &report)?)
+}
+
+/// What a command changes, or has changed.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    /// Rows that are old enough. `None`: rows were deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    old_enough: Option<u64>,
+    /// Rows that were deleted. `None`: nothing was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted: Option<u64>,
+    created_partitions: Vec<String>,
+    dropped_partitions: Vec<String>,
+    kept_partitions: Vec<String>,
+    seconds: f64,
+}
+
+impl Report {
+    /// Counts what would be changed. What is found now is not recorded: it changes nothing.
+    async fn planned(pruning: &Pruning, session: &mut Session) -> Result<Self, Failure> {
+        session.query("BEGIN").await?;
+        let mut planned = Self {
+            old_enough: Some(pruning.count(session).await.map_err(failed)?),
+            ..Self::default()
+        };
+        for change in pruning.planned(session).await.map_err(failed)? {
+            planned.add(&change);
+        }
+        session.query("ROLLBACK").await?;
+        Ok(planned)
+    }
+
+    fn add(&mut self, change: &Change) {
+        let (partitions, part) = match change {
+            Change::Created(part) => (&mut self.created_partitions, part),
+            Change::Dropped(part) => (&mut self.dropped_partitions, part),
+            Change::Kept(part) => (&mut self.kept_partitions, part),
+        };
+        partitions.push(part.to_string());
+    }
+
+    /// Returns true if rows or partitions go.
+    fn removes(&self) -> bool {
+        self.old_enough.is_some_and(|rows| rows > 0) || !self.dropped_partitions.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plan = self.old_enough.is_some();
+        for part in &self.created_partitions {
+            if is_plan {
+                writeln!(f, "partition {part} is created")?;
+            } else {
+                writeln!(f, "created partition {part}")?;
+            }
+        }
+        for part in &self.dropped_partitions {
+            if is_plan {
+                writeln!(f, "partition {part} is dropped, if its rows are confirmed")?;
+            } else {
+                writeln!(f, "dropped partition {part}")?;
+            }
+        }
+        for part in &self.kept_partitions {
+            writeln!(
+                f,
+                "partition {part} stays: it was made before it was attached"
+            )?;
+        }
+        if let Some(rows) = self.old_enough {
+            let what = "rows are old enough to be deleted, if they are confirmed";
+            writeln!(f, "{rows} {what}")?;
+        }
+        if let Some(rows) = self.deleted {
+            writeln!(f, "deleted {rows} rows in {:.1} s", self.seconds)?;
+        }
+        Ok(())
+    }
 }
 
 /// The pruning that `[prune]` configures, of rows older than `keep`.
