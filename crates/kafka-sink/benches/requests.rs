@@ -99,11 +99,9 @@ impl Deliveries for Reports {
 fn send(sink: &mut impl Sink, reports: &Reports, key: &str, seq: u64) {
     let record = Record {
         topic: "t",
-        partition: None,
-        timestamp_ms: None,
         key: Some(key.as_bytes()),
         value: Some(&[b'x'; 300]),
-        headers: &[],
+        ..Record::default()
     };
     loop {
         let wakes = reports.wakes();

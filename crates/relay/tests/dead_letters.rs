@@ -84,7 +84,13 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
 fn offered(core: &mut Core, insert: &[u8], case: &str) -> SentEvent {
     match core.frame(&frame(insert)) {
         Ok(Step::Send(outgoing)) => {
-            assert_eq!(outgoing.record().topic, DEAD_LETTERS, "{case}");
+            let record = outgoing.record();
+            assert_eq!(record.topic, DEAD_LETTERS, "{case}");
+            assert_eq!(
+                (record.event_id, record.position),
+                (Some(&b"r1"[..]), EVENT),
+                "{case}"
+            );
             outgoing.event()
         }
         other => panic!("{case}: the event was not offered: {other:?}"),

@@ -250,9 +250,11 @@ impl World {
                         panic!("a record that no row asked for");
                     };
                     assert_eq!(header, format!("{transaction}.{row}").as_bytes());
+                    assert_eq!(outgoing.record().event_id, Some(header));
                     let id = (transaction, row);
                     assert!(!self.server.is_skipped(id), "{id:?} is to be skipped");
                     let event = outgoing.event();
+                    assert_eq!(outgoing.record().position, event.id, "{id:?}");
                     assert_eq!(event.dead_letter, self.server.is_dead_letter(id), "{id:?}");
                     assert_eq!(event.id.lsn, self.server.log[transaction].commit);
                     assert_eq!(event.id.row, row as u64, "{id:?} is known by its place");

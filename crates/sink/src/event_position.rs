@@ -5,7 +5,7 @@ use walrelay_lsn::Lsn;
 
 /// Identifies an event of a slot: monotonic per slot, and the same whenever Postgres repeats the
 /// event, because it is derived from the WAL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventPosition {
     /// The start of the transaction's commit record, an LSN.
     pub lsn: u64,

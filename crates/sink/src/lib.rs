@@ -2,6 +2,7 @@
 //!
 //! # Contents
 //! - [`Record`], [`Header`]: one message, borrowed from the buffer that holds its bytes.
+//!   [`HeldRecord`]: an owned copy, for a sink that cannot send the record yet.
 //! - [`Sink`], [`SinkFactory`]: accept records. [`SendError`]: why a record was not accepted.
 //!   [`AnySinkFactory`]: both as objects, for a kind that is known at run time.
 //! - [`Deliveries`]: receives the delivery reports, from any thread and in any order.
@@ -26,6 +27,7 @@
 mod delivery;
 pub mod dlq_headers;
 mod event_position;
+mod held_record;
 mod object;
 mod parking;
 mod record;
@@ -35,6 +37,7 @@ mod sync;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use event_position::EventPosition;
+pub use held_record::HeldRecord;
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use parking::Parking;
 pub use record::{Header, Record};

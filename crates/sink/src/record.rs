@@ -1,7 +1,9 @@
 use std::fmt;
 
+use crate::EventPosition;
+
 /// One message for the broker, borrowed from the row it was made of.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Record<'a> {
     /// The topic's name.
     pub topic: &'a str,
@@ -15,6 +17,13 @@ pub struct Record<'a> {
     pub value: Option<&'a [u8]>,
     /// The headers, sent in this order; names may repeat.
     pub headers: &'a [Header<'a>],
+    /// The event's id, unchanged from the row: the same whenever the event is sent again. A dead
+    /// letter has the id of its event. `None`: NULL, or the table has no id column.
+    pub event_id: Option<&'a [u8]>,
+    /// The position of the event that the record stands for: the same whenever the event is sent
+    /// again. A dead letter has the position of its event. The position of a row of a snapshot
+    /// identifies the row in that snapshot only.
+    pub position: EventPosition,
 }
 
 /// A header of a [`Record`].
@@ -48,6 +57,8 @@ impl fmt::Debug for Record<'_> {
             .field("key_bytes", &self.key.map(<[u8]>::len))
             .field("value_bytes", &self.value.map(<[u8]>::len))
             .field("headers", &self.headers.len())
+            .field("event_id_bytes", &self.event_id.map(<[u8]>::len))
+            .field("position", &self.position)
             .finish()
     }
 }
@@ -73,11 +84,11 @@ mod tests {
         }];
         let record = Record {
             topic: "outbox.event.Order",
-            partition: None,
-            timestamp_ms: None,
             key: Some(b"secret-key"),
             value: Some(b"secret-value"),
             headers: &headers,
+            event_id: Some(b"secret-id"),
+            ..Record::default()
         };
         let shown = format!("{record:?} {:?}", headers[0]);
         assert!(!shown.contains("secret"), "{shown}");

@@ -275,6 +275,7 @@ impl Router {
         self.topics
             .render(place, &plan.topic, values, scratch)
             .map_err(|fault| columns.error(fault, &plan.topic.role()))?;
+        row.position = event.position();
         row.event_id = plan.event_id.and_then(|index| values.get(index)?.bytes());
         if let Some(selection) = &self.selection {
             row.passed_over = !selection.matches(Parts {
@@ -319,6 +320,7 @@ impl Router {
         routed.partition = row.partition;
         routed.timestamp_ms = row.timestamp_ms;
         routed.event_id = row.event_id;
+        routed.position = row.position;
         let plan = self.plans.get(row.plan);
         let names = plan.map_or(&[][..], |table| &table.plan.headers);
         let cloud = plan.and_then(|table| table.cloud.as_ref());

@@ -5,7 +5,7 @@ use std::str;
 
 use smallvec::SmallVec;
 use walrelay_pgoutput::Value;
-use walrelay_sink::{Header, Record};
+use walrelay_sink::{EventPosition, Header, Record};
 
 use crate::plan::{Field, Plan, PlanColumns, RouteError};
 use crate::value::{Fault, Part, ValueError};
@@ -23,6 +23,7 @@ pub struct Row<'t> {
     pub(super) partition: Option<i32>,
     pub(super) timestamp_ms: Option<i64>,
     pub(super) event_id: Option<&'t [u8]>,
+    pub(super) position: EventPosition,
     pub(super) passed_over: bool,
 }
 
@@ -36,6 +37,7 @@ pub struct Routed<'a> {
     pub(super) partition: Option<i32>,
     pub(super) timestamp_ms: Option<i64>,
     pub(super) event_id: Option<&'a [u8]>,
+    pub(super) position: EventPosition,
 }
 
 // === impl RowReader ===
@@ -111,6 +113,8 @@ impl<'a> Routed<'a> {
             key: self.key,
             value: self.value,
             headers: &self.headers,
+            event_id: self.event_id,
+            position: self.position,
         }
     }
 

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, Value};
+use walrelay_sink::EventPosition;
 
 /// Position of an event: the row's place in the WAL and the commit time of its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,16 @@ pub struct Event {
     pub row: u64,
     /// Commit time of the transaction, by the server's clock.
     pub commit_time: PgTimestamp,
+}
+
+impl Event {
+    /// Returns the position without the commit time.
+    pub fn position(&self) -> EventPosition {
+        EventPosition {
+            lsn: self.commit_lsn.get(),
+            row: self.row,
+        }
+    }
 }
 
 /// Bytes of one part of a record: borrowed from the row, or a range of the scratch buffer.

@@ -366,6 +366,8 @@ impl DlqReplayer {
             key: dead_letter.key.as_deref(),
             value: dead_letter.value.as_deref(),
             headers: &headers,
+            event_id: dead_letter.event_id.as_deref(),
+            position: dead_letter.id,
         };
         let patience = run.options.patience;
         let answer = self.sender.send(&record, patience);
@@ -411,6 +413,8 @@ impl DlqReplayer {
             key: of.key.as_deref(),
             value: None,
             headers: &headers,
+            event_id: of.event_id.as_deref(),
+            position: of.id,
         };
         let answer = self.sender.send(&record, patience);
         let answer = answer.map_err(|why| why.of(name, patience))?;

@@ -46,7 +46,7 @@ impl Diversions {
         if let (Some(parking), Some(key)) = (&policy.parking, body.key) {
             parking.park(position, body.topic, key);
         }
-        let record = DlqRecord::new(&self.headers, diverted.class, body);
+        let record = DlqRecord::new(&self.headers, (position, diverted.class), body);
         self.offered = Some(diverted);
         Some(record)
     }

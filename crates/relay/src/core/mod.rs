@@ -423,13 +423,7 @@ impl Core {
         };
         self.offered = Some(position);
         self.diversions.forget_offered();
-        let offer = |content| {
-            Ok(Step::Send(Outgoing {
-                content,
-                seq,
-                position,
-            }))
-        };
+        let offer = |content| Ok(Step::Send(Outgoing { content, seq }));
         let mut row = Row::default();
         let decisions = &self.diversions.decisions;
         let (decision, body) = match source.read(&mut self.router, unroutable, &event, &mut row) {

@@ -2,7 +2,7 @@ use std::fmt;
 
 use walrelay_checkpoint::Seq;
 use walrelay_event_router::Routed;
-use walrelay_sink::{EventPosition, Record};
+use walrelay_sink::Record;
 
 use crate::event::SentEvent;
 use crate::poison::DlqRecord;
@@ -48,7 +48,6 @@ pub enum Placement {
 pub struct Outgoing<'a> {
     pub(super) content: Content<'a>,
     pub(super) seq: Seq,
-    pub(super) position: EventPosition,
 }
 
 #[expect(
@@ -69,19 +68,10 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Returns the event's id as it is in the row. `None` for a dead letter, or if the id is
-    /// unknown.
-    pub fn event_id(&self) -> Option<&[u8]> {
-        match &self.content {
-            Content::Event(routed) => routed.event_id(),
-            Content::DeadLetter(_) => None,
-        }
-    }
-
     /// Returns the event that the record stands for.
     pub fn event(&self) -> SentEvent {
         SentEvent {
-            id: self.position,
+            id: self.record().position,
             dead_letter: matches!(self.content, Content::DeadLetter(_)),
         }
     }

@@ -34,10 +34,7 @@ impl OpenTransaction {
     }
 
     pub(super) fn next_position(&self) -> EventPosition {
-        EventPosition {
-            lsn: self.begin.final_lsn.get(),
-            row: self.rows,
-        }
+        self.next_event().position()
     }
 }
 

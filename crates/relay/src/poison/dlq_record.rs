@@ -3,7 +3,7 @@
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
 use walrelay_sink::dlq_headers as names;
-use walrelay_sink::{Header, Poison, Record};
+use walrelay_sink::{EventPosition, Header, Poison, Record};
 
 use super::decisions::Diverted;
 use super::policy::{Class, PoisonPolicy};
@@ -96,14 +96,17 @@ fn omits_value(class: Class) -> bool {
 
 /// A dead letter that borrows from the row and from the core's [`DlqHeaders`].
 pub(crate) struct DlqRecord<'a> {
-    topic: &'a str,
-    key: Option<&'a [u8]>,
-    value: Option<&'a [u8]>,
+    /// The record without its headers.
+    record: Record<'a>,
     headers: Vec<Header<'a>>,
 }
 
 impl<'a> DlqRecord<'a> {
-    pub(crate) fn new(dlq_headers: &'a DlqHeaders, class: Class, body: Body<'a>) -> Self {
+    pub(crate) fn new(
+        dlq_headers: &'a DlqHeaders,
+        (position, class): (EventPosition, Class),
+        body: Body<'a>,
+    ) -> Self {
         let mut headers = body.headers;
         headers.extend(dlq_headers.headers.iter().map(|(name, value)| Header {
             name,
@@ -114,23 +117,26 @@ impl<'a> DlqRecord<'a> {
             value: body.event_id,
         });
         Self {
-            topic: &dlq_headers.topic,
-            key: body.key,
-            value: body.value.filter(|_| !omits_value(class)),
+            record: Record {
+                topic: &dlq_headers.topic,
+                // The key chooses the partition, so that all dead letters of a key and their
+                // resolutions are in one partition.
+                partition: None,
+                timestamp_ms: None,
+                key: body.key,
+                value: body.value.filter(|_| !omits_value(class)),
+                headers: &[],
+                event_id: body.event_id,
+                position,
+            },
             headers,
         }
     }
 
     pub(crate) fn record(&self) -> Record<'_> {
         Record {
-            topic: self.topic,
-            // The key chooses the partition, so that all dead letters of a key and their
-            // resolutions are in one partition.
-            partition: None,
-            timestamp_ms: None,
-            key: self.key,
-            value: self.value,
             headers: &self.headers,
+            ..self.record
         }
     }
 }

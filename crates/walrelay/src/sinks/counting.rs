@@ -178,11 +178,7 @@ mod tests {
         let mut factory = Counting::new(Ones, Arc::clone(&log));
         let record = Record {
             topic: "t",
-            partition: None,
-            timestamp_ms: None,
-            key: None,
-            value: None,
-            headers: &[],
+            ..Record::default()
         };
         for _ in 0..2 {
             let reports = Arc::clone(&log) as Arc<dyn Deliveries>;

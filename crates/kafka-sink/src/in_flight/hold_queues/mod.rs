@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use walrelay_sink::{Header, Record};
+use walrelay_sink::{HeldRecord, Record};
 
 use crate::in_flight::partition_gate::HoldQueue;
 
@@ -12,88 +12,31 @@ use crate::in_flight::partition_gate::HoldQueue;
 #[derive(Default)]
 pub(crate) struct HoldQueues {
     /// By the topic's number in the sink. No queue in the map is empty.
-    of: BTreeMap<(usize, HoldQueue), VecDeque<HeldRecord>>,
+    of: BTreeMap<(usize, HoldQueue), VecDeque<Queued>>,
 }
 
-/// A copy of a held record without its topic's name. It takes few allocations, because the whole
-/// window may be held.
-pub(crate) struct HeldRecord {
+/// A record that is queued.
+pub(crate) struct Queued {
     pub(crate) seq: u64,
     /// Bytes of the window that the record has taken.
     pub(crate) weight: u64,
     /// The timestamp for librdkafka.
     pub(crate) timestamp_ms: i64,
-    partition: Option<i32>,
-    key: Length,
-    value: Length,
-    /// The lengths of names and values.
-    headers: Box<[(usize, Length)]>,
-    /// Key, value, and the name and value of each header, concatenated.
-    bytes: Box<[u8]>,
+    pub(crate) record: HeldRecord,
 }
 
-/// The length of a part that may be null.
-type Length = Option<usize>;
-
-impl HeldRecord {
-    pub(crate) fn new(record: &Record<'_>, timestamp_ms: i64, seq: u64, weight: u64) -> Self {
-        let mut bytes = Vec::with_capacity(record.payload_bytes());
-        let mut put = |part: Option<&[u8]>| {
-            bytes.extend_from_slice(part.unwrap_or_default());
-            part.map(<[u8]>::len)
-        };
-        let (key, value) = (put(record.key), put(record.value));
-        let header = |header: &Header<'_>| {
-            put(Some(header.name.as_bytes()));
-            (header.name.len(), put(header.value))
-        };
-        let headers = record.headers.iter().map(header).collect();
-        Self {
-            seq,
-            weight,
-            timestamp_ms,
-            partition: record.partition,
-            key,
-            value,
-            headers,
-            bytes: bytes.into(),
-        }
-    }
-
+impl Queued {
     /// Calls `call` with the record. In the queue of a partition the record names that partition: a
     /// record without a key was assigned it, and the partitioner might choose another one.
-    pub(crate) fn with<T>(
-        &self,
-        topic: &str,
-        queue: HoldQueue,
-        call: impl FnOnce(&Record<'_>) -> T,
-    ) -> T {
-        let mut rest = &*self.bytes;
-        let mut take = |length: usize| {
-            let (part, behind) = rest.split_at(length);
-            rest = behind;
-            part
-        };
-        let (key, value) = (self.key.map(&mut take), self.value.map(&mut take));
-        let headers: Vec<Header<'_>> = self
-            .headers
-            .iter()
-            .map(|(name, value)| Header {
-                // The bytes are those of a `str`.
-                name: std::str::from_utf8(take(*name)).unwrap_or_default(),
-                value: value.map(&mut take),
+    pub(crate) fn with<T>(&self, queue: HoldQueue, call: impl FnOnce(&Record<'_>) -> T) -> T {
+        self.record.with(|record| {
+            call(&Record {
+                partition: match queue {
+                    HoldQueue::Topic => record.partition,
+                    HoldQueue::Partition(partition) => Some(partition),
+                },
+                ..*record
             })
-            .collect();
-        call(&Record {
-            topic,
-            partition: match queue {
-                HoldQueue::Topic => self.partition,
-                HoldQueue::Partition(partition) => Some(partition),
-            },
-            timestamp_ms: None,
-            key,
-            value,
-            headers: &headers,
         })
     }
 }
@@ -110,7 +53,7 @@ impl HoldQueues {
         all.map(|queued| queued.seq).collect()
     }
 
-    pub(crate) fn push(&mut self, topic: usize, queue: HoldQueue, queued: HeldRecord) {
+    pub(crate) fn push(&mut self, topic: usize, queue: HoldQueue, queued: Queued) {
         self.of.entry((topic, queue)).or_default().push_back(queued);
     }
 
@@ -125,12 +68,12 @@ impl HoldQueues {
             .collect()
     }
 
-    pub(crate) fn first(&self, topic: usize, queue: HoldQueue) -> Option<&HeldRecord> {
+    pub(crate) fn first(&self, topic: usize, queue: HoldQueue) -> Option<&Queued> {
         self.of.get(&(topic, queue))?.front()
     }
 
     /// Removes the first record of a queue.
-    pub(crate) fn pop(&mut self, topic: usize, queue: HoldQueue) -> Option<HeldRecord> {
+    pub(crate) fn pop(&mut self, topic: usize, queue: HoldQueue) -> Option<Queued> {
         let queued = self.of.get_mut(&(topic, queue))?;
         let first = queued.pop_front();
         if queued.is_empty() {
@@ -140,7 +83,7 @@ impl HoldQueues {
     }
 
     /// Removes all records; returns them with their topics' numbers.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, HeldRecord)> + use<> {
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, Queued)> + use<> {
         std::mem::take(&mut self.of)
             .into_iter()
             .flat_map(|((topic, _), queued)| queued.into_iter().map(move |one| (topic, one)))

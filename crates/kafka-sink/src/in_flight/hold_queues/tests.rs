@@ -8,37 +8,28 @@ use crate::in_flight::partition_gate::{
 
 const PARTITIONS: i32 = 5;
 
-fn queued(seq: u64, partition: Option<i32>) -> HeldRecord {
+fn queued(seq: u64, partition: Option<i32>) -> Queued {
     let record = Record {
         topic: "t",
         partition,
-        timestamp_ms: None,
         key: Some(b"key"),
-        value: None,
-        headers: &[
-            Header {
-                name: "h",
-                value: Some(b""),
-            },
-            Header {
-                name: "n",
-                value: None,
-            },
-        ],
+        ..Record::default()
     };
-    HeldRecord::new(&record, 7, seq, 100)
+    Queued {
+        seq,
+        weight: 100,
+        timestamp_ms: 7,
+        record: HeldRecord::new(&record),
+    }
 }
 
 #[test]
 fn a_held_record_is_unchanged_but_for_its_partition() {
     let one = queued(3, None);
     for (queue, partition) in [(HoldQueue::Topic, None), (HoldQueue::Partition(4), Some(4))] {
-        one.with("t", queue, |record| {
+        one.with(queue, |record| {
             assert_eq!(record.partition, partition);
             assert_eq!((record.topic, record.key), ("t", Some(&b"key"[..])));
-            assert_eq!(record.value, None);
-            let headers: Vec<_> = record.headers.iter().map(|h| (h.name, h.value)).collect();
-            assert_eq!(headers, [("h", Some(&b""[..])), ("n", None)]);
         });
     }
 }
@@ -204,7 +195,7 @@ impl Model {
         self.gate.retry_started();
         for queue in self.hold_queues.of_topic(0) {
             while let Some(first) = self.hold_queues.first(0, queue) {
-                let named = first.with("t", queue, |record| record.partition);
+                let named = first.with(queue, |record| record.partition);
                 let seq = first.seq;
                 let produced = self.produce(seq, named, Some(queue));
                 if produced == Err(queue) {

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
-    BatchingMode, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, SendError,
-    Sink, SinkFactory, SinkStats,
+    BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
+    SendError, Sink, SinkFactory, SinkStats,
 };
 
 use crate::admin::creator::{TopicCreator, TopicStatus};
 use crate::admin::topic_name_problem;
 use crate::config::KafkaConfig;
 use crate::error::KafkaError;
-use crate::in_flight::hold_queues::{HeldRecord, HoldQueues};
+use crate::in_flight::hold_queues::{HoldQueues, Queued};
 use crate::in_flight::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
 use crate::in_flight::shared::Shared;
 use crate::in_flight::topic::NotQueued;
@@ -271,7 +271,7 @@ impl KafkaSink {
         {
             let queued = (first.seq, first.timestamp_ms, Some(queue));
             let producers = &mut self.producers;
-            let produced = first.with(&topic.0, queue, |record| {
+            let produced = first.with(queue, |record| {
                 let produced = Self::offer(producers, topic, at, record, queued);
                 produced.map_err(|not_queued| match not_queued {
                     NotQueued::Held(queue) => Ok(queue),
@@ -332,7 +332,12 @@ impl Sink for KafkaSink {
         let code = match Self::offer(&mut self.producers, topic, at, record, queued) {
             Ok(()) => return Ok(()),
             Err(NotQueued::Held(queue)) => {
-                let queued = HeldRecord::new(record, timestamp_ms, seq, weight);
+                let queued = Queued {
+                    seq,
+                    weight,
+                    timestamp_ms,
+                    record: HeldRecord::new(record),
+                };
                 self.hold_queues.push(at, queue, queued);
                 return Ok(());
             }
@@ -390,7 +395,7 @@ impl Sink for KafkaSink {
 }
 
 /// Reports a held record as failed.
-fn fail(shared: &Shared, queued: &HeldRecord, error: DeliveryError) {
+fn fail(shared: &Shared, queued: &Queued, error: DeliveryError) {
     shared.failed(queued.seq, error);
     if shared.window.give_back(queued.weight) {
         shared.wake_sender();

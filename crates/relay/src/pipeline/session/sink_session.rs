@@ -117,14 +117,15 @@ impl<K: Sink> SinkSession<K> {
             },
             Ok(Step::Send(ref outgoing)) => {
                 let seq = outgoing.seq();
-                match self.sink.try_send(&outgoing.record(), seq.get()) {
+                let record = outgoing.record();
+                match self.sink.try_send(&record, seq.get()) {
                     Ok(()) => FrameResult::Sent(seq),
                     Err(SendError::Full) => FrameResult::Blocked {
                         awaits_answer: false,
                     },
                     Err(SendError::Refused(source)) => FrameResult::Refused(Refused {
                         event: outgoing.event(),
-                        event_id: outgoing.event_id().map(id_text),
+                        event_id: record.event_id.map(id_text),
                         source,
                     }),
                 }

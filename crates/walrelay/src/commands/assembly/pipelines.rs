@@ -164,11 +164,7 @@ mod tests {
         for topic in ["b", "a", "b", "b"] {
             counts.sent(&Record {
                 topic,
-                partition: None,
-                timestamp_ms: None,
-                key: None,
-                value: None,
-                headers: &[],
+                ..Record::default()
             });
         }
         let expected = BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 3)]);

@@ -65,6 +65,7 @@ mod tests {
             key: Some(b""),
             value: Some(br#"{"a":"b"}"#),
             headers: &headers,
+            ..Record::default()
         };
         assert_eq!(
             line(&record),
@@ -76,11 +77,7 @@ mod tests {
         );
         let bare = Record {
             topic: "t",
-            partition: None,
-            timestamp_ms: None,
-            key: None,
-            value: None,
-            headers: &[],
+            ..Record::default()
         };
         assert_eq!(
             line(&bare),

@@ -146,11 +146,9 @@ const ROOMY: Limits = Limits {
 fn record(value: &[u8]) -> Record<'_> {
     Record {
         topic: "orders",
-        partition: None,
-        timestamp_ms: None,
         key: Some(b"k"),
         value: Some(value),
-        headers: &[],
+        ..Record::default()
     }
 }
 

@@ -69,11 +69,9 @@ fn sink_through(cluster: &Cluster, proxy: &Proxy) -> (KafkaSink, Arc<Reports>) {
 fn record<'a>(topic: &'a str, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
     Record {
         topic,
-        partition: None,
-        timestamp_ms: None,
         key: Some(key),
         value: Some(value),
-        headers: &[],
+        ..Record::default()
     }
 }
 

@@ -99,11 +99,11 @@ fn null_and_empty_are_distinguished_and_headers_keep_their_order() {
     {
         let record = Record {
             topic: "t",
-            partition: None,
             timestamp_ms: Some(1_700_000_000_123),
             key,
             value,
             headers: &headers,
+            ..Record::default()
         };
         send(&mut sink, &reports, &record, seq as u64);
     }
