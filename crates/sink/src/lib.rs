@@ -8,6 +8,7 @@
 //! - [`Deliveries`]: receives the delivery reports, from any thread and in any order.
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and how to
 //!   react.
+//! - [`Window`]: bounds the records and bytes in flight.
 //! - [`SinkStats`]: a sink's figures for metrics.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
@@ -34,6 +35,7 @@ mod record;
 mod sink;
 mod stats;
 mod sync;
+mod window;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use event_position::EventPosition;
@@ -44,3 +46,4 @@ pub use record::{Header, Record};
 pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory};
 pub use stats::{BrokerStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use sync::lock;
+pub use window::Window;

@@ -2,7 +2,6 @@
 //! sink share with librdkafka's callbacks.
 //!
 //! # Contents, from the bottom up
-//! - `window`: how many records and bytes may be in flight.
 //! - `partition_gate`: which records of a topic may be in flight together, and in which producer.
 //!   `hold_queues`: the records that a gate holds back.
 //! - `shared`: the window, the receiver of reports and the first failure of one sink. `topic`: a
@@ -12,4 +11,3 @@ pub(crate) mod hold_queues;
 pub(crate) mod partition_gate;
 pub(crate) mod shared;
 pub(crate) mod topic;
-pub(crate) mod window;

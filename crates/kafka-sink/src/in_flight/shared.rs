@@ -7,9 +7,8 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, Weak};
 
-use walrelay_sink::{Deliveries, DeliveryError, SinkStats};
+use walrelay_sink::{Deliveries, DeliveryError, SinkStats, Window};
 
-use crate::in_flight::window::Window;
 use crate::sync::lock;
 
 /// A producer as the others of its sink see it.
@@ -154,13 +153,6 @@ impl Shared {
         if let Some(id) = ids.find(|id| known.as_ref() != Some(id)) {
             self.stats.set_cluster_id(&id);
         }
-    }
-
-    /// Updates the in-flight figures of the statistics.
-    pub(crate) fn update_in_flight_stats(&self) {
-        let (records, bytes) = (self.window.in_flight(), self.window.bytes());
-        self.stats.in_flight_records.store(records, Relaxed);
-        self.stats.in_flight_bytes.store(bytes, Relaxed);
     }
 
     /// Makes the sender offer its record again and poll the sink.

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use walrelay_postgres_source::ReadOpen;
 use walrelay_sink::{
     AnySinkFactory, Deliveries, DeliveryError, Disposition, Parking, Record, SendError, Sink,
-    SinkFactory, SinkStats, any_factory, lock,
+    SinkFactory, SinkStats, Window, any_factory, lock,
 };
 
 pub(crate) use line::write as record_line;
@@ -40,21 +40,8 @@ use crate::config::Delivery;
 /// Makes sinks that write to standard output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StdoutSinkFactory {
-    limits: Limits,
-}
-
-impl StdoutSinkFactory {
-    /// A factory whose sinks take as many records and bytes as may be in flight.
-    pub(super) fn new(delivery: &Delivery) -> Self {
-        let at_least_one = |limit: u64| usize::try_from(limit / 2).unwrap_or(usize::MAX).max(1);
-        Self {
-            // One half is queued while the writer writes the other.
-            limits: Limits {
-                bytes: at_least_one(delivery.max_in_flight_bytes),
-                lines: at_least_one(u64::from(delivery.max_in_flight_records)),
-            },
-        }
-    }
+    max_records: u64,
+    max_bytes: u64,
 }
 
 /// Standard output as a [`SinkKind`].
@@ -62,7 +49,10 @@ pub(crate) struct StdoutKind(StdoutSinkFactory);
 
 impl StdoutKind {
     pub(crate) fn new(delivery: &Delivery) -> Self {
-        Self(StdoutSinkFactory::new(delivery))
+        Self(StdoutSinkFactory {
+            max_records: u64::from(delivery.max_in_flight_records),
+            max_bytes: delivery.max_in_flight_bytes,
+        })
     }
 }
 
@@ -107,7 +97,8 @@ impl SinkFactory for StdoutSinkFactory {
     type Error = io::Error;
 
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> io::Result<StdoutSink> {
-        StdoutSink::start(io::stdout(), deliveries, self.limits)
+        let window = Window::new(self.max_records, self.max_bytes);
+        StdoutSink::start(io::stdout(), deliveries, window)
     }
 
     fn disposition(_: &io::Error) -> Disposition {
@@ -131,18 +122,11 @@ pub(crate) struct StdoutSink {
     topic: Arc<str>,
     /// The buffer in which a line is built.
     line: Vec<u8>,
-    limits: Limits,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    /// Bytes of the lines queued for the writer. The last line may exceed it.
-    bytes: usize,
-    /// Number of lines queued for the writer.
-    lines: usize,
 }
 
 struct Shared {
+    /// The lines that are queued, or are being written and reported.
+    window: Window,
     state: Mutex<State>,
     /// Notified when lines are queued, or the sink closes: wakes the writer.
     work: Condvar,
@@ -160,8 +144,6 @@ struct State {
     writing: VecDeque<Queued>,
     /// The writer is reporting a batch.
     reporting: bool,
-    /// A record was refused with [`SendError::Full`].
-    full: bool,
     life: Life,
     /// Why a write failed. The sink refuses records after that.
     broken: Option<String>,
@@ -180,6 +162,8 @@ enum Life {
 struct Queued {
     seq: u64,
     topic: Arc<str>,
+    /// The bytes of the line.
+    weight: u64,
 }
 
 // Not derived, because lines hold row values.
@@ -197,9 +181,10 @@ impl StdoutSink {
     fn start(
         out: impl Write + Send + 'static,
         deliveries: Arc<dyn Deliveries>,
-        limits: Limits,
+        window: Window,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
+            window,
             state: Mutex::new(State::default()),
             work: Condvar::new(),
             idle: Condvar::new(),
@@ -214,7 +199,6 @@ impl StdoutSink {
             writer: Some(writer),
             topic: Arc::from(""),
             line: Vec::new(),
-            limits,
             deliveries: for_close,
         })
     }
@@ -258,7 +242,7 @@ impl StdoutSink {
             unreported,
             "given up when the sink was closed",
             Disposition::Retryable,
-            &*self.deliveries,
+            (&self.shared.window, &*self.deliveries),
         );
         if ended {
             // The thread returns at once. It has reported a panic itself.
@@ -275,16 +259,17 @@ impl Sink for StdoutSink {
         // Build the line before taking the lock, which the writer waits for.
         self.line.clear();
         line::write(&mut self.line, record);
+        let weight = self.line.len() as u64;
         let mut state = lock(&self.shared.state);
         state.check_usable(&self.topic)?;
-        if state.queued.len() >= self.limits.lines || state.lines.len() >= self.limits.bytes {
-            state.full = true;
+        if !self.shared.window.try_take(weight) {
             return Err(SendError::Full);
         }
         state.lines.extend_from_slice(&self.line);
         state.queued.push_back(Queued {
             seq,
             topic: Arc::clone(&self.topic),
+            weight,
         });
         drop(state);
         self.shared.work.notify_one();
@@ -330,11 +315,7 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
         batch.clear();
         std::mem::swap(&mut batch, &mut state.lines);
         state.writing = std::mem::take(&mut state.queued);
-        let was_full = std::mem::take(&mut state.full);
         drop(state);
-        if was_full {
-            deliveries.capacity();
-        }
 
         let result = out.write_all(&batch).and_then(|()| out.flush());
 
@@ -350,6 +331,7 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
                 drop(state);
                 for record in &written {
                     deliveries.delivered(record.seq);
+                    give_back(record, (&shared.window, deliveries));
                 }
                 lock(&shared.state).reporting = false;
                 shared.idle.notify_all();
@@ -360,13 +342,10 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
                 state.broken = Some(reason.clone());
                 written.append(&mut state.queued);
                 state.lines = Vec::new();
-                let was_full = std::mem::take(&mut state.full);
                 drop(state);
-                fail(written, &reason, Disposition::Fatal, deliveries);
-                if was_full {
-                    // Wakes the caller, whose next record is refused.
-                    deliveries.capacity();
-                }
+                // A caller that waits for room is woken, and its next record is refused.
+                let reports = (&shared.window, deliveries);
+                fail(written, &reason, Disposition::Fatal, reports);
                 break;
             }
         }
@@ -383,16 +362,24 @@ fn fail(
     records: VecDeque<Queued>,
     reason: &str,
     disposition: Disposition,
-    deliveries: &dyn Deliveries,
+    (window, deliveries): (&Window, &dyn Deliveries),
 ) {
     for record in records {
         let error = DeliveryError {
-            topic: record.topic,
+            topic: Arc::clone(&record.topic),
             reason: reason.to_owned(),
             disposition,
             poison: None,
         };
         deliveries.failed(record.seq, error);
+        give_back(&record, (window, deliveries));
+    }
+}
+
+/// Gives the room of a reported record back.
+fn give_back(record: &Queued, (window, deliveries): (&Window, &dyn Deliveries)) {
+    if window.give_back(record.weight) {
+        deliveries.capacity();
     }
 }
 

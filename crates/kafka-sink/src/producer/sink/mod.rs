@@ -8,7 +8,7 @@ use rdkafka::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
-    SendError, Sink, SinkFactory, SinkStats,
+    SendError, Sink, SinkFactory, SinkStats, Window,
 };
 
 use crate::admin::creator::{TopicCreator, TopicStatus};
@@ -19,7 +19,6 @@ use crate::in_flight::hold_queues::{HoldQueues, Queued};
 use crate::in_flight::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
 use crate::in_flight::shared::Shared;
 use crate::in_flight::topic::NotQueued;
-use crate::in_flight::window::Window;
 use crate::outcome::delivery_error;
 use crate::producer::context::weight_of_record;
 use crate::producer::obstacle::Inquiry;
@@ -369,7 +368,7 @@ impl Sink for KafkaSink {
             self.inquiry.learn_ids(&self.producers.all, topics);
         }
         self.producers.close_unused();
-        self.shared.update_in_flight_stats();
+        self.shared.window.update_stats(&self.shared.stats);
     }
 
     /// Selects the producer that records are offered to from now on. A record whose partition has

@@ -107,7 +107,7 @@ struct Bench {
     written: Arc<Mutex<Vec<u8>>>,
 }
 
-fn bench(limits: Limits) -> Bench {
+fn bench((records, bytes): (u64, u64)) -> Bench {
     let (steps, of_writer) = sync_channel(64);
     let (write_started, started) = sync_channel(64);
     let written = Arc::new(Mutex::new(Vec::new()));
@@ -118,7 +118,7 @@ fn bench(limits: Limits) -> Bench {
         unflushed: Vec::new(),
     };
     let reports = Arc::new(Reports::default());
-    let sink = StdoutSink::start(out, reports.clone(), limits).unwrap();
+    let sink = StdoutSink::start(out, reports.clone(), Window::new(records, bytes)).unwrap();
     Bench {
         sink,
         reports,
@@ -138,10 +138,8 @@ impl Bench {
     }
 }
 
-const ROOMY: Limits = Limits {
-    bytes: 1 << 20,
-    lines: 1000,
-};
+/// Records and bytes of a window that is never full.
+const ROOMY: (u64, u64) = (1000, 1 << 20);
 
 fn record(value: &[u8]) -> Record<'_> {
     Record {
@@ -182,13 +180,7 @@ fn delivered_means_written_and_flushed() {
 
 #[test]
 fn a_slow_writer_pushes_back_and_order_is_kept() {
-    for limits in [
-        Limits { lines: 3, ..ROOMY },
-        Limits {
-            bytes: 200,
-            ..ROOMY
-        },
-    ] {
+    for limits in [(4, ROOMY.1), (ROOMY.0, 300)] {
         let mut bench = bench(limits);
         bench.send(b"0", 0).unwrap();
         bench.started.recv_timeout(PATIENCE).unwrap();
@@ -228,7 +220,7 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
 
 #[test]
 fn a_line_longer_than_the_queue_goes_through() {
-    let mut bench = bench(Limits { bytes: 10, ..ROOMY });
+    let mut bench = bench((ROOMY.0, 10));
     drop(bench.steps);
     bench.sink.try_send(&record(&[b'x'; 5000]), 0).unwrap();
     Box::new(bench.sink).close(PATIENCE);
@@ -238,7 +230,7 @@ fn a_line_longer_than_the_queue_goes_through() {
 
 #[test]
 fn after_a_broken_pipe_accepted_records_fail_and_later_ones_are_refused() {
-    let mut bench = bench(Limits { lines: 2, ..ROOMY });
+    let mut bench = bench((3, ROOMY.1));
     bench.send(b"0", 0).unwrap();
     bench.started.recv_timeout(PATIENCE).unwrap();
     bench.send(b"1", 1).unwrap();
@@ -325,22 +317,4 @@ fn closing_an_idle_sink_does_not_wait() {
     Box::new(sink).close(Duration::from_secs(3600));
     assert!(before.elapsed() < PATIENCE);
     assert!(reports.single_reports().is_empty());
-}
-
-#[test]
-fn the_queue_is_half_of_what_may_be_in_flight() {
-    let backoff = crate::config::Backoff {
-        initial: Duration::from_millis(1),
-        max: Duration::from_millis(1),
-    };
-    let delivery = Delivery {
-        guarantee: crate::config::Guarantee::AtLeastOnce,
-        max_in_flight_records: 1,
-        max_in_flight_bytes: 1 << 20,
-        bulk_linger: Duration::ZERO,
-        drain_timeout: PATIENCE,
-        backoff,
-    };
-    let limits = StdoutSinkFactory::new(&delivery).limits;
-    assert_eq!((limits.lines, limits.bytes), (1, 1 << 19));
 }

@@ -1,8 +1,16 @@
-//! The in-flight window: bounds the sink's memory and causes back-pressure.
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use crate::SinkStats;
 
-/// Records and bytes in flight: taken by one sender, given back by the producers' poll threads.
+/// Bounds the records and the bytes that a sink has accepted and not reported, and so its memory.
+///
+/// [`Sink::try_send`](crate::Sink::try_send) takes room for a record, and answers
+/// [`SendError::Full`](crate::SendError::Full) if there is none. The thread that reports the record
+/// gives the room back, and calls [`Deliveries::capacity`](crate::Deliveries::capacity) if
+/// [`give_back`](Self::give_back) says so.
 ///
 /// # No lost wake-up
 /// A sender that finds no room stores the number of bytes at which it is to be woken, stores
@@ -11,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 /// finds no room, records are in flight and their give-backs are still to come; the last of them
 /// leaves no record in flight, which always wakes.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub struct Window {
     max_records: u64,
     max_bytes: u64,
     records: AtomicU64,
@@ -22,11 +30,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Both bounds must be at least one.
-    pub(crate) fn new(max_records: u64, max_bytes: u64) -> Self {
+    /// Creates an empty window. A bound of zero counts as one.
+    pub fn new(max_records: u64, max_bytes: u64) -> Self {
         Self {
-            max_records,
-            max_bytes,
+            max_records: max_records.max(1),
+            max_bytes: max_bytes.max(1),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
@@ -34,12 +42,12 @@ impl Window {
         }
     }
 
-    /// Takes room for one record; returns false if there is none, and then the sender will be
-    /// woken. Called by one thread only.
+    /// Takes room for one record of `weight` bytes. Returns false if there is none; then a later
+    /// [`give_back`](Self::give_back) returns true. Called by one thread only.
     ///
     /// A record that is larger than the whole window is admitted when nothing is in flight;
     /// otherwise it would wait for ever.
-    pub(crate) fn try_take(&self, weight: u64) -> bool {
+    pub fn try_take(&self, weight: u64) -> bool {
         if !self.fits(weight) {
             self.wake_bytes.store(
                 low_water(self.max_bytes).min(self.max_bytes.saturating_sub(weight)),
@@ -57,17 +65,18 @@ impl Window {
     }
 
     /// Undoes a [`try_take`](Self::try_take) whose record was not queued.
-    pub(crate) fn cancel(&self, weight: u64) {
+    pub fn cancel(&self, weight: u64) {
         self.bytes.fetch_sub(weight, SeqCst);
         self.records.fetch_sub(1, SeqCst);
     }
 
-    /// Gives back the room of a reported record. True: the sender waits and must be woken.
+    /// Gives back the room of a reported record. True: the sender waits, so
+    /// [`Deliveries::capacity`](crate::Deliveries::capacity) must be called.
     ///
     /// The wake-up comes when an eighth of the window is free, so that a fast sender is not woken
     /// for every record.
     #[must_use]
-    pub(crate) fn give_back(&self, weight: u64) -> bool {
+    pub fn give_back(&self, weight: u64) -> bool {
         self.bytes.fetch_sub(weight, SeqCst);
         self.records.fetch_sub(1, SeqCst);
         // Load after both: otherwise, of two threads that give back at the same time, neither might
@@ -80,14 +89,21 @@ impl Window {
             && self.waiting.swap(false, SeqCst)
     }
 
-    /// The number of records accepted and not reported yet.
-    pub(crate) fn in_flight(&self) -> u64 {
+    /// Returns the number of records that have taken room.
+    pub fn in_flight(&self) -> u64 {
         self.records.load(SeqCst)
     }
 
-    /// The bytes of those records.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Returns the bytes of those records.
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(SeqCst)
+    }
+
+    /// Writes the figures of the window into a sink's statistics.
+    pub fn update_stats(&self, stats: &SinkStats) {
+        let (records, bytes) = (self.in_flight(), self.bytes());
+        stats.in_flight_records.store(records, Relaxed);
+        stats.in_flight_bytes.store(bytes, Relaxed);
     }
 
     fn fits(&self, weight: u64) -> bool {
@@ -142,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_window_of_one_works() {
-        let window = Window::new(1, 1);
+        let window = Window::new(1, 0);
         for _ in 0..3 {
             assert!(window.try_take(1));
             assert!(!window.try_take(1));
