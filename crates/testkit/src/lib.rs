@@ -1,4 +1,5 @@
-//! Real Postgres and Kafka servers, a chaos proxy and the history checker for walrelay's tests.
+//! Real Postgres and Kafka servers, a chaos proxy, the history checker and the conformance suite of
+//! sinks for walrelay's tests.
 //!
 //! # Contents
 //! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three.
@@ -19,6 +20,7 @@
 //!   committed with what arrived.
 //! - [`CommitLog`], [`EarlyWatch`], [`confirmed_early`]: where each row was committed in the WAL,
 //!   and whether a slot ever confirmed it before the broker had the row's record.
+//! - [`conformance`]: the promises that every sink keeps, driven against its server.
 //! - [`SlotWatch`], [`Db`]: slots and queries, for blocking and asynchronous tests alike.
 //! - [`eventually`], [`eventually_some`]: wait for a condition instead of sleeping. [`PATIENCE`]:
 //!   the limit of most waits. [`eventually_while_moving`]: waits as long as a progress changes.
@@ -45,6 +47,7 @@
 mod address;
 mod authority;
 mod commits;
+pub mod conformance;
 mod db;
 mod debezium;
 mod early;

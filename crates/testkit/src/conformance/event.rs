@@ -1,0 +1,45 @@
+//! The events of the suite, and the records made of them.
+
+use walrelay_sink::{Header, Record, SendError, Sink};
+
+/// An event, of which the suite makes a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The topic.
+    pub topic: String,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// The event's id: the header `id`.
+    pub id: String,
+    /// The value of another header.
+    pub note: String,
+}
+
+impl Event {
+    /// Offers the event's record to a sink. The only place that makes records.
+    pub(super) fn offer(&self, sink: &mut dyn Sink, seq: u64) -> Result<(), SendError> {
+        let headers = [("id", &self.id), ("note", &self.note)];
+        let headers = headers.map(|(name, value)| Header {
+            name,
+            value: Some(value.as_bytes()),
+        });
+        let record = Record {
+            topic: &self.topic,
+            partition: None,
+            timestamp_ms: None,
+            key: Some(&self.key),
+            value: Some(&self.value),
+            headers: &headers,
+        };
+        sink.try_send(&record, seq)
+    }
+
+    /// Bytes of key, value and headers.
+    pub(super) fn bytes(&self) -> u64 {
+        let names = "id".len() + "note".len();
+        let bytes = self.key.len() + self.value.len() + self.id.len() + self.note.len() + names;
+        bytes as u64
+    }
+}

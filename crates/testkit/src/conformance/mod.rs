@@ -1,0 +1,130 @@
+//! The conformance suite of sinks: what every sink must show, driven against the server that it
+//! writes to.
+//!
+//! A sink brings one implementation of [`Destination`], and one call of
+//! [`conformance!`](crate::conformance!), which makes a test of each promise in [`PROMISES`]. The
+//! suite plays the relay: it makes records, offers them, receives the reports, and after a failure
+//! makes a new sink and sends again from the oldest record that was not acknowledged.
+//!
+//! # Contents
+//! - [`Destination`]: the server of a sink, and what can be done to it. [`Stored`], [`Bounds`],
+//!   [`Refusal`]: its data.
+//! - [`Event`]: what the suite makes a record of, in one place.
+//! - [`PROMISES`], [`keeps`]: the promises, and the run of one.
+//!
+//! # Invariants
+//! - Every random choice comes from the [`seed`](crate::seed) of the run.
+//! - Nothing waits for a time: each wait is for a report, for a return, or for a server.
+//! - The suite knows no kind of sink. What differs between them is in [`Destination`].
+
+mod captured;
+mod event;
+mod promises;
+mod reports;
+mod run;
+mod session;
+mod suite;
+#[cfg(test)]
+mod tests;
+
+use walrelay_sink::{AnySinkFactory, Disposition, Poison};
+
+pub use event::Event;
+pub use suite::{PROMISES, Promise, keeps};
+
+/// The most that a sink may have accepted and not reported.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Number of records.
+    pub records: u32,
+    /// Bytes of their keys, values and headers.
+    pub bytes: u64,
+}
+
+/// A record as the server has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The key.
+    pub key: Option<Vec<u8>>,
+    /// The value.
+    pub value: Option<Vec<u8>>,
+    /// The event's id, from where the sink puts it; empty if there is none.
+    pub id: String,
+}
+
+/// A way to make a record that the destination refuses for good.
+#[derive(Debug, Clone, Copy)]
+pub struct Refusal {
+    /// The reason that the sink must report.
+    pub poison: Poison,
+    /// Makes such a record of a good one.
+    pub spoil: fn(&mut Event),
+}
+
+/// The server of a sink, which the test has to itself.
+///
+/// A call that changes the server returns when the change has taken effect. All calls panic if they
+/// cannot do what they are for.
+pub trait Destination {
+    /// Makes a factory of sinks with these bounds, which write to the server.
+    fn factory(&self, bounds: Bounds) -> AnySinkFactory;
+
+    /// Creates what records of this topic go to, if the server needs that.
+    fn create_topic(&self, topic: &str) {
+        let _ = topic;
+    }
+
+    /// Reads all records of a topic. Those of one key come in the server's order.
+    fn stored(&self, topic: &str) -> Vec<Stored>;
+
+    /// Makes the server answer nothing until [`resume`](Self::resume). Connections stay open.
+    fn pause(&self);
+
+    /// Ends a [`pause`](Self::pause).
+    fn resume(&self);
+
+    /// Ends the server at once, as SIGKILL does. Connections end.
+    fn kill(&self);
+
+    /// Starts the server after [`kill`](Self::kill) with the same data, and waits until it answers.
+    fn start(&self);
+
+    /// Ways to make a record that the destination refuses for good; empty if it refuses none.
+    fn refusals(&self) -> Vec<Refusal>;
+
+    /// The disposition of what fails because the server has ended.
+    fn outage(&self) -> Disposition {
+        Disposition::Retryable
+    }
+
+    /// Returns true if the server drops a record whose id it has already.
+    fn drops_repeats(&self) -> bool {
+        false
+    }
+}
+
+/// Makes a test of each promise of the conformance suite. The argument makes the
+/// [`Destination`](crate::conformance::Destination) of one test.
+#[macro_export]
+macro_rules! conformance {
+    ($destination:expr) => {
+        $crate::conformance! { $destination =>
+            acknowledged_means_durable
+            order_per_key
+            one_report_per_record
+            back_pressure
+            poison_is_no_outage
+            repeats_have_the_same_id
+            stops_in_time
+            nothing_in_logs
+        }
+    };
+    ($destination:expr => $($promise:ident)*) => {
+        $(
+            #[test]
+            fn $promise() {
+                $crate::conformance::keeps(stringify!($promise), &$destination);
+            }
+        )*
+    };
+}

@@ -1,0 +1,91 @@
+//! The table of promises.
+
+use std::time::Duration;
+
+use super::Destination;
+use super::promises;
+use super::run::Run;
+use super::session::Limits;
+use crate::seed::seed_setting;
+use crate::wait::PATIENCE;
+
+/// The longest wait for the return of a call that must not wait for the server. Shorter than the
+/// minute after which many clients give a request up, so that waiting for that fails.
+const STUCK: Duration = Duration::from_secs(50);
+
+/// A promise that every sink keeps.
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "it is a row of a table")]
+pub struct Promise {
+    /// The name of its test.
+    pub name: &'static str,
+    /// What it says, for a row of `docs/PROOF.md`.
+    pub rule: &'static str,
+    run: fn(&mut Run<'_>),
+}
+
+/// All promises. [`conformance!`](crate::conformance!) makes a test of each.
+pub const PROMISES: &[Promise] = &[
+    Promise {
+        name: "acknowledged_means_durable",
+        rule: "what is acknowledged is on the server after it was killed; nothing is while it answers nothing",
+        run: promises::acknowledged_means_durable,
+    },
+    Promise {
+        name: "order_per_key",
+        rule: "first deliveries of a key come in order, through a killed and a paused server",
+        run: promises::order_per_key,
+    },
+    Promise {
+        name: "one_report_per_record",
+        rule: "each accepted record is reported once, also when the sink is dropped",
+        run: promises::one_report_per_record,
+    },
+    Promise {
+        name: "back_pressure",
+        rule: "a sink whose server answers nothing is full within its bounds, does not block, and calls for more",
+        run: promises::back_pressure,
+    },
+    Promise {
+        name: "poison_is_no_outage",
+        rule: "a refused record is reported as poison and never as delivered; an outage shows, and is no poison",
+        run: promises::poison_is_no_outage,
+    },
+    Promise {
+        name: "repeats_have_the_same_id",
+        rule: "what was not answered is sent again under the same id, with the same bytes",
+        run: promises::repeats_have_the_same_id,
+    },
+    Promise {
+        name: "stops_in_time",
+        rule: "closing delivers what the server takes, and returns after its grace where it takes nothing",
+        run: promises::stops_in_time,
+    },
+    Promise {
+        name: "nothing_in_logs",
+        rule: "no key, value or header is in a log line, an error or an obstacle",
+        run: promises::nothing_in_logs,
+    },
+];
+
+/// Runs the promise of this name against a destination; panics if it is not kept.
+#[track_caller]
+pub fn keeps(promise: &str, destination: &dyn Destination) {
+    let limits = Limits {
+        patience: PATIENCE,
+        stuck: STUCK,
+    };
+    keeps_within(promise, destination, limits);
+}
+
+/// Runs a promise with these limits of waits.
+#[track_caller]
+pub(super) fn keeps_within(promise: &str, destination: &dyn Destination, limits: Limits) {
+    let found = PROMISES.iter().find(|known| known.name == promise);
+    let Some(found) = found else {
+        panic!("there is no promise {promise}")
+    };
+    // Shown if the test fails.
+    println!("{}", seed_setting());
+    (found.run)(&mut Run::new(promise, destination, limits));
+}

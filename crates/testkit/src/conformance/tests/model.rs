@@ -1,0 +1,420 @@
+//! A server in memory, and a sink of it that can break each promise.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use walrelay_sink::{
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, SendError,
+    Sink, SinkFactory, any_factory,
+};
+
+use crate::conformance::{Bounds, Destination, Event, Refusal, Stored};
+use crate::threads::lock;
+
+/// The server refuses larger values.
+const MAX_VALUE: usize = 8 << 10;
+
+/// What a broken sink does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    AcknowledgesEarly,
+    AcknowledgesUnwritten,
+    ReordersAfterAnOutage,
+    ReportsTwice,
+    NeverReports,
+    ReportsTheRefused,
+    Blocks,
+    IsNeverFull,
+    NeverCallsForMore,
+    CallsOutagesPoison,
+    CallsPoisonAnOutage,
+    SwallowsRefusals,
+    HidesOutages,
+    MakesIds,
+    ClosesLate,
+    GivesUpEarly,
+    LogsAValue,
+    ShowsAKey,
+}
+
+/// A server in memory, with the sinks that write to it.
+#[derive(Clone)]
+pub(super) struct Model {
+    server: Arc<Server>,
+    fault: Option<Fault>,
+    /// The server drops records whose id it has.
+    drops_repeats: bool,
+}
+
+#[derive(Default)]
+struct Server {
+    state: Mutex<ServerState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct ServerState {
+    paused: bool,
+    down: bool,
+    /// Number of kills.
+    kills: u64,
+    topics: BTreeMap<String, Vec<Stored>>,
+    /// What is acknowledged and lost by a kill, of a server whose acknowledgement the sink misreads.
+    unwritten: Vec<(String, Stored)>,
+}
+
+impl ServerState {
+    fn store(&mut self, topic: String, record: Stored, drops_repeats: bool) {
+        let topic = self.topics.entry(topic).or_default();
+        if !(drops_repeats && topic.iter().any(|stored| stored.id == record.id)) {
+            topic.push(record);
+        }
+    }
+}
+
+impl Model {
+    pub(super) fn new(fault: Option<Fault>) -> Self {
+        Self {
+            server: Arc::default(),
+            fault,
+            drops_repeats: false,
+        }
+    }
+
+    pub(super) fn dropping_repeats() -> Self {
+        Self {
+            drops_repeats: true,
+            ..Self::new(None)
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ServerState)) {
+        change(&mut lock(&self.server.state));
+        self.server.changed.notify_all();
+    }
+}
+
+impl Destination for Model {
+    fn factory(&self, bounds: Bounds) -> AnySinkFactory {
+        any_factory(Models(self.clone(), bounds))
+    }
+
+    fn stored(&self, topic: &str) -> Vec<Stored> {
+        let state = lock(&self.server.state);
+        state.topics.get(topic).cloned().unwrap_or_default()
+    }
+
+    fn pause(&self) {
+        self.change(|state| state.paused = true);
+    }
+
+    fn resume(&self) {
+        self.change(|state| state.paused = false);
+    }
+
+    fn kill(&self) {
+        self.change(|state| {
+            state.down = true;
+            state.kills += 1;
+            state.unwritten.clear();
+        });
+    }
+
+    fn start(&self) {
+        self.change(|state| state.down = false);
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        let spoil = |event: &mut Event| event.value = vec![b'x'; MAX_VALUE + 1];
+        vec![Refusal {
+            poison: Poison::Oversize,
+            spoil,
+        }]
+    }
+
+    fn drops_repeats(&self) -> bool {
+        self.drops_repeats
+    }
+}
+
+struct Models(Model, Bounds);
+
+impl SinkFactory for Models {
+    type Sink = ModelSink;
+    type Error = Infallible;
+
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<ModelSink, Infallible> {
+        let shared = Arc::new(Shared {
+            model: self.0.clone(),
+            bounds: self.1,
+            deliveries,
+            queue: Mutex::default(),
+        });
+        let worker = Arc::clone(&shared);
+        Ok(ModelSink {
+            shared,
+            worker: Some(thread::spawn(move || worker.send_all())),
+        })
+    }
+
+    fn disposition(error: &Infallible) -> Disposition {
+        match *error {}
+    }
+}
+
+struct Shared {
+    model: Model,
+    bounds: Bounds,
+    deliveries: Arc<dyn Deliveries>,
+    /// Changed together with the server's condition variable, which wakes the worker.
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// The first one is being sent.
+    records: VecDeque<Owned>,
+    bytes: u64,
+    full: bool,
+    closing: bool,
+    given_up: bool,
+    ended: bool,
+}
+
+struct Owned {
+    seq: u64,
+    topic: String,
+    stored: Stored,
+    bytes: u64,
+}
+
+pub(super) struct ModelSink {
+    shared: Arc<Shared>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Shared {
+    fn is(&self, fault: Fault) -> bool {
+        self.model.fault == Some(fault)
+    }
+
+    fn wake(&self) {
+        // Under the server's lock, so that no waiting worker misses it.
+        drop(lock(&self.model.server.state));
+        self.model.server.changed.notify_all();
+    }
+
+    fn error(&self, topic: &str, reason: &str, poison: Option<Poison>) -> DeliveryError {
+        let poison = match poison {
+            None if self.is(Fault::CallsOutagesPoison) => Some(Poison::Rejected),
+            Some(_) if self.is(Fault::CallsPoisonAnOutage) => None,
+            poison => poison,
+        };
+        DeliveryError {
+            topic: Arc::from(topic),
+            reason: reason.to_owned(),
+            disposition: poison.map_or(Disposition::Retryable, |_| Disposition::Fatal),
+            poison,
+        }
+    }
+
+    fn delivered(&self, seq: u64) {
+        if !self.is(Fault::NeverReports) && !self.is(Fault::AcknowledgesEarly) {
+            self.deliveries.delivered(seq);
+        }
+        if self.is(Fault::ReportsTwice) && seq.is_multiple_of(10) {
+            self.deliveries.delivered(seq);
+        }
+    }
+
+    /// The worker: sends the first record until the server has answered, and then the next.
+    fn send_all(&self) {
+        let mut kills = lock(&self.model.server.state).kills;
+        let mut state = lock(&self.model.server.state);
+        loop {
+            let mut queue = lock(&self.queue);
+            if queue.given_up || queue.closing && queue.records.is_empty() {
+                queue.ended = true;
+                drop(queue);
+                drop(state);
+                self.model.server.changed.notify_all();
+                return;
+            }
+            if queue.records.is_empty() || state.down || state.paused {
+                drop(queue);
+                let woken = self.model.server.changed.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if kills != state.kills {
+                kills = state.kills;
+                if self.is(Fault::ReordersAfterAnOutage) {
+                    queue.records.make_contiguous().reverse();
+                }
+            }
+            let Some(record) = queue.records.pop_front() else {
+                continue;
+            };
+            queue.bytes -= record.bytes;
+            let was_full = std::mem::take(&mut queue.full);
+            let size = record.stored.value.as_ref().map_or(0, Vec::len);
+            let refused = size > MAX_VALUE;
+            if !refused {
+                let (topic, stored) = (record.topic.clone(), record.stored);
+                state.unwritten.push((topic, stored));
+                let kept = if self.is(Fault::AcknowledgesUnwritten) {
+                    50
+                } else {
+                    0
+                };
+                let count = state.unwritten.len().saturating_sub(kept);
+                let written: Vec<(String, Stored)> = state.unwritten.drain(..count).collect();
+                for (topic, stored) in written {
+                    state.store(topic, stored, self.model.drops_repeats);
+                }
+            }
+            drop(queue);
+            drop(state);
+            if refused && !self.is(Fault::SwallowsRefusals) {
+                let error = self.error(&record.topic, "too large", Some(Poison::Oversize));
+                self.deliveries.failed(record.seq, error);
+            } else {
+                self.delivered(record.seq);
+            }
+            if was_full && !self.is(Fault::NeverCallsForMore) {
+                self.deliveries.capacity();
+            }
+            state = lock(&self.model.server.state);
+        }
+    }
+
+    fn end(&self, grace: Duration) {
+        lock(&self.queue).closing = true;
+        self.wake();
+        let deadline = Instant::now().checked_add(grace);
+        let mut state = lock(&self.model.server.state);
+        while !lock(&self.queue).ended {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = if self.is(Fault::GivesUpEarly) {
+                Some(Duration::ZERO)
+            } else {
+                left
+            };
+            if left == Some(Duration::ZERO) && !self.is(Fault::ClosesLate) {
+                break;
+            }
+            let left = left
+                .filter(|left| !left.is_zero())
+                .unwrap_or(Duration::from_secs(1));
+            let waited = self.model.server.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        lock(&self.queue).given_up = true;
+        drop(state);
+        self.wake();
+    }
+}
+
+impl Sink for ModelSink {
+    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
+        let shared = &self.shared;
+        let bytes = record.payload_bytes() as u64;
+        let text =
+            |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+        let is_full = |queue: &Queue| {
+            queue.records.len() >= shared.bounds.records as usize
+                || queue.bytes + bytes > shared.bounds.bytes && !queue.records.is_empty()
+        };
+        if is_full(&lock(&shared.queue)) && !shared.is(Fault::IsNeverFull) {
+            lock(&shared.queue).full = true;
+            // The worker may have made room before it could see the flag.
+            if is_full(&lock(&shared.queue)) && !shared.is(Fault::Blocks) {
+                return Err(SendError::Full);
+            }
+            while is_full(&lock(&shared.queue)) {
+                thread::park_timeout(Duration::from_millis(1));
+            }
+        }
+        if shared.is(Fault::LogsAValue) {
+            tracing::debug!(value = text(record.value), "sent");
+        }
+        if shared.is(Fault::ReportsTheRefused) && record.value.map_or(0, <[u8]>::len) > MAX_VALUE {
+            let error = shared.error(record.topic, "too large", Some(Poison::Oversize));
+            shared.deliveries.failed(seq, error.clone());
+            return Err(SendError::Refused(error));
+        }
+        let id = text(record.headers.first().and_then(|header| header.value));
+        let id = if shared.is(Fault::MakesIds) {
+            format!("{id}-{}", fastrand::u64(..))
+        } else {
+            id
+        };
+        let owned = Owned {
+            seq,
+            topic: record.topic.to_owned(),
+            stored: Stored {
+                key: record.key.map(<[u8]>::to_vec),
+                value: record.value.map(<[u8]>::to_vec),
+                id,
+            },
+            bytes,
+        };
+        let mut queue = lock(&shared.queue);
+        queue.bytes += bytes;
+        queue.records.push_back(owned);
+        drop(queue);
+        if shared.is(Fault::AcknowledgesEarly) {
+            shared.deliveries.delivered(seq);
+        }
+        shared.wake();
+        Ok(())
+    }
+
+    fn waiting_for(&mut self) -> Option<Obstacle> {
+        let down = lock(&self.shared.model.server.state).down;
+        let queue = lock(&self.shared.queue);
+        let first = queue.records.front()?;
+        let key = String::from_utf8_lossy(first.stored.key.as_deref().unwrap_or_default());
+        let what = if self.shared.is(Fault::ShowsAKey) {
+            &*key
+        } else {
+            "the server is down"
+        };
+        let obstacle = Obstacle {
+            what: what.to_owned(),
+            disposition: Disposition::Retryable,
+        };
+        (down && !self.shared.is(Fault::HidesOutages)).then_some(obstacle)
+    }
+
+    fn close(mut self: Box<Self>, grace: Duration) {
+        self.shut_down(grace);
+    }
+}
+
+impl ModelSink {
+    fn shut_down(&mut self, grace: Duration) {
+        let Some(worker) = self.worker.take() else {
+            return;
+        };
+        self.shared.end(grace);
+        worker.join().expect("the worker does not panic");
+        let rest = std::mem::take(&mut lock(&self.shared.queue).records);
+        if self.shared.is(Fault::NeverReports) || self.shared.is(Fault::AcknowledgesEarly) {
+            return;
+        }
+        for record in rest {
+            let error = self.shared.error(&record.topic, "given up", None);
+            self.shared.deliveries.failed(record.seq, error);
+        }
+    }
+}
+
+impl Drop for ModelSink {
+    fn drop(&mut self) {
+        self.shut_down(Duration::ZERO);
+    }
+}
