@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use walrelay_sink::in_current_span;
+
 use crate::answers::Finding;
 use crate::config::KafkaConfig;
 use crate::ffi;
@@ -34,11 +36,11 @@ pub(crate) fn diagnose(config: &KafkaConfig) -> Option<String> {
 pub(crate) fn log_diagnosis(config: &KafkaConfig) {
     let config = config.clone();
     let thread = thread::Builder::new().name("kafka-tls".to_owned());
-    let started = thread.spawn(move || {
+    let started = thread.spawn(in_current_span(move || {
         if let Some(diagnosis) = diagnose(&config) {
             tracing::warn!("Kafka: {diagnosis}");
         }
-    });
+    }));
     if let Err(error) = started {
         tracing::debug!(%error, "the certificate was not looked at");
     }

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::client::OAuthToken;
+use walrelay_sink::in_current_span;
 
 use crate::sync::lock;
 
@@ -100,7 +101,7 @@ impl TokenCache {
             state.fetching = true;
             let cache = Arc::clone(self);
             let thread = thread::Builder::new().name("kafka-token".to_owned());
-            if let Err(error) = thread.spawn(move || cache.fetch()) {
+            if let Err(error) = thread.spawn(in_current_span(move || cache.fetch())) {
                 state.fetching = false;
                 return Err(Arc::new(error));
             }

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 
+use walrelay_sink::in_current_span;
+
 use crate::error::KafkaError;
 
-/// Starts a thread of this name.
+/// Starts a thread of this name, which logs in the caller's span.
 pub(crate) fn spawn(
     name: &'static str,
     work: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, KafkaError> {
     let thread = thread::Builder::new().name(name.to_owned());
-    let spawned = thread.spawn(work);
+    let spawned = thread.spawn(in_current_span(work));
     spawned.map_err(|source| KafkaError::Thread { name, source })
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::oneshot;
+use walrelay_sink::in_current_span;
 
 /// A thread with a runtime. Its work is cancelled when this is dropped.
 #[derive(Debug)]
@@ -14,7 +15,8 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts the thread. `work` is called there and creates the future.
+    /// Starts the thread, which logs in the caller's span. `work` is called there and creates the
+    /// future.
     pub fn start<F: Future<Output = ()>>(
         name: &'static str,
         work: impl FnOnce() -> F + Send + 'static,
@@ -25,14 +27,14 @@ impl Background {
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || {
+            .spawn(in_current_span(move || {
                 runtime.block_on(async {
                     tokio::select! {
                         () = Box::pin(work()) => {}
                         _ = stopped => {}
                     }
                 });
-            })?;
+            }))?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),

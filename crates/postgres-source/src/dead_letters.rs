@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use walrelay_relay::TableName;
-use walrelay_sink::lock;
+use walrelay_sink::{in_current_span, lock};
 use walrelay_walsender::{quote_ident, quote_literal};
 
 /// Open dead letters of one table, at most: each is a part of every statement.
@@ -106,7 +106,7 @@ impl DeadLetters {
             return Ok(());
         };
         let read = Arc::clone(read);
-        let open = spawn_blocking(move || (*lock(&read))()).await;
+        let open = spawn_blocking(in_current_span(move || (*lock(&read))())).await;
         let open = open.unwrap_or_else(|panicked| Err(panicked.into()));
         *self.known.borrow_mut() = open.map_err(DeadLettersError::Read)?;
         *self.read_at.borrow_mut() = Some(Instant::now());

@@ -31,6 +31,7 @@ use tokio::sync::oneshot;
 use ureq::{Agent, RequestBuilder};
 use walrelay_event_router::{SubjectNames, ValueFormat, ValueSchema};
 use walrelay_relay::{SchemaAnswer, SchemaError, SchemaFailure, Schemas};
+use walrelay_sink::in_current_span;
 
 pub use settings::{RegistryLogin, RegistrySettings, SchemaFile};
 pub use stats::RegistryStats;
@@ -141,14 +142,14 @@ impl Schemas for Registry {
         // Not a blocking thread of tokio: the process could not end while a request hangs.
         let thread = thread::Builder::new()
             .name("registry".to_owned())
-            .spawn(move || {
+            .spawn(in_current_span(move || {
                 let schema = inner.schema(&of);
                 if let Some(stats) = stats {
                     stats.count(schema.as_ref().err().map(|error| error.kind));
                 }
                 // The receiver may be gone.
                 let _ = answer.send(schema);
-            });
+            }));
         let failed = |reason: String| SchemaError {
             kind: SchemaFailure::Unavailable,
             reason,

@@ -12,7 +12,8 @@
 //! - [`SinkStats`]: a sink's figures for metrics.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
-//! - [`lock`]: locks a mutex, for the crates above too.
+//! - [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread.
+//!   Both are for the crates above too.
 //!
 //! # Invariants
 //! - [`Sink::try_send`] never blocks. It copies what it must keep of the record and allocates only
@@ -29,6 +30,7 @@ mod delivery;
 pub mod dlq_headers;
 mod event_position;
 mod held_record;
+mod in_span;
 mod object;
 mod parking;
 mod record;
@@ -40,6 +42,7 @@ mod window;
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use event_position::EventPosition;
 pub use held_record::HeldRecord;
+pub use in_span::in_current_span;
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use parking::Parking;
 pub use record::{Header, Record};

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::{Disposition, Obstacle};
+use walrelay_sink::{Disposition, Obstacle, in_current_span};
 
 use crate::answers::TopicState;
 use crate::ffi;
@@ -147,7 +147,7 @@ impl Inquiry {
 
     fn start(&mut self, request: impl FnOnce() + Send + 'static) {
         let thread = thread::Builder::new().name("kafka-inquiry".to_owned());
-        match thread.spawn(request) {
+        match thread.spawn(in_current_span(request)) {
             Ok(thread) => self.thread = Some(thread),
             // Retried after the next interval.
             Err(error) => tracing::debug!(%error, "no thread to ask the brokers with"),

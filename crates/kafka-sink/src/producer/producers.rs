@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::BatchingMode;
+use walrelay_sink::{BatchingMode, in_current_span};
 
 use crate::config::KafkaConfig;
 use crate::error::KafkaError;
@@ -286,7 +286,7 @@ impl Producers {
     fn release(&mut self, at: usize) {
         let producer = self.all.remove(at);
         let thread = thread::Builder::new().name("kafka-close".to_owned());
-        match thread.spawn(move || producer.close()) {
+        match thread.spawn(in_current_span(move || producer.close())) {
             Ok(thread) => self.closing.push(thread),
             // The producer was dropped with the closure, on this thread.
             Err(error) => tracing::warn!(%error, "no thread to close a producer with"),

@@ -3,6 +3,7 @@
 use std::future::{Future, pending};
 
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 /// At most one task. Dropping it ends the task.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ impl<T: Send + 'static> OneTask<T> {
     /// Starts a task, unless one is started.
     pub(super) fn start(&mut self, task: impl Future<Output = T> + Send + 'static) {
         if !self.is_started() {
-            self.0.spawn(task);
+            self.0.spawn(task.in_current_span());
         }
     }
 

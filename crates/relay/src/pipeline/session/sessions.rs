@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 use walrelay_checkpoint::AckRing;
 use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{EventPosition, Sink, SinkFactory};
+use walrelay_sink::{EventPosition, Sink, SinkFactory, in_current_span};
 
 use super::reports::Reports;
 use super::sink_session::SinkSession;
@@ -132,7 +132,8 @@ pub(in crate::pipeline) async fn close<K: Sink + 'static>(session: SinkSession<K
     let SinkSession { core, sink, .. } = session;
     debug!(in_flight = core.in_flight(), "closing the sink");
     // `close` blocks, so it runs on a blocking thread. A panic in it is only logged.
-    if let Err(error) = spawn_blocking(move || Box::new(sink).close(Duration::ZERO)).await {
+    let close = in_current_span(move || Box::new(sink).close(Duration::ZERO));
+    if let Err(error) = spawn_blocking(close).await {
         warn!(%error, "closing the sink failed");
     }
     core
