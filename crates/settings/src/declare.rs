@@ -111,7 +111,7 @@ pub trait Section {
     }
 }
 
-/// The path of `key` in the section `at`. An empty key stands for the section itself.
+/// Returns the path of `key` in the section `at`. An empty key stands for the section itself.
 pub fn joined(at: &str, key: &str) -> String {
     if at.is_empty() || key.is_empty() {
         format!("{at}{key}")
@@ -295,7 +295,7 @@ impl<T> Field<T> for Key<T> {
     }
 }
 
-/// A text of some kind that `parse` converts.
+/// Declares a text of some kind that `parse` converts.
 fn parsed<T: 'static>(
     kind: ValueKind,
     parse: impl Fn(&str) -> Result<T, String> + 'static,
@@ -306,18 +306,18 @@ fn parsed<T: 'static>(
     })
 }
 
-/// A text that `parse` converts. The error of `parse` says what is expected and must not contain
-/// the value.
+/// Declares a text that `parse` converts. The error of `parse` says what is expected and must not
+/// contain the value.
 pub fn text<T: 'static>(parse: fn(&str) -> Result<T, String>) -> Type<T> {
     parsed(ValueKind::Text, parse)
 }
 
-/// Any text.
+/// Declares any text.
 pub fn string() -> Type<String> {
     text(|text| Ok(text.to_owned()))
 }
 
-/// A text that must not be empty, or else the error `why`.
+/// Returns a text that must not be empty, or else the error `why`.
 pub fn not_empty(text: &str, why: &str) -> Result<String, String> {
     if text.is_empty() {
         Err(why.to_owned())
@@ -326,21 +326,21 @@ pub fn not_empty(text: &str, why: &str) -> Result<String, String> {
     }
 }
 
-/// A secret. `<key>_file` may name a file that contains it.
+/// Declares a secret. `<key>_file` may name a file that contains it.
 pub fn secret(check: fn(&str) -> Result<(), String>) -> Type<SecretString> {
     parsed(ValueKind::Secret, move |text| {
         check(text).map(|()| text.into())
     })
 }
 
-/// The name of a file with a secret, read as its content.
+/// Declares the name of a file with a secret, read as its content.
 pub fn secret_file() -> Type<SecretString> {
     Type::new(ValueKind::Text, |reader, path, entry| {
         reader.content(path, entry).map(SecretString::from)
     })
 }
 
-/// The name of a file. A relative name is looked up beside the configuration file.
+/// Declares the name of a file. A relative name is looked up beside the configuration file.
 pub fn path() -> Type<PathBuf> {
     Type::new(ValueKind::Text, |reader, path, entry| {
         match reader.text(path, entry)? {
@@ -350,7 +350,7 @@ pub fn path() -> Type<PathBuf> {
     })
 }
 
-/// A boolean.
+/// Declares a boolean.
 pub fn boolean() -> Type<bool> {
     Type::new(ValueKind::Bool, |reader, path, entry| match entry.value {
         Value::Bool(value) => Ok(value),
@@ -358,7 +358,7 @@ pub fn boolean() -> Type<bool> {
     })
 }
 
-/// A boolean, or a text that Debezium and Kafka Connect read as one: trimmed, in any case.
+/// Declares a boolean, or a text that Debezium and Kafka Connect read as one: trimmed, in any case.
 pub fn loose_boolean() -> Type<bool> {
     Type::new(ValueKind::Scalar, |reader, path, entry| {
         match &entry.value {
@@ -372,7 +372,7 @@ pub fn loose_boolean() -> Type<bool> {
     })
 }
 
-/// An integer within limits.
+/// Declares an integer within limits.
 pub fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) -> Type<T> {
     Type::new(ValueKind::Integer, move |reader, path, entry| {
         let Value::Integer(number) = entry.value else {
@@ -388,7 +388,7 @@ pub fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) -> Type<T
     })
 }
 
-/// A duration within limits, as in `"250ms"`, `"1s"`, `"2m"`, `"1h"`.
+/// Declares a duration within limits, as in `"250ms"`, `"1s"`, `"2m"`, `"1h"`.
 pub fn duration(within: impl RangeBounds<Duration> + 'static) -> Type<Duration> {
     parsed(ValueKind::Duration, move |text| {
         let value = units::duration(text)?;
@@ -404,7 +404,7 @@ pub fn duration(within: impl RangeBounds<Duration> + 'static) -> Type<Duration> 
     })
 }
 
-/// A size in bytes within limits, as in `"64KiB"`, `"16MiB"`, `"1GB"`.
+/// Declares a size in bytes within limits, as in `"64KiB"`, `"16MiB"`, `"1GB"`.
 pub fn size(within: RangeInclusive<u64>) -> Type<u64> {
     parsed(ValueKind::Size, move |text| {
         let value = units::size(text)?;
@@ -415,8 +415,8 @@ pub fn size(within: RangeInclusive<u64>) -> Type<u64> {
     })
 }
 
-/// A list of strings. `push` adds an item to the values before it, or returns why it is not
-/// allowed.
+/// Declares a list of strings. `push` adds an item to the values before it, or returns why it is
+/// not allowed.
 pub fn list<T: 'static>(
     push: impl Fn(&mut Vec<T>, &str) -> Result<(), String> + 'static,
     help: Option<&'static str>,
@@ -448,7 +448,7 @@ pub fn list<T: 'static>(
     })
 }
 
-/// A name, or a list of a name and other names for the same thing. `parse` checks each.
+/// Declares a name, or a list of a name and other names for the same thing. `parse` checks each.
 pub fn names(parse: fn(&str) -> Result<String, String>) -> Type<Vec<String>> {
     let push = list(
         move |names: &mut Vec<String>, text: &str| {
@@ -468,7 +468,7 @@ pub fn names(parse: fn(&str) -> Result<String, String>) -> Type<Vec<String>> {
     })
 }
 
-/// A list of any strings.
+/// Declares a list of any strings.
 pub fn strings() -> Type<Vec<String>> {
     let push = |strings: &mut Vec<String>, text: &str| {
         strings.push(text.to_owned());
@@ -477,19 +477,20 @@ pub fn strings() -> Type<Vec<String>> {
     list(push, None)
 }
 
-/// One of the texts in `table`.
+/// Declares one of the texts in `table`.
 pub fn choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
     one_of(table, &[], |name, text| name == text)
 }
 
-/// One of the texts in `table`, in any case and with blanks around it.
+/// Declares one of the texts in `table`, in any case and with blanks around it.
 pub fn loose_choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
     one_of(table, &[], |name, text| {
         name.eq_ignore_ascii_case(text.trim())
     })
 }
 
-/// One of the texts in `table`. Those in `later` are refused as not supported by this version.
+/// Declares one of the texts in `table`. Those in `later` are refused as not supported by this
+/// version.
 pub fn choice_and_later<T: Copy + 'static>(
     table: &'static [(&'static str, T)],
     later: &'static [&'static str],
@@ -525,7 +526,7 @@ fn one_of<T: Copy + 'static>(
     })
 }
 
-/// A key that is accepted only with its default.
+/// Declares a key that is accepted only with its default.
 pub fn default_only(default: &'static str) -> Key<()> {
     Key {
         fallback: Fallback::Only(default),
@@ -533,7 +534,7 @@ pub fn default_only(default: &'static str) -> Key<()> {
     }
 }
 
-/// A library's error as the error of a `parse` function.
+/// Makes a library's error the error of a `parse` function.
 pub fn why(error: impl Display) -> String {
     error.to_string()
 }

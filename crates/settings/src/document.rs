@@ -55,7 +55,7 @@ impl Value {
         }
     }
 
-    /// The text of a string, number or boolean.
+    /// Returns the text of a string, number or boolean.
     pub fn scalar(&self) -> Option<String> {
         match self {
             Value::Text(text) | Value::Float(text) => Some(text.clone()),
@@ -76,7 +76,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The origin of a part of the value, such as an item of its list.
+    /// Returns the origin of a part of the value, such as an item of its list.
     #[must_use]
     pub fn part(&self, span: &Range<usize>) -> Self {
         match self {
@@ -97,7 +97,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An entry with a key's default.
+    /// Creates an entry with a key's default.
     pub fn of_default(path: &str, kind: &ValueKind, default: &str) -> Self {
         Self {
             value: set_value(kind, default).unwrap_or(Value::Broken),
@@ -292,7 +292,7 @@ impl<'a> Document<'a> {
         self.entries.insert(path.to_owned(), entry);
     }
 
-    /// The value with environment variables expanded.
+    /// Expands the environment variables of a value.
     fn expanded(&mut self, value: Value, origin: &Origin) -> Value {
         let name = match value {
             Value::Text(text) => match expand(&text, self.env) {
@@ -356,8 +356,8 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The key that names the same value: `url_file` for `url`, and the other way round. An override of
-/// one replaces the other.
+/// Returns the key that names the same value: `url_file` for `url`, and the other way round. An
+/// override of one replaces the other.
 fn partner(path: &str) -> String {
     match path.strip_suffix("_file") {
         Some(base) => base.to_owned(),
@@ -365,7 +365,7 @@ fn partner(path: &str) -> String {
     }
 }
 
-/// The value of an override: bare text if the key takes a string, TOML otherwise.
+/// Reads the value of an override: bare text if the key takes a string, TOML otherwise.
 fn set_value(kind: &ValueKind, text: &str) -> Result<Value, String> {
     let quoted = text.starts_with(['"', '\'']);
     if *kind == ValueKind::Template && text == "false" {

@@ -75,12 +75,12 @@ impl ConfigError {
         Self { problems }
     }
 
-    /// The problems, in the order of the file.
+    /// Returns the problems, in the order of the file.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// The problems, by value.
+    /// Returns the problems, by value.
     pub fn into_problems(self) -> Vec<Problem> {
         self.problems
     }

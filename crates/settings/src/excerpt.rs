@@ -16,7 +16,7 @@ pub(crate) struct FileText<'a> {
 }
 
 impl FileText<'_> {
-    /// Line and column of a byte offset.
+    /// Returns the line and column of a byte offset.
     pub(crate) fn place(self, offset: usize) -> Location {
         let (line, start) = self.line_of(offset);
         let before = self.text.get(start..offset).unwrap_or_default();
@@ -27,7 +27,7 @@ impl FileText<'_> {
         }
     }
 
-    /// The number of the line around `offset`, from 1, and the offset of its start.
+    /// Returns the number of the line around `offset`, from 1, and the offset of its start.
     fn line_of(self, offset: usize) -> (usize, usize) {
         let before = self.text.as_bytes();
         let before = &before[..offset.min(before.len())];
@@ -37,12 +37,13 @@ impl FileText<'_> {
         (number, before.len() - last.len())
     }
 
-    /// The line around a key or a value, with carets under `span`.
+    /// Returns the line around a key or a value, with carets under `span`.
     pub(crate) fn excerpt(self, span: &Range<usize>) -> Option<String> {
         self.excerpt_of(span, false)
     }
 
-    /// The line of an unknown key without its value, because the key may be a misspelt secret.
+    /// Returns the line of an unknown key without its value, because the key may be a misspelt
+    /// secret.
     pub(crate) fn excerpt_of_key(self, span: &Range<usize>) -> Option<String> {
         self.excerpt_of(span, true)
     }
@@ -95,8 +96,8 @@ impl FileText<'_> {
         ))
     }
 
-    /// The line of a syntax error. It may lie inside a string that was never closed, which may be a
-    /// secret. So it is shown only if it looks like a key or the head of a section.
+    /// Returns the line of a syntax error. It may lie inside a string that was never closed, which
+    /// may be a secret. So it is shown only if it looks like a key or the head of a section.
     pub(crate) fn excerpt_of_syntax(self, span: &Range<usize>) -> Option<String> {
         let (_, start) = self.line_of(span.start);
         let line = self.text.get(start..)?.lines().next()?;
@@ -105,7 +106,7 @@ impl FileText<'_> {
     }
 }
 
-/// Whether a line of the file may show a secret. In doubt it is hidden.
+/// Returns true if a line of the file may show a secret. In doubt it is hidden.
 fn may_hold_a_secret(line: &str) -> bool {
     let names_a_file = line.split_once('=').is_some_and(|(key, _)| {
         key.trim_end()

@@ -66,7 +66,7 @@ fn ends_credentials(value: &str) -> bool {
     value.contains(['/', '@', '?', '#']) || value.split('%').skip(1).any(|rest| !is_encoded(rest))
 }
 
-/// The name at the start of `${NAME}…`, and the text after it.
+/// Returns the name at the start of `${NAME}…`, and the text after it.
 fn variable(text: &str) -> Option<(&str, &str)> {
     let (name, after) = text.strip_prefix("${")?.split_once('}')?;
     let upper = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';

@@ -37,7 +37,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// Name of the type with its article, and an example of a value.
+    /// Returns the name of the type with its article, and an example of a value.
     fn described(&self) -> (&'static str, &'static str) {
         match self {
             ValueKind::Text | ValueKind::Secret | ValueKind::Choice { .. } => {
@@ -57,12 +57,12 @@ impl ValueKind {
         }
     }
 
-    /// Name of the type with its article, for messages.
+    /// Returns the name of the type with its article, for messages.
     pub fn wanted(&self) -> &'static str {
         self.described().0
     }
 
-    /// Possible values, for the help of an error.
+    /// Returns possible values, for the help of an error.
     pub(crate) fn help(&self) -> String {
         let ValueKind::Choice { here, .. } = self else {
             return format!("for example {}", self.described().1);
@@ -126,7 +126,7 @@ impl Keys {
         Self { rows, open }
     }
 
-    /// The declared keys, in order.
+    /// Returns the declared keys, in order.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
@@ -144,12 +144,12 @@ impl Keys {
             || self.rows.iter().any(|row| below(&row.path, path).is_some())
     }
 
-    /// The open section that `path` is a key of.
+    /// Returns the open section that `path` is a key of.
     pub(crate) fn open_around(&self, path: &str) -> Option<&OpenSection> {
         self.open.iter().find(|open| below(path, open.at).is_some())
     }
 
-    /// The kind of a key's value, also in open sections; `None` for an unknown key.
+    /// Returns the kind of a key's value, also in open sections; `None` for an unknown key.
     pub(crate) fn kind(&self, path: &str) -> Option<ValueKind> {
         match self.find(path) {
             Some(row) => Some(row.kind.clone()),
@@ -165,8 +165,8 @@ impl Keys {
                 .is_some_and(|row| row.kind == ValueKind::Secret)
     }
 
-    /// The path of the key `name` in the section `prefix`. Quotes make a difference only where
-    /// sections nest.
+    /// Returns the path of the key `name` in the section `prefix`. Quotes make a difference only
+    /// where sections nest.
     pub(crate) fn joined(&self, prefix: &str, name: &str) -> String {
         let nests = |open: &OpenSection| {
             open.nests && (prefix == open.at || below(prefix, open.at).is_some())
@@ -180,7 +180,7 @@ impl Keys {
         }
     }
 
-    /// The path of an override. Quotes are kept only where [`Keys::joined`] writes them.
+    /// Returns the path of an override. Quotes are kept only where [`Keys::joined`] writes them.
     pub(crate) fn unquoted(&self, path: &str) -> String {
         if self.open_around(path).is_some_and(|open| open.nests) {
             path.to_owned()
@@ -189,7 +189,8 @@ impl Keys {
         }
     }
 
-    /// The help for an unknown key: the nearest known key, or the known keys of the section.
+    /// Returns the help for an unknown key: the nearest known key, or the known keys of the
+    /// section.
     pub(crate) fn help_for_unknown(&self, path: &str) -> String {
         if let Some(nearest) = self.nearest(path) {
             let is_open = self.open.iter().any(|open| open.at == nearest);
@@ -223,7 +224,7 @@ impl Keys {
         }
     }
 
-    /// The known key or section that an unknown key probably means.
+    /// Returns the known key or section that an unknown key probably means.
     fn nearest(&self, unknown: &str) -> Option<&str> {
         let leaf = unknown.rsplit('.').next().unwrap_or(unknown);
         let within_section = unknown.split_once('.').map_or(unknown, |(_, rest)| rest);
@@ -255,7 +256,7 @@ impl Keys {
 /// The most keys that a help lists.
 const MAX_LISTED: usize = 20;
 
-/// The rest of `path` below `section`; `None` if it is not below.
+/// Returns the rest of `path` below `section`; `None` if it is not below.
 pub fn below<'p>(path: &'p str, section: &str) -> Option<&'p str> {
     path.strip_prefix(section)?.strip_prefix('.')
 }

@@ -1,12 +1,13 @@
 //! [`nearest`]: "did you mean" for every name that a user writes.
 
-/// The known name that `name` probably means: at most two typing errors away. Of two equally near
-/// names the first in alphabetical order.
+/// Returns the known name that `name` probably means: at most two typing errors away. Of two
+/// equally near names the first in alphabetical order.
 pub fn nearest<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     nearest_within(2, name, known)
 }
 
-/// The known name that is at most so many typing errors away (Damerau and Levenshtein's distance).
+/// Returns the known name that is at most so many typing errors away (Damerau and Levenshtein's
+/// distance).
 pub(crate) fn nearest_within<'n>(
     errors: usize,
     name: &str,

@@ -36,8 +36,8 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// The noted problems: overrides first, then in the order of the file, then those without a
-    /// line.
+    /// Returns the noted problems: overrides first, then in the order of the file, then those
+    /// without a line.
     pub fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.document.problems;
         problems.sort_by_key(|problem| match problem.place {
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
         shown.into_iter().collect()
     }
 
-    /// The value of a type that one section reads for others, such as lookup tables.
+    /// Returns the value of a type that one section reads for others, such as lookup tables.
     pub fn shared<T: Any + Default>(&mut self) -> &mut T {
         let value = self
             .shared
@@ -211,12 +211,13 @@ impl<'a> Reader<'a> {
         paths.any(|path| below(path, section).is_some())
     }
 
-    /// The entry of a key, even if its value is broken.
+    /// Returns the entry of a key, even if its value is broken.
     pub fn raw(&self, path: &str) -> Option<Entry> {
         self.document.entries.get(path).cloned()
     }
 
-    /// The entry of a key. The value of a secret may come from the file that `<path>_file` names.
+    /// Returns the entry of a key. The value of a secret may come from the file that `<path>_file`
+    /// names.
     pub fn entry(
         &mut self,
         path: &str,
@@ -245,8 +246,8 @@ impl<'a> Reader<'a> {
         self.conflict(other, what)
     }
 
-    /// The names and entries of an open section: those of the file in its order, then those of the
-    /// command line.
+    /// Returns the names and entries of an open section: those of the file in its order, then those
+    /// of the command line.
     pub fn below(&self, section: &str) -> Vec<(String, Entry)> {
         let entries = self.document.entries.iter();
         let mut entries: Vec<(String, Entry)> = entries
@@ -259,13 +260,13 @@ impl<'a> Reader<'a> {
         entries
     }
 
-    /// The text of a string, number or boolean.
+    /// Returns the text of a string, number or boolean.
     pub fn scalar(&mut self, path: &str, entry: &Entry) -> Result<String, AlreadyReported> {
         let text = entry.value.scalar();
         text.ok_or_else(|| self.wrong_type(path, entry))
     }
 
-    /// The text of a string.
+    /// Returns the text of a string.
     pub fn text<'e>(&mut self, path: &str, entry: &'e Entry) -> Result<&'e str, AlreadyReported> {
         match &entry.value {
             Value::Text(text) => Ok(text),
@@ -273,7 +274,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The path of a file. A relative name is looked up beside the configuration file.
+    /// Returns the path of a file. A relative name is looked up beside the configuration file.
     pub fn beside(&self, name: &str) -> PathBuf {
         let path = PathBuf::from(name);
         match Path::new(self.document.source.name).parent() {
@@ -282,8 +283,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The path and the text of the file that `path` names. `id` and `help` are those of the problem
-    /// if the file cannot be read.
+    /// Reads the path and the text of the file that `path` names. `id` and `help` are those of the
+    /// problem if the file cannot be read.
     pub fn file(
         &mut self,
         path: &str,
@@ -305,7 +306,7 @@ impl<'a> Reader<'a> {
         Err(AlreadyReported)
     }
 
-    /// The content of the file that `path` names, without one newline at its end.
+    /// Reads the content of the file that `path` names, without one newline at its end.
     pub fn content(&mut self, path: &str, entry: &Entry) -> Result<String, AlreadyReported> {
         let id = "config-secret-file";
         let help = "a relative name is looked up beside the configuration file; the relay's user \
@@ -320,7 +321,7 @@ impl<'a> Reader<'a> {
         Ok(line.to_owned())
     }
 
-    /// The offset of a text in the file, if it is written literally: without escapes and
+    /// Returns the offset of a text in the file, if it is written literally: without escapes and
     /// environment variables.
     pub fn literal_at(&self, origin: &Origin, value: &str) -> Option<usize> {
         let Origin::File(span) = origin else {
