@@ -34,6 +34,7 @@
 //! - [`prune`]: confirmed rows are deleted, no others. [`carried`]: rows that the slot does not carry
 //!   are neither marked nor deleted, nor are those of [`open_dead_letters`].
 //! - [`emitting`]: events without a table, by `outbox.emit`.
+//! - [`quoting`]: names with quotes, dollars and newlines are names in every statement.
 //! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
 //! - [`page`]: the status page in a browser.
 //! - [`snapshot`]: rows from before the slot are relayed once, before the stream.
@@ -86,6 +87,7 @@ mod poison;
 mod position;
 mod presets;
 mod prune;
+mod quoting;
 mod registry;
 mod replay;
 mod rig;

@@ -1,7 +1,7 @@
 //! SQL statements that create and drop what a relay needs in a database.
 
 use walrelay_relay::TableName;
-use walrelay_walsender::{quote_ident, quote_literal};
+use walrelay_walsender::{dollar_quoted, quote_ident, quote_literal};
 
 const EMIT: &str = include_str!("emit.sql");
 
@@ -18,13 +18,18 @@ pub fn tables(names: &[TableName]) -> String {
 /// SQL that creates the publication: inserts only, partitions under their root's name. Without
 /// tables the publication carries only logical messages, which any publication carries.
 pub fn create_publication(publication: &str, names: &[TableName]) -> String {
+    create_publication_in("", publication, names)
+}
+
+/// The same with more indentation, which cannot be added later: a name may contain a newline.
+fn create_publication_in(indent: &str, publication: &str, names: &[TableName]) -> String {
     let of = if names.is_empty() {
         String::new()
     } else {
         format!(" FOR TABLE {}", tables(names))
     };
     format!(
-        "CREATE PUBLICATION {}{of}\n    WITH (publish = 'insert', publish_via_partition_root = true);",
+        "CREATE PUBLICATION {}{of}\n{indent}    WITH (publish = 'insert', publish_via_partition_root = true);",
         quote_ident(publication),
     )
 }
@@ -32,7 +37,23 @@ pub fn create_publication(publication: &str, names: &[TableName]) -> String {
 /// SQL that creates or replaces the function `outbox.emit`, which writes an event into the WAL as a
 /// logical message with this prefix.
 pub fn create_emit(prefix: &str) -> String {
-    EMIT.trim_end().replace("{prefix}", &quote_literal(prefix))
+    let [before, _, after] = emit_parts();
+    format!(
+        "{before}{}{after}",
+        dollar_quoted("emit", &emit_body(prefix))
+    )
+}
+
+/// The text before the body of the function `outbox.emit`, the body, and the text after it.
+fn emit_parts() -> [&'static str; 3] {
+    let mut parts = EMIT.trim_end().split("$emit$");
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
+/// The body of the function `outbox.emit` for this prefix.
+fn emit_body(prefix: &str) -> String {
+    let [_, body, _] = emit_parts();
+    body.replace("{prefix}", &quote_literal(prefix))
 }
 
 /// A query for the body of `outbox.emit`; no row if the function does not exist.
@@ -43,7 +64,7 @@ pub fn find_emit() -> &'static str {
 
 /// Whether a function with this body is [`create_emit`]'s.
 pub fn is_emit(body: &str, prefix: &str) -> bool {
-    create_emit(prefix).split("$emit$").nth(1) == Some(body)
+    emit_body(prefix) == body
 }
 
 /// SQL that creates the role of the relay. The role may log in and replicate; it owns and reads
@@ -55,8 +76,8 @@ pub fn create_role(role: &str) -> String {
 /// The statement, executed only if `found` returns no row, so that a script that failed halfway can
 /// be run again. For statements that have no IF NOT EXISTS.
 fn unless(found: &str, statement: &str) -> String {
-    let statement = statement.replace('\n', "\n    ");
-    format!("DO $do$ BEGIN IF NOT EXISTS ({found}) THEN\n    {statement} END IF; END $do$;")
+    let body = format!(" BEGIN IF NOT EXISTS ({found}) THEN\n    {statement} END IF; END ");
+    format!("DO {};", dollar_quoted("do", &body))
 }
 
 /// [`create_publication`], unless a publication of that name exists.
@@ -64,7 +85,7 @@ pub fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
     let name = quote_literal(publication);
     unless(
         &format!("SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}"),
-        &create_publication(publication, tables),
+        &create_publication_in("    ", publication, tables),
     )
 }
 

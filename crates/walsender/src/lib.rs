@@ -8,7 +8,7 @@
 //! - [`ReplicationStream`]: frames in, status updates out. [`framing`] has the same as pure
 //!   functions over bytes.
 //! - [`Error`]: what failed; [`ErrorClass`]: what kind of failure it is, and whether to retry.
-//! - [`quote_ident`], [`quote_literal`]: names and strings in SQL.
+//! - [`quote_ident`], [`quote_literal`], [`dollar_quoted`]: names and strings in SQL.
 //!
 //! ```no_run
 //! use walrelay_lsn::Lsn;
@@ -81,7 +81,7 @@ pub use conninfo::{
 pub use error::{Error, ErrorClass, ServerError};
 pub use framing::wire::Socket;
 pub use framing::{Frame, StatusUpdate};
-pub use quote::{quote_ident, quote_literal};
+pub use quote::{dollar_quoted, quote_ident, quote_literal};
 pub use session::{
     Ancestor, ColumnIndex, CopyItem, CopyOut, CreatedSlot, ReplicationStream, Row, Rows, Session,
     SessionKind, SlotOptions, StartReplication, SystemIdentity,

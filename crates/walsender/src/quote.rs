@@ -21,6 +21,22 @@ pub fn quote_literal(text: &str) -> String {
     }
 }
 
+/// Quotes a text, such as the body of a function, between `$tag$` and `$tag$`. If the text would end
+/// such a constant early, a number is appended to the tag.
+///
+/// Source: the documentation of SQL, "Dollar-Quoted String Constants": nothing inside is changed or
+/// escaped.
+pub fn dollar_quoted(tag: &str, text: &str) -> String {
+    let mut delimiter = format!("${tag}$");
+    let mut number = 1;
+    // The text may also end in the first characters of the delimiter.
+    while format!("{text}{delimiter}").find(&delimiter) != Some(text.len()) {
+        number += 1;
+        delimiter = format!("${tag}{number}$");
+    }
+    format!("{delimiter}{text}{delimiter}")
+}
+
 /// Quotes a string constant for the replication grammar, which has no `E'…'` and no escapes by
 /// backslash (`repl_scanner.l`).
 pub(crate) fn replication_literal(text: &str) -> String {
@@ -70,6 +86,21 @@ mod tests {
         ] {
             assert_eq!(quote_literal(text), quoted);
             assert_eq!(replication_literal(text), replication);
+        }
+    }
+
+    #[test]
+    fn a_text_between_dollars_cannot_end_itself() {
+        for (text, quoted) in [
+            ("x", "$do$x$do$"),
+            ("", "$do$$do$"),
+            ("'$do'", "$do$'$do'$do$"),
+            ("a $do$ b", "$do2$a $do$ b$do2$"),
+            ("$do$ $do2$", "$do3$$do$ $do2$$do3$"),
+            ("ends in $do", "$do2$ends in $do$do2$"),
+            ("ends in $", "$do$ends in $$do$"),
+        ] {
+            assert_eq!(dollar_quoted("do", text), quoted);
         }
     }
 

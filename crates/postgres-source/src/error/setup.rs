@@ -365,8 +365,9 @@ impl SetupError {
             Self::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
                  again with walrelay init and start the relay; otherwise drop the slot as well \
-                 (SELECT pg_drop_replication_slot('{slot}')), run walrelay init, and publish the \
-                 rows of the meantime by inserting them anew"
+                 (SELECT pg_drop_replication_slot({})), run walrelay init, and publish the \
+                 rows of the meantime by inserting them anew",
+                quote_literal(slot)
             ),
             Self::PublicationWithoutInsert(publication) => format!(
                 "run ALTER PUBLICATION {} SET (publish = 'insert')",

@@ -377,11 +377,9 @@ mod tests {
         // Other prefixes are quoted.
         let sql = script::create_emit("it's");
         assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
-        assert!(script::is_emit(sql.split("$emit$").nth(1).unwrap(), "it's"));
-        assert!(!script::is_emit(
-            sql.split("$emit$").nth(1).unwrap(),
-            "outbox"
-        ));
+        let body = sql.split("$emit$").nth(1).expect("a body");
+        assert!(script::is_emit(body, "it's"));
+        assert!(!script::is_emit(body, "outbox"));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Tests of quoting, values and COPY.
 
-use walrelay_walsender::{CopyItem, Error, quote_ident, quote_literal};
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::TestRunner;
+use proptest::{collection, sample};
+use walrelay_walsender::{CopyItem, Error, dollar_quoted, quote_ident, quote_literal};
 
 use super::{info, one, server, sql};
 
@@ -55,6 +58,53 @@ async fn quoting_and_values() {
     let error = session.query("COPY t FROM STDIN").await.unwrap_err();
     assert_eq!(error.sqlstate(), Some("57014"));
     assert_eq!(one(&mut session, "SELECT 2").await, "2");
+}
+
+/// Any text survives each kind of quotes, whatever `standard_conforming_strings` is.
+#[tokio::test]
+async fn any_text_is_itself_in_quotes() {
+    const PIECES: [&str; 14] = [
+        "\"",
+        "'",
+        "\\",
+        "$",
+        "$do$",
+        "$do2$",
+        "$d",
+        "o$",
+        "\n",
+        "\r",
+        ";",
+        "--",
+        "/*",
+        "é\u{202e}",
+    ];
+    let (postgres, _certificate) = server();
+    let mut session = sql(&info(&postgres.url())).await.unwrap();
+    let texts = collection::vec(sample::select(&PIECES[..]), 1..16);
+    let mut runner = TestRunner::default();
+    for standard in ["on", "off"] {
+        let mode = format!("SET standard_conforming_strings = {standard}");
+        session.query(&mode).await.unwrap();
+        for _ in 0..200 {
+            let mut text = texts.new_tree(&mut runner).unwrap().current().concat();
+            text.truncate(text.floor_char_boundary(63));
+            let sql = format!(
+                "SELECT{} AS {}, {}",
+                quote_literal(&text),
+                quote_ident(&text),
+                dollar_quoted("do", &text)
+            );
+            let rows = session.query(&sql).await.unwrap();
+            assert_eq!(rows.columns()[0], text, "{sql}");
+            let row = rows.first().unwrap();
+            assert_eq!(
+                (row.get(0), row.get(1)),
+                (Some(&*text), Some(&*text)),
+                "{sql}"
+            );
+        }
+    }
 }
 
 /// COPY returns rows one by one, the session can be used after them, and an error among them is

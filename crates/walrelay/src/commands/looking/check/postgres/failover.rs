@@ -1,7 +1,9 @@
 //! Checks whether the slot survives a failover (Postgres 17 and newer).
 
 use walrelay_postgres_source::{SlotRow, slots};
-use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind, TargetSessionAttrs};
+use walrelay_walsender::{
+    ConnInfo, Error, Host, Session, SessionKind, TargetSessionAttrs, quote_literal,
+};
 
 use super::DatabaseState;
 use crate::cli::Exit;
@@ -74,8 +76,8 @@ pub(super) fn standby_slots(db: &DatabaseState<'_>) -> Check {
     if listed.is_empty() {
         let remedy = match standby_streaming_slots(db).next() {
             Some(slot) => format!(
-                "ALTER SYSTEM SET synchronized_standby_slots = '{}'; {reload}",
-                slot.name
+                "ALTER SYSTEM SET synchronized_standby_slots = {}; {reload}",
+                quote_literal(&slot.name)
             ),
             None => format!(
                 "have the standby stream by a slot (primary_slot_name), and ALTER SYSTEM SET \
@@ -107,8 +109,8 @@ pub(super) fn standby_slots(db: &DatabaseState<'_>) -> Check {
             ),
             format!(
                 "start that standby, or take the slot out: ALTER SYSTEM SET \
-                 synchronized_standby_slots = '{}'; {reload}",
-                others.join(", ")
+                 synchronized_standby_slots = {}; {reload}",
+                quote_literal(&others.join(", "))
             ),
         );
     }
