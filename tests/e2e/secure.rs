@@ -6,6 +6,7 @@
 //! - [`role`]: the role that `init` creates can relay, and nothing else.
 //! - [`secrets`]: no output contains a secret.
 
+mod forging;
 mod kafka;
 mod postgres;
 mod role;

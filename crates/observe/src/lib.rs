@@ -1,7 +1,7 @@
 //! What is seen of a running relay: logs, metrics, health, the status page, OpenTelemetry.
 //!
 //! # Contents
-//! - [`log_to_stderr`]: the log. [`RecentErrors`]: its last warnings and errors.
+//! - [`log_to_stderr`]: the log. [`printable`]: text of others, safe for a log and a terminal. [`RecentErrors`]: its last warnings and errors.
 //! - [`RelayEnvironment`]: the observer of a pipeline, which collects telemetry. [`Latencies`]:
 //!   the figures of it that are logged at the end.
 //! - [`Telemetry`]: all figures of a run. [`StatusReport`]: one document of them, which the HTTP
@@ -29,21 +29,27 @@ mod metrics;
 mod monitor;
 mod observed;
 mod otlp;
+mod printable;
 mod recent;
 mod report;
 pub mod sections;
 mod summary;
 
+use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
+use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use walrelay_pgoutput::PgTimestamp;
 
+use printable::Printable;
 use sections::{Log, LogFormat};
 
 pub use background::Background;
@@ -54,6 +60,7 @@ pub use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
 pub use monitor::{SlotMonitor, slot_report};
 pub use observed::{Setup, Telemetry};
 pub use otlp::Exporter;
+pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
 pub use report::{BookmarkReport, SlotReport, SnapshotReport, StatusReport};
 
@@ -71,9 +78,10 @@ pub fn log_to_stderr(
         // If a line cannot be written, as to a full disk, the error would be written to standard
         // error as well, and that panics.
         .log_internal_errors(false);
+    let text = format::debug_fn(text_field).delimited(" ");
     let lines = match log.format {
-        LogFormat::Auto if io::stderr().is_terminal() => lines.boxed(),
-        LogFormat::Text => lines.boxed(),
+        LogFormat::Auto if io::stderr().is_terminal() => lines.fmt_fields(text).boxed(),
+        LogFormat::Text => lines.fmt_fields(text).boxed(),
         LogFormat::Auto | LogFormat::Json => {
             let fields = json_fields(slot);
             lines
@@ -95,6 +103,19 @@ pub fn log_to_stderr(
     recent
 }
 
+/// Writes a field of a line of text, as `tracing_subscriber` does, but escaped.
+fn text_field(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    if field.name() == "message" {
+        return write!(Printable(out), "{value:?}");
+    }
+    if out.has_ansi_escapes() {
+        write!(out, "\u{1b}[3m{}\u{1b}[0m\u{1b}[2m=\u{1b}[0m", field.name())?;
+    } else {
+        write!(out, "{}=", field.name())?;
+    }
+    write!(Printable(out), "{value:?}")
+}
+
 /// The first bytes of each JSON line: the brace and the member `slot`.
 fn json_fields(slot: Option<&str>) -> Arc<str> {
     match slot {
@@ -113,13 +134,15 @@ struct WithFields {
 
 impl Write for WithFields {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let rest = line.strip_prefix(b"{").unwrap_or(line);
-        let fields = if rest.len() < line.len() {
-            self.fields.as_bytes()
+        let text = String::from_utf8_lossy(line);
+        let rest = text.strip_prefix('{').unwrap_or(&text);
+        let fields = if rest.len() < text.len() {
+            &*self.fields
         } else {
-            b""
+            ""
         };
-        io::stderr().write_all(&[fields, rest].concat())?;
+        let shown = [fields, &printable_json(rest)].concat();
+        io::stderr().write_all(shown.as_bytes())?;
         Ok(line.len())
     }
 

@@ -10,6 +10,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use super::millis_now;
+use super::printable::printable;
 use super::report::ErrorReport;
 use walrelay_sink::lock;
 
@@ -99,7 +100,7 @@ impl Text {
         if let Some(error) = &self.error {
             let _ = write!(shown, ": {error}");
         }
-        shown.chars().take(LONGEST).collect()
+        printable(&shown).chars().take(LONGEST).collect()
     }
 }
 

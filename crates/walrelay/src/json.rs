@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use walrelay_observe::is_hidden;
 
 /// Appends a number, or null.
 pub(crate) fn number<T: ToString>(out: &mut Vec<u8>, value: Option<T>) {
@@ -26,11 +27,11 @@ pub(crate) fn bytes(out: &mut Vec<u8>, value: Option<&[u8]>) {
 }
 
 /// Appends a string. Quotes, backslashes and controls below U+0020 are escaped (RFC 8259, section
-/// 7). DEL and the C1 controls are escaped as well, because lines are shown in terminals.
+/// 7). Other hidden characters are escaped as well, because lines are shown in terminals.
 pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text;
-    let special = |c: char| c.is_control() || c == '"' || c == '\\';
+    let special = |c: char| is_hidden(c) || c == '"' || c == '\\';
     while let Some(at) = rest.find(special) {
         out.extend_from_slice(&rest.as_bytes()[..at]);
         let mut tail = rest[at..].chars();
@@ -62,11 +63,6 @@ mod tests {
         let mut out = Vec::new();
         string(&mut out, &text);
         assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
-        assert!(
-            !String::from_utf8(out)
-                .unwrap()
-                .chars()
-                .any(char::is_control)
-        );
+        assert!(!String::from_utf8(out).unwrap().chars().any(is_hidden));
     }
 }

@@ -317,6 +317,11 @@ impl ClientContext for Context {
             let bootstrap = self.config.bootstrap_servers();
             self.advertised.failed(&reason, bootstrap, Instant::now());
         }
+        // librdkafka could not start the thread of a broker, and does not try again: this producer
+        // would never send to that broker.
+        if code == Some(RDKafkaErrorCode::CriticalSystemResource) {
+            self.shared.break_off();
+        }
         if is_refusal(code) {
             self.refused.store(true, SeqCst);
         }

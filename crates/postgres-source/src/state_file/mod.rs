@@ -245,6 +245,7 @@ impl StateFileError {
                     | Kind::NotADirectory
                     | Kind::IsADirectory
                     | Kind::ReadOnlyFilesystem
+                    | Kind::InvalidInput
                     | Kind::InvalidFilename => Disposition::Configuration,
                     _ => Disposition::Retryable,
                 }
@@ -293,7 +294,7 @@ impl StateFileError {
 /// As [`StateFileError`] says.
 pub fn read(path: &Path) -> Result<Option<Position>, StateFileError> {
     let path = path.to_owned();
-    let bytes = match fs::read(&path) {
+    let bytes = match check_ordinary(&path).and_then(|()| fs::read(&path)) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(StateFileError::Read { path, source }),
@@ -330,7 +331,8 @@ pub fn check_writable(path: &Path) -> Result<(), StateFileError> {
         let _ = fs::remove_file(left);
     }
     // Another user may have left a new file, which `write` would have to truncate.
-    let left = OpenOptions::new().write(true).open(new_file(path));
+    let new = new_file(path);
+    let left = check_ordinary(&new).and_then(|()| OpenOptions::new().write(true).open(new));
     let left = match left {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -345,6 +347,12 @@ pub fn check_writable(path: &Path) -> Result<(), StateFileError> {
 /// previous one.
 pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let new = new_file(path);
+    for path in [path, &new] {
+        match check_ordinary(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
     let mut file = File::create(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
@@ -352,6 +360,20 @@ pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&new, path)?;
     // The rename is durable when the directory is synced.
     File::open(directory(path))?.sync_all()
+}
+
+/// Checks that the path leads to a file. Opening a FIFO waits for its other end, which no stop of the
+/// relay could end, and a device has no end; a directory fails by itself.
+///
+/// # Errors
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a FIFO, a socket or a device.
+fn check_ordinary(path: &Path) -> io::Result<()> {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_file() || kind.is_dir() {
+        return Ok(());
+    }
+    let what = "it is a FIFO, a socket or a device, not a file";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 /// The file that is written before it replaces `path`. It is in the same directory, because a

@@ -135,3 +135,39 @@ fn an_impossible_path_is_an_error_of_the_configuration() {
     };
     assert_eq!(full.disposition(), Disposition::Retryable);
 }
+
+/// Opening a FIFO waits for its other end, and a device such as `/dev/zero` has no end.
+#[test]
+fn a_fifo_or_a_device_is_an_error_and_no_wait() {
+    let (dir, path) = dir();
+    let fifo = |path: &Path| {
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.expect("mkfifo runs").success());
+    };
+    let fifo_path = dir.path().join("fifo");
+    fifo(&fifo_path);
+    for special in [&fifo_path, Path::new("/dev/zero")] {
+        let errors = [
+            read(special).unwrap_err(),
+            write(special, &position()).unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.disposition(), Disposition::Configuration, "{error:?}");
+            assert!(
+                error.io().is_some_and(|io| io.contains("a FIFO")),
+                "{error:?}"
+            );
+        }
+    }
+    // In the place of the file that is written first.
+    fifo(&new_file(&path));
+    for error in [
+        write(&path, &position()).unwrap_err(),
+        check_writable(&path).unwrap_err(),
+    ] {
+        assert!(
+            error.io().is_some_and(|io| io.contains("a FIFO")),
+            "{error:?}"
+        );
+    }
+}

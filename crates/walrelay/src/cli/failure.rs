@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 
-use walrelay_observe::colours;
+use walrelay_observe::{colours, printable_lines};
 
 use crate::config::{ConfigError, Problem};
 
@@ -68,7 +68,7 @@ impl Failure {
                 text.to_owned()
             }
         };
-        let what = printable(&self.what);
+        let what = printable_lines(&self.what);
         let mut lines = what.lines();
         let first = lines.next().unwrap_or_default();
         let id = paint("2", &format!("[{}]", self.id));
@@ -79,7 +79,7 @@ impl Failure {
         let mut cause = Error::source(self);
         let mut before = what;
         while let Some(error) = cause {
-            let text = printable(&error.to_string());
+            let text = printable_lines(&error.to_string());
             // Transparent errors, and some sources, repeat the text of the error above.
             if !before.contains(&text) {
                 writeln!(out, "  {}: {text}", paint("33", "cause"))?;
@@ -88,19 +88,15 @@ impl Failure {
             cause = error.source();
         }
         if let Some(remedy) = &self.remedy {
-            writeln!(out, "{}: {}", paint("1;32", "help"), printable(remedy))?;
+            writeln!(
+                out,
+                "{}: {}",
+                paint("1;32", "help"),
+                printable_lines(remedy)
+            )?;
         }
         Ok(())
     }
-}
-
-/// Replaces control characters, which a terminal would obey, by spaces; newlines stay. Texts of
-/// servers and files may contain them.
-pub(crate) fn printable(text: &str) -> String {
-    let safe = |c: char| {
-        if c.is_control() && c != '\n' { ' ' } else { c }
-    };
-    text.trim_end().chars().map(safe).collect()
 }
 
 impl Failure {
@@ -159,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn repeated_causes_and_control_characters_are_left_out() {
+    fn repeated_causes_are_left_out_and_control_characters_are_escaped() {
         let failure = Failure::new("x", Exit::Internal, "it\u{1b}[31m failed: inner\nmore\n")
             .caused_by(io::Error::other("inner"));
         assert_eq!(
             rendered(&failure, false),
-            "error: it [31m failed: inner [x]\nmore\n"
+            "error: it\\u{1b}[31m failed: inner [x]\n  more\n"
         );
     }
 

@@ -59,7 +59,6 @@ pub use dlq::{
     CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
-pub(crate) use failure::printable;
 pub use failure::{Failure, report};
 pub use import::ImportArgs;
 pub use new::NewArgs;

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use walrelay_kafka_sink::dlq::{DlqRecord, Listed, Outcome};
 use walrelay_lsn::Lsn;
+use walrelay_observe::printable;
 
 use crate::cli::Failure;
 use crate::commands::print_text;
-use crate::commands::terminal::units::{Table, one_line};
+use crate::commands::terminal::units::Table;
 use crate::json;
 
 /// The optional columns of a table.
@@ -101,7 +102,7 @@ pub(super) fn describe(listed: &Listed, record: &DlqRecord) -> String {
     ];
     let mut out = String::new();
     let mut line = |name: &str, value: &str| {
-        let _ = writeln!(out, "{name:<12} {}", one_line(value));
+        let _ = writeln!(out, "{name:<12} {}", printable(value));
     };
     for (name, value) in lines {
         line(name, &value);
@@ -233,7 +234,7 @@ mod tests {
             table(Columns::default()),
             "ID      CLASS     COMMITTED                    TABLE          TOPIC  EVENT ID  CAUSE\n\
              0/10 2  oversize  2026-01-02T03:04:05.678900Z  public.outbox  -      \u{fffd}         \
-             too [31mlarge\n"
+             too\\u{1b}[31mlarge\n"
         );
         let all = table(Columns {
             slot: true,

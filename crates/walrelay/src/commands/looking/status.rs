@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use serde::Serialize;
-use walrelay_observe::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
+use walrelay_observe::{
+    BookmarkReport, SlotReport, SnapshotReport, StatusReport, printable_json, slot_report,
+};
 use walrelay_postgres_source::slot_standing;
 use walrelay_schema_registry::http_client::{Roots, agent};
 
@@ -46,7 +48,9 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
         let status = query_status(&config, env)?;
         let mut text = match args.output {
             Output::Json => {
-                serde_json::to_string(&status).map_err(|error| write_failed(error.into()))? + "\n"
+                let json = serde_json::to_string(&status);
+                let json = json.map_err(|error| write_failed(error.into()))?;
+                printable_json(&json).into_owned() + "\n"
             }
             Output::Table => screen(&config, &status),
         };

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use walrelay_observe::{printable, printable_json};
 
 use crate::cli::{Failure, Output};
 use crate::commands::write_failed;
@@ -67,7 +68,8 @@ pub(crate) fn list_text<'a, T, J: Serialize>(
         }
         Output::Json => {
             let lines = rows.iter().map(|row| serde_json::to_string(&json(row)));
-            let lines = lines.map(|line| line.map(|line| line + "\n"));
+            let lines =
+                lines.map(|line| line.map(|line| printable_json(&line).into_owned() + "\n"));
             let text: serde_json::Result<String> = lines.collect();
             text.map_err(|error| write_failed(error.into()))
         }
@@ -84,7 +86,7 @@ impl Table {
 
     /// Adds a row: a cell for each head, `-` for `None`.
     pub(crate) fn add(&mut self, cells: impl Iterator<Item = Option<String>>) {
-        let cells = cells.map(|cell| one_line(cell.as_deref().unwrap_or("-")));
+        let cells = cells.map(|cell| printable(cell.as_deref().unwrap_or("-")).into_owned());
         self.0.push(cells.collect());
     }
 }
@@ -106,13 +108,6 @@ impl fmt::Display for Table {
         }
         Ok(())
     }
-}
-
-/// Replaces control characters, which a terminal would obey, by spaces: texts come from rows and
-/// servers.
-pub(crate) fn one_line(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { ' ' } else { c };
-    text.chars().map(safe).collect()
 }
 
 #[cfg(test)]

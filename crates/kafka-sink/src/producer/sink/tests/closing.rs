@@ -1,5 +1,9 @@
 //! The end of a sink: closing, dropping, and errors that break the producer.
 
+use rdkafka::ClientContext as _;
+use rdkafka::error::KafkaError as ClientError;
+use rdkafka::producer::Producer as _;
+
 use super::*;
 
 #[test]
@@ -81,6 +85,21 @@ fn a_fatal_error_fails_records_in_flight_and_refuses_further_ones() {
     reports.wait_for(50);
     assert_ended(&mut sink);
     close_complete(sink, &reports, 50);
+}
+
+/// librdkafka does not try again to start a broker's thread, so the relay must make a new producer.
+#[test]
+fn a_producer_without_a_thread_for_a_broker_is_given_up() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = sink(&cluster);
+    send_first(&mut sink, &reports);
+    let before = reports.capacity_calls();
+    let error = ClientError::Global(RDKafkaErrorCode::CriticalSystemResource);
+    let context = sink.client().context();
+    context.error(error, "Unable to create broker thread");
+    assert_ended(&mut sink);
+    assert!(reports.capacity_calls() > before, "the relay is woken");
+    close_complete(sink, &reports, 1);
 }
 
 #[test]

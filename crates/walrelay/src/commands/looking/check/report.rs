@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::item::{Check, Group, Item, Summary, Verdict};
-use crate::cli::printable;
+use walrelay_observe::{printable_json, printable_lines};
 
 /// Writes a table by group, and a line with the totals.
 pub(super) fn table(
@@ -27,7 +27,7 @@ pub(super) fn table(
                 Verdict::Warn => ("warn", "33"),
                 Verdict::Fail { .. } => ("FAIL", "1;31"),
             };
-            let mut text = printable(&check.finding);
+            let mut text = printable_lines(&check.finding);
             if let Verdict::Fail { id, .. } = check.verdict {
                 let id = paint(colours, "2", &format!("[{id}]"));
                 let end_of_line = text.find('\n').unwrap_or(text.len());
@@ -35,7 +35,7 @@ pub(super) fn table(
             }
             if let Some(remedy) = &check.remedy {
                 let help = paint(colours, "1;32", "help:");
-                text = format!("{text}\n{help} {}", printable(remedy));
+                text = format!("{text}\n{help} {}", printable_lines(remedy));
             }
             let (word, text) = (paint(colours, colour, word), text.replace('\n', &indented));
             writeln!(out, "  {word}  {:<width$}  {text}", item.name())?;
@@ -95,8 +95,8 @@ pub(super) fn json(checks: &[(Item, Check)], out: &mut dyn Write) -> io::Result<
         checks: lines.collect(),
         summary: Summary::of(checks),
     };
-    serde_json::to_writer(&mut *out, &document)?;
-    writeln!(out)
+    let document = serde_json::to_string(&document)?;
+    writeln!(out, "{}", printable_json(&document))
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
     use crate::cli::Exit;
 
     fn checks() -> [(Item, Check); 3] {
-        let finding = "it is\u{1b}[31m another\ncause: x";
+        let finding = "it is\u{1b}[31m another\ncause: x\u{202e}";
         let fail = Check::fail(("slot-plugin", Exit::Config), finding, "use another");
         let warn = Check::warn("it is off", "ALTER SYSTEM;\nSELECT 1;");
         [
@@ -124,11 +124,11 @@ mod tests {
             "configuration\n  \
                pass  file                    walrelay.toml\n\
              postgres\n  \
-               FAIL  slot                    it is [31m another [slot-plugin]\n                                \
-               cause: x\n                                \
+               FAIL  slot                    it is\\u{1b}[31m another [slot-plugin]\n                                  \
+               cause: x\\u{202e}\n                                \
                help: use another\n  \
                warn  max-slot-wal-keep-size  it is off\n                                \
-               help: ALTER SYSTEM;\n                                \
+               help: ALTER SYSTEM;\n                                  \
                SELECT 1;\n\
              3 checks: 1 pass, 1 warn, 1 fail\n"
         );
@@ -146,6 +146,10 @@ mod tests {
         assert_eq!(document["summary"]["fail"], 1);
         assert_eq!(document["checks"][0]["id"], "slot-plugin");
         assert_eq!(document["checks"][1]["remedy"], serde_json::Value::Null);
-        assert!(!out.contains(&0x1b), "control characters are escaped");
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            !text.trim_end().contains(walrelay_observe::is_hidden),
+            "{text}"
+        );
     }
 }
