@@ -42,13 +42,13 @@ pub(super) fn acknowledged_means_durable(run: &mut Run<'_>) {
     let (paused, rest) = events.split_at(50);
     // While the server answers nothing, nothing is durable.
     run.destination.pause();
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, paused);
     let early = session.close(SHORT).delivered();
     run.destination.resume();
     assert!(early.is_empty(), "delivered by a paused server: {early:?}");
 
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     let kill_at = run.rng.usize(100..rest.len());
     offer_all(&mut session, paused.len(), &rest[..kill_at]);
     let some = run.rng.usize(1..100);
@@ -107,13 +107,13 @@ pub(super) fn order_per_key(run: &mut Run<'_>) {
 pub(super) fn one_report_per_record(run: &mut Run<'_>) {
     let events = run.events(300, 8);
     // Each end of a session asserts it.
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events[..100]);
     session.settle();
     let closed = session.close(run.limits.patience);
     assert_eq!(closed.failures(), []);
 
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 100, &events[100..200]);
     session.wait("the first report", |state| !state.outcomes.is_empty());
     run.destination.pause();
@@ -122,7 +122,7 @@ pub(super) fn one_report_per_record(run: &mut Run<'_>) {
     run.destination.resume();
 
     for refusal in run.destination.refusals() {
-        let mut session = run.open(ROOMY);
+        let mut session = run.open();
         let good = run.event(0, 1);
         let mut refused = good.clone();
         (refusal.spoil)(&mut refused);
@@ -161,17 +161,19 @@ pub(super) fn back_pressure(run: &mut Run<'_>) {
 fn fill(run: &Run<'_>, bounds: Bounds, first: usize, events: &[Event]) {
     run.destination.pause();
     let offered = events.to_vec();
-    let (mut session, count) = run.open(bounds).returns("try_send", move |mut session| {
-        let mut count = 0;
-        for event in &offered {
-            match session.try_offer(event, (first + count) as u64) {
-                Ok(()) => count += 1,
-                Err(SendError::Full) => break,
-                Err(SendError::Refused(error)) => panic!("refused instead of full: {error}"),
+    let (mut session, count) = run
+        .open_within(bounds)
+        .returns("try_send", move |mut session| {
+            let mut count = 0;
+            for event in &offered {
+                match session.try_offer(event, (first + count) as u64) {
+                    Ok(()) => count += 1,
+                    Err(SendError::Full) => break,
+                    Err(SendError::Refused(error)) => panic!("refused instead of full: {error}"),
+                }
             }
-        }
-        (session, count)
-    });
+            (session, count)
+        });
     let bytes: u64 = events[..count].iter().map(Event::bytes).sum();
     // The last record may exceed a bound of bytes, once in a queue and once in what is being sent.
     let slack = 2 * events[0].bytes();
@@ -206,7 +208,7 @@ fn is_refused_alone(run: &mut Run<'_>, refusal: &Refusal) {
     run.deliver(&good);
     let mut event = run.event(1, 1);
     (refusal.spoil)(&mut event);
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     let refused = session.offer(&event, 0).err();
     session.settle();
     let reported = session.close(run.limits.patience).failures().pop();
@@ -224,7 +226,7 @@ fn is_refused_alone(run: &mut Run<'_>, refusal: &Refusal) {
 /// Sends a flood in which every seventh record is refused. A sink may give up after the first.
 fn is_refused_in_a_flood(run: &mut Run<'_>, refusals: &[Refusal]) {
     let is_bad = |number: u64| number % 7 == 3;
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     let mut ids = BTreeMap::new();
     for number in 0..FLOOD {
         // The ids of other events of the run are lower.
@@ -300,7 +302,7 @@ fn is_delivered_whatever_it_is(run: &mut Run<'_>) {
 
 fn outage_is_no_poison(run: &mut Run<'_>) {
     let events: Vec<Event> = (0..50).map(|n| run.event(3_000_000 + n, 4)).collect();
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events[..1]);
     session.settle();
     run.destination.kill();
@@ -329,7 +331,7 @@ fn outage_is_no_poison(run: &mut Run<'_>) {
 
 pub(super) fn repeats_have_the_same_id(run: &mut Run<'_>) {
     let events = run.events(40, 4);
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events[..10]);
     session.settle();
     run.destination.pause();
@@ -348,15 +350,15 @@ pub(super) fn repeats_have_the_same_id(run: &mut Run<'_>) {
 
 pub(super) fn stops_in_time(run: &mut Run<'_>) {
     let events = run.events(200, 8);
-    run.open(ROOMY).close(HOUR);
+    run.open().close(HOUR);
 
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events);
     let closed = session.close(run.limits.patience);
     assert_eq!(closed.failures(), [], "given up though the server answers");
     assert_all_stored(run, &events);
 
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events[..100]);
     session.settle();
     run.destination.pause();
@@ -365,7 +367,7 @@ pub(super) fn stops_in_time(run: &mut Run<'_>) {
         !session.close(SHORT).failures().is_empty(),
         "nothing given up"
     );
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events);
     assert!(
         !session.drop_sink().failures().is_empty(),
@@ -373,7 +375,7 @@ pub(super) fn stops_in_time(run: &mut Run<'_>) {
     );
     run.destination.resume();
 
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events[..100]);
     session.settle();
     run.destination.kill();
@@ -385,19 +387,19 @@ pub(super) fn stops_in_time(run: &mut Run<'_>) {
 pub(super) fn nothing_in_logs(run: &mut Run<'_>) {
     let events = run.events(60, 4);
     let mut said = Vec::new();
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events[..20]);
     session.settle();
     session.close(run.limits.patience);
     for refusal in run.destination.refusals() {
         let mut event = run.event(0, 1);
         (refusal.spoil)(&mut event);
-        let mut session = run.open(ROOMY);
+        let mut session = run.open();
         said.extend(offer_all(&mut session, 0, &[event]).iter().map(shown));
         session.settle();
         said.extend(session.close(SHORT).failures().iter().map(shown));
     }
-    let mut session = run.open(ROOMY);
+    let mut session = run.open();
     offer_all(&mut session, 0, &events[..20]);
     session.settle();
     run.destination.kill();

@@ -1,10 +1,11 @@
 //! The run of one promise: its events, its sinks, and the relay's part.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use walrelay_sink::{BatchingMode, SinkFactory as _};
+use walrelay_sink::{AnySinkFactory, BatchingMode, SinkFactory as _};
 
 use super::captured::{self, MARK};
 use super::event::Event;
@@ -26,6 +27,9 @@ pub(super) struct Run<'a> {
     pub(super) topic: String,
     /// A text in each key, value and header value, which no other run uses.
     pub(super) marker: String,
+    /// Makes all sinks with roomy bounds, as a relay has one factory: a factory may remember what a
+    /// server refused.
+    factory: RefCell<AnySinkFactory>,
 }
 
 impl<'a> Run<'a> {
@@ -42,6 +46,7 @@ impl<'a> Run<'a> {
             rng,
             topic,
             marker: format!("{MARK}{unique:016x}"),
+            factory: RefCell::new(destination.factory(ROOMY)),
         }
     }
 
@@ -62,10 +67,20 @@ impl<'a> Run<'a> {
         (0..count).map(|number| self.event(number, keys)).collect()
     }
 
-    /// Creates a sink.
+    /// Creates a sink with roomy bounds.
     #[track_caller]
-    pub(super) fn open(&self, bounds: Bounds) -> Session {
-        let mut factory = self.destination.factory(bounds);
+    pub(super) fn open(&self) -> Session {
+        self.open_by(&mut self.factory.borrow_mut())
+    }
+
+    /// Creates a sink with these bounds.
+    #[track_caller]
+    pub(super) fn open_within(&self, bounds: Bounds) -> Session {
+        self.open_by(&mut self.destination.factory(bounds))
+    }
+
+    #[track_caller]
+    fn open_by(&self, factory: &mut AnySinkFactory) -> Session {
         Session::new(self.limits, |deliveries| {
             let created = factory.create(deliveries);
             created.unwrap_or_else(|error| panic!("no sink can be created: {error}"))
@@ -75,7 +90,7 @@ impl<'a> Run<'a> {
     /// Opens a sink, delivers one event by it, and closes it.
     #[track_caller]
     pub(super) fn deliver(&self, event: &Event) {
-        let mut session = self.open(ROOMY);
+        let mut session = self.open();
         let offered = session.offer(event, 0);
         offered.unwrap_or_else(|error| panic!("a good record is refused: {error}"));
         session.settle();
@@ -97,7 +112,7 @@ impl<'a> Run<'a> {
         let (mut first, mut called) = (0, 0);
         let mut deadline = Instant::now() + self.limits.patience;
         while first < events.len() {
-            let mut session = self.open(ROOMY);
+            let mut session = self.open();
             let mut refused = BTreeMap::new();
             for (number, event) in events.iter().enumerate().skip(first) {
                 if number >= called {
@@ -150,7 +165,7 @@ impl<'a> Run<'a> {
     /// Sends an event alone. Returns false if it is delivered.
     #[track_caller]
     fn is_refused_alone(&self, event: &Event) -> bool {
-        let mut session = self.open(ROOMY);
+        let mut session = self.open();
         let error = match session.offer(event, 0) {
             Ok(()) => {
                 session.settle();

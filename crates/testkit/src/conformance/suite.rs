@@ -80,12 +80,15 @@ pub fn keeps(promise: &str, destination: &dyn Destination) {
 
 /// Runs a promise with these limits of waits.
 #[track_caller]
+#[expect(
+    clippy::print_stdout,
+    reason = "the test harness shows it if the test fails"
+)]
 pub(super) fn keeps_within(promise: &str, destination: &dyn Destination, limits: Limits) {
     let found = PROMISES.iter().find(|known| known.name == promise);
     let Some(found) = found else {
         panic!("there is no promise {promise}")
     };
-    // Shown if the test fails.
     println!("{}", seed_setting());
     (found.run)(&mut Run::new(promise, destination, limits));
 }

@@ -174,6 +174,10 @@ struct Shared {
 }
 
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is set by another thread or moment"
+)]
 struct Queue {
     /// The first one is being sent.
     records: VecDeque<Owned>,
