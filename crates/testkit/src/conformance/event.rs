@@ -1,6 +1,6 @@
 //! The events of the suite, and the records made of them.
 
-use walrelay_sink::{Header, Record, SendError, Sink};
+use walrelay_sink::{EventPosition, Header, Record, SendError, Sink};
 
 /// An event, of which the suite makes a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ impl Event {
             key: Some(&self.key),
             value: Some(&self.value),
             headers: &headers,
+            event_id: Some(self.id.as_bytes()),
+            position: EventPosition { lsn: 1, row: seq },
         };
         sink.try_send(&record, seq)
     }

@@ -13,6 +13,8 @@
 //! A record is delivered when its line was written and flushed to the pipe or file. A write that
 //! fails may leave a part of a line, whose record was not delivered and is not confirmed.
 
+#[cfg(test)]
+mod conformance;
 mod line;
 #[cfg(test)]
 mod tests;
