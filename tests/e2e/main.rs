@@ -15,6 +15,7 @@
 //! - [`presets`]: tables of other designs than Debezium's, and own routes; `route` shows what `run`
 //!   sends, `check` compares with the table.
 //! - [`places`]: the log has tables and columns by their names of then.
+//! - [`conformance`]: the sink keeps the promises of every sink.
 //! - [`position`]: the header with an event's position.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
@@ -65,6 +66,7 @@ mod children;
 mod cloud_events;
 mod commands;
 mod confirming;
+mod conformance;
 mod crashes;
 mod cutover;
 mod dead_letters;

@@ -1,14 +1,23 @@
-//! The tests by promise of docs/PROOF.md, generated from `promises.txt` in this folder.
+//! The tests by promise of docs/PROOF.md, generated from `promises.txt` in this folder, and the table
+//! of the promises of sinks there.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::sync::Mutex;
+
+use walrelay_testkit::conformance::PROMISES;
+use walrelay_testkit::lock;
 
 use super::{root, text};
 
 const DOCUMENT: &str = "docs/PROOF.md";
-const BEGIN: &str = "<!-- proof -->\n";
-const END: &str = "<!-- end of proof -->";
 const WIDTH: usize = 120;
+
+/// The sinks that run the conformance suite, with the file that says so by `conformance!`.
+const SINKS: &[(&str, &str)] = &[
+    ("Kafka", "tests/e2e/conformance.rs"),
+    ("stdout", "crates/walrelay/src/sinks/stdout/conformance.rs"),
+];
 
 #[derive(Debug)]
 enum Line {
@@ -109,19 +118,48 @@ fn generated() -> String {
     page
 }
 
-/// `UPDATE_DOCS=1 cargo test -p walrelay --test e2e docs::proof` rewrites the list.
-#[test]
-fn tests_by_promise_are_those_of_the_list() {
+/// Compares a part of the page with what is generated; with `UPDATE_DOCS`, rewrites it.
+#[track_caller]
+fn assert_shown(begin: &str, end: &str, generated: &str) {
+    // The tests of this file rewrite the same page.
+    static PAGE: Mutex<()> = Mutex::new(());
+    let _page = lock(&PAGE);
     let document = text(DOCUMENT);
-    let (before, rest) = document.split_once(BEGIN).expect("the mark of the list");
-    let (shown, after) = rest.split_once(END).expect("the end of the list");
-    let generated = generated();
+    let (before, rest) = document.split_once(begin).expect("the begin mark");
+    let (shown, after) = rest.split_once(end).expect("the end mark");
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        let page = format!("{before}{BEGIN}{generated}{END}{after}");
+        let page = format!("{before}{begin}{generated}{end}{after}");
         fs::write(root().join(DOCUMENT), page).expect("written");
         return;
     }
     assert_eq!(shown, generated, "rewrite {DOCUMENT} with UPDATE_DOCS=1");
+}
+
+/// `UPDATE_DOCS=1 cargo test -p walrelay --test e2e docs::proof` rewrites the list.
+#[test]
+fn tests_by_promise_are_those_of_the_list() {
+    assert_shown("<!-- proof -->\n", "<!-- end of proof -->", &generated());
+}
+
+/// The same command rewrites the table.
+#[test]
+fn promises_of_sinks_are_those_of_the_conformance_suite() {
+    let mut table = String::from("| promise of a sink | test |");
+    for (sink, _) in SINKS {
+        let _ = write!(table, " {sink} |");
+    }
+    let _ = writeln!(table, "\n|---|---|{}", "---|".repeat(SINKS.len()));
+    for promise in PROMISES {
+        let _ = write!(table, "| {} | `{}` |", promise.rule, promise.name);
+        for (sink, file) in SINKS {
+            // The macro makes a test of each promise.
+            let runs = text(file).contains("\nconformance!(");
+            assert!(runs, "{file} does not run the suite for {sink}");
+            table.push_str(" yes |");
+        }
+        table.push('\n');
+    }
+    assert_shown("<!-- sinks -->\n", "<!-- end of sinks -->", &table);
 }
 
 #[test]
