@@ -23,6 +23,8 @@ use super::script;
 use super::snapshot::unsent_condition;
 use super::source::{CopySource, Original};
 
+/// Memory of the ids of all rows that are not marked: some millions of them.
+const UNMARKED_BYTES: usize = 1 << 30;
 /// Rows marked by one transaction, at most.
 const BATCH: u32 = 2_000;
 /// Delay between two transactions.
@@ -231,7 +233,8 @@ impl Marking {
         let column = format!("{column}::text");
         let mut ids = HashSet::new();
         for sql in self.unmarked_rows(session, &column).await? {
-            let rows = session.query(&sql).await.map_err(PostgresError::of_rows)?;
+            let rows = session.query_within(&sql, UNMARKED_BYTES).await;
+            let rows = rows.map_err(PostgresError::of_rows)?;
             ids.extend(rows.iter().filter_map(|row| row.get(0).map(str::to_owned)));
         }
         Ok(ids)

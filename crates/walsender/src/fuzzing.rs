@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use crate::conninfo::passfile::find;
 use crate::framing::buffer::ReadBuffer;
 use crate::framing::messages::{self, parse_frame};
-use crate::framing::wire::{Transport, Wire};
+use crate::framing::wire::{Allowance, Transport, Wire};
 use crate::session::auth;
 use crate::{ConnInfo, ConnInfoError, ReplicationStream, Session};
 
@@ -108,7 +108,7 @@ async fn run_client(phase: u8, ours: UnixStream) -> Option<crate::Error> {
     let host = info.hosts.first().expect("a host").clone();
     match phase % 3 {
         0 => {
-            let login = auth::authenticate(&mut wire, &info, &host).await;
+            let login = auth::authenticate(&mut wire, &info, &host, &mut Allowance::login()).await;
             assert!(login.is_err(), "in, and nobody proved anything");
             login.err()
         }

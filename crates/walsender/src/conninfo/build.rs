@@ -83,7 +83,7 @@ fn check_together(info: &ConnInfo) -> Parsed<()> {
         return Ok(());
     } else if info.ssl_mode == SslMode::Disable {
         "disable or prefer, since sslmode=disable leaves nothing to bind to"
-    } else if !info.require_auth.scram {
+    } else if info.require_auth.is_some_and(|methods| !methods.scram) {
         "disable or prefer, since require_auth excludes scram-sha-256"
     } else {
         return Ok(());
@@ -159,10 +159,10 @@ impl Settings {
         Ok(SslMode::VerifyFull)
     }
 
-    fn auth_methods(&self) -> Parsed<AuthMethods> {
+    fn auth_methods(&self) -> Parsed<Option<AuthMethods>> {
         let mut methods = AuthMethods::default();
         let Some(list) = self.get("require_auth") else {
-            return Ok(methods);
+            return Ok(None);
         };
         let refuse = |expected| invalid("require_auth", Some(list), expected);
         let negated = list.starts_with('!');
@@ -198,7 +198,7 @@ impl Settings {
                 "at least one method to be left (md5 and password must be listed to be used)",
             );
         }
-        Ok(methods)
+        Ok(Some(methods))
     }
 
     fn number(&self, name: &'static str, expected: &'static str) -> Parsed<Option<u32>> {

@@ -44,7 +44,10 @@ impl ConnInfo {
             ("sslkey", file(&self.ssl_key)),
             ("passfile", file(&self.passfile)),
             ("channel_binding", changed(&self.channel_binding)),
-            ("require_auth", changed(&self.require_auth)),
+            (
+                "require_auth",
+                self.require_auth.map(|methods| methods.to_string()),
+            ),
             ("target_session_attrs", changed(&self.target_session_attrs)),
             ("connect_timeout", timeout),
             ("keepalives", self.keepalives.is_none().then(|| "0".into())),

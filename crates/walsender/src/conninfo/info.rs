@@ -73,6 +73,8 @@ pub const DEFAULT_PORT: u16 = 5432;
 ///   (`sslcrl`, `requirepeer`, `service` …). Parameters of GSSAPI are ignored; others are accepted
 ///   with the value that describes what happens anyway (`client_encoding=UTF8` …).
 /// - `sslmode=allow` is refused: it tries without encryption first.
+/// - With a password, a server that asks for none is refused unless `require_auth` lists `none`, it is
+///   on this machine, or its certificate was verified.
 /// - `md5` and cleartext passwords are sent only if `require_auth` lists them.
 /// - `connect_timeout` is 10 s by default and at least 1 s, so that the next host is tried.
 /// - Sockets in the abstract namespace (`@…`) are refused.
@@ -98,8 +100,10 @@ pub struct ConnInfo {
     pub ssl_key: Option<PathBuf>,
     /// The choice whether to bind SCRAM to the TLS connection.
     pub channel_binding: ChannelBinding,
-    /// The authentication methods that the client allows.
-    pub require_auth: AuthMethods,
+    /// The authentication methods that the client allows. `None`: the default, without `none` if there
+    /// is a password and nothing else shows that the server is the right one: neither its certificate
+    /// nor that it is on this machine.
+    pub require_auth: Option<AuthMethods>,
     /// The condition that makes a server acceptable.
     pub target_session_attrs: TargetSessionAttrs,
     /// The longest time that connecting to one host may take, in whole seconds. Default: 10 s.

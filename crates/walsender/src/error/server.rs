@@ -1,6 +1,9 @@
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorFields;
 
+/// Bytes that are kept of each text of an error.
+const LONGEST_TEXT: usize = 8 * 1024;
+
 /// An ErrorResponse of the server. The text may be in the server's language.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -54,7 +57,7 @@ impl ServerError {
         };
         let mut localized = String::new();
         while let Ok(Some(field)) = fields.next() {
-            let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
+            let text = || cut(field.value_bytes());
             match field.type_() {
                 b'S' => localized = text(),
                 b'V' => error.severity = text(),
@@ -75,6 +78,16 @@ impl ServerError {
             error.detail = None;
         }
         error
+    }
+}
+
+/// Reads a text, of which no more than [`LONGEST_TEXT`] is kept.
+fn cut(bytes: &[u8]) -> String {
+    match bytes.get(..LONGEST_TEXT) {
+        Some(begin) if begin.len() < bytes.len() => {
+            String::from_utf8_lossy(begin).into_owned() + "…"
+        }
+        _ => String::from_utf8_lossy(bytes).into_owned(),
     }
 }
 

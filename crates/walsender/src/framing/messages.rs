@@ -18,6 +18,8 @@ use crate::error::{Error, ServerError};
 /// bytes.
 pub const MAX_MESSAGE: usize = (1 << 30) + 4;
 
+/// Bytes of a message beside the data of a COPY: an error, a notice, a parameter.
+const LONGEST_OTHER: usize = 1 << 20;
 /// Size of a message's header: tag and length.
 pub(crate) const HEADER: usize = 5;
 /// Size of the fixed part of XLogData: `w`, start, end, clock.
@@ -134,6 +136,18 @@ pub(crate) fn header(bytes: &[u8]) -> Result<Option<(u8, usize)>, Error> {
     }
 }
 
+/// Returns the [`header`] of a message of a COPY. One that is no CopyData has a limit of its own: it is
+/// parsed only when it is whole.
+pub(crate) fn copy_header(bytes: &[u8]) -> Result<Option<(u8, usize)>, Error> {
+    let header = header(bytes)?;
+    match header {
+        Some((tag, total)) if tag != COPY_DATA_TAG && total > LONGEST_OTHER => {
+            Err(bad_length(tag, total))
+        }
+        header => Ok(header),
+    }
+}
+
 #[cold]
 fn bad_length(tag: u8, length: usize) -> Error {
     Error::protocol(format!("message {:?} of length {length}", char::from(tag)))
@@ -163,7 +177,7 @@ pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
 /// Returns the layout as [`layout`] does, for any message.
 #[inline(never)]
 fn any_layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
-    let Some((tag, total)) = header(bytes)? else {
+    let Some((tag, total)) = copy_header(bytes)? else {
         return Ok(None);
     };
     if bytes.len() < total {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use postgres_protocol::message::backend::Message;
+use postgres_protocol::message::backend::{COPY_DATA_TAG, Message};
 use postgres_protocol::message::frontend;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -19,8 +19,74 @@ use super::buffer::{ReadBuffer, SESSION_CHUNK};
 use super::messages;
 use crate::error::{Error, ServerError};
 
-/// The longest message that is accepted during login, in bytes.
-pub(crate) const LOGIN_MESSAGE: usize = 64 * 1024;
+/// Bytes that the server may send during one login: it has a dozen messages of some hundred bytes.
+const LOGIN_BYTES: usize = 256 * 1024;
+/// Memory of the answer to one command, in bytes: some 100,000 rows of a catalog.
+const ANSWER_BYTES: usize = 32 << 20;
+
+/// What a server may still send before an answer counts as one without end.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    /// Bytes left for the whole answer.
+    left: usize,
+    /// Bytes of one message that is no CopyData.
+    longest: usize,
+}
+
+impl Allowance {
+    /// For a login.
+    pub(crate) fn login() -> Self {
+        Self::of(LOGIN_BYTES)
+    }
+
+    /// For the answer to a command.
+    pub(crate) fn answer() -> Self {
+        Self::of(ANSWER_BYTES)
+    }
+
+    /// For an answer that is held in memory and may be of this size, in bytes.
+    pub(crate) fn of(bytes: usize) -> Self {
+        Self {
+            left: bytes,
+            longest: bytes,
+        }
+    }
+
+    /// For answers that are discarded message by message, such as the rest of a COPY.
+    pub(crate) fn discarded() -> Self {
+        Self {
+            left: usize::MAX,
+            longest: ANSWER_BYTES,
+        }
+    }
+
+    /// Takes bytes of the allowance: those of a message, or of memory that is kept for it.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if that many are not left.
+    pub(crate) fn spend(&mut self, bytes: usize) -> Result<(), Error> {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or_else(|| self.exceeded())?;
+        Ok(())
+    }
+
+    /// Checks a message before it has arrived.
+    fn check(&self, tag: u8, total: usize) -> Result<(), Error> {
+        if total > self.left || (tag != COPY_DATA_TAG && total > self.longest) {
+            return Err(self.exceeded());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn exceeded(&self) -> Error {
+        let most = self.longest;
+        Error::protocol(format!(
+            "the server sends more than {most} bytes where an answer has less; it may not be the server that it \
+             claims to be"
+        ))
+    }
+}
 
 /// The kind of socket of a connection, encrypted or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,19 +271,18 @@ impl Wire {
         }
     }
 
-    /// Receives the next whole message; one longer than `limit` bytes is an error. Notices are
-    /// logged and skipped.
-    pub(crate) async fn receive(&mut self, limit: usize) -> Result<Incoming, Error> {
+    /// Receives the next whole message, within what the answer may have. Notices are logged and
+    /// skipped.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] for a message that exceeds the allowance, as soon as its length is known.
+    pub(crate) async fn receive(&mut self, allowance: &mut Allowance) -> Result<Incoming, Error> {
         loop {
             let header = messages::header(self.read_buffer.unread())?;
             if let Some((tag, total)) = header {
-                if total > limit {
-                    return Err(Error::protocol(format!(
-                        "message {:?} of {total} bytes where at most {limit} were expected",
-                        char::from(tag)
-                    )));
-                }
+                allowance.check(tag, total)?;
                 if self.read_buffer.unread().len() >= total {
+                    allowance.spend(total)?;
                     if let Some(message) = self.take(tag, total)? {
                         return Ok(message);
                     }

@@ -8,6 +8,7 @@
 //!   certificate if the server offers that. Otherwise the client's message says that the client
 //!   supports channel binding (`y`), so that a server whose offer was removed by an attacker
 //!   detects that.
+//! - A server that nothing else proves must ask for the password, if there is one.
 //! - After SCRAM has begun, AuthenticationOk is accepted only after the server's proof that it
 //!   knows the password.
 
@@ -21,28 +22,43 @@ use postgres_protocol::message::frontend;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::password::scram_password;
-use crate::conninfo::{ChannelBinding, ConnInfo, Host};
+use crate::conninfo::{ChannelBinding, ConnInfo, Host, SslMode};
 use crate::error::{Error, ServerError};
-use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
+use crate::framing::wire::{Allowance, Incoming, Transport, Wire};
 use crate::tls::tls_server_end_point;
+
+/// The fewest iterations of SCRAM that are accepted: RFC 7677, section 4, and Postgres' default. With
+/// few of them, whoever poses as the server can try many passwords against the answer.
+const FEWEST_ITERATIONS: u64 = 4096;
+/// The most iterations of SCRAM that are accepted. They take about a second.
+const MOST_ITERATIONS: u64 = 1_000_000;
 
 /// Authenticates by the method that the server asks for, up to AuthenticationOk.
 pub(crate) async fn authenticate(
     wire: &mut Wire,
     info: &ConnInfo,
     host: &Host,
+    allowance: &mut Allowance,
 ) -> Result<(), Error> {
-    Login { wire, info, host }.run().await
+    let login = Login {
+        wire,
+        info,
+        host,
+        allowance,
+    };
+    login.run().await
 }
 
 struct Login<'a> {
     wire: &'a mut Wire,
     info: &'a ConnInfo,
     host: &'a Host,
+    /// What the server may still send.
+    allowance: &'a mut Allowance,
 }
 
 impl Login<'_> {
-    async fn run(&mut self) -> Result<(), Error> {
+    async fn run(mut self) -> Result<(), Error> {
         let request = self.receive().await?;
         self.check_allowed(&request)?;
         let salt = match request {
@@ -68,13 +84,13 @@ impl Login<'_> {
 
     /// Returns an error if `require_auth` does not allow the method that the server asks for.
     fn check_allowed(&self, request: &Message) -> Result<(), Error> {
-        let methods = self.info.require_auth;
+        let methods = self.info.require_auth.unwrap_or_default();
         let (allowed, asked, remedy) = match request {
             Message::AuthenticationOk => (
-                methods.none,
+                methods.none && !self.implies_login(),
                 "no authentication at all",
-                "let the server use scram-sha-256 in pg_hba.conf, or add none to require_auth in \
-                 the connection string",
+                "let the server use scram-sha-256 in pg_hba.conf, verify it by sslmode=verify-full, or add \
+                 none to require_auth in the connection string",
             ),
             Message::AuthenticationCleartextPassword => (
                 methods.cleartext,
@@ -112,6 +128,22 @@ impl Login<'_> {
         }
     }
 
+    /// Returns true if the configuration implies that the server asks for the password: there is one,
+    /// `require_auth` says nothing else, and nothing else shows that the server is the right one.
+    fn implies_login(&self) -> bool {
+        if self.info.require_auth.is_some() {
+            return false;
+        }
+        let peer = match &self.wire.transport {
+            Transport::Unix(_) => return false,
+            Transport::Tcp(stream) => stream.peer_addr(),
+            Transport::Tls(stream) => stream.get_ref().0.peer_addr(),
+        };
+        let is_local = peer.is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
+        is_unproven(self.info, self.wire.is_encrypted(), is_local)
+            && matches!(self.info.password_for(self.host), Ok(Some(_)))
+    }
+
     fn demand_no_binding(&self) -> Result<(), Error> {
         if self.info.channel_binding != ChannelBinding::Require {
             return Ok(());
@@ -136,6 +168,9 @@ impl Login<'_> {
         let Message::AuthenticationSaslContinue(body) = self.receive().await? else {
             return Err(self.broken("the server left the exchange in the middle", None));
         };
+        if let Some(problem) = bad_iterations(body.data()) {
+            return Err(self.broken(problem, None));
+        }
         let problem = "the server's challenge is unacceptable";
         let updated = scram.update(body.data());
         updated.map_err(|error| self.broken(problem, Some(error)))?;
@@ -196,7 +231,7 @@ impl Login<'_> {
     /// Writes queued messages, and returns the server's answer.
     async fn receive(&mut self) -> Result<Message, Error> {
         self.wire.flush().await?;
-        match self.wire.receive(LOGIN_MESSAGE).await? {
+        match self.wire.receive(self.allowance).await? {
             Incoming::Message(Message::ErrorResponse(body)) => {
                 Err(ServerError::parse(body.fields()).into())
             }
@@ -236,6 +271,74 @@ impl Login<'_> {
     }
 }
 
+/// Returns true if anybody on the network could be this server: no certificate was verified, and it
+/// is not on this machine.
+fn is_unproven(info: &ConnInfo, encrypted: bool, is_local: bool) -> bool {
+    let verified = encrypted
+        && (info.ssl_root_cert.is_some()
+            || matches!(info.ssl_mode, SslMode::VerifyCa | SslMode::VerifyFull));
+    !verified && !is_local
+}
+
+/// Returns the problem with the number of iterations in the server's first message (RFC 5802, section
+/// 7: `r=…,s=…,i=…`). A message without one is left to the exchange itself.
+fn bad_iterations(challenge: &[u8]) -> Option<&'static str> {
+    let mut fields = challenge.split(|byte| *byte == b',');
+    let count = fields.find_map(|field| field.strip_prefix(b"i="))?;
+    let count: u64 = str::from_utf8(count).ok()?.parse().ok()?;
+    if count < FEWEST_ITERATIONS {
+        return Some(
+            "the server's challenge has fewer than 4096 iterations, with which the password can be guessed. \
+             Set scram_iterations = 4096 at least, and the role's password anew",
+        );
+    }
+    (count > MOST_ITERATIONS).then_some(
+        "the server's challenge has more than 1000000 iterations, which would occupy the client for long. \
+         Lower scram_iterations, and set the role's password anew",
+    )
+}
+
 fn unexpected() -> Error {
     Error::protocol("unexpected message during the login")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_proven_by_its_certificate_or_by_this_machine() {
+        for (sslmode, encrypted, local, unproven) in [
+            ("prefer", false, false, true),
+            ("prefer", true, false, true),
+            ("require", true, false, true),
+            ("verify-ca", true, false, false),
+            ("verify-full", true, false, false),
+            ("require sslrootcert=/ca.pem", true, false, false),
+            ("prefer sslrootcert=/ca.pem", false, false, true),
+            ("disable", false, true, false),
+        ] {
+            let info = format!("host=db user=u password=p sslmode={sslmode}");
+            let info: ConnInfo = info.parse().unwrap();
+            assert_eq!(is_unproven(&info, encrypted, local), unproven, "{sslmode}");
+        }
+    }
+
+    #[test]
+    fn iterations_have_bounds() {
+        for (challenge, accepted) in [
+            ("r=n,s=c2FsdA==,i=4096", true),
+            ("r=n,s=c2FsdA==,i=1000000", true),
+            ("r=n,s=c2FsdA==,i=4095", false),
+            ("r=n,s=c2FsdA==,i=0", false),
+            ("r=n,s=c2FsdA==,i=1000001", false),
+            ("r=n,s=c2FsdA==,i=2147483647", false),
+            // Refused by the exchange itself.
+            ("r=n,s=c2FsdA==", true),
+            ("r=n,s=c2FsdA==,i=x", true),
+        ] {
+            let bad = bad_iterations(challenge.as_bytes());
+            assert_eq!(bad.is_none(), accepted, "{challenge}");
+        }
+    }
 }

@@ -12,10 +12,10 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 
 use super::auth::authenticate;
-use super::query::Session;
+use super::query::{Session, note_parameter};
 use crate::conninfo::{ConnInfo, Host, Keepalives, SslMode, TargetSessionAttrs};
 use crate::error::{Error, ErrorClass, ServerError};
-use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
+use crate::framing::wire::{Allowance, Incoming, Transport, Wire};
 use crate::tls::TlsContext;
 
 /// Timeouts that a server, a database or a role may have set, and that would end a session of a
@@ -200,8 +200,9 @@ impl Plan<'_> {
         let name: Arc<str> = host.to_string().into();
         let mut wire = Wire::new(transport, Arc::clone(&name));
         self.queue_startup(&mut wire)?;
-        authenticate(&mut wire, self.info, host).await?;
-        let mut session = until_ready(wire, host).await?;
+        let mut allowance = Allowance::login();
+        authenticate(&mut wire, self.info, host, &mut allowance).await?;
+        let mut session = until_ready(wire, host, &mut allowance).await?;
         if session.server_version().major >= WITH_TRANSACTION_TIMEOUT
             && !self.is_in_options("transaction_timeout")
         {
@@ -337,17 +338,21 @@ fn set_tcp_options(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Re
 
 /// Receives the messages between AuthenticationOk and the first ReadyForQuery, and makes the
 /// session.
-async fn until_ready(mut wire: Wire, host: &Host) -> Result<Session, Error> {
+async fn until_ready(
+    mut wire: Wire,
+    host: &Host,
+    allowance: &mut Allowance,
+) -> Result<Session, Error> {
     let mut parameters = Vec::new();
     let mut backend_pid = 0;
     loop {
-        match wire.receive(LOGIN_MESSAGE).await? {
+        match wire.receive(allowance).await? {
             Incoming::Message(Message::ParameterStatus(body)) => {
                 let text = |part: io::Result<&str>| {
                     part.map(str::to_owned)
                         .map_err(|error| Error::malformed("ParameterStatus", &error))
                 };
-                parameters.push((text(body.name())?, text(body.value())?));
+                note_parameter(&mut parameters, text(body.name())?, text(body.value())?)?;
             }
             Incoming::Message(Message::BackendKeyData(body)) => backend_pid = body.process_id(),
             Incoming::Message(Message::ReadyForQuery(_)) => break,

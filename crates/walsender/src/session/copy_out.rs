@@ -6,8 +6,8 @@ use postgres_protocol::message::frontend;
 use super::query::Session;
 use crate::error::{Error, ServerError};
 use crate::framing::buffer::STREAM_CHUNK;
-use crate::framing::messages::{self, HEADER, MAX_MESSAGE, MessageKind};
-use crate::framing::wire::Incoming;
+use crate::framing::messages::{self, HEADER, MessageKind};
+use crate::framing::wire::{Allowance, Incoming};
 
 /// The next item of a [`CopyOut`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Session {
             .queue("the statement", |out| frontend::query(sql, out))?;
         self.pending_answers += 1;
         self.wire.flush().await?;
-        match self.wire.receive(MAX_MESSAGE).await? {
+        match self.wire.receive(&mut Allowance::answer()).await? {
             Incoming::Message(Message::CopyOutResponse(_)) => Ok(()),
             Incoming::Message(Message::ErrorResponse(body)) => {
                 Err(ServerError::parse(body.fields()).into())
@@ -88,7 +88,7 @@ impl CopyOut {
                 return Ok(Some(CopyItem::End));
             }
             let unread = self.session.wire.read_buffer.unread();
-            let whole = match messages::header(unread) {
+            let whole = match messages::copy_header(unread) {
                 Ok(header) => header.filter(|(_, total)| unread.len() >= *total),
                 Err(error) => return Err(self.fail(error)),
             };

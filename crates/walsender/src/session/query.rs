@@ -9,9 +9,16 @@ use postgres_protocol::message::frontend;
 use super::rows::Rows;
 use crate::conninfo::Host;
 use crate::error::{Error, ServerError};
-use crate::framing::messages::MAX_MESSAGE;
-use crate::framing::wire::{Incoming, Wire};
+use crate::framing::wire::{Allowance, Incoming, Wire};
 use crate::version::ServerVersion;
+
+/// Memory of a row beside its bytes on the wire, and of each value in it.
+const ROW_MEMORY: usize = 64;
+const VALUE_MEMORY: usize = 32;
+/// Parameters that a server reports at most; Postgres 18 reports 15.
+const MOST_PARAMETERS: usize = 100;
+/// Bytes of a parameter's name and value.
+const LONGEST_PARAMETER: usize = 64 * 1024;
 
 /// A connection that is logged in and ready for commands by the simple query protocol.
 ///
@@ -98,10 +105,17 @@ impl Session {
     /// All rows are held in memory: use it for catalogs, not for data.
     ///
     /// # Errors
-    /// [`Error::Server`] for the first error; the session remains usable unless the error is FATAL.
+    /// [`Error::Protocol`] if the answer has more than 32 MiB. [`Error::Server`] for the first error; the session remains usable unless the error is FATAL.
     /// `COPY … FROM STDIN` fails; the rows of `COPY … TO STDOUT` are discarded.
     pub async fn query(&mut self, sql: &str) -> Result<Rows, Error> {
         let mut answers = self.query_all(&[sql]).await?;
+        Ok(answers.pop().unwrap_or_default())
+    }
+
+    /// Runs a statement like [`query`](Self::query), whose answer may take as much as `bytes` of
+    /// memory: for lists that grow with the data.
+    pub async fn query_within(&mut self, sql: &str, bytes: usize) -> Result<Rows, Error> {
+        let mut answers = self.run_all(&[sql], Allowance::of(bytes)).await?;
         Ok(answers.pop().unwrap_or_default())
     }
 
@@ -112,6 +126,14 @@ impl Session {
     /// # Errors
     /// The error of the first statement that fails. The server runs the others in any case.
     pub async fn query_all(&mut self, statements: &[impl AsRef<str>]) -> Result<Vec<Rows>, Error> {
+        self.run_all(statements, Allowance::answer()).await
+    }
+
+    async fn run_all(
+        &mut self,
+        statements: &[impl AsRef<str>],
+        mut allowance: Allowance,
+    ) -> Result<Vec<Rows>, Error> {
         self.settle().await?;
         for sql in statements {
             self.wire
@@ -121,7 +143,7 @@ impl Session {
         let mut answers = Vec::with_capacity(statements.len());
         for _ in statements {
             let mut rows = Rows::default();
-            match self.answer(Some(&mut rows)).await? {
+            match self.answer(Some(&mut rows), &mut allowance).await? {
                 Answer::Done => answers.push(rows),
                 Answer::CopyBoth => {
                     return Err(Error::protocol(
@@ -136,7 +158,7 @@ impl Session {
     /// Waits for the end of a command whose future was dropped.
     pub(super) async fn settle(&mut self) -> Result<(), Error> {
         while self.pending_answers > 0 {
-            match self.answer(None).await {
+            match self.answer(None, &mut Allowance::discarded()).await {
                 Ok(Answer::Done) => {}
                 Ok(Answer::CopyBoth) => {
                     return Err(Error::protocol("a dropped command started replication"));
@@ -151,13 +173,18 @@ impl Session {
 
     /// Writes queued messages, and reads up to the next ReadyForQuery or CopyBothResponse. Without
     /// `rows` the rows are discarded, and reading may begin in the middle of an answer.
-    pub(super) async fn answer(&mut self, mut rows: Option<&mut Rows>) -> Result<Answer, Error> {
+    pub(super) async fn answer(
+        &mut self,
+        mut rows: Option<&mut Rows>,
+        allowance: &mut Allowance,
+    ) -> Result<Answer, Error> {
         self.wire.flush().await?;
         let mut failure: Option<Error> = None;
         loop {
-            let incoming = match self.wire.receive(MAX_MESSAGE).await {
+            let incoming = match self.wire.receive(allowance).await {
                 Ok(Incoming::Message(message)) => message,
                 Ok(Incoming::CopyBoth) => return Ok(Answer::CopyBoth),
+                Err(error @ Error::Protocol { .. }) => return Err(error),
                 // An error of the server explains more than the loss of the connection.
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
@@ -173,7 +200,9 @@ impl Session {
                 }
                 Message::DataRow(body) => {
                     if let Some(rows) = &mut rows {
-                        rows.push(values(&body)?)?;
+                        let row = values(&body)?;
+                        allowance.spend(ROW_MEMORY + VALUE_MEMORY * row.len())?;
+                        rows.push(row)?;
                     }
                 }
                 Message::ErrorResponse(body) => {
@@ -186,10 +215,7 @@ impl Session {
                 Message::ParameterStatus(body) => {
                     let text = |part: io::Result<&str>| part.unwrap_or_default().to_owned();
                     let (name, value) = (text(body.name()), text(body.value()));
-                    match self.parameters.iter_mut().find(|(known, _)| *known == name) {
-                        Some((_, known)) => *known = value,
-                        None => self.parameters.push((name, value)),
-                    }
+                    note_parameter(&mut self.parameters, name, value)?;
                 }
                 Message::CopyInResponse(_) => {
                     self.wire.queue("a refusal", |out| {
@@ -211,6 +237,33 @@ impl Session {
     pub async fn close(self) {
         self.wire.terminate().await;
     }
+}
+
+/// Notes a parameter as the server reported it last.
+///
+/// # Errors
+/// [`Error::Protocol`] for too many parameters, or one that is too long.
+pub(super) fn note_parameter(
+    parameters: &mut Vec<(String, String)>,
+    name: String,
+    value: String,
+) -> Result<(), Error> {
+    if name.len() + value.len() > LONGEST_PARAMETER {
+        return Err(Error::protocol(
+            "the server reports a parameter of more than 64 KiB",
+        ));
+    }
+    let full = parameters.len() == MOST_PARAMETERS;
+    match parameters.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, known)) => *known = value,
+        None if full => {
+            return Err(Error::protocol(
+                "the server reports more than 100 parameters",
+            ));
+        }
+        None => parameters.push((name, value)),
+    }
+    Ok(())
 }
 
 pub(super) enum Answer {

@@ -11,6 +11,7 @@ use super::query::{Answer, Session};
 use super::rows::Rows;
 use super::stream::ReplicationStream;
 use crate::error::Error;
+use crate::framing::wire::Allowance;
 use crate::quote::{quote_ident, replication_literal};
 use crate::version::ServerVersion;
 
@@ -176,7 +177,7 @@ impl Session {
             frontend::query(command, out)
         })?;
         self.pending_answers += 1;
-        match self.answer(None).await? {
+        match self.answer(None, &mut Allowance::answer()).await? {
             Answer::CopyBoth => Ok(()),
             Answer::Done => Err(Error::protocol("START_REPLICATION ended without a stream")),
         }

@@ -14,6 +14,7 @@ mod corpus;
 mod fake;
 mod hosts;
 mod login;
+mod lying;
 mod query;
 mod real;
 mod stream;

@@ -316,7 +316,9 @@ fn authentication_methods() {
         ("!password,!md5", true, false, false, true),
         ("!scram-sha-256,!gss", false, false, false, true),
     ] {
-        let methods = parse(&format!("user=u require_auth='{list}'")).require_auth;
+        let methods = parse(&format!("user=u require_auth='{list}'"))
+            .require_auth
+            .unwrap_or_default();
         let expected = AuthMethods {
             scram,
             md5,

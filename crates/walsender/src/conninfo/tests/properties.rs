@@ -75,6 +75,7 @@ fn any_info() -> impl Strategy<Value = ConnInfo> {
         cleartext: bits & 4 != 0,
         none: bits & 8 != 0,
     });
+    let methods = prop::option::of(methods);
     let names = (
         prop::collection::vec(any_host(), 1..4),
         text(),
@@ -100,7 +101,8 @@ fn any_info() -> impl Strategy<Value = ConnInfo> {
         let (hosts, user, password, dbname, application_name, options) = names;
         let (ssl_mode, root, pair, channel_binding, require_auth) = security;
         let (target_session_attrs, connect_timeout, keepalives, passfile) = rest;
-        let bindable = ssl_mode != SslMode::Disable && require_auth.scram;
+        let bindable =
+            ssl_mode != SslMode::Disable && require_auth.is_none_or(|methods| methods.scram);
         ConnInfo {
             hosts,
             user,
