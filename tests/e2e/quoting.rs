@@ -12,8 +12,30 @@ use crate::rig::{Rig, assert_has, assert_lacks, done, output_with, said, stdout}
 
 /// Texts that end a constant, a name, a body or a comment somewhere, or change where SQL is made.
 const PIECES: [&str; 24] = [
-    "\"", "'", "\\", "$", "$do$", "$emit$", "$$", "$do2$", "\n", "\r\n", "\t", ";", "--", "/*",
-    "*/", "é", "💥", "\u{202e}", " {prefix}", ":name", "%s", "A", "b c", ".",
+    "\"",
+    "'",
+    "\\",
+    "$",
+    "$do$",
+    "$emit$",
+    "$$",
+    "$do2$",
+    "\n",
+    "\r\n",
+    "\t",
+    ";",
+    "--",
+    "/*",
+    "*/",
+    "é",
+    "💥",
+    "\u{202e}",
+    " {prefix}",
+    ":name",
+    "%s",
+    "A",
+    "b c",
+    ".",
 ];
 /// Bytes of the longest name of Postgres.
 const LONGEST: usize = 63;

@@ -13,17 +13,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info};
 
 use super::answers::Answers;
+use super::places::{Places, Watched};
 use crate::background::Background;
 use crate::sections;
 use crate::{SlotMonitor, Telemetry};
 
-/// Open connections at most; another one is closed at once.
+/// Open connections at most.
 const MOST_CONNECTIONS: usize = 64;
 /// The share of the process' file descriptors that connections may take: one in so many. The others
 /// are left for Postgres and the brokers, so that no client prevents a reconnect.
@@ -124,7 +125,7 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the HTTP endpoint cannot listen"),
     };
-    let places = Arc::new(Semaphore::new(most_connections()));
+    let places = Arc::new(Places::new(most_connections()));
     loop {
         let connection = match listener.accept().await {
             Ok((connection, _)) => connection,
@@ -135,12 +136,13 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            continue;
+        let place = places.take();
+        let connection = Watched {
+            stream: connection,
+            place: Arc::clone(&place),
         };
-        let (tls, answers) = (tls.clone(), Arc::clone(&answers));
+        let (tls, answers, places) = (tls.clone(), Arc::clone(&answers), Arc::clone(&places));
         tokio::spawn(async move {
-            let _place = place;
             let served = async {
                 match tls {
                     None => serve_connection(connection, answers).await,
@@ -151,9 +153,14 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
                     },
                 }
             };
-            // The timeout also ends connections of clients that read nothing.
-            let _ = timeout(CONNECTION_LIFE, served).await;
+            tokio::select! {
+                _ = timeout(CONNECTION_LIFE, served) => {}
+                () = place.lost() => debug!("a connection without progress gives way"),
+            }
+            places.free(&place);
         });
+        // So that a request that is there already is answered before others are accepted.
+        yield_now().await;
     }
 }
 

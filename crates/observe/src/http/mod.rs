@@ -2,16 +2,19 @@
 //!
 //! # Contents
 //! - `endpoint`: the thread, the listener and its limits. `answers`: the response for each path.
-//! - `page`: the status page, one document.
+//! - `places`: which connection gives way if there are too many. `page`: the status page, one
+//!   document.
 //!
 //! # Invariants
 //! - The endpoint and the pipeline share only [`Telemetry`](crate::Telemetry), whose
 //!   locks are held briefly. The endpoint has its own thread at a lower priority.
+//! - A client that reads nothing loses its connection in seconds, and no client keeps a probe out.
 //! - Connections, request heads, request times and event streams are bounded. Nothing that a client
 //!   sends is stored.
 
 mod answers;
 mod endpoint;
 mod page;
+mod places;
 
 pub use endpoint::{EndpointError, start_endpoint};

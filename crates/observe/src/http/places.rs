@@ -1,0 +1,206 @@
+//! The places of the endpoint's connections: a client that makes no progress loses its own.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use walrelay_sink::lock;
+
+/// How long a connection may neither send nor take a byte.
+const LONGEST_STALL: Duration = Duration::from_secs(5);
+/// A connection that is younger gives way last: a probe is answered within this time.
+const YOUTH: Duration = Duration::from_secs(1);
+/// The share of the places that only young connections have: one in so many.
+const RESERVE_SHARE: usize = 8;
+
+/// The connections that are open.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// How many there may be.
+    most: usize,
+    open: Mutex<Vec<Arc<Place>>>,
+}
+
+/// The place of one connection.
+#[derive(Debug)]
+pub(super) struct Place {
+    opened: Instant,
+    progressed: Mutex<Instant>,
+    given_up: Notify,
+}
+
+impl Places {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            open: Mutex::default(),
+        }
+    }
+
+    /// Returns a place for a new connection. If few are free, the connection whose last progress is
+    /// the longest ago gives way; a young one only if none is free.
+    pub(super) fn take(&self) -> Arc<Place> {
+        let now = Instant::now();
+        let mut open = lock(&self.open);
+        while open.len() >= self.most - self.most / RESERVE_SHARE {
+            let any = open.len() >= self.most;
+            let candidates = open.iter().enumerate();
+            let candidates =
+                candidates.filter(|(_, place)| any || now.duration_since(place.opened) >= YOUTH);
+            let Some((at, _)) = candidates.min_by_key(|(_, place)| *lock(&place.progressed)) else {
+                break;
+            };
+            open.swap_remove(at).given_up.notify_one();
+        }
+        let place = Arc::new(Place {
+            opened: now,
+            progressed: Mutex::new(now),
+            given_up: Notify::new(),
+        });
+        open.push(Arc::clone(&place));
+        place
+    }
+
+    /// Frees the place of a connection that has ended.
+    pub(super) fn free(&self, place: &Arc<Place>) {
+        lock(&self.open).retain(|open| !Arc::ptr_eq(open, place));
+    }
+}
+
+impl Place {
+    /// Waits until the connection must end: it gives way, or makes no progress.
+    pub(super) async fn lost(&self) {
+        tokio::select! {
+            () = self.given_up.notified() => {}
+            () = self.stalled() => {}
+        }
+    }
+
+    async fn stalled(&self) {
+        loop {
+            let until = *lock(&self.progressed) + LONGEST_STALL;
+            if Instant::now() >= until {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+/// A connection that notes its progress.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    pub(super) stream: S,
+    pub(super) place: Arc<Place>,
+}
+
+impl<S> Watched<S> {
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            *lock(&self.place.progressed) = Instant::now();
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let count = buffer.filled().len() - before;
+        let _ = self.note(Poll::Ready(Ok(count)));
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    async fn is_lost(place: &Place) -> bool {
+        timeout(Duration::ZERO, place.lost()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_without_progress_gives_way_and_new_ones_have_a_reserve() {
+        let places = Places::new(16);
+        let mut taken: Vec<_> = (0..14).map(|_| places.take()).collect();
+        advance(YOUTH).await;
+        // All but the third have made progress since.
+        for (number, place) in taken.iter().enumerate() {
+            if number != 2 {
+                *lock(&place.progressed) = Instant::now();
+            }
+        }
+        taken.push(places.take());
+        for (number, place) in taken.iter().enumerate() {
+            assert_eq!(is_lost(place).await, number == 2, "{number}");
+        }
+        // Each new one has a place, and of the old ones some stay until none is free.
+        let young: Vec<_> = (0..13).map(|_| places.take()).collect();
+        for place in &young {
+            assert!(!is_lost(place).await);
+        }
+        assert!(lock(&places.open).len() <= 16);
+        for place in &taken[..] {
+            places.free(place);
+        }
+        assert_eq!(lock(&places.open).len(), 13);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_stalls_ends() {
+        let places = Places::new(1);
+        let place = places.take();
+        advance(LONGEST_STALL - Duration::from_millis(1)).await;
+        assert!(!is_lost(&place).await);
+        *lock(&place.progressed) = Instant::now();
+        advance(Duration::from_secs(1)).await;
+        assert!(!is_lost(&place).await);
+        advance(LONGEST_STALL).await;
+        assert!(is_lost(&place).await);
+    }
+}
