@@ -405,34 +405,45 @@ fn rolling_position(config: &Path) -> Lsn {
     text.parse().expect("an LSN")
 }
 
-/// Relays that each end before the time to keep is over move the bookmark all the same.
+/// Relays that each end before the time to keep is over move the bookmark all the same: where they
+/// were when is noted beside the state file, or in the database.
 #[test]
 fn a_rolling_bookmark_follows_over_restarts() {
-    let rig = Rig::with_outbox(17);
-    let more = "\n[retention]\nkeep = \"10s\"\n";
-    let config = with_source(rig.config_and(more), "state_file = \"state\"");
-    let db = rig.db();
-    let notes = rig.path("state.bookmark");
-    let run = || {
-        let before = fs::read(&notes).unwrap_or_default();
-        let relay = rig.streaming(&config);
-        insert(&db, 1);
-        rig.caught_up();
-        relay.until("a note", || fs::read(&notes).is_ok_and(|now| now != before));
-        relay.ends_well();
-    };
-    run();
-    let begin = rolling_position(&config);
-    let mut runs = 1;
-    eventually(PATIENCE, || {
+    for state_file in ["state_file = \"state\"", ""] {
+        let rig = Rig::with_outbox(17);
+        let more = "\n[retention]\nkeep = \"10s\"\n";
+        let config = with_source(rig.config_and(more), state_file);
+        let db = rig.db();
+        let path = rig.path("state.bookmark");
+        let notes = || match state_file {
+            "" if db.value::<bool>("SELECT to_regclass('walrelay_state.bookmark') IS NULL") => {
+                String::new()
+            }
+            "" => db.value("SELECT coalesce(min(notes), '') FROM walrelay_state.bookmark"),
+            _ => fs::read_to_string(&path).unwrap_or_default(),
+        };
+        let run = || {
+            let before = notes();
+            let relay = rig.streaming(&config);
+            insert(&db, 1);
+            rig.caught_up();
+            relay.until("a note", || notes() != before);
+            relay.ends_well();
+        };
         run();
-        runs += 1;
-        rolling_position(&config) > begin
-    });
-    assert!(
-        runs > 2,
-        "the first restart moved it: it was not {begin} long ago"
-    );
+        let begin = rolling_position(&config);
+        let mut runs = 1;
+        eventually(PATIENCE, || {
+            run();
+            runs += 1;
+            rolling_position(&config) > begin
+        });
+        assert!(
+            runs > 2,
+            "the first restart moved it: it was not {begin} long ago"
+        );
+        assert_eq!(path.exists(), !state_file.is_empty());
+    }
 }
 
 /// The server keeps a transaction's WAL for a bookmark at which it was open, also after it has ended.

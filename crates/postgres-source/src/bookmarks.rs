@@ -136,3 +136,61 @@ mod tests {
         assert_eq!(of("lost").position(), None);
     }
 }
+
+/// The table of [`read_notes`]. It has a schema of its own, as that of `carried::record`.
+const NOTES: &str = "walrelay_state.bookmark";
+/// SQLSTATEs of a role that may not create or write the table, and of a standby.
+const NOT_WRITABLE: [&str; 2] = ["42501", "25006"];
+
+/// Reads what was noted of the rolling bookmark of this slot; `None` if nothing was, or this role may
+/// not read it.
+pub async fn read_notes(session: &mut Session, slot: &str) -> Result<Option<String>, Error> {
+    let readable = format!(
+        "SELECT FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass('{NOTES}') \
+         AND pg_catalog.has_table_privilege(c.oid, 'SELECT')"
+    );
+    if session.query(&readable).await?.is_empty() {
+        return Ok(None);
+    }
+    let sql = format!(
+        "SELECT notes FROM {NOTES} WHERE slot = {}",
+        quote_literal(slot)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().and_then(|row| row.get(0).map(str::to_owned)))
+}
+
+/// Writes what is to be noted of the rolling bookmark of this slot. Creates the table if it is
+/// missing. Returns false if this role may not, or the server is a standby.
+pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Result<bool, Error> {
+    let found = session
+        .query(&format!("SELECT pg_catalog.to_regclass('{NOTES}')"))
+        .await?;
+    let create = if found
+        .first()
+        .and_then(|row| row.get(0).map(|_| ()))
+        .is_none()
+    {
+        format!(
+            "CREATE SCHEMA IF NOT EXISTS walrelay_state; GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC; \
+             CREATE TABLE IF NOT EXISTS {NOTES} (slot name PRIMARY KEY, notes text NOT NULL); "
+        )
+    } else {
+        String::new()
+    };
+    let (slot, notes) = (quote_literal(slot), quote_literal(notes));
+    let sql = format!(
+        "{create}INSERT INTO {NOTES} AS b VALUES ({slot}, {notes}) ON CONFLICT (slot) DO UPDATE SET notes = {notes}"
+    );
+    match session.query(&sql).await {
+        Ok(_) => Ok(true),
+        Err(error)
+            if error
+                .sqlstate()
+                .is_some_and(|state| NOT_WRITABLE.contains(&state)) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}

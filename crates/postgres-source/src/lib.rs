@@ -46,8 +46,8 @@ pub mod table_name;
 mod waiting;
 
 pub use bookmarks::{
-    Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot,
-    slot_of as bookmark_slot,
+    Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, read_notes,
+    slot_of as bookmark_slot, write_notes,
 };
 pub use carried::{CarriedError, Carrier, NotCarried, record};
 pub use catalog::{

@@ -2,7 +2,7 @@
 //! can be replayed.
 //!
 //! [`start`] keeps it on a thread and a connection of its own, beside the pipeline. [`policy`]
-//! decides where it is moved. [`notes`] keeps what it has to know beside the state file.
+//! decides where it is moved. [`notes`] keeps what it has to know after a restart.
 //!
 //! # Invariants
 //! - Only the process whose walsender reads the relay's slot changes the bookmark; a standby relay
@@ -46,7 +46,8 @@ pub(crate) struct Keeping {
     /// The bookmark's slot.
     pub(crate) bookmark: String,
     pub(crate) keep: Keep,
-    /// The relay's state file. Beside it is noted where the relay was when.
+    /// The relay's state file. Beside it is noted where the relay was when; without one, in the
+    /// database.
     pub(crate) state_file: Option<PathBuf>,
     /// PID of this process' walsender; 0 before the first stream.
     pub(crate) walsender: Arc<AtomicI32>,
@@ -61,7 +62,7 @@ pub(crate) fn start(keeping: Keeping) -> io::Result<Background> {
 struct Keeper {
     keeping: Keeping,
     positions: Positions,
-    notes: Option<Notes>,
+    notes: Notes,
     /// The walsender when the notes were read last, and the server's system identifier.
     noted: (i32, String),
     /// Why and when the bookmark last lost events before their time to keep was over.
@@ -74,10 +75,9 @@ struct Keeper {
 
 impl Keeper {
     fn new(keeping: Keeping) -> Self {
-        let state_file = keeping.state_file.as_deref();
         Self {
             positions: Positions::new(keeping.keep),
-            notes: state_file.map(|path| Notes::beside(path, &keeping.slot)),
+            notes: Notes::of(&keeping.slot, keeping.state_file.as_deref()),
             noted: (0, String::new()),
             keeping,
             cut: None,
@@ -153,7 +153,7 @@ impl Keeper {
         }
         let now = Instant::now();
         if self.positions.record(now, confirmed) {
-            self.write_notes(now);
+            self.write_notes(session, now).await?;
         }
         let Some(bookmark) = named(&self.keeping.bookmark) else {
             self.create(session).await?;
@@ -193,30 +193,22 @@ impl Keeper {
         walsender: i32,
         confirmed: Lsn,
     ) -> Result<(), Error> {
-        if let Some(notes) = &self.notes {
-            let sql = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
-            let rows = session.query(sql).await?;
-            let row = rows.first();
-            let system_id = row.as_ref().and_then(|row| row.get(0)).unwrap_or_default();
-            let samples = notes.read(system_id);
-            if !samples.is_empty() {
-                self.positions.restore(Instant::now(), confirmed, samples);
-            }
-            system_id.clone_into(&mut self.noted.1);
+        let sql = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
+        let rows = session.query(sql).await?;
+        let row = rows.first();
+        let system_id = row.as_ref().and_then(|row| row.get(0)).unwrap_or_default();
+        let samples = self.notes.read(session, system_id).await?;
+        if !samples.is_empty() {
+            self.positions.restore(Instant::now(), confirmed, samples);
         }
+        system_id.clone_into(&mut self.noted.1);
         self.noted.0 = walsender;
         Ok(())
     }
 
-    fn write_notes(&self, now: Instant) {
+    async fn write_notes(&mut self, session: &mut Session, now: Instant) -> Result<(), Error> {
         let samples = self.positions.samples(now);
-        let written = self
-            .notes
-            .as_ref()
-            .map(|notes| notes.write(&self.noted.1, samples));
-        if let Some(Err(error)) = written {
-            debug!(%error, "the rolling bookmark's notes are not written");
-        }
+        self.notes.write(session, &self.noted.1, samples).await
     }
 
     /// Logs that `max_wal` moves the bookmark, unless it has done so within the time to keep.

@@ -1,4 +1,5 @@
-//! [`Notes`]: samples of the relay's position in a file, so that they survive a restart.
+//! [`Notes`]: samples of the relay's position, so that they survive a restart: in a file beside the
+//! state file, or in a table of the database if there is none.
 //!
 //! ```text
 //! # walrelay: where this relay was, and when. Written by it, for the rolling bookmark.
@@ -18,22 +19,33 @@ use std::time::Duration;
 use std::{fs, io};
 
 use serde::Deserialize;
-use tracing::warn;
+use tracing::{debug, warn};
 use walrelay_lsn::Lsn;
+use walrelay_walsender::{Error, Session};
 
 use walrelay_observe::millis_now;
-use walrelay_postgres_source::{replace_file, with_checksum, without_checksum};
+use walrelay_postgres_source::{
+    read_notes, replace_file, with_checksum, without_checksum, write_notes,
+};
 
 const VERSION: u32 = 1;
 const HEAD: &str =
     "# walrelay: where this relay was, and when. Written by it, for the rolling bookmark.\n";
 const SUFFIX: &str = ".bookmark";
 
-/// The file of the samples. It is beside the state file.
+/// Where the samples are.
 #[derive(Debug)]
 pub(super) struct Notes {
-    path: PathBuf,
+    place: Place,
     slot: String,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Beside the state file.
+    File(PathBuf),
+    /// In the database. False: this role may not write there.
+    Table(bool),
 }
 
 #[derive(Deserialize)]
@@ -47,31 +59,43 @@ struct Content {
 }
 
 impl Notes {
-    pub(super) fn beside(state_file: &Path, slot: &str) -> Self {
-        let mut path = OsString::from(state_file);
-        path.push(SUFFIX);
-        Self {
-            path: path.into(),
-            slot: slot.to_owned(),
-        }
+    /// The samples of a slot: beside the state file, or in the database.
+    pub(super) fn of(slot: &str, state_file: Option<&Path>) -> Self {
+        let place = state_file.map_or(Place::Table(true), |state_file| {
+            let mut path = OsString::from(state_file);
+            path.push(SUFFIX);
+            Place::File(path.into())
+        });
+        let slot = slot.to_owned();
+        Self { place, slot }
     }
 
-    /// Reads the samples of this slot of the server, oldest first, each with its age. A file that
-    /// cannot be used counts as none: the bookmark then stays for longer than it need.
-    pub(super) fn read(&self, system_id: &str) -> Vec<(Duration, Lsn)> {
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    warn!(file = %self.path.display(), %error, "the rolling bookmark's notes are not used");
+    /// Reads the samples of this slot of the server, oldest first, each with its age. Notes that
+    /// cannot be used count as none: the bookmark then stays for longer than it need.
+    pub(super) async fn read(
+        &self,
+        session: &mut Session,
+        system_id: &str,
+    ) -> Result<Vec<(Duration, Lsn)>, Error> {
+        let text = match &self.place {
+            Place::Table(_) => read_notes(session, &self.slot).await?,
+            Place::File(path) => match fs::read_to_string(path) {
+                Ok(text) => Some(text),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => {
+                    warn!(file = %path.display(), %error, "the rolling bookmark's notes are not used");
+                    None
                 }
-                return Vec::new();
-            }
+            },
         };
-        let content = without_checksum(&text).and_then(|text| toml::from_str::<Content>(text).ok());
+        Ok(text.map_or_else(Vec::new, |text| self.parse(&text, system_id)))
+    }
+
+    fn parse(&self, text: &str, system_id: &str) -> Vec<(Duration, Lsn)> {
+        let content = without_checksum(text).and_then(|text| toml::from_str::<Content>(text).ok());
         let Some(content) = content.filter(|content| content.version == VERSION) else {
-            let why = "it is cut off, or was changed, or is of another version";
-            warn!(file = %self.path.display(), error = why, "the rolling bookmark's notes are not used");
+            let why = "they are cut off, or were changed, or are of another version";
+            warn!(notes = ?self.place, error = why, "the rolling bookmark's notes are not used");
             return Vec::new();
         };
         if content.system_identifier != system_id || content.slot != self.slot {
@@ -86,12 +110,34 @@ impl Notes {
             .collect()
     }
 
-    /// Writes the samples, each with its age.
-    pub(super) fn write(
-        &self,
+    /// Writes the samples, each with its age. Where that cannot be, it is logged.
+    pub(super) async fn write(
+        &mut self,
+        session: &mut Session,
         system_id: &str,
         samples: impl Iterator<Item = (Duration, Lsn)>,
-    ) -> io::Result<()> {
+    ) -> Result<(), Error> {
+        let text = self.text(system_id, samples);
+        match &mut self.place {
+            Place::File(path) => {
+                if let Err(error) = replace_file(path, &text) {
+                    debug!(%error, "the rolling bookmark's notes are not written");
+                }
+            }
+            Place::Table(writable) => {
+                if *writable && !write_notes(session, &self.slot, &text).await? {
+                    *writable = false;
+                    warn!(
+                        "the rolling bookmark stays where it is for the time to keep after each start: there is no \
+                         state_file, and this role may not write the table walrelay_state.bookmark"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&self, system_id: &str, samples: impl Iterator<Item = (Duration, Lsn)>) -> String {
         let now = millis_now();
         let mut text = format!(
             "{HEAD}version = {VERSION}\nsystem_identifier = \"{system_id}\"\nslot = \"{}\"\nsamples = [\n",
@@ -103,42 +149,34 @@ impl Notes {
             let _ = writeln!(text, "  [{at}, \"{position}\"],");
         }
         text.push_str("]\n");
-        replace_file(&self.path, &with_checksum(text))
+        with_checksum(text)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tempfile::TempDir;
-
     use super::*;
 
     #[test]
     fn samples_are_read_as_they_were_written_and_only_for_their_slot() {
-        let dir = TempDir::with_prefix("walrelay-notes-").unwrap();
-        let state = dir.path().join("state");
-        let notes = Notes::beside(&state, "walrelay");
-        assert!(notes.read("7").is_empty(), "there is no file");
+        let notes = Notes::of("walrelay", None);
         let hours = |hours: u64| Duration::from_secs(3600 * hours);
         let samples = [(hours(30), Lsn::new(16)), (hours(1), Lsn::new(32))];
-        notes.write("7", samples.into_iter()).unwrap();
-        let found = notes.read("7");
+        let text = notes.text("7", samples.into_iter());
+        let found = notes.parse(&text, "7");
         let positions: Vec<Lsn> = found.iter().map(|(_, position)| *position).collect();
         assert_eq!(positions, [Lsn::new(16), Lsn::new(32)]);
         for ((age, _), (written, _)) in found.iter().zip(samples) {
             assert!(*age >= written && *age < written + hours(1), "{age:?}");
         }
-        assert!(notes.read("8").is_empty(), "another server");
-        assert!(Notes::beside(&state, "other").read("7").is_empty());
-        let path = dir.path().join("state.bookmark");
-        let text = fs::read_to_string(&path).unwrap();
+        assert!(notes.parse(&text, "8").is_empty(), "another server");
+        assert!(Notes::of("other", None).parse(&text, "7").is_empty());
         for changed in [
             text.replace("0/20", "0/30"),
             text[..40].to_owned(),
             String::new(),
         ] {
-            fs::write(&path, &changed).unwrap();
-            assert!(notes.read("7").is_empty(), "{changed}");
+            assert!(notes.parse(&changed, "7").is_empty(), "{changed}");
         }
     }
 }
