@@ -609,7 +609,7 @@ fn with_a_row_that_the_server_cannot_send() {
     let xid: String = db.value("SELECT xmin::text FROM outbox WHERE payload->>'number' = '3'");
     let log = ends(&mut rig.start(&config), 65, "unsendable");
     let transaction = format!("cannot send transaction {xid}, which commits at ");
-    let rows = "it has failed twice after 1 of its rows";
+    let rows = "it has failed twice after 1 of its rows, at a row of table public.outbox";
     assert_has(
         &log,
         &[&transaction, rows, "SQLSTATE 22021", "--accept-gap"],

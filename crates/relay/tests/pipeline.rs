@@ -515,13 +515,18 @@ async fn a_row_that_the_server_cannot_send_is_asked_for_twice() {
     .await;
     let error = ended.expect_err("the server fails");
     let PipelineError::Unsendable {
-        xid, commit, rows, ..
+        xid,
+        commit,
+        rows,
+        tables,
+        ..
     } = error
     else {
         panic!("{error:?}");
     };
     assert_eq!((xid.get(), commit, rows), (8, NEXT, 1));
     assert_eq!(opened.load(Relaxed), 2);
+    assert_eq!(tables, [TableName::new("public", "outbox")]);
 }
 
 /// Who passes the transaction over must not pass over one that is not delivered. So the relay names

@@ -237,8 +237,14 @@ impl Core {
             Message::Begin(begin) => self.begin(lsn, begin)?,
             Message::Commit(commit) => self.commit(lsn, &commit)?,
             Message::Relation(relation) => self.relation(&relation, body)?,
-            Message::Update(update) => return self.update(update.relation, lsn),
-            Message::Delete(_) => self.counts.deletes += 1,
+            Message::Update(update) => {
+                self.tables.last_is_next = false;
+                return self.update(update.relation, lsn);
+            }
+            Message::Delete(_) => {
+                self.tables.last_is_next = false;
+                self.counts.deletes += 1;
+            }
             Message::Truncate(_) => self.counts.truncates += 1,
             Message::Origin(_) | Message::Type(_) => {}
         }
@@ -293,6 +299,7 @@ impl Core {
     /// [says so](Self::passing_over).
     ///
     /// # Errors
+        self.tables.announced(&table);
     /// If the rows may be events and are not routed, or the outbox table cannot be routed.
     pub fn place(
         &mut self,
@@ -420,6 +427,7 @@ impl Core {
         let Some(source) = wal_event.row(self.messages.as_mut(), &event) else {
             self.transactions.row_skipped();
             return Ok(Step::Consumed);
+        self.tables.last_is_next = false;
         };
         self.offered = Some(position);
         self.diversions.forget_offered();

@@ -11,6 +11,7 @@ use walrelay_sink::EventPosition;
 use super::Core;
 use crate::event::SentEvent;
 use crate::interface::observer::{Counts, Progress};
+use crate::table::TableName;
 
 impl Core {
     pub(crate) fn progress(&self) -> Progress {
@@ -94,6 +95,12 @@ impl Core {
     /// Returns true if a Begin was received whose Commit has not arrived yet.
     pub fn is_inside_transaction(&self) -> bool {
         self.transactions.open.is_some()
+    }
+
+    /// Returns the tables, by their names in the WAL, one of which the next row is of. Empty: the
+    /// server has announced none on this connection.
+    pub(crate) fn tables_of_next_row(&self) -> Vec<TableName> {
+        self.tables.of_next_row()
     }
 
     /// Returns the open transaction and the number of its rows that were processed, if all

@@ -40,6 +40,9 @@ pub(super) struct Tables {
     /// Tables that are passed over though they may be outboxes.
     pass_over: Arc<[TableName]>,
     announced: RelationMap<Table>,
+    /// Names of the announced tables in the WAL, in order; and whether no row followed the last one.
+    names: Vec<TableName>,
+    pub(super) last_is_next: bool,
     /// The table whose place the frame at the front waits for.
     pub(super) awaited: Option<RelationId>,
     /// Rows that were passed over and not reported yet, by table.
@@ -52,6 +55,8 @@ impl Tables {
             configured,
             pass_over: Arc::new([]),
             announced: RelationMap::new(),
+            names: Vec::new(),
+            last_is_next: false,
             awaited: None,
             passed_over: Vec::new(),
         }
@@ -64,7 +69,25 @@ impl Tables {
     /// Forgets the announced tables: the server announces them again on each connection.
     pub(super) fn clear(&mut self) {
         self.announced.clear();
+        self.names.clear();
+        self.last_is_next = false;
         self.awaited = None;
+    }
+
+    /// Notes that the server announced a table by this name.
+    pub(super) fn announced(&mut self, table: &TableName) {
+        self.names.retain(|known| known != table);
+        self.names.push(table.clone());
+        self.last_is_next = true;
+    }
+
+    /// Returns the tables one of which the next row is of, if it is a row that is published: the
+    /// server announces a table right before its first row on a connection.
+    pub(super) fn of_next_row(&self) -> Vec<TableName> {
+        match self.names.last() {
+            Some(last) if self.last_is_next => vec![last.clone()],
+            _ => self.names.clone(),
+        }
     }
 
     pub(super) fn is_configured(&self, table: &TableName) -> bool {

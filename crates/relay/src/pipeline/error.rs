@@ -9,6 +9,7 @@ use super::continuity::LogError;
 use crate::core::CoreError;
 use crate::event::{SentEvent, with_id};
 use crate::interface::source::{Source, SourceError};
+use crate::table::TableName;
 
 /// The reason why a pipeline stopped, or why one of its attempts ended. `S` is the source's error,
 /// `K` that of the sink factory.
@@ -23,7 +24,8 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     /// repeated each time.
     #[error(
         "Postgres cannot send transaction {xid}, which commits at {commit}: it has failed twice after \
-         {rows} of its rows"
+         {rows} of its rows{}",
+        next_row(tables)
     )]
     Unsendable {
         /// The transaction's number, which is the `xmin` of its rows.
@@ -32,6 +34,8 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         commit: Lsn,
         /// The number of rows that were received of the transaction.
         rows: u64,
+        /// The tables, by their names in the WAL, one of which the row is of. Empty: not known.
+        tables: Vec<TableName>,
         /// The server's error.
         #[source]
         source: S,
@@ -140,5 +144,16 @@ impl fmt::Display for Chain<'_> {
             cause = error.source();
         }
         Ok(())
+    }
+}
+
+/// Names the table of a row that the server cannot send. Several tables: the server announces a
+/// table once on a connection, so rows of all these may follow.
+fn next_row(tables: &[TableName]) -> String {
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    match names.as_slice() {
+        [] => ", before it named a table".to_owned(),
+        [table] => format!(", at a row of table {table}"),
+        _ => format!(", at a row of one of the tables {}", names.join(", ")),
     }
 }

@@ -422,6 +422,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         session.core.advance();
         let open = session.core.open_behind_acknowledged();
         session.core.disconnected();
+        let tables = session.core.tables_of_next_row();
         // A snapshot that is not confirmed counts as nothing relayed: another relay may read one and
         // make the slot.
         if !snapshot || session.core.confirmed() > confirmed {
@@ -435,7 +436,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         }
         match result {
             Err(PipelineError::Source(source)) if !snapshot && source.may_be_of_a_row() => {
-                Err(self.failed_inside(source, open))
+                Err(self.failed_inside(source, open, tables))
             }
             result => result,
         }
@@ -449,6 +450,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         source: S::Error,
         open: Option<(Begin, u64)>,
     ) -> PipelineError<S::Error, F::Error> {
+        tables: Vec<TableName>,
         let commit = open.map(|(begin, _)| begin.final_lsn);
         let before = std::mem::replace(&mut self.failed_inside, commit);
         match open {
@@ -457,6 +459,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 commit: begin.final_lsn,
                 rows,
                 source,
+                tables,
             },
             _ => PipelineError::Source(source),
         }
