@@ -2,6 +2,7 @@
 //! partitioned as by Java's client, with back-pressure by bytes and by number of records.
 //!
 //! # Contents
+//! - [`KafkaKind`]: a cluster as a [`SinkKind`](walrelay_sink::SinkKind), for every command.
 //! - [`KafkaConfig`], [`KafkaOptions`]: librdkafka's properties by their own names, validated.
 //!   [`KafkaConfigError`]: which property would break a promise, why, and what to do.
 //! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer, or two of them, one for latency and one for
@@ -13,7 +14,7 @@
 //!   creates and deletes topics.
 //! - [`embedded`]: an in-process broker, for demonstrations only.
 //!
-//! Modules, each using only those behind it: `dlq/`, `producer/` (sending), `consumer/` (reading),
+//! Modules, each using only those behind it: `kind.rs`, `checks/` (for `walrelay check`), `dlq/`, `producer/` (sending), `consumer/` (reading),
 //! `admin/` (topics), `config/`, `ffi.rs`, `in_flight/` (the order of records).
 //!
 //! # Invariants
@@ -61,14 +62,17 @@
 mod admin;
 mod answers;
 mod bearer;
+mod checks;
 mod client_log;
 mod config;
 mod consumer;
 pub mod dlq;
 pub mod embedded;
 mod error;
+mod failures;
 mod ffi;
 mod in_flight;
+mod kind;
 mod outcome;
 mod probe;
 mod producer;
@@ -85,9 +89,10 @@ pub use admin::{
     topic_name_problem,
 };
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
-pub use consumer::{FollowedPartition, Tail, TailedRecord, was_written_to};
+pub use consumer::{Tail, was_written_to};
 pub use error::KafkaError;
 pub use ffi::exit_at_once;
+pub use kind::KafkaKind;
 pub use probe::{ClusterInfo, probe};
 pub use producer::{KafkaSink, KafkaSinkFactory};
 pub use section::KafkaSection;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer as _};
+use walrelay_sink::topics::ReadRecord;
 use walrelay_sink::{Deliveries, DeliveryError, Sink};
 
-use crate::consumer::{Tail, TailedRecord};
+use crate::consumer::Tail;
 use crate::{KafkaConfig, KafkaOptions};
 
 pub(crate) mod proxy;
@@ -88,7 +89,7 @@ pub(crate) fn ends(what: &str, act: impl FnOnce() + Send + 'static) {
 
 /// The next record of a topic's end, which must come.
 #[track_caller]
-pub(crate) fn next(tail: &mut Tail) -> TailedRecord {
+pub(crate) fn next(tail: &mut Tail) -> ReadRecord {
     let mut found = None;
     eventually("a record", || {
         found = tail.next(Duration::from_secs(1)).expect("readable");
@@ -99,7 +100,7 @@ pub(crate) fn next(tail: &mut Tail) -> TailedRecord {
 
 /// Reads `count` records from these topics.
 #[track_caller]
-pub(crate) fn read(cluster: &Cluster, topics: &[&str], count: usize) -> Vec<TailedRecord> {
+pub(crate) fn read(cluster: &Cluster, topics: &[&str], count: usize) -> Vec<ReadRecord> {
     let mut tail = Tail::open(&cluster.bootstrap_servers(), topics, LONG).expect("a tail");
     (0..count).map(|_| next(&mut tail)).collect()
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use walrelay_relay::TableName;
+use walrelay_sink::dead_letters::{OpenDeadLetter, ReadOpen};
 use walrelay_sink::{in_current_span, lock};
 use walrelay_walsender::{quote_ident, quote_literal};
 
@@ -23,22 +24,6 @@ const MOST: usize = 100_000;
 /// How often known dead letters are read again although nothing is to be changed: they may be
 /// resolved by now.
 const INTERVAL: Duration = Duration::from_secs(10);
-
-/// An open dead letter.
-#[derive(Clone, PartialEq, Eq)]
-#[expect(missing_debug_implementations, reason = "ids are values of rows")]
-pub struct OpenDeadLetter {
-    /// `schema.table` as the table was named then; `None` if it is unknown.
-    pub table: Option<String>,
-    /// The value of the row's id column; `None` if it is NULL or unknown.
-    pub id: Option<Vec<u8>>,
-    /// The number of its transaction.
-    pub xid: Option<u32>,
-}
-
-/// Reads all open dead letters of the slot. **Blocks**.
-pub type ReadOpen =
-    Box<dyn FnMut() -> Result<Vec<OpenDeadLetter>, Box<dyn Error + Send + Sync>> + Send>;
 
 /// Why rows are not told from those with an open dead letter. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]

@@ -57,7 +57,7 @@ pub use catalog::{
     names_standby, place, sample, slot_standing, slots, survey,
 };
 pub use confirmed::ConfirmedError;
-pub use dead_letters::{DeadLetters, DeadLettersError, OpenDeadLetter, ReadOpen};
+pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking};
 pub use outbox_table::OutboxTable;

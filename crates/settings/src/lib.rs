@@ -9,7 +9,7 @@
 //! - [`read`]: reads a file and overrides into a [`Reader`], which sections read their keys from.
 //! - [`ConfigError`], [`Problem`], [`Location`]: all problems, each with line, column, an excerpt
 //!   and a remedy.
-//! - [`nearest`]: "did you mean".
+//! - [`nearest`]: "did you mean". [`format_bytes`]: `12.3 MiB`.
 //!
 //! # Inside
 //! `document` reads TOML and `--set` into entries, and expands variables (`expand`). `reader`
@@ -25,6 +25,7 @@
 //!   lines of the file as they are written. A line that may hold a secret is cut off at the equals
 //!   sign.
 
+mod bytes;
 mod declare;
 mod document;
 mod error;
@@ -35,6 +36,7 @@ mod nearest;
 mod reader;
 mod units;
 
+pub use bytes::format_bytes;
 pub use declare::{
     Field, Key, MINUTE, Nested, SECOND, Section, Type, boolean, choice, choice_and_later,
     default_only, duration, integer, joined, list, loose_boolean, loose_choice, names, nested,

@@ -12,6 +12,11 @@
 //! - [`SinkStats`]: a sink's figures for metrics.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
+//! - [`SinkKind`]: a configured sink, as commands use it. [`Ability`]: what it may lack. [`check`]:
+//!   what it finds out for `walrelay check`. [`dead_letters`]: reads and resolves its dead letters.
+//!   [`topics`]: reads its topics.
+//! - [`SinkFailure`], [`ToFailure`]: the words for a failure, and its class. [`Chain`]: an error with
+//!   its causes.
 //! - [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread.
 //!   Both are for the crates above too.
 //!
@@ -26,23 +31,30 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
+pub mod dead_letters;
 mod delivery;
 pub mod dlq_headers;
 mod event_position;
+mod failure;
 mod held_record;
 mod in_span;
+mod kind;
 mod object;
 mod parking;
 mod record;
 mod sink;
 mod stats;
 mod sync;
+pub mod topics;
 mod window;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use event_position::EventPosition;
+pub use failure::{Chain, FailureClass, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
+pub use kind::{Ability, KindDescription, SinkKind};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use parking::Parking;
 pub use record::{Header, Record};

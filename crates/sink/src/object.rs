@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::{
     BatchingMode, Deliveries, Disposition, Obstacle, Record, SendError, Sink, SinkFactory,
+    SinkFailure, ToFailure,
 };
 
 /// A factory of sinks of any kind.
@@ -14,19 +15,13 @@ pub type AnySinkFactory = Box<dyn SinkFactory<Sink = Box<dyn Sink>, Error = Sink
 
 /// The error of a sink of any kind that could not be created. Displays as the sink's own error.
 pub struct SinkError {
-    error: Box<dyn Error + Send + Sync>,
+    error: Box<dyn ToFailure + Send + Sync>,
     disposition: Disposition,
 }
 
-impl SinkError {
-    /// The sink's own error, if it is an `E`.
-    pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
-        self.error.downcast_ref()
-    }
-
-    /// The sink's own error, by value.
-    pub fn into_error(self) -> Box<dyn Error + Send + Sync> {
-        self.error
+impl ToFailure for SinkError {
+    fn to_failure(&self) -> SinkFailure {
+        self.error.to_failure()
     }
 }
 
@@ -49,13 +44,13 @@ impl Error for SinkError {
 }
 
 /// Makes an object of a factory.
-pub fn any_factory<F: SinkFactory + 'static>(factory: F) -> AnySinkFactory {
+pub fn any_factory<F: SinkFactory<Error: ToFailure> + 'static>(factory: F) -> AnySinkFactory {
     Box::new(Any(factory))
 }
 
 struct Any<F>(F);
 
-impl<F: SinkFactory> SinkFactory for Any<F> {
+impl<F: SinkFactory<Error: ToFailure>> SinkFactory for Any<F> {
     type Sink = Box<dyn Sink>;
     type Error = SinkError;
 

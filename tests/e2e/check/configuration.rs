@@ -48,6 +48,62 @@ fn of_the_configuration() {
     checked.ends(78);
 }
 
+/// What standard output cannot do is refused before a server is asked, with the key that asks for it.
+#[test]
+fn of_what_the_sink_cannot_do() {
+    let rig = Rig::without_broker(18);
+    let config = rig.config();
+    let stdout = "sink.kind=stdout poison.oversize=dead-letter";
+    for (asks, words) in [
+        (
+            "sink.stdout.confirm=true poison.park_key=true",
+            ["cannot park the events of a key", "[poison] park_key"],
+        ),
+        (
+            "sink.stdout.confirm=true prune.keep=24h prune.before_slot=true",
+            ["cannot read dead letters back", "[prune] keep"],
+        ),
+        (
+            "sink.stdout.confirm=true source.snapshot=unsent source.mark_sent=sent_at=now()",
+            ["cannot read dead letters back", "[source] mark_sent"],
+        ),
+    ] {
+        let set = format!("{stdout} {asks}");
+        let words = [&["the sink stdout", "[sink-ability]"][..], &words].concat();
+        let checked = checked(&config, &["--offline"], &set);
+        checked.fails("configuration/sink", &words);
+        checked.ends(78);
+        let set: Vec<&str> = set.split(' ').flat_map(|set| ["--set", set]).collect();
+        refused(&output_with("run", &config, &set), 78, &words);
+    }
+    // Nothing is confirmed: a restart begins anew, and no row is marked or deleted.
+    let look = format!("{stdout} poison.park_key=true prune.keep=24h prune.before_slot=true");
+    let offline = checked(&config, &["--offline"], &look);
+    offline.nothing_fails("configuration");
+    offline.ends(0);
+    // Commands that need more of a sink than `run` does.
+    let with = |command: &str| output_with(command, &config, &["--set", "sink.kind=stdout"]);
+    for (command, id, words) in [
+        ("dlq list", "[dlq-sink]", "cannot read dead letters back"),
+        (
+            "bench --yes --only=kafka",
+            "[bench-sink]",
+            "cannot read and create topics",
+        ),
+        (
+            "cutover verify --since 1h",
+            "[cutover-sink]",
+            "cannot read and create topics",
+        ),
+    ] {
+        refused(&with(command), 78, &["the sink stdout", id, words]);
+    }
+    let set = format!("{stdout} prune.before_slot=true");
+    let set: Vec<&str> = set.split(' ').flat_map(|set| ["--set", set]).collect();
+    let pruned = output_with("prune --keep 24h --yes", &config, &set);
+    refused(&pruned, 78, &["[sink-ability]", "their rows must be kept"]);
+}
+
 /// A state file that `run` could not write fails, and none is made or changed.
 #[test]
 fn of_a_state_file_that_cannot_be_written() {

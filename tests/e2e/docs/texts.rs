@@ -56,12 +56,18 @@ fn literal(text: &str) -> Option<&str> {
     text.trim_start().strip_prefix('"')?.split('"').next()
 }
 
-/// Ids that the program can print in brackets: those of `Failure::new` and `Check::fail`, of the
-/// arms of `SetupError::id` and of the tables in `failures`, and the names of errors of the
-/// configuration.
+/// Ids that the program can print in brackets: those of `Failure::new`, `SinkFailure::new`, `refused`
+/// and `Check::fail`, of the arms of `SetupError::id` and of the tables in `failures`, and the names of
+/// errors of the configuration.
 fn ids_of_the_code() -> BTreeSet<String> {
     let mut files = Vec::new();
-    for folder in ["walrelay", "settings", "postgres-source", "observe"] {
+    for folder in [
+        "walrelay",
+        "settings",
+        "postgres-source",
+        "observe",
+        "kafka-sink",
+    ] {
         sources(&root().join("crates").join(folder).join("src"), &mut files);
     }
     let mut ids = BTreeSet::new();
@@ -74,6 +80,10 @@ fn ids_of_the_code() -> BTreeSet<String> {
         for rest in code.split("Failure::new(").skip(1) {
             add(literal(rest));
         }
+        // What a sink cannot do.
+        for rest in code.split("refused(").skip(1) {
+            add(literal(rest));
+        }
         // The second argument begins with the id.
         for rest in code.split("Check::fail(").skip(1) {
             add(rest.split('(').nth(1).and_then(literal));
@@ -83,7 +93,9 @@ fn ids_of_the_code() -> BTreeSet<String> {
             add(Some(&format!("config-{name}")));
         }
         let folder = path.parent();
-        if folder.is_some_and(|folder| folder.ends_with("failures")) {
+        if folder.is_some_and(|folder| folder.ends_with("failures"))
+            || path.ends_with("failures.rs")
+        {
             for rest in code.split("=> (").skip(1) {
                 add(literal(rest));
             }
@@ -109,6 +121,8 @@ fn errors_of_the_list_are_those_of_the_code() {
         "config-file",
         "column-missing",
         "demo-postgres",
+        "kafka-access",
+        "dlq-no-answer",
     ] {
         assert!(code.contains(id), "{id}: {code:?}");
     }

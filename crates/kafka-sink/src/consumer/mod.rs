@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use walrelay_sink::topics::{FollowedPartition, ReadRecord};
 
 use crate::client_log::{self, KindThrottle};
 use crate::config::KafkaConfig;
@@ -23,65 +23,30 @@ use crate::probe::probe;
 
 mod tail;
 
-pub use tail::{FollowedPartition, Tail};
+pub use tail::Tail;
 
 /// The interval at which a refused token is replaced by a new one of the source.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A record read from a topic.
-#[derive(Clone, PartialEq, Eq)]
-pub struct TailedRecord {
-    /// The topic.
-    pub topic: String,
-    /// The partition.
-    pub partition: i32,
-    /// The offset in the partition.
-    pub offset: i64,
-    /// Milliseconds since 1970-01-01 UTC.
-    pub timestamp_ms: Option<i64>,
-    /// The key; `None` is null.
-    pub key: Option<Vec<u8>>,
-    /// The value; `None` is null.
-    pub value: Option<Vec<u8>>,
-    /// Names and values in their order; a value of `None` is null.
-    pub headers: Vec<(String, Option<Vec<u8>>)>,
-}
-
-impl TailedRecord {
-    fn copy_of(message: &BorrowedMessage<'_>) -> Self {
-        let headers = message.headers().into_iter().flat_map(Headers::iter);
-        Self {
-            topic: message.topic().to_owned(),
-            partition: message.partition(),
-            offset: message.offset(),
-            timestamp_ms: message.timestamp().to_millis(),
-            key: message.key().map(<[u8]>::to_vec),
-            value: message.payload().map(<[u8]>::to_vec),
-            headers: headers
-                .map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)))
-                .collect(),
-        }
-    }
-}
-
-// Not derived: keys, values and headers must not be logged.
-impl fmt::Debug for TailedRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TailedRecord")
-            .field("topic", &self.topic)
-            .field("partition", &self.partition)
-            .field("offset", &self.offset)
-            .field("timestamp_ms", &self.timestamp_ms)
-            .field("key_bytes", &self.key.as_ref().map(Vec::len))
-            .field("value_bytes", &self.value.as_ref().map(Vec::len))
-            .field("headers", &self.headers.len())
-            .finish()
+/// Copies a message.
+fn copy_of(message: &BorrowedMessage<'_>) -> ReadRecord {
+    let headers = message.headers().into_iter().flat_map(Headers::iter);
+    ReadRecord {
+        topic: message.topic().to_owned(),
+        partition: message.partition(),
+        offset: message.offset(),
+        timestamp_ms: message.timestamp().to_millis(),
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers: headers
+            .map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)))
+            .collect(),
     }
 }
 
 /// The result of waiting for a record.
 pub(crate) enum Polled {
-    Record(TailedRecord),
+    Record(ReadRecord),
     /// All committed records of this partition were read.
     End(i32),
     /// No record came in time.
@@ -277,7 +242,7 @@ impl Consumer {
         }
         match self.consumer.poll(timeout) {
             None => Polled::Nothing,
-            Some(Ok(message)) => Polled::Record(TailedRecord::copy_of(&message)),
+            Some(Ok(message)) => Polled::Record(copy_of(&message)),
             Some(Err(ClientError::PartitionEOF(partition))) => Polled::End(partition),
             Some(Err(error)) => Polled::Error(error.rdkafka_error_code().unwrap_or(Code::Fail)),
         }

@@ -5,23 +5,14 @@ use std::time::{Duration, Instant};
 use rdkafka::Offset;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use walrelay_sink::topics::{FollowedPartition, ReadRecord, TopicReader};
+use walrelay_sink::{SinkFailure, ToFailure as _};
 
-use super::{Consumer, Polled, TailedRecord};
+use super::{Consumer, Polled};
 use crate::config::{KafkaConfig, KafkaOptions};
 use crate::error::KafkaError;
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A partition that a [`Tail`] reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FollowedPartition {
-    /// The partition's number.
-    pub partition: i32,
-    /// The offset at which reading starts.
-    pub start: i64,
-    /// The offset of the next record to be written, when reading started.
-    pub end: i64,
-}
 
 /// Reads the records of topics, from the first record or from a time on, and those that follow.
 pub struct Tail {
@@ -107,7 +98,7 @@ impl Tail {
     /// The next record of any partition; `None` if none came in time.
     ///
     /// **Blocks** for `timeout` at most.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<TailedRecord>, KafkaError> {
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, KafkaError> {
         match self.consumer.poll(timeout) {
             Polled::Record(record) => Ok(Some(record)),
             // The client recovers from a lost connection by itself.
@@ -118,6 +109,22 @@ impl Tail {
             ) => Ok(None),
             Polled::Error(code) => Err(KafkaError::Tail(ClientError::MessageConsumption(code))),
         }
+    }
+}
+
+impl TopicReader for Tail {
+    fn follow(
+        &mut self,
+        topic: &str,
+        from_ms: i64,
+        timeout: Duration,
+    ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure> {
+        let followed = self.follow(topic, from_ms, timeout);
+        followed.map_err(|error| error.to_failure())
+    }
+
+    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure> {
+        self.next(timeout).map_err(|error| error.to_failure())
     }
 }
 

@@ -1,74 +1,8 @@
 //! Parses the records of the topic of dead letters.
 
-use std::fmt;
-
+use walrelay_sink::dead_letters::{DlqRecord, Outcome};
+use walrelay_sink::topics::ReadRecord;
 use walrelay_sink::{EventPosition, dlq_headers};
-
-use crate::consumer::TailedRecord;
-
-/// The position of a record in the topic of dead letters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Position {
-    /// The partition.
-    pub partition: i32,
-    /// The offset in the partition.
-    pub offset: i64,
-}
-
-impl Position {
-    pub(super) fn of(record: &TailedRecord) -> Self {
-        Self {
-            partition: record.partition,
-            offset: record.offset,
-        }
-    }
-}
-
-/// A dead letter: an event that could not be delivered. Format: [`walrelay_sink::dlq_headers`].
-#[derive(Clone, PartialEq, Eq)]
-pub struct DlqRecord {
-    /// The event's position in the slot.
-    pub id: EventPosition,
-    /// The replication slot that the event was read from.
-    pub slot: String,
-    /// The name of a [`Poison`](walrelay_sink::Poison), or [`dlq_headers::PARKED`].
-    pub class: String,
-    /// The cause, for an operator.
-    pub cause: Option<String>,
-    /// The transaction's number.
-    pub xid: Option<u32>,
-    /// The transaction's commit time, RFC 3339.
-    pub commit_time: Option<String>,
-    /// `schema.table`.
-    pub table: Option<String>,
-    /// The event's id; `None` if it is NULL or unknown.
-    pub event_id: Option<Vec<u8>>,
-    /// The event's topic; `None` if it has none.
-    pub topic: Option<String>,
-    /// The event's partition; `None` if the key decides.
-    pub partition: Option<i32>,
-    /// The record's timestamp in milliseconds; `None` if it has none.
-    pub timestamp_ms: Option<i64>,
-    /// The value's size in bytes, if it was left out of the dead letter.
-    pub omitted_bytes: Option<u64>,
-    /// The record's key.
-    pub key: Option<Vec<u8>>,
-    /// The record's value; `None` is null, or left out.
-    pub value: Option<Vec<u8>>,
-    /// The original record's headers, in their order.
-    pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// The position of the dead letter itself.
-    pub position: Position,
-}
-
-/// How a dead letter was resolved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The record was sent to its topic.
-    Redriven,
-    /// The record is not to be sent.
-    Dropped,
-}
 
 /// The record that resolves a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,56 +26,14 @@ pub(super) enum Entry {
     Foreign(&'static str),
 }
 
-impl Outcome {
-    /// The value of the header [`dlq_headers::RESOLUTION`].
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Redriven => dlq_headers::REDRIVEN,
-            Self::Dropped => dlq_headers::DROPPED,
-        }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl DlqRecord {
-    /// Bytes of key, value and headers.
-    pub fn payload_bytes(&self) -> usize {
-        let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
-        let headers: usize = self.headers.iter().map(|(n, v)| n.len() + length(v)).sum();
-        length(&self.key) + length(&self.value) + headers
-    }
-}
-
-// Not derived: key, value and headers are values of rows.
-impl fmt::Debug for DlqRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DlqRecord")
-            .field("slot", &self.slot)
-            .field("id", &self.id)
-            .field("class", &self.class)
-            .field("table", &self.table)
-            .field("topic", &self.topic)
-            .field("position", &self.position)
-            .field("key_bytes", &self.key.as_ref().map(Vec::len))
-            .field("value_bytes", &self.value.as_ref().map(Vec::len))
-            .field("headers", &self.headers.len())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Entry {
     /// Parses a record.
-    pub(super) fn of(record: TailedRecord) -> Self {
+    pub(super) fn of(record: ReadRecord) -> Self {
         Self::read(record).unwrap_or_else(Self::Foreign)
     }
 
-    fn read(record: TailedRecord) -> Result<Self, &'static str> {
-        let position = Position::of(&record);
+    fn read(record: ReadRecord) -> Result<Self, &'static str> {
+        let position = record.position();
         let ours = RelayHeaders(&record.headers);
         if let Some(resolves) = ours.text(dlq_headers::RESOLVES)? {
             return resolution(resolves, &ours).map(Self::Resolution);
@@ -224,6 +116,8 @@ impl<'a> RelayHeaders<'a> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use walrelay_sink::topics::Position;
+
     use super::*;
 
     type Headers = Vec<(String, Option<Vec<u8>>)>;
@@ -235,8 +129,8 @@ pub(crate) mod tests {
             .collect()
     }
 
-    fn record(headers: Headers) -> TailedRecord {
-        TailedRecord {
+    fn record(headers: Headers) -> ReadRecord {
+        ReadRecord {
             topic: "letters".to_owned(),
             partition: 2,
             offset: 7,

@@ -3,25 +3,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use walrelay_sink::dead_letters::{DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
+use walrelay_sink::topics::Position;
 use walrelay_sink::{EventPosition, dlq_headers};
 
-use super::entry::{DlqRecord, Entry, Outcome, Position};
-
-/// Identifies a dead letter. Ordered by the slot's name, then by the event's position in the WAL.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DlqRecordId {
-    /// The replication slot.
-    pub slot: Arc<str>,
-    /// The event of the slot.
-    pub id: EventPosition,
-}
-
-/// Slot, LSN and row, separated by spaces.
-impl fmt::Display for DlqRecordId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.slot, self.id)
-    }
-}
+use super::entry::Entry;
 
 /// An index of all dead letters, with the positions to fetch them again.
 ///
@@ -86,26 +72,6 @@ pub(super) struct Due {
     pub(super) position: Position,
     pub(super) scope: OrderScope,
     pub(super) bytes: usize,
-}
-
-/// A selected dead letter whose scope has an earlier open one that is not selected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutOfOrder {
-    /// The selected dead letter.
-    pub dead_letter: DlqRecordId,
-    /// The earlier open dead letter.
-    pub behind: DlqRecordId,
-}
-
-/// A dead letter of the index.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// The id of the dead letter.
-    pub name: DlqRecordId,
-    /// The position of its first copy.
-    pub position: Position,
-    /// How it was resolved; `None`: it is open.
-    pub outcome: Option<Outcome>,
 }
 
 impl DlqIndex {

@@ -4,7 +4,9 @@
 //! other record, so this module only reads and resolves them.
 //!
 //! # Contents
-//! - [`DlqRecord`]: a dead letter. `entry` parses it, `reader` reads the topic.
+//! - `entry` parses a [`DlqRecord`](walrelay_sink::dead_letters::DlqRecord), `reader` reads the
+//!   topic. `store` is the topic as a
+//!   [`DeadLetterStore`](walrelay_sink::dead_letters::DeadLetterStore).
 //! - [`DlqIndex`]: which dead letters are open, and in which order they are replayed.
 //! - [`OpenDeadLetters`]: the events of the open ones, whose rows must be kept.
 //! - [`DlqReplayer`]: redrives or drops dead letters.
@@ -22,14 +24,13 @@ mod open;
 mod reader;
 mod replayer;
 mod sender;
+mod store;
 mod watcher;
 
-pub use entry::{DlqRecord, Outcome, Position};
-pub use index::{DlqIndex, DlqRecordId, Listed, OutOfOrder};
-pub use open::{OpenDeadLetters, OpenEvent};
-pub use replayer::{
-    Action, DlqReplayer, NotRedriven, ReplayError, ReplayOptions, ReplaySummary, Step,
-};
+pub use index::DlqIndex;
+pub use open::OpenDeadLetters;
+pub use replayer::{DlqReplayer, ReplayError};
+pub use store::KafkaDeadLetters;
 pub use watcher::DlqWatcher;
 
 #[cfg(test)]

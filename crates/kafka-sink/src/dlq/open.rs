@@ -4,8 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use walrelay_sink::EventPosition;
+use walrelay_sink::dead_letters::{DlqRecord, OpenDeadLetter};
 
-use super::entry::{DlqRecord, Entry};
+use super::entry::Entry;
 use super::reader::DlqReader;
 use crate::{KafkaConfig, KafkaError};
 
@@ -13,26 +14,6 @@ use crate::{KafkaConfig, KafkaError};
 /// was just made.
 const LOOKS: u32 = 3;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The event of an open dead letter.
-#[derive(Clone, PartialEq, Eq)]
-pub struct OpenEvent {
-    /// `schema.table` of its row; `None` if the dead letter does not tell.
-    pub table: Option<String>,
-    /// The value of its id column as text; `None` if it is NULL or unknown.
-    pub event_id: Option<Vec<u8>>,
-    /// The number of its transaction.
-    pub xid: Option<u32>,
-}
-
-// Not derived: the id is a value of a row.
-impl fmt::Debug for OpenEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenEvent")
-            .field("table", &self.table)
-            .finish_non_exhaustive()
-    }
-}
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
 /// events are in the topic of dead letters alone, and without a value not even there.
@@ -50,7 +31,7 @@ pub struct OpenDeadLetters {
     /// The epoch of that, if it had one.
     missing_in: Option<(i32, u64)>,
     /// `None`: resolved. A repeat of a resolved dead letter is resolved, too.
-    events: HashMap<EventPosition, Option<OpenEvent>>,
+    events: HashMap<EventPosition, Option<OpenDeadLetter>>,
 }
 
 impl OpenDeadLetters {
@@ -120,12 +101,12 @@ impl OpenDeadLetters {
     }
 
     /// The events of the open dead letters that were read.
-    pub fn events(&self) -> impl Iterator<Item = &OpenEvent> {
+    pub fn events(&self) -> impl Iterator<Item = &OpenDeadLetter> {
         self.events.values().flatten()
     }
 }
 
-fn add(slot: &str, events: &mut HashMap<EventPosition, Option<OpenEvent>>, entry: Entry) {
+fn add(slot: &str, events: &mut HashMap<EventPosition, Option<OpenDeadLetter>>, entry: Entry) {
     match entry {
         Entry::DlqRecord(dead_letter) if dead_letter.slot == slot => {
             let DlqRecord {
@@ -135,9 +116,9 @@ fn add(slot: &str, events: &mut HashMap<EventPosition, Option<OpenEvent>>, entry
                 xid,
                 ..
             } = *dead_letter;
-            events.entry(id).or_insert(Some(OpenEvent {
+            events.entry(id).or_insert(Some(OpenDeadLetter {
                 table,
-                event_id,
+                id: event_id,
                 xid,
             }));
         }

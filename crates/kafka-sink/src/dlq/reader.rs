@@ -3,8 +3,10 @@ use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
+use walrelay_sink::dead_letters::DlqRecord;
+use walrelay_sink::topics::Position;
 
-use super::entry::{DlqRecord, Entry, Position};
+use super::entry::Entry;
 use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError, probe};
 
@@ -211,7 +213,7 @@ impl DlqReader {
         loop {
             match self.client.poll(POLL) {
                 Polled::Record(record) => {
-                    return Ok(Read::Entry(Position::of(&record), Entry::of(record)));
+                    return Ok(Read::Entry(record.position(), Entry::of(record)));
                 }
                 Polled::End(partition) => return Ok(Read::End(partition)),
                 Polled::Error(code @ Code::TopicAuthorizationFailed) => {

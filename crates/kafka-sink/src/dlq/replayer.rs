@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use walrelay_sink::dead_letters::{
+    Action, DlqRecord, DlqRecordId, Listed, NotRedriven, OutOfOrder, Outcome, ReplayOptions,
+    ReplaySummary, Step,
+};
 use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, dlq_headers};
 
-use super::entry::{DlqRecord, Outcome};
-use super::index::{DlqIndex, DlqRecordId, Due, Listed, OrderScope, OrderScopes, OutOfOrder};
+use super::index::{DlqIndex, Due, OrderScope, OrderScopes};
 use super::reader::DlqReader;
 use super::sender::{Sender, Unanswered};
 use crate::{KafkaConfig, KafkaError};
@@ -20,56 +23,6 @@ const BATCH_BYTES: usize = 16 << 20;
 /// and may park more events meanwhile.
 const FOLLOW_WAIT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// What to do with dead letters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Send the records to their topics, or to another one.
-    Redrive {
-        /// The topic to send to in place of the dead letters' own.
-        topic: Option<String>,
-        /// Also redrive the dead letters parked behind redriven ones, including those that a
-        /// running relay adds meanwhile.
-        follow: bool,
-    },
-    /// Resolve the dead letters without sending them.
-    Drop,
-}
-
-/// The options of a [`DlqReplayer`].
-#[derive(Debug, Clone)]
-pub struct ReplayOptions {
-    /// What to do with the dead letters.
-    pub action: Action,
-    /// The most dead letters to replay.
-    pub limit: Option<usize>,
-    /// How long an acknowledgement may take. Should exceed the half minute after which librdkafka
-    /// reports a missing topic.
-    pub patience: Duration,
-}
-
-/// Why a dead letter stays open. The replay continues with the others.
-#[derive(Debug, thiserror::Error)]
-pub enum NotRedriven {
-    /// The value was left out of the dead letter.
-    #[error("its value of {bytes} bytes was left out of the dead letter")]
-    Omitted {
-        /// The value's size in bytes.
-        bytes: u64,
-    },
-    /// The event has no topic.
-    #[error("it has no topic to go to")]
-    NoTopic,
-    /// The broker or the client refuses the record.
-    #[error(transparent)]
-    Refused(DeliveryError),
-    /// Retention removed the dead letter after it was indexed.
-    #[error("it is not in the topic of dead letters any more")]
-    Gone,
-    /// The topic refused another record before, for a reason that concerns the whole topic.
-    #[error("its topic takes nothing: {0}")]
-    TopicRefuses(Arc<str>),
-}
 
 /// Why a replay ended early.
 #[derive(Debug, thiserror::Error)]
@@ -99,33 +52,6 @@ pub enum ReplayError {
         /// Why the resolution was not written.
         source: DeliveryError,
     },
-}
-
-/// The result for one dead letter.
-#[derive(Debug)]
-pub enum Step<'a> {
-    /// The dead letter was replayed, and its resolution is written.
-    Done(&'a DlqRecord),
-    /// The dead letter stays open.
-    Failed(&'a DlqRecordId, Option<&'a DlqRecord>, NotRedriven),
-    /// The dead letter was not tried, because an earlier one stays open.
-    HeldBack {
-        /// The dead letter.
-        dead_letter: &'a DlqRecordId,
-        /// The earlier one.
-        behind: &'a DlqRecordId,
-    },
-}
-
-/// The numbers of dead letters by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReplaySummary {
-    /// Redriven or dropped.
-    pub done: usize,
-    /// Tried, and still open.
-    pub failed: usize,
-    /// Not tried, because an earlier one is open.
-    pub held_back: usize,
 }
 
 /// Redrives or drops the dead letters of a topic.
@@ -480,12 +406,6 @@ impl Run<'_> {
     fn left(&self) -> usize {
         let limit = self.options.limit.unwrap_or(usize::MAX);
         limit.saturating_sub(self.tried.len())
-    }
-}
-
-impl ReplayOptions {
-    fn follows(&self) -> bool {
-        matches!(self.action, Action::Redrive { follow: true, .. })
     }
 }
 

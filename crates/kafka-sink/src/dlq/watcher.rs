@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::Parking;
+use walrelay_sink::topics::{Position, ReadRecord};
 
-use super::entry::{Entry, Position};
+use super::entry::Entry;
 use super::reader::resumed;
 use crate::client_log::KindThrottle;
-use crate::consumer::{Consumer, Polled, TailedRecord};
+use crate::consumer::{Consumer, Polled};
 use crate::worker::Worker;
 use crate::{KafkaConfig, KafkaError};
 
@@ -283,8 +284,8 @@ impl Watch {
         }
     }
 
-    fn apply(&mut self, record: TailedRecord) {
-        let Position { partition, offset } = Position::of(&record);
+    fn apply(&mut self, record: ReadRecord) {
+        let Position { partition, offset } = record.position();
         match Entry::of(record) {
             Entry::DlqRecord(dead_letter) if dead_letter.slot == self.slot => {
                 if let Some(key) = &dead_letter.key {

@@ -1,9 +1,10 @@
 use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
 use walrelay_lsn::{Lsn, Xid};
 use walrelay_sink::{DeliveryError, Disposition, SinkFactory};
+
+pub use walrelay_sink::Chain;
 
 use super::continuity::LogError;
 use crate::core::CoreError;
@@ -128,22 +129,6 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
             | PipelineError::OtherTimeline { .. } => Disposition::Retryable,
             PipelineError::Log(_) | PipelineError::Unsendable { .. } => Disposition::Fatal,
         }
-    }
-}
-
-/// Displays an error with its causes on one line, for a log.
-#[derive(Debug)]
-pub struct Chain<'a>(pub &'a dyn Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.0, f)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }
 

@@ -1,36 +1,39 @@
 //! Maps each error of the crates below to a [`Failure`]: what is wrong, the exit code, the remedy.
 
 mod events;
-mod kafka;
 mod postgres;
-
-use std::error::Error;
 
 use walrelay_event_router::RouteError;
 use walrelay_lsn::Lsn;
 use walrelay_observe::EndpointError;
 use walrelay_postgres_source::PostgresError;
 use walrelay_relay::{CoreError, PipelineError};
-use walrelay_sink::{Disposition, SinkError};
+use walrelay_sink::{Disposition, FailureClass, SinkFailure, ToFailure};
 
 use crate::cli::{Exit, Failure};
 pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
-pub(crate) use kafka::{dead_letters, dlq_replay, kafka, kafka_client};
 use postgres::log;
 pub(crate) use postgres::{conn_info, postgres};
 
-/// The error type of a sink factory, convertible to a failure.
-pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
-    fn failure(self) -> Failure;
+impl From<FailureClass> for Exit {
+    fn from(class: FailureClass) -> Self {
+        match class {
+            FailureClass::Configuration => Self::Config,
+            FailureClass::Denied => Self::Denied,
+            FailureClass::Unavailable => Self::Unavailable,
+        }
+    }
 }
 
-impl SinkFailure for SinkError {
-    fn failure(self) -> Failure {
-        if let Some(error) = self.downcast_ref() {
-            return kafka_client(error);
+impl From<SinkFailure> for Failure {
+    fn from(failure: SinkFailure) -> Self {
+        Self {
+            id: failure.id,
+            exit: failure.class.into(),
+            what: failure.what,
+            source: failure.source,
+            remedy: failure.remedy,
         }
-        let what = "standard output cannot be opened";
-        Failure::new("output", Exit::Unavailable, what).caused_by(self.into_error())
     }
 }
 
@@ -54,11 +57,11 @@ pub(crate) fn endpoint(error: EndpointError) -> Failure {
         .remedy(remedy)
 }
 
-pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -> Failure {
+pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> Failure {
     let what = error.to_string();
     match error {
         PipelineError::Source(error) => postgres(error),
-        PipelineError::Sink(error) => error.failure(),
+        PipelineError::Sink(error) => error.to_failure().into(),
         PipelineError::Core(error) => core(error),
         PipelineError::Delivery { source, event, .. } => {
             let exit = match source.disposition {

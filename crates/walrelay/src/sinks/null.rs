@@ -9,9 +9,6 @@ use std::time::Duration;
 
 use walrelay_sink::{Deliveries, Disposition, Record, SendError, Sink, SinkFactory};
 
-use crate::cli::Failure;
-use crate::failures::SinkFailure;
-
 pub(crate) struct NullSink {
     deliveries: Arc<dyn Deliveries>,
 }
@@ -38,11 +35,5 @@ impl SinkFactory for NullSinkFactory {
 
     fn disposition(error: &Infallible) -> Disposition {
         match *error {}
-    }
-}
-
-impl SinkFailure for Infallible {
-    fn failure(self) -> Failure {
-        match self {}
     }
 }

@@ -19,7 +19,6 @@ mod line;
 #[cfg(test)]
 mod tests;
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
@@ -27,16 +26,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use walrelay_postgres_source::ReadOpen;
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, DeliveryError, Disposition, Parking, Record, SendError, Sink,
-    SinkFactory, SinkStats, Window, any_factory, lock,
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, FailureClass, KindDescription, Record,
+    SendError, Sink, SinkFactory, SinkFailure, SinkKind, SinkStats, ToFailure, Window, any_factory,
+    lock,
 };
 
 pub(crate) use line::write as record_line;
 
-use super::kind::{DeadLetterStore, Epoch, SinkKind};
-use crate::cli::Failure;
 use crate::config::Delivery;
 
 /// Makes sinks that write to standard output.
@@ -58,52 +55,49 @@ impl StdoutKind {
     }
 }
 
+impl StdoutKind {
+    /// The facts about the kind. What is printed cannot be read back.
+    pub(crate) const DESCRIPTION: KindDescription = KindDescription {
+        name: "stdout",
+        title: "standard output",
+        settings_item: None,
+        items: &[],
+        cannot: &[],
+    };
+}
+
 impl SinkKind for StdoutKind {
-    fn name(&self) -> &'static str {
-        "stdout"
-    }
-
-    fn servers(&self) -> Option<String> {
-        None
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        Vec::new()
+    fn description(&self) -> &'static KindDescription {
+        &Self::DESCRIPTION
     }
 
     fn factory(&self, _: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
         (any_factory(self.0), None)
     }
+}
 
-    fn was_written_to(&self, _: &str, _: Duration) -> Result<bool, Failure> {
-        Ok(false)
-    }
+/// The writer's thread could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct StdoutError(#[from] io::Error);
 
-    /// What is printed cannot be read back, so parked keys do not survive a restart.
-    fn watch_dead_letters(
-        &self,
-        _: &DeadLetterStore<'_>,
-        parking: Arc<Parking>,
-    ) -> Result<Box<dyn Any>, Failure> {
-        parking.set_ready();
-        Ok(Box::new(()))
-    }
-
-    fn read_dead_letters(&self, _: &DeadLetterStore<'_>, _: bool, _: Epoch) -> Option<ReadOpen> {
-        None
+impl ToFailure for StdoutError {
+    fn to_failure(&self) -> SinkFailure {
+        let what = "standard output cannot be opened";
+        SinkFailure::new("output", FailureClass::Unavailable, what).caused_by(self.to_string())
     }
 }
 
 impl SinkFactory for StdoutSinkFactory {
     type Sink = StdoutSink;
-    type Error = io::Error;
+    type Error = StdoutError;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> io::Result<StdoutSink> {
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<StdoutSink, StdoutError> {
         let window = Window::new(self.max_records, self.max_bytes);
-        StdoutSink::start(io::stdout(), deliveries, window)
+        Ok(StdoutSink::start(io::stdout(), deliveries, window)?)
     }
 
-    fn disposition(_: &io::Error) -> Disposition {
+    fn disposition(_: &StdoutError) -> Disposition {
         // The writer's thread could not be started, for lack of memory or threads.
         Disposition::Retryable
     }

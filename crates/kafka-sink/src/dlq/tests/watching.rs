@@ -111,7 +111,7 @@ fn open_dead_letters(config: KafkaConfig) -> OpenDeadLetters {
 
 /// The ids of the events of open dead letters, sorted.
 fn ids(open: &OpenDeadLetters) -> Vec<Vec<u8>> {
-    let ids = open.events().map(|event| event.event_id.clone());
+    let ids = open.events().map(|event| event.id.clone());
     let mut ids: Vec<_> = ids.flatten().collect();
     ids.sort();
     ids

@@ -2,12 +2,13 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use rdkafka::types::RDKafkaRespErr;
+use walrelay_sink::dead_letters::{
+    Action, DlqRecord, NotRedriven, ReplayOptions, ReplaySummary, Step,
+};
+use walrelay_sink::topics::ReadRecord;
 
 use super::*;
-use crate::consumer::TailedRecord;
-use crate::dlq::{
-    Action, DlqRecord, DlqReplayer, NotRedriven, ReplayError, ReplayOptions, ReplaySummary, Step,
-};
+use crate::dlq::{DlqReplayer, ReplayError};
 
 fn replayer(cluster: &Cluster) -> DlqReplayer {
     DlqReplayer::open(&config(cluster), TOPIC, LONG)
@@ -66,7 +67,7 @@ fn open_letters(cluster: &Cluster) -> usize {
 }
 
 /// All records of a topic, by partition and offset.
-fn records(cluster: &Cluster, topic: &str) -> Vec<TailedRecord> {
+fn records(cluster: &Cluster, topic: &str) -> Vec<ReadRecord> {
     let mut found = read(cluster, &[topic], count_of(cluster, topic));
     found.sort_by_key(|record| (record.partition, record.offset));
     found

@@ -21,14 +21,15 @@ use walrelay_postgres_source::{
 };
 use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_schema_registry::{Registry, RegistryStats};
-use walrelay_sink::Parking;
+use walrelay_sink::dead_letters::DlqAddress;
+use walrelay_sink::{Ability, Parking};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
 use crate::cli::{Exit, Failure};
 use crate::commands::Env;
 use crate::config::{self, Config, SnapshotMode};
 use crate::failures;
-use crate::sinks::{DeadLetterStore, configured_sink};
+use crate::sinks::{configured_sink, refused};
 
 /// The connection string of `[source] url` with the password and the password file.
 pub(crate) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
@@ -206,18 +207,33 @@ pub(crate) fn selection(config: &Config) -> Selection {
     }
 }
 
-/// The open dead letters of the slot. `epoch`: see
-/// [`OpenDeadLetters::read`](walrelay_kafka_sink::dlq::OpenDeadLetters::read).
+/// The address of the dead letters of the configured relay.
+pub(crate) fn dlq_address(config: &Config) -> DlqAddress<'_> {
+    DlqAddress {
+        topic: &config.poison.topic,
+        slot: &config.source.slot,
+    }
+}
+
+/// The open dead letters of the slot. `epoch`: see [`Epoch`](walrelay_sink::dead_letters::Epoch).
 pub(crate) fn dead_letters(
     config: &Config,
     epoch: impl Fn() -> Option<(i32, u64)> + Send + 'static,
 ) -> Result<DeadLetters, Failure> {
-    let store = DeadLetterStore::configured(config);
     let writes = config.poison.writes_dead_letters();
     let sink = configured_sink(config)?;
-    let Some(read) = sink.read_dead_letters(&store, writes, Box::new(epoch)) else {
-        return Ok(DeadLetters::default());
+    let Some(store) = sink.dead_letters() else {
+        return if writes {
+            Err(
+                refused("sink-ability", &*sink, Ability::DeadLetters).remedy(
+                    "set sink.kind to that of the relay that writes them: their rows must be kept",
+                ),
+            )
+        } else {
+            Ok(DeadLetters::default())
+        };
     };
+    let read = store.read_open(dlq_address(config), writes, Box::new(epoch));
     let messages = config.source.messages.iter();
     let messages = messages.map(|prefix| TableName::new(Messages::SCHEMA, prefix));
     let named = config.source.tables.iter().cloned().chain(messages);

@@ -14,13 +14,13 @@ use walrelay_postgres_source::{
     PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress,
 };
 use walrelay_relay::{Observer, Outcome, Pipeline, PoisonAction, Progress, Settings, Source};
-use walrelay_sink::{Record, SinkFactory, lock};
+use walrelay_sink::{Record, SinkFactory, ToFailure, lock};
 
 use super::server::Server;
 use super::{block_on, selection, stop_signal_or, wanted};
 use crate::cli::Failure;
 use crate::config::Config;
-use crate::failures::{self, SinkFailure};
+use crate::failures;
 use crate::sinks::Count;
 
 /// The environment of a pipeline: calls a function with the progress at each status update.
@@ -102,7 +102,7 @@ pub(crate) fn run_until<S, K, W>(
 ) -> Result<Result<Outcome, Failure>, Failure>
 where
     S: Source<Error = PostgresError>,
-    K: SinkFactory<Error: SinkFailure>,
+    K: SinkFactory<Error: ToFailure>,
     W: Observer,
 {
     block_on(async {

@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use walrelay_kafka_sink::dlq::{
-    Action, DlqRecord, DlqRecordId, DlqReplayer, Listed, NotRedriven, OutOfOrder, Outcome,
+use walrelay_lsn::Lsn;
+use walrelay_sink::dead_letters::{
+    Action, DeadLetters, DlqRecord, DlqRecordId, Listed, NotRedriven, OutOfOrder, Outcome,
     ReplayOptions, ReplaySummary, Step,
 };
-use walrelay_lsn::Lsn;
 
 use super::render::{Columns, DlqTable, Fields, json_line};
 use super::{
@@ -15,7 +15,6 @@ use super::{
 };
 use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
 use crate::commands::print_line;
-use crate::failures::{dead_letters, dlq_replay};
 
 /// Timeout of one acknowledgement. librdkafka takes half a minute to report that a topic does not
 /// exist.
@@ -36,8 +35,8 @@ pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> CommandResult {
         topic: args.topic_override.clone(),
         follow: !args.without_parked,
     };
-    CloseRun::new(&args.close, action, Outcome::Redriven)?.run(env, |replayer| {
-        let overtaking = replayer.out_of_order();
+    CloseRun::new(&args.close, action, Outcome::Redriven)?.run(env, |dead_letters| {
+        let overtaking = dead_letters.out_of_order();
         if args.out_of_order || overtaking.is_empty() {
             Ok(())
         } else {
@@ -86,33 +85,33 @@ impl<'a> CloseRun<'a> {
     fn run(
         &self,
         env: Env<'_>,
-        check: impl FnOnce(&DlqReplayer) -> Result<(), Failure>,
+        check: impl FnOnce(&dyn DeadLetters) -> Result<(), Failure>,
     ) -> CommandResult {
         let topic = DlqTopic::new(&self.args.dlq, env)?;
         let filter = topic.filter(&self.args.filter);
         let matches = |record: &DlqRecord| filter.matches(record);
         let by_id = !self.args.filter.id.is_empty();
-        let Some(mut replayer) = topic.open()? else {
+        let Some(mut dead_letters) = topic.open()? else {
             return if by_id {
                 Err(vec![none_found()])
             } else {
                 Ok(())
             };
         };
-        replayer.read(matches).map_err(dead_letters)?;
-        print_foreign(replayer.index());
-        let plan = replayer.plan(&self.options);
+        dead_letters.read(&matches).map_err(Failure::from)?;
+        print_foreign(&*dead_letters);
+        let plan = dead_letters.plan(&self.options);
         if plan.is_empty() && by_id {
             return Err(vec![none_found()]);
         }
-        check(&replayer)?;
+        check(&*dead_letters)?;
         if self.args.dry_run {
-            return self.print_plan(&mut replayer, &plan);
+            return self.print_plan(&mut *dead_letters, &plan);
         }
         let mut written = Ok(());
         let mut failures = Vec::new();
         let mut holds_back = false;
-        let carried = replayer.carry_out(&self.options, matches, |step| match step {
+        let carried = dead_letters.carry_out(&self.options, &matches, &mut |step| match step {
             Step::Done(record) => {
                 if written.is_ok() {
                     written = self.print_closed(record);
@@ -135,7 +134,7 @@ impl<'a> CloseRun<'a> {
         match carried {
             Ok(summary) => self.print_summary(summary),
             // Inserted as the first one, as that gives the exit code.
-            Err(error) => failures.insert(0, dlq_replay(error)),
+            Err(error) => failures.insert(0, error.into()),
         }
         // Appended as the last one: the dead letters are closed even if that could not be printed.
         failures.extend(written.err());
@@ -146,14 +145,16 @@ impl<'a> CloseRun<'a> {
         }
     }
 
-    fn print_plan(&self, replayer: &mut DlqReplayer, plan: &[Listed]) -> CommandResult {
+    fn print_plan(&self, dead_letters: &mut dyn DeadLetters, plan: &[Listed]) -> CommandResult {
         let mut table = DlqTable::new(Columns::default());
-        show_each(replayer, plan, |listed, record| match self.args.output {
-            Output::Table => {
-                table.add(listed, record);
-                Ok(ControlFlow::Continue(()))
+        show_each(dead_letters, plan, |listed, record| {
+            match self.args.output {
+                Output::Table => {
+                    table.add(listed, record);
+                    Ok(ControlFlow::Continue(()))
+                }
+                Output::Json => print_part(&json_line("open", record, Fields::default())),
             }
-            Output::Json => print_part(&json_line("open", record, Fields::default())),
         })?;
         if self.args.output == Output::Table && !plan.is_empty() {
             table.print()?;

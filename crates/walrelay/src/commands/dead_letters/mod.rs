@@ -8,19 +8,18 @@ mod render;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use walrelay_kafka_sink::KafkaConfig;
-use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
+use walrelay_sink::dead_letters::{DeadLetters, DlqRecord, Listed};
+use walrelay_sink::{Ability, SinkKind};
 
-use crate::cli::{DlqCommand, DlqTopicArgs, Exit, Failure, FilterArgs};
+use crate::cli::{DlqCommand, DlqTopicArgs, Failure, FilterArgs};
 use crate::commands::{
     CommandResult, Env, load, log_warnings, print_bytes, print_notice, print_part,
 };
-use crate::failures::dead_letters;
-use crate::sinks::kafka;
+use crate::sinks::{any_sink, refused};
 use filter::Filter;
 
-/// Timeout of one request to a broker.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of one request to a server of the sink.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `walrelay dlq`.
 pub(crate) fn dlq(command: &DlqCommand, env: Env<'_>) -> CommandResult {
@@ -34,7 +33,7 @@ pub(crate) fn dlq(command: &DlqCommand, env: Env<'_>) -> CommandResult {
 
 /// The topic of dead letters and the slot, by arguments and configuration.
 struct DlqTopic {
-    kafka: KafkaConfig,
+    sink: Box<dyn SinkKind>,
     topic: String,
     /// `None` for dead letters of all slots.
     slot: Option<String>,
@@ -44,13 +43,8 @@ impl DlqTopic {
     fn new(args: &DlqTopicArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(&args.config, env)?;
         log_warnings(&config, None, env);
-        let Some(sink) = config.sink.kafka() else {
-            let failure = Failure::new("dlq-sink", Exit::Config, "only Kafka has dead letters")
-                .remedy("set sink.kind = \"kafka\", as for the relay that wrote them");
-            return Err(vec![failure]);
-        };
         Ok(Self {
-            kafka: kafka(sink, &config.delivery)?,
+            sink: any_sink(&config)?,
             topic: args
                 .dead_letter_topic
                 .clone()
@@ -66,25 +60,28 @@ impl DlqTopic {
     }
 
     /// Opens the topic; prints a notice and returns `None` if it does not exist.
-    fn open(&self) -> Result<Option<DlqReplayer>, Failure> {
-        let replayer =
-            DlqReplayer::open(&self.kafka, &self.topic, BROKER_TIMEOUT).map_err(dead_letters)?;
-        if replayer.is_none() {
+    fn open(&self) -> Result<Option<Box<dyn DeadLetters>>, Failure> {
+        let store = self.sink.dead_letters().ok_or_else(|| {
+            refused("dlq-sink", &*self.sink, Ability::DeadLetters)
+                .remedy("set sink.kind to that of the relay that wrote them")
+        })?;
+        let opened = store.open(&self.topic, REQUEST_TIMEOUT)?;
+        if opened.is_none() {
             print_notice(&format!(
                 "there is no topic {}: nothing was ever a dead letter there",
                 self.topic
             ));
         }
-        Ok(replayer)
+        Ok(opened)
     }
 }
 
 /// Prints how many records in the topic are no dead letters, if there are any.
-fn print_foreign(index: &DlqIndex) {
-    if index.foreign() > 0 {
+fn print_foreign(dead_letters: &dyn DeadLetters) {
+    let foreign = dead_letters.foreign();
+    if foreign > 0 {
         print_notice(&format!(
-            "{} records in the topic are no dead letters and were passed over",
-            index.foreign()
+            "{foreign} records in the topic are no dead letters and were passed over"
         ));
     }
 }
@@ -92,29 +89,27 @@ fn print_foreign(index: &DlqIndex) {
 /// Calls `show` with each of these dead letters until it fails or breaks. Dead letters that the topic
 /// no longer has are left out.
 fn show_each(
-    replayer: &mut DlqReplayer,
+    dead_letters: &mut dyn DeadLetters,
     listed: &[Listed],
     mut show: impl FnMut(&Listed, &DlqRecord) -> Result<ControlFlow<()>, Failure>,
 ) -> Result<(), Failure> {
     let mut written = Ok(());
-    replayer
-        .each(listed, |listed, record| {
-            let Some(record) = record else {
-                return ControlFlow::Continue(());
-            };
-            show(listed, record).unwrap_or_else(|failure| {
-                written = Err(failure);
-                ControlFlow::Break(())
-            })
+    dead_letters.each(listed, &mut |listed, record| {
+        let Some(record) = record else {
+            return ControlFlow::Continue(());
+        };
+        show(listed, record).unwrap_or_else(|failure| {
+            written = Err(failure);
+            ControlFlow::Break(())
         })
-        .map_err(dead_letters)?;
+    })?;
     written
 }
 
 #[cfg(test)]
 mod tests {
-    use walrelay_kafka_sink::dlq::Position;
     use walrelay_sink::EventPosition;
+    use walrelay_sink::topics::Position;
 
     use super::*;
 

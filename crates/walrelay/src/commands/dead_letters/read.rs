@@ -2,14 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use walrelay_kafka_sink::dlq::{DlqRecord, Listed};
+use walrelay_sink::dead_letters::{DlqRecord, Listed};
 
 use super::render::{Columns, DlqTable, Fields, describe, json_line, status};
 use super::{
     CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, print_part, show_each,
 };
 use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
-use crate::failures::dead_letters;
 
 /// `walrelay dlq list`.
 pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
@@ -21,16 +20,15 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
         key: args.keys,
     });
     let mut count = 0;
-    if let Some(mut replayer) = topic.open()? {
+    if let Some(mut dead_letters) = topic.open()? {
         if let Some(since) = filter.written_since() {
-            replayer.start_at(since).map_err(dead_letters)?;
+            dead_letters.start_at(since).map_err(Failure::from)?;
         }
-        replayer
-            .read(|record| filter.matches(record))
-            .map_err(dead_letters)?;
-        let mut listed = replayer.index().selected(args.resolved);
+        let read = dead_letters.read(&|record| filter.matches(record));
+        read.map_err(Failure::from)?;
+        let mut listed = dead_letters.selected(args.resolved);
         listed.truncate(args.filter.limit.map_or(usize::MAX, |limit| limit as usize));
-        show_each(&mut replayer, &listed, |listed, record| {
+        show_each(&mut *dead_letters, &listed, |listed, record| {
             count += 1;
             match args.output {
                 Output::Table => {
@@ -46,7 +44,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
                 }
             }
         })?;
-        print_foreign(replayer.index());
+        print_foreign(&*dead_letters);
     }
     if args.output == Output::Table {
         if count > 0 {
@@ -75,12 +73,12 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> CommandResult {
         )
         .remedy("`walrelay dlq list --resolved --all-slots` lists all")
     };
-    let mut replayer = topic.open()?.ok_or_else(unknown)?;
+    let mut dead_letters = topic.open()?.ok_or_else(unknown)?;
     let slot = topic.slot.as_deref();
     let matches =
         |record: &DlqRecord| record.id == id && slot.is_none_or(|slot| slot == record.slot);
-    replayer.read(matches).map_err(dead_letters)?;
-    let listed: Vec<Listed> = replayer.index().selected(true);
+    dead_letters.read(&matches).map_err(Failure::from)?;
+    let listed = dead_letters.selected(true);
     if listed.is_empty() {
         return Err(vec![unknown()]);
     }
@@ -94,17 +92,16 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> CommandResult {
         return Err(vec![failure]);
     }
     let mut done = Ok(());
-    replayer
-        .each(&listed, |listed, record| {
-            done = record
-                .ok_or_else(unknown)
-                .and_then(|record| print(args, listed, record));
-            match done {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            }
-        })
-        .map_err(dead_letters)?;
+    let shown = dead_letters.each(&listed, &mut |listed, record| {
+        done = record
+            .ok_or_else(unknown)
+            .and_then(|record| print(args, listed, record));
+        match done {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
+    shown.map_err(Failure::from)?;
     Ok(done?)
 }
 

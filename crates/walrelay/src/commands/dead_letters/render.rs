@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use walrelay_kafka_sink::dlq::{DlqRecord, Listed, Outcome};
 use walrelay_lsn::Lsn;
 use walrelay_observe::printable;
+use walrelay_sink::dead_letters::{DlqRecord, Listed, Outcome};
 
 use crate::cli::Failure;
 use crate::commands::print_text;
@@ -205,7 +205,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use walrelay_kafka_sink::dlq::DlqRecordId;
+    use walrelay_sink::dead_letters::DlqRecordId;
 
     use super::*;
     use crate::commands::dead_letters::tests::record;

@@ -15,19 +15,20 @@ use walrelay_postgres_source::{
     bookmark_slot,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
-use walrelay_sink::{Parking, SinkFactory};
+use walrelay_sink::{Parking, SinkFactory, ToFailure};
 
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::commands::assembly::{
-    block_on, conn_info, dead_letters, marking, router, schemas, settings, stop_signal, wanted,
+    block_on, conn_info, dead_letters, dlq_address, marking, router, schemas, settings,
+    stop_signal, wanted,
 };
 use crate::commands::database::prune::pruning;
 use crate::commands::{CommandResult, Env, load};
 use crate::config::{Config, SnapshotMode};
-use crate::failures::{self, SinkFailure};
+use crate::failures;
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
-use crate::sinks::{DeadLetterStore, configured_sink};
+use crate::sinks::configured_sink;
 
 /// The last log line of a run that drained.
 const DRAINED: &str = "drained: everything that was sent is confirmed";
@@ -87,12 +88,18 @@ impl RelayRun<'_> {
         let of_sink = (servers.clone(), parking.clone());
         let telemetry = telemetry(config, env, errors, of_sink, Arc::clone(&snapshot))?;
         for warning in sink.warnings() {
-            warn!("{warning}");
+            warn!("{}", warning.finding);
         }
-        let store = DeadLetterStore::configured(config);
         // Parked keys are watched until this scope ends.
         let parked = parking.clone();
-        let parked = parked.map(|parking| sink.watch_dead_letters(&store, parking));
+        let parked = parked.and_then(|parking| {
+            let Some(store) = sink.dead_letters() else {
+                // Nothing is confirmed, so no earlier run has parked a key.
+                parking.set_ready();
+                return None;
+            };
+            Some(store.watch(dlq_address(config), parking))
+        });
         let _watch = parked.transpose()?;
         let stats = telemetry.as_ref().map(|of| Arc::clone(&of.sink));
         let (factory, stats) = sink.factory(stats);
@@ -244,7 +251,7 @@ fn relay<S, K, F>(
 where
     S: Source<Error = PostgresError>,
     K: SinkFactory,
-    K::Error: SinkFailure,
+    K::Error: ToFailure,
     F: Future<Output = ()>,
 {
     info!(
@@ -335,7 +342,7 @@ fn endpoint(
 }
 
 /// Logs `drained` if the pipeline drained; otherwise returns the failure.
-fn check_outcome<K: SinkFailure>(
+fn check_outcome<K: ToFailure>(
     result: Result<Outcome, PipelineError<PostgresError, K>>,
     drained: &'static str,
 ) -> Result<(), Failure> {

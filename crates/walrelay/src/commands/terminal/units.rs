@@ -4,28 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 use walrelay_observe::{printable, printable_json};
+pub(crate) use walrelay_settings::format_bytes as bytes;
 
 use crate::cli::{Failure, Output};
 use crate::commands::write_failed;
-
-/// A byte count in the largest binary unit that gives at least one: `12.3 MiB`.
-pub(crate) fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64;
-    let mut unit = "B";
-    for next in UNITS {
-        // A value that would be rounded to 1024.0 belongs to the next unit.
-        if value < 1023.95 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    format!("{value:.1} {unit}")
-}
 
 /// Progress towards an estimated number of rows: `[####......]  40 %, 400 of about 1000 rows`.
 pub(crate) fn rows_bar(done: u64, expected: u64) -> String {
@@ -112,7 +94,7 @@ impl fmt::Display for Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, rows_bar};
+    use super::rows_bar;
 
     #[test]
     fn bars() {
@@ -124,21 +106,6 @@ mod tests {
             (9, 8, "[########################] 100 %, 9 of about 8 rows"),
         ] {
             assert_eq!(rows_bar(done, expected), text);
-        }
-    }
-
-    #[test]
-    fn units() {
-        for (count, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            ((1 << 20) - 1, "1.0 MiB"),
-            (1 << 20, "1.0 MiB"),
-            (12_900_000_000, "12.0 GiB"),
-            (u64::MAX, "16384.0 PiB"),
-        ] {
-            assert_eq!(bytes(count), text);
         }
     }
 }

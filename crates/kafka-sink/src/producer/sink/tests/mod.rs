@@ -8,9 +8,10 @@ use rdkafka::producer::BaseProducer;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use walrelay_sink::Disposition::{Fatal, Retryable};
 use walrelay_sink::Header;
+use walrelay_sink::topics::ReadRecord;
 
 use super::*;
-use crate::consumer::{Tail, TailedRecord};
+use crate::consumer::Tail;
 use crate::ffi;
 use crate::producer::context::Context;
 use crate::testing::proxy::{INIT_PRODUCER_ID, PRODUCE, Proxy};
@@ -127,7 +128,7 @@ fn answers_after(cluster: &Cluster, time: Duration) {
     cluster.broker_round_trip_time(1, time).expect("a broker");
 }
 
-fn seq_in(record: &TailedRecord) -> u64 {
+fn seq_in(record: &ReadRecord) -> u64 {
     let value = record.value.as_deref().expect("a value");
     std::str::from_utf8(value).unwrap().parse().unwrap()
 }

@@ -1,10 +1,10 @@
 //! The checks of the configuration file that need no server.
 
 use walrelay_event_router::Router;
-use walrelay_kafka_sink::KafkaConfig;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{check_state_file, read_state_file};
 use walrelay_schema_registry::Registry;
+use walrelay_sink::SinkKind;
 use walrelay_walsender::ConnInfo;
 
 use super::item::{Check, Checks, Item};
@@ -13,13 +13,13 @@ use crate::commands::Env;
 use crate::commands::assembly::{conn_info, registry, router};
 use crate::config::{Config, SnapshotMode};
 use crate::failures;
-use crate::sinks::kafka;
+use crate::sinks::{check_abilities, described_sink};
 
 /// The parts of the configuration that the other checks use; `None` for those that cannot be used.
 pub(super) struct Usable {
     pub(super) info: Option<ConnInfo>,
     pub(super) router: Option<Router>,
-    pub(super) kafka: Option<KafkaConfig>,
+    pub(super) sink: Option<Box<dyn SinkKind>>,
     pub(super) registry: Option<Registry>,
     /// The position in the state file.
     pub(super) known: Option<Lsn>,
@@ -35,19 +35,7 @@ pub(super) fn check(config: &Config, env: Env<'_>, checks: &mut Checks) -> Usabl
     let router = add_check(checks, Item::Routes, router(config), |_| {
         "they can be compiled".to_owned()
     });
-    let kafka = config.sink.kafka().and_then(|section| {
-        let item = Item::KafkaProperties;
-        let kafka = kafka(section, &config.delivery);
-        let kafka = add_check(checks, item, kafka, |kafka| {
-            kafka.bootstrap_servers().to_owned()
-        });
-        let warnings = kafka.iter().flat_map(KafkaConfig::warnings);
-        checks.extend(warnings.map(|warning| {
-            let remedy = "remove the property from [sink.kafka], or set SASL_SSL";
-            (item, Check::warn(warning, remedy))
-        }));
-        kafka
-    });
+    let sink = check_sink(config, checks);
     let registry = config.registry.as_ref().and_then(|_| {
         add_check(checks, Item::RegistryAuthority, registry(config), |_| {
             "it can be used".to_owned()
@@ -78,10 +66,31 @@ pub(super) fn check(config: &Config, env: Env<'_>, checks: &mut Checks) -> Usabl
     Usable {
         info,
         router: router.map(|(router, _)| router),
-        kafka,
+        sink,
         registry: registry.flatten(),
         known,
     }
+}
+
+/// Checks the settings of the sink, and that it can do what the configuration asks for. Returns the
+/// sink.
+fn check_sink(config: &Config, checks: &mut Checks) -> Option<Box<dyn SinkKind>> {
+    let (kind, sink) = described_sink(config);
+    let item = kind.settings_item.map_or(Item::Sink, Item::SinkSettings);
+    let sink = match sink {
+        Ok(sink) => sink,
+        Err(failure) => {
+            checks.push((item, Check::failed(failure.into())));
+            return None;
+        }
+    };
+    checks.extend(sink.servers().map(|servers| (item, Check::pass(servers))));
+    let warnings = sink.warnings().into_iter();
+    checks.extend(warnings.map(|warning| (item, warning.into())));
+    if let Err(failure) = check_abilities(config, &*sink) {
+        checks.push((Item::Sink, Check::failed(failure)));
+    }
+    Some(sink)
 }
 
 /// Adds a check for the result, with `finding` for a success. Returns the value.

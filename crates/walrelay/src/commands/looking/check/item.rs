@@ -1,8 +1,7 @@
 //! The items of the doctor, and the result of a check: its verdict, the finding and the remedy.
 
-use std::error::Error;
-
 use serde::Serialize;
+use walrelay_sink::check::{SinkCheck, SinkVerdict, finding};
 
 use crate::cli::{Exit, Failure};
 
@@ -11,7 +10,8 @@ use crate::cli::{Exit, Failure};
 pub(super) enum Group {
     Configuration,
     Postgres,
-    Kafka,
+    /// The servers of the sink.
+    Sink,
     Registry,
 }
 
@@ -19,18 +19,9 @@ impl Group {
     pub(super) const ALL: [Self; 4] = [
         Self::Configuration,
         Self::Postgres,
-        Self::Kafka,
+        Self::Sink,
         Self::Registry,
     ];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Configuration => "configuration",
-            Self::Postgres => "postgres",
-            Self::Kafka => "kafka",
-            Self::Registry => "registry",
-        }
-    }
 }
 
 macro_rules! items {
@@ -39,6 +30,15 @@ macro_rules! items {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Item {
             $($item,)*
+            /// The settings of the sink, by a name that its kind gives.
+            SinkSettings(&'static str),
+            /// The servers of a sink.
+            SinkServers {
+                /// The kind of the sink.
+                kind: &'static str,
+                /// The name that the kind gives.
+                name: &'static str,
+            },
         }
 
         impl Item {
@@ -48,6 +48,19 @@ macro_rules! items {
             pub(super) const fn group(self) -> Group {
                 match self {
                     $(Self::$item => Group::$group,)*
+                    Self::SinkSettings(_) => Group::Configuration,
+                    Self::SinkServers { .. } => Group::Sink,
+                }
+            }
+
+            /// The name of the group: of a sink's servers, its kind.
+            pub(super) const fn group_name(self) -> &'static str {
+                match (self, self.group()) {
+                    (Self::SinkServers { kind, .. }, _) => kind,
+                    (_, Group::Configuration) => "configuration",
+                    (_, Group::Postgres) => "postgres",
+                    (_, Group::Sink) => "sink",
+                    (_, Group::Registry) => "registry",
                 }
             }
 
@@ -55,6 +68,7 @@ macro_rules! items {
             pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$item => $name,)*
+                    Self::SinkSettings(name) | Self::SinkServers { name, .. } => name,
                 }
             }
         }
@@ -65,7 +79,7 @@ items! {
     File = Configuration, "file";
     Url = Configuration, "database-url";
     Routes = Configuration, "routes";
-    KafkaProperties = Configuration, "kafka-properties";
+    Sink = Configuration, "sink";
     RegistryAuthority = Configuration, "registry-ca";
     StateFile = Configuration, "state-file";
 
@@ -100,16 +114,6 @@ items! {
     FailoverSlot = Postgres, "failover-slot";
     StandbySlots = Postgres, "standby-slots";
     StandbyCopy = Postgres, "standby-copy";
-
-    Brokers = Kafka, "brokers";
-    Topics = Kafka, "topics";
-    TopicAccess = Kafka, "topic-access";
-    TopicSettings = Kafka, "topic-settings";
-    MessageSize = Kafka, "message-size";
-    ReplicationFactor = Kafka, "replication-factor";
-    InSyncReplicas = Kafka, "min-insync-replicas";
-    UncleanElection = Kafka, "unclean-election";
-    DeadLetters = Kafka, "dead-letters";
 
     RegistryServer = Registry, "server";
     Schema = Registry, "schema";
@@ -149,6 +153,23 @@ pub(super) struct Check {
     pub(super) remedy: Option<String>,
 }
 
+impl From<SinkCheck> for Check {
+    fn from(check: SinkCheck) -> Self {
+        Self {
+            verdict: match check.verdict {
+                SinkVerdict::Pass => Verdict::Pass,
+                SinkVerdict::Warn => Verdict::Warn,
+                SinkVerdict::Fail { id, class } => Verdict::Fail {
+                    id,
+                    exit: class.into(),
+                },
+            },
+            finding: check.finding,
+            remedy: check.remedy,
+        }
+    }
+}
+
 /// The checks in the order of the report, each with its item.
 pub(super) type Checks = Vec<(Item, Check)>;
 
@@ -182,17 +203,7 @@ impl Check {
 
     /// A check that found a failure. Its causes become part of the finding.
     pub(super) fn failed(failure: Failure) -> Self {
-        let mut finding = failure.what.trim_end().to_owned();
-        let mut cause = Error::source(&failure);
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Transparent errors, and some sources, repeat the text of the error above.
-            if !finding.contains(&text) {
-                finding.push_str("\ncause: ");
-                finding.push_str(&text);
-            }
-            cause = error.source();
-        }
+        let finding = finding(&failure);
         let Failure { id, exit, .. } = failure;
         Self {
             verdict: Verdict::Fail { id, exit },
@@ -200,15 +211,6 @@ impl Check {
             remedy: failure.remedy,
         }
     }
-}
-
-/// The first texts, at most `most`, and how many more there are.
-pub(super) fn shortened(mut texts: Vec<String>, most: usize) -> Vec<String> {
-    if let Some(more @ 1..) = texts.len().checked_sub(most) {
-        texts.truncate(most);
-        texts.push(format!("and {more} more"));
-    }
-    texts
 }
 
 /// The exit code of the first failed check.
@@ -249,14 +251,31 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::sinks::KINDS;
 
     #[test]
     fn names_differ_within_a_group() {
-        let names: BTreeSet<_> = Item::ALL
-            .iter()
-            .map(|item| (item.group().name(), item.name()))
-            .collect();
-        assert_eq!(names.len(), Item::ALL.len());
+        let items = all();
+        let names: BTreeSet<_> = items.iter().collect();
+        assert_eq!(names.len(), items.len());
+    }
+
+    /// Group and name of each item, in the order of the page.
+    fn all() -> Vec<(String, String)> {
+        let mut items = Item::ALL.to_vec();
+        for kind in KINDS {
+            let name = kind.name;
+            items.extend(kind.settings_item.map(Item::SinkSettings));
+            items.extend(kind.items.iter().map(|item| Item::SinkServers {
+                kind: name,
+                name: item,
+            }));
+        }
+        let of_group = |group| items.iter().filter(move |item| item.group() == group);
+        let items = Group::ALL.into_iter().flat_map(of_group);
+        items
+            .map(|item| (item.group_name().to_owned(), item.name().to_owned()))
+            .collect()
     }
 
     /// The table in `docs/CHECK.md` has each item, in this order.
@@ -274,10 +293,7 @@ mod tests {
                 (group, cells.next().unwrap().trim_matches('`').to_owned())
             })
             .collect();
-        let items = Item::ALL
-            .iter()
-            .map(|item| (item.group().name().to_owned(), item.name().to_owned()));
-        assert_eq!(listed, items.collect::<Vec<_>>());
+        assert_eq!(listed, all());
     }
 
     #[test]

@@ -2,16 +2,16 @@
 //! one.
 //!
 //! - [`item`]: the items, and the result of a check. `docs/CHECK.md` lists the items.
-//! - `configuration`, `postgres`, `kafka`, `registry`: the checks. [`report`]: formats them.
+//! - `configuration`, `postgres`, `registry`: the checks; the sink brings those of its servers.
+//!   [`report`]: formats them.
 //!
 //! # Invariants
-//! - The checks change nothing in the database, in Kafka or in the registry.
+//! - The checks change nothing in the database, in the sink's servers or in the registry.
 //! - All problems are reported, not only the first one. The exit code is that of the first failure.
 //! - If the relay's role may not see something, a warning names the missing privilege.
 
 mod configuration;
 mod item;
-mod kafka;
 mod postgres;
 mod registry;
 mod report;
@@ -21,6 +21,7 @@ use std::io::{self, IsTerminal};
 use crate::commands::assembly::{block_on, route};
 use crate::commands::{Env, load, print_bytes, write_failed};
 use walrelay_observe::colours;
+use walrelay_sink::check::CheckInput;
 
 use crate::cli::{CheckArgs, Exit, Failure, Output};
 use item::{Check, Checks, Item};
@@ -61,10 +62,20 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
         checks.extend(database.checks);
         (topics, largest) = (database.topics, database.largest);
     }
-    if let Some((kafka, sink)) = usable.kafka.zip(config.sink.kafka()) {
+    if let Some(sink) = usable.sink {
         let constant = route(&config.router).constant_topic();
         topics.extend(constant.filter(|topic| !topics.contains(topic)));
-        checks.extend(kafka::check(&config, sink, &kafka, topics, &largest));
+        let poison = &config.poison;
+        let of_servers = sink.check(CheckInput {
+            topics,
+            dead_letters: poison.writes_dead_letters().then_some(&poison.topic),
+            largest_row: largest,
+        });
+        let kind = sink.name();
+        let of_servers = of_servers.into_iter();
+        checks.extend(
+            of_servers.map(|(name, check)| (Item::SinkServers { kind, name }, check.into())),
+        );
     }
     if let Some(registry) = usable.registry {
         checks.extend(registry::check(&registry, &config));

@@ -20,7 +20,7 @@ pub(super) fn table(
         let of_group = checks.iter().filter(|(item, _)| item.group() == group);
         for (at, (item, check)) in of_group.enumerate() {
             if at == 0 {
-                writeln!(out, "{}", paint(colours, "1", group.name()))?;
+                writeln!(out, "{}", paint(colours, "1", item.group_name()))?;
             }
             let (word, colour) = match check.verdict {
                 Verdict::Pass => ("pass", "32"),
@@ -81,7 +81,7 @@ struct Line<'a> {
 /// Writes one document on one line.
 pub(super) fn json(checks: &[(Item, Check)], out: &mut dyn Write) -> io::Result<()> {
     let lines = checks.iter().map(|(item, check)| Line {
-        group: item.group().name(),
+        group: item.group_name(),
         item: item.name(),
         verdict: check.verdict.name(),
         id: match check.verdict {

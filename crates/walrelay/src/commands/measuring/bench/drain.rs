@@ -12,12 +12,12 @@ use walrelay_observe::{Latencies, wall_clock};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::CopySource;
 use walrelay_relay::{Observer, Pipeline, State};
-use walrelay_sink::SinkFactory;
+use walrelay_sink::{SinkFactory, ToFailure};
 
 use super::meter::Meter;
 use super::objects::BenchPipeline;
 use crate::cli::{Exit, Failure};
-use crate::failures::{self, SinkFailure};
+use crate::failures;
 use crate::sinks::Counting;
 
 /// The measurement ends if no record is acknowledged for twice this time.
@@ -77,7 +77,7 @@ impl BenchPipeline {
 /// The figures of a drained backlog. CPU is in seconds per million rows.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct DrainResult {
-    pub(super) contender: &'static str,
+    pub(super) contender: String,
     pub(super) rows: u64,
     /// Time from the start of streaming to the last acknowledgement.
     pub(super) seconds: f64,
@@ -96,14 +96,14 @@ pub(super) struct DrainResult {
 
 /// Drains a backlog of `rows` rows into the sinks of this factory.
 pub(super) async fn drain<F>(
-    contender: &'static str,
+    contender: &str,
     rows: u64,
     pipeline: BenchPipeline,
     factory: F,
 ) -> Result<DrainResult, Failure>
 where
     F: SinkFactory,
-    F::Error: SinkFailure,
+    F::Error: ToFailure,
 {
     let meter = Arc::new(Meter::new(rows));
     let walsender = pipeline.source.walsender();
@@ -127,7 +127,7 @@ where
     let rest = whole.duration_since(half).as_secs_f64();
     let per_million = |cpu: f64| cpu * 1e6 / rows as f64;
     Ok(DrainResult {
-        contender,
+        contender: contender.to_owned(),
         rows,
         seconds,
         rows_per_second: rows as f64 / seconds,

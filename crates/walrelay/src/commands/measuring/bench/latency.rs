@@ -11,19 +11,20 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
-use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, Tail};
 use walrelay_measure::figures::Spread;
 use walrelay_observe::{Latencies, micros_now};
+use walrelay_sink::SinkKind;
 
 use super::drain::incomplete;
 use super::load::{Schedule, clock_offset};
+use super::needs_topics;
 use super::objects::BenchPipeline;
 use super::worker::Worker;
 use crate::cli::Failure;
 use crate::failures;
 
-/// Timeout of one request to the cluster.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout of one request to a server of the sink.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval at which the progress is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The measurement fails if no record arrives for this time after the last row was written.
@@ -48,18 +49,18 @@ pub(super) struct LatencyResult {
 /// Writes rows on the schedule, relays them to the topic and reads them back.
 pub(super) async fn measure(
     pipeline: BenchPipeline,
-    kafka: KafkaConfig,
+    sink: Arc<dyn SinkKind>,
     topic: String,
     schedule: Schedule,
 ) -> Result<LatencyResult, Failure> {
     let (rate, rows) = (schedule.rate, schedule.rows());
     let offset = clock_offset(&schedule.info).await?;
-    let mut pipeline = pipeline.with(KafkaSinkFactory::new(kafka.clone()));
+    let mut pipeline = pipeline.with(sink.factory(None).0);
     let streaming = Arc::clone(&pipeline.observer().streaming);
     let mut loaded = None;
     let load = async {
         streaming.notified().await;
-        loaded = Some(write_and_read(schedule, kafka, topic, offset).await);
+        loaded = Some(write_and_read(schedule, sink, topic, offset).await);
     };
     let ended = Box::pin(pipeline.run(load)).await;
     ended.map_err(failures::pipeline)?;
@@ -81,7 +82,7 @@ fn spread(latencies: &Latencies) -> Option<Spread> {
 /// the largest delay of a write.
 async fn write_and_read(
     schedule: Schedule,
-    kafka: KafkaConfig,
+    sink: Arc<dyn SinkKind>,
     topic: String,
     offset: i64,
 ) -> Result<(Latencies, Duration), Failure> {
@@ -89,7 +90,7 @@ async fn write_and_read(
     let progress = Arc::new(Progress::default());
     let reader = Worker::start("bench-reader", {
         let progress = Arc::clone(&progress);
-        move |stop| read(&kafka, &topic, rows, offset, &progress, stop)
+        move |stop| read(&*sink, &topic, rows, offset, &progress, stop)
     })?;
     while !progress.ready.load(Ordering::Relaxed) && !reader.is_finished() {
         sleep(POLL_INTERVAL).await;
@@ -133,21 +134,22 @@ struct Stamp {
 }
 
 fn read(
-    kafka: &KafkaConfig,
+    sink: &dyn SinkKind,
     topic: &str,
     rows: u64,
     offset: i64,
     progress: &Progress,
     stop: &AtomicBool,
 ) -> Result<Latencies, Failure> {
-    let mut tail = Tail::with_config(kafka, &[topic], BROKER_TIMEOUT)?;
+    let topics = sink.topics().ok_or_else(|| needs_topics(sink))?;
+    let mut reader = topics.reader(&[topic], REQUEST_TIMEOUT)?;
     let mut latencies = Latencies::default();
     let mut seen = HashSet::with_capacity(rows as usize);
     // The first call connects, so that the time for it does not count.
     let mut timeout = Duration::from_secs(1);
     while (seen.len() as u64) < rows && !stop.load(Ordering::Relaxed) {
         // Errors are ignored: the client reconnects by itself.
-        let next = tail.next(timeout).ok().flatten();
+        let next = reader.next(timeout).ok().flatten();
         let now = micros_now();
         progress.ready.store(true, Ordering::Relaxed);
         timeout = Duration::from_millis(100);

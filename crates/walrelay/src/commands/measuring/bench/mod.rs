@@ -1,6 +1,6 @@
 //! `walrelay bench`: measures the relay with the configured database and broker.
 //!
-//! - [`objects`]: creates and removes the benchmark's objects in the database and in Kafka, and
+//! - [`objects`]: creates and removes the benchmark's objects in the database and in the sink, and
 //!   makes the pipelines that read them.
 //! - [`load`]: writes a backlog, and rows on a schedule. [`worker`]: a thread that writes or reads.
 //! - [`null`]: a sink that discards records.
@@ -23,12 +23,13 @@ mod worker;
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use tracing::Level;
-use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory};
 use walrelay_measure::figures::Machine;
 use walrelay_observe::log_to_stderr;
 use walrelay_postgres_source::{CopySource, Original};
+use walrelay_sink::{Ability, SinkKind};
 use walrelay_walsender::ConnInfo;
 
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
@@ -37,13 +38,12 @@ use crate::commands::assembly::{self, block_on, conn_info, sql_session};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{CommandResult, Env, load, print_notice};
 use crate::config::{Config, Log};
-use crate::sinks::NullSinkFactory;
+use crate::sinks::{NullSinkFactory, any_sink, refused};
 use drain::drain;
 use objects::{BenchObjects, BenchPipeline};
 use report::Report;
 
 const TO_NOTHING: &str = "walrelay, to nothing";
-const TO_KAFKA: &str = "walrelay, to Kafka";
 
 /// `walrelay bench`.
 pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
@@ -62,19 +62,12 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
         let report = block_on(Box::pin(drain_copy(slot, args, &config, info)))??;
         return Ok(print_report(&report, args.json.as_deref())?);
     }
-    let kafka = config.sink.kafka().map(|section| {
-        let kafka = crate::sinks::kafka(section, &config.delivery)?;
-        Ok::<_, Failure>((kafka, section.topics.creation()))
-    });
-    let kafka = kafka.transpose()?;
-    if kafka.is_none()
-        && [BenchPart::Kafka, BenchPart::Latency]
-            .iter()
-            .any(|part| args.measures(*part))
-    {
-        return Err(needs_kafka().into());
+    let sink: Arc<dyn SinkKind> = any_sink(&config)?.into();
+    let mut parts = [BenchPart::Kafka, BenchPart::Latency].into_iter();
+    if sink.topics().is_none() && parts.any(|part| args.measures(part)) {
+        return Err(needs_topics(&*sink).into());
     }
-    let objects = BenchObjects::new(info, kafka);
+    let objects = BenchObjects::new(info, sink);
     confirm_load(args, &objects)?;
     let (measured, leftovers) = block_on(Box::pin(measure_and_remove(objects, args, &config)))??;
     let printed = measured.and_then(|report| print_report(&report, args.json.as_deref()));
@@ -117,10 +110,11 @@ fn confirm_load(args: &BenchArgs, objects: &BenchObjects) -> Result<(), Failure>
         megabytes(rows),
         objects.table(),
     ));
-    if let Some(kafka) = objects.kafka().filter(|_| records > 0) {
+    if records > 0 {
         print_notice(&format!(
-            "and to Kafka at {}:\n  {records} records ({} MB) into topics named {}.…, which are made for it",
-            kafka.bootstrap_servers(),
+            "and to {} at {}:\n  {records} records ({} MB) into topics named {}.…, which are made for it",
+            objects.sink.description().title,
+            objects.sink.servers().unwrap_or_default(),
             megabytes(records),
             objects.topic_prefix,
         ));
@@ -163,7 +157,7 @@ async fn measure(
     config: &Config,
 ) -> Result<Report, Failure> {
     objects.create_schema().await?;
-    let mut report = new_report(&objects.info, objects.kafka(), args).await?;
+    let mut report = new_report(&objects.info, objects.sink.servers(), args).await?;
     if args.drains() {
         print_notice("making a temporary slot: Postgres waits for open transactions first");
         objects.recreate_slot().await?;
@@ -185,12 +179,13 @@ async fn measure(
         report.drained.push(drained);
     }
     if args.measures(BenchPart::Kafka) {
-        print_notice("draining them to Kafka");
+        let title = objects.sink.description().title;
+        print_notice(&format!("draining them to {title}"));
         objects.create_topic("order").await?;
         let pipeline = objects.pipeline("order", config);
-        let kafka = objects.kafka().ok_or_else(needs_kafka)?.clone();
-        let factory = KafkaSinkFactory::new(kafka);
-        let drained = drain(TO_KAFKA, args.rows, pipeline, factory).await?;
+        let (factory, _) = objects.sink.factory(None);
+        let contender = format!("walrelay, to {title}");
+        let drained = drain(&contender, args.rows, pipeline, factory).await?;
         report.drained.push(drained);
     }
     if args.measures(BenchPart::Latency) {
@@ -200,7 +195,7 @@ async fn measure(
             let suffix = format!("order-{rate}");
             let topic = objects.create_topic(&suffix).await?;
             let pipeline = objects.pipeline(&suffix, config);
-            let kafka = objects.kafka().ok_or_else(needs_kafka)?.clone();
+            let sink = Arc::clone(&objects.sink);
             let schedule = load::Schedule {
                 info: objects.info.clone(),
                 table: objects.table(),
@@ -208,7 +203,7 @@ async fn measure(
                 rate: *rate,
                 seconds: args.seconds,
             };
-            let measured = latency::measure(pipeline, kafka, topic, schedule).await?;
+            let measured = latency::measure(pipeline, sink, topic, schedule).await?;
             report.latency.push(measured);
         }
     }
@@ -247,7 +242,7 @@ async fn drain_copy(
 /// A report without figures.
 async fn new_report(
     info: &ConnInfo,
-    kafka: Option<&KafkaConfig>,
+    servers: Option<String>,
     args: &BenchArgs,
 ) -> Result<Report, Failure> {
     let session = sql_session(info).await?;
@@ -257,7 +252,7 @@ async fn new_report(
         walrelay: env!("CARGO_PKG_VERSION"),
         machine: Machine::here(),
         postgres,
-        kafka: kafka.map(|kafka| kafka.bootstrap_servers().to_owned()),
+        kafka: servers,
         payload_bytes: args.copy_of.is_none().then_some(args.bytes),
         drained: Vec::new(),
         latency: Vec::new(),
@@ -284,13 +279,9 @@ fn interrupted() -> Failure {
     .remedy("it gives no figures; run it again")
 }
 
-fn needs_kafka() -> Failure {
-    Failure::new(
-        "bench-sink",
-        Exit::Config,
-        "there is no Kafka in the configuration to measure with",
-    )
-    .remedy("set sink.kind to kafka, or measure reading alone: --only null")
+fn needs_topics(sink: &dyn SinkKind) -> Failure {
+    refused("bench-sink", sink, Ability::Topics)
+        .remedy("choose another sink.kind, or measure reading alone: --only null")
 }
 
 fn no_thread(error: io::Error) -> Failure {

@@ -1,21 +1,22 @@
-//! Creates and removes the objects of a benchmark in the database and in Kafka.
+//! Creates and removes the objects of a benchmark in the database and in the sink.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use walrelay_event_router::{Options, Router};
-use walrelay_kafka_sink::{KafkaConfig, TemporaryTopics, TopicCreation};
 use walrelay_postgres_source::{CopySource, Original, OutboxTable, script};
 use walrelay_relay::{PoisonPolicy, Settings, TableName};
+use walrelay_sink::SinkKind;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, quote_ident};
 
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::{self, sql_session};
 use crate::config::Config;
 
-/// Timeout of one request to the cluster.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout of one request to a server of the sink.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of the removal from the database: a running statement may have to end first.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(30);
 const DEADLOCK_DETECTED: &str = "40P01";
@@ -28,7 +29,7 @@ pub(super) struct BenchObjects {
     name: String,
     /// Prefix of all topics' names, without the dot that follows.
     pub(super) topic_prefix: String,
-    kafka: Option<(KafkaConfig, TopicCreation)>,
+    pub(super) sink: Arc<dyn SinkKind>,
     /// The session with the temporary slot whose copies are read: the server drops the slot with
     /// the session.
     slot_session: Option<Session>,
@@ -39,22 +40,22 @@ pub(super) struct BenchObjects {
     /// Whether schema and publication may exist.
     in_database: bool,
     /// Topics that may exist.
-    in_kafka: Vec<String>,
+    in_sink: Vec<String>,
 }
 
 impl BenchObjects {
-    pub(super) fn new(info: ConnInfo, kafka: Option<(KafkaConfig, TopicCreation)>) -> Self {
+    pub(super) fn new(info: ConnInfo, sink: Arc<dyn SinkKind>) -> Self {
         let id = fastrand::u32(..);
         Self {
             info,
             name: format!("walrelay_bench_{id:08x}"),
             topic_prefix: format!("walrelay-bench-{id:08x}"),
-            kafka,
+            sink,
             slot_session: None,
             slots: 0,
             copies: 0,
             in_database: false,
-            in_kafka: Vec::new(),
+            in_sink: Vec::new(),
         }
     }
 
@@ -63,10 +64,6 @@ impl BenchObjects {
             schema: self.name.clone(),
             name: "outbox".to_owned(),
         }
-    }
-
-    pub(super) fn kafka(&self) -> Option<&KafkaConfig> {
-        self.kafka.as_ref().map(|(config, _)| config)
     }
 
     /// Creates schema, table and publication.
@@ -160,14 +157,13 @@ impl BenchObjects {
 
     /// Creates a topic, and returns its name.
     pub(super) async fn create_topic(&mut self, suffix: &str) -> Result<String, Failure> {
-        let Some((config, creation)) = self.kafka.clone() else {
-            return Err(super::needs_kafka());
-        };
         let name = self.topic(suffix);
-        self.in_kafka.push(name.clone());
-        let topic = name.clone();
-        let create =
-            move || TemporaryTopics::new(&config, BROKER_TIMEOUT)?.create(&topic, &creation);
+        self.in_sink.push(name.clone());
+        let (sink, topic) = (Arc::clone(&self.sink), name.clone());
+        let create = move || match sink.topics() {
+            Some(topics) => Ok(topics.create(&topic, REQUEST_TIMEOUT)?),
+            None => Err(super::needs_topics(&*sink)),
+        };
         blocking(create).await??;
         Ok(name)
     }
@@ -180,12 +176,16 @@ impl BenchObjects {
         {
             self.in_database = false;
         }
-        if let Some((config, _)) = self.kafka.clone() {
+        if !self.in_sink.is_empty() {
             // The list stays as it is until the end: a second signal drops this future, and a thread
             // that panics returns nothing.
-            let topics = self.in_kafka.clone();
-            if let Ok(left) = blocking(move || delete_topics(&config, topics)).await {
-                self.in_kafka = left;
+            let (sink, topics) = (Arc::clone(&self.sink), self.in_sink.clone());
+            let delete = move || match sink.topics() {
+                Some(of) => of.delete(topics, REQUEST_TIMEOUT),
+                None => topics,
+            };
+            if let Ok(left) = blocking(delete).await {
+                self.in_sink = left;
             }
         }
     }
@@ -221,9 +221,10 @@ impl BenchObjects {
                 "DROP PUBLICATION IF EXISTS {name}; DROP SCHEMA IF EXISTS {name} CASCADE;"
             ));
         }
-        for topic in &self.in_kafka {
+        for topic in &self.in_sink {
             left.push(format!("topic {topic}"));
-            commands.push(format!("kafka-topics.sh --delete --topic {topic}"));
+            let topics = self.sink.topics();
+            commands.extend(topics.map(|topics| topics.delete_command(topic)));
         }
         if left.is_empty() {
             return None;
@@ -242,14 +243,6 @@ pub(super) struct BenchPipeline {
     pub(super) source: CopySource,
     pub(super) router: Router,
     pub(super) settings: Settings,
-}
-
-/// Deletes the topics; returns those that could not be deleted.
-fn delete_topics(config: &KafkaConfig, mut topics: Vec<String>) -> Vec<String> {
-    if let Ok(admin) = TemporaryTopics::new(config, BROKER_TIMEOUT) {
-        topics.retain(|topic| admin.delete(topic).is_err());
-    }
-    topics
 }
 
 /// Runs a blocking call on a thread of its own.
@@ -285,14 +278,17 @@ pub(super) fn insert(table: &TableName, bytes: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::test_config;
+    use crate::sinks::any_sink;
 
     #[test]
     fn leftovers_are_reported_with_commands_to_remove_them() {
         let info = "postgres://me@db/app".parse().expect("a URL");
-        let mut objects = BenchObjects::new(info, None);
+        let sink = any_sink(&test_config()).expect("a sink").into();
+        let mut objects = BenchObjects::new(info, sink);
         assert!(objects.not_removed().is_none());
         objects.in_database = true;
-        objects.in_kafka.push("walrelay-bench-1.order".to_owned());
+        objects.in_sink.push("walrelay-bench-1.order".to_owned());
         let failure = objects.not_removed().expect("objects are left");
         let name = &objects.name;
         let remedy = failure.remedy.expect("commands");

@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn ratios_are_relative_to_the_first_and_unknown_figures_are_dashes() {
-        let run = |contender, rows_per_second| DrainResult {
-            contender,
+        let run = |contender: &str, rows_per_second| DrainResult {
+            contender: contender.to_owned(),
             rows: 1000,
             seconds: 1000.0 / rows_per_second,
             rows_per_second,

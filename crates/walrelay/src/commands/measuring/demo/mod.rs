@@ -24,6 +24,7 @@ use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_observe::{RecentErrors, RelayEnvironment, colours, log_to_stderr};
 use walrelay_postgres_source::OutboxTable;
 use walrelay_relay::TableName;
+use walrelay_sink::SinkFailure;
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::ConnInfo;
 
@@ -125,7 +126,8 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bo
     // Sending fails if the relay has ended with an error.
     let _ = stop_relay.send(());
     let commit_to_ack = join_result(relay.join())??;
-    let totals = join_result(viewer.join())?.map_err(Failure::from)?;
+    let totals =
+        join_result(viewer.join())?.map_err(|error| Failure::from(SinkFailure::from(error)))?;
     written.map_err(Failure::from)?;
 
     print_or_ignore(&tracker.summary(&totals, commit_to_ack));
@@ -154,7 +156,8 @@ impl Servers {
             .map_err(|error| no_postgres(&error))?;
         let topics = topics();
         let topics: Vec<(&str, i32)> = topics.iter().map(|t| (t.as_str(), PARTITIONS)).collect();
-        let broker = EmbeddedBroker::start(&topics)?;
+        let broker = EmbeddedBroker::start(&topics)
+            .map_err(|error| Failure::from(SinkFailure::from(error)))?;
         let info: Result<ConnInfo, _> = postgres.url().parse();
         let info = info.map_err(|error| failures::conn_info(&error))?;
         block_on(create_tables(&info))??;

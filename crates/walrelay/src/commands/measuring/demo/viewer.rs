@@ -5,8 +5,9 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use walrelay_kafka_sink::{KafkaError, Tail, TailedRecord};
+use walrelay_kafka_sink::{KafkaError, Tail};
 use walrelay_observe::Latencies;
+use walrelay_sink::topics::ReadRecord;
 
 use super::tracker::{Arrival, EventTracker, ViewerTotals};
 
@@ -77,7 +78,7 @@ pub(super) fn watch(
     }
 }
 
-fn header(record: &TailedRecord, name: &str) -> String {
+fn header(record: &ReadRecord, name: &str) -> String {
     let value = record.headers.iter().find(|(header, _)| header == name);
     let bytes = value
         .and_then(|(_, value)| value.as_deref())
@@ -85,7 +86,7 @@ fn header(record: &TailedRecord, name: &str) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn number(record: &TailedRecord) -> u64 {
+fn number(record: &ReadRecord) -> u64 {
     let value = record.value.as_deref().unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
     json.get("number")
@@ -93,7 +94,7 @@ fn number(record: &TailedRecord) -> u64 {
         .unwrap_or_default()
 }
 
-fn show(record: &TailedRecord, note: &str, colours: bool) {
+fn show(record: &ReadRecord, note: &str, colours: bool) {
     let (cyan, yellow, green, off) = if colours {
         ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[0m")
     } else {

@@ -14,7 +14,7 @@ use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use walrelay_kafka_sink::TailedRecord;
+use walrelay_sink::topics::ReadRecord;
 
 use crate::cli::CutoverId;
 
@@ -26,7 +26,7 @@ const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"
 
 /// The event id of a record as text: at the place of `--id`, or in the first of [`ID_HEADERS`] that
 /// the record has.
-pub(super) fn event_id(place: Option<&CutoverId>, record: &TailedRecord) -> Option<String> {
+pub(super) fn event_id(place: Option<&CutoverId>, record: &ReadRecord) -> Option<String> {
     let text = |name: &str| Some(String::from_utf8_lossy(header(record, name)?).into_owned());
     match place {
         None => ID_HEADERS.into_iter().find_map(text),
@@ -43,7 +43,7 @@ pub(super) fn event_id(place: Option<&CutoverId>, record: &TailedRecord) -> Opti
 }
 
 /// The value of the first header of this name; `None` also if it is null.
-pub(super) fn header<'r>(record: &'r TailedRecord, name: &str) -> Option<&'r [u8]> {
+pub(super) fn header<'r>(record: &'r ReadRecord, name: &str) -> Option<&'r [u8]> {
     let (_, value) = record.headers.iter().find(|(found, _)| found == name)?;
     value.as_deref()
 }
@@ -75,7 +75,7 @@ impl Event {
         id: String,
         topic: &str,
         partition: Option<i32>,
-        record: &TailedRecord,
+        record: &ReadRecord,
     ) -> Self {
         let json = record.value.as_deref().and_then(|value| {
             let value: Value = serde_json::from_slice(value).ok()?;
@@ -361,7 +361,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn event(id: &str, key: &str, value: &str) -> Event {
-        let record = TailedRecord {
+        let record = ReadRecord {
             topic: "t".to_owned(),
             partition: 0,
             offset: 0,
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn an_id_is_found_in_a_header_or_in_the_value() {
-        let record = TailedRecord {
+        let record = ReadRecord {
             topic: "t".to_owned(),
             partition: 0,
             offset: 0,

@@ -24,7 +24,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
-use walrelay_kafka_sink::KafkaSection;
+use walrelay_sink::topics::SinkTopics;
+use walrelay_sink::{Ability, SinkKind};
 use walrelay_walsender::Session;
 
 use crate::cli::{CutoverCommand, Exit, Failure};
@@ -33,6 +34,7 @@ use crate::commands::assembly::server::Server;
 use crate::commands::terminal::confirm::confirm;
 use crate::commands::{CommandResult, Env, log_warnings, print_notice};
 use crate::config::{Config, SnapshotMode};
+use crate::sinks::refused;
 
 /// The header with the id of the shadow run that sent a record.
 const HEADER: &str = "walrelay-cutover";
@@ -64,15 +66,11 @@ pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
     }?)
 }
 
-/// The Kafka sink, in which records are compared.
-fn kafka_sink(config: &Config) -> Result<&KafkaSection, Failure> {
-    config.sink.kafka().ok_or_else(|| {
-        Failure::new(
-            "cutover-sink",
-            Exit::Config,
-            "there is no Kafka in the configuration",
-        )
-        .remedy("set sink.kind to kafka")
+/// The topics of the sink, in which records are compared.
+fn topics_of(sink: &dyn SinkKind) -> Result<&dyn SinkTopics, Failure> {
+    sink.topics().ok_or_else(|| {
+        refused("cutover-sink", sink, Ability::Topics)
+            .remedy("set sink.kind to that of the topics that the polling relay writes")
     })
 }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_kafka_sink::{KafkaConfig, Tail, TailedRecord};
+use walrelay_sink::topics::{self, ReadRecord, SinkTopics};
 
 use super::compare::{Event, event_id};
 use crate::cli::{CutoverId, Failure};
 use crate::commands::print_notice;
 
-/// Timeout of one request to the cluster.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of one request to a server of the sink.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long errors of a topic are retried, and the interval.
 const RETRY_FOR: Duration = Duration::from_secs(30);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,7 +32,7 @@ struct Topic {
 
 /// Reads topics, all from the same time on.
 pub(super) struct TopicReader {
-    tail: Tail,
+    reader: Box<dyn topics::TopicReader>,
     /// Milliseconds since 1970.
     from_ms: i64,
     /// `--id`.
@@ -42,12 +42,12 @@ pub(super) struct TopicReader {
 
 impl TopicReader {
     pub(super) fn new(
-        kafka: &KafkaConfig,
+        topics: &dyn SinkTopics,
         from_ms: i64,
         id_place: Option<CutoverId>,
     ) -> Result<Self, Failure> {
         Ok(Self {
-            tail: Tail::with_config(kafka, &[], BROKER_TIMEOUT)?,
+            reader: topics.reader(&[], REQUEST_TIMEOUT)?,
             from_ms,
             id_place,
             followed: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl TopicReader {
         let begun = Instant::now();
         // Partitions of a new topic have no leader for a moment.
         let followed = loop {
-            match self.tail.follow(topic, self.from_ms, BROKER_TIMEOUT) {
+            match self.reader.follow(topic, self.from_ms, REQUEST_TIMEOUT) {
                 Err(error) if begun.elapsed() > RETRY_FOR => return Err(error.into()),
                 Err(_) => thread::sleep(RETRY_INTERVAL),
                 Ok(followed) => break followed,
@@ -87,8 +87,8 @@ impl TopicReader {
     }
 
     /// The next record; `None` after `timeout`.
-    pub(super) fn next(&mut self, timeout: Duration) -> Result<Option<TailedRecord>, Failure> {
-        let record = self.tail.next(timeout)?;
+    pub(super) fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, Failure> {
+        let record = self.reader.next(timeout)?;
         if let Some(record) = &record
             && let Some(topic) = self.followed.get_mut(&record.topic)
             && topic
@@ -105,7 +105,7 @@ impl TopicReader {
     /// once for each topic.
     pub(super) fn event(
         &mut self,
-        record: &TailedRecord,
+        record: &ReadRecord,
         topic: &str,
         partition: Option<i32>,
     ) -> Option<Event> {
@@ -128,7 +128,7 @@ impl TopicReader {
     /// Calls `each` with all records up to the ends that the topics had when they were followed.
     pub(super) fn read_to_ends(
         &mut self,
-        mut each: impl FnMut(&mut Self, &TailedRecord),
+        mut each: impl FnMut(&mut Self, &ReadRecord),
     ) -> Result<(), Failure> {
         let mut idle = Duration::ZERO;
         let step = Duration::from_millis(100);

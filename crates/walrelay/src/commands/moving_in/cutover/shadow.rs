@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 use walrelay_event_router::TopicChange;
-use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, TailedRecord};
 use walrelay_observe::micros_now;
 use walrelay_postgres_source::CopySource;
 use walrelay_relay::{Outcome, Pipeline, Progress};
+use walrelay_sink::topics::{ReadRecord, SinkTopics};
 use walrelay_walsender::quote_ident;
 
 use super::compare::{Comparison, header};
 use super::reading::TopicReader;
-use super::{HEADER, INTERVAL, kafka_sink, marking};
+use super::{HEADER, INTERVAL, marking, topics_of};
 use crate::cli::{Exit, Failure, ShadowCutoverArgs};
 use crate::commands::assembly::pipelines::{
     OnProgress, RecordCounts, router_and_settings, run_until, without_dead_letters,
@@ -26,7 +26,7 @@ use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, id_column, run_id, wanted};
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::{print_notice, print_text};
-use crate::sinks::Counting;
+use crate::sinks::{Counting, any_sink};
 
 /// Records that the polling relay publishes within this time after the slot may be of rows from
 /// before it.
@@ -36,7 +36,8 @@ const PRINTED: u64 = 20;
 
 pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
-    let kafka = crate::sinks::kafka(kafka_sink(config)?, &config.delivery)?;
+    let sink = any_sink(config)?;
+    let topics = topics_of(&*sink)?;
     let id = run_id();
     let what = format!(
         "walrelay reads a temporary slot and publishes to topics that begin with {:?}, beside the polling relay.\n\
@@ -65,12 +66,12 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
         stopped: AtomicBool::new(false),
         failed: AtomicBool::new(false),
     };
-    let factory = Counting::new(KafkaSinkFactory::new(kafka.clone()), sent);
+    let factory = Counting::new(sink.factory(None).0, sent);
     let environment = OnProgress(|_: &Progress| {});
     let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
     let (result, compared) = thread::scope(|scope| {
         let comparer = scope.spawn(|| {
-            let compared = compare(args, server, &kafka, &shared);
+            let compared = compare(args, server, topics, &shared);
             shared.failed.store(compared.is_err(), Ordering::SeqCst);
             compared
         });
@@ -169,7 +170,7 @@ pub(super) fn print_differences(comparison: &mut Comparison) -> Result<(), Failu
     Ok(())
 }
 
-/// The wall clock in milliseconds since 1970, as timestamps of Kafka.
+/// The wall clock in milliseconds since 1970, as timestamps of records.
 pub(super) fn now_ms() -> i64 {
     micros_now() / 1000
 }
@@ -179,10 +180,10 @@ pub(super) fn now_ms() -> i64 {
 fn compare(
     args: &ShadowCutoverArgs,
     server: &Server,
-    kafka: &KafkaConfig,
+    topics: &dyn SinkTopics,
     shared: &Shared,
 ) -> Result<Comparison, Failure> {
-    let topics = TopicReader::new(kafka, now_ms(), args.id.clone())?;
+    let topics = TopicReader::new(topics, now_ms(), args.id.clone())?;
     let comparison = Comparison::new(args.patience);
     while shared.walsender.load(Ordering::Relaxed) == 0 {
         if shared.stopped.load(Ordering::SeqCst) {
@@ -284,7 +285,7 @@ impl Comparer<'_> {
     }
 
     /// Adds a record to its side of the comparison.
-    fn add(&mut self, record: &TailedRecord) -> Result<(), Failure> {
+    fn add(&mut self, record: &ReadRecord) -> Result<(), Failure> {
         let topic = &record.topic;
         let now = Instant::now();
         if let Some(live) = topic.strip_prefix(&self.args.topic_prefix) {

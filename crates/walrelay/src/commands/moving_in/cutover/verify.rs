@@ -1,18 +1,18 @@
-//! `walrelay cutover verify`: compares the rows of the outbox with the records in Kafka.
+//! `walrelay cutover verify`: compares the rows of the outbox with the records in the topics.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use walrelay_kafka_sink::TailedRecord;
 use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, recent_rows};
 use walrelay_relay::{Outcome, Pipeline, Progress};
+use walrelay_sink::topics::ReadRecord;
 use walrelay_sink::{Record, lock};
 
 use super::compare::{Comparison, DifferenceKind, Event, event_id};
 use super::reading::TopicReader;
 use super::shadow::{now_ms, print_differences, report};
-use super::{kafka_sink, marking};
+use super::{marking, topics_of};
 use crate::cli::{CutoverId, Exit, Failure, VerifyCutoverArgs};
 use crate::commands::assembly::pipelines::{
     OnProgress, router_and_settings, run_until, selected_rows, without_dead_letters,
@@ -20,8 +20,7 @@ use crate::commands::assembly::pipelines::{
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{self, block_on};
 use crate::commands::print_notice;
-use crate::sinks::NullSinkFactory;
-use crate::sinks::{Count, Counting};
+use crate::sinks::{Count, Counting, NullSinkFactory, any_sink};
 
 /// Records are read from this long before `--since` on, as the clocks of hosts may differ. A record
 /// is published after its row's time.
@@ -29,9 +28,10 @@ const MARGIN: Duration = Duration::from_secs(60);
 
 pub(super) fn verify(args: &VerifyCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
-    let kafka = crate::sinks::kafka(kafka_sink(config)?, &config.delivery)?;
+    let sink = any_sink(config)?;
+    let sink_topics = topics_of(&*sink)?;
     let from = now_ms() - (args.since + MARGIN).as_millis() as i64;
-    let mut topics = TopicReader::new(&kafka, from, args.id.clone())?;
+    let mut topics = TopicReader::new(sink_topics, from, args.id.clone())?;
     let expected = Arc::new(Expected {
         id_place: args.id.clone(),
         comparison: Mutex::new(Comparison::new(Duration::ZERO)),
@@ -73,7 +73,7 @@ struct Expected {
 impl Count for Expected {
     fn sent(&self, record: &Record<'_>) {
         let headers = record.headers.iter();
-        let copy = TailedRecord {
+        let copy = ReadRecord {
             topic: record.topic.to_owned(),
             partition: 0,
             offset: 0,

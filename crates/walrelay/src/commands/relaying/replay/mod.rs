@@ -22,7 +22,7 @@ use walrelay_event_router::{Router, Selection, TopicChange};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
 use walrelay_relay::{Counts, Outcome, Pipeline};
-use walrelay_sink::SinkFactory;
+use walrelay_sink::{SinkFactory, SinkKind, ToFailure};
 
 use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
 use crate::commands::assembly::pipelines::{
@@ -34,9 +34,8 @@ use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::{CommandResult, Env, log_warnings, print_notice};
 use crate::config::Config;
-use crate::failures::SinkFailure;
 use crate::sinks::NullSinkFactory;
-use crate::sinks::{Counting, SinkKind, StdoutKind, configured_sink};
+use crate::sinks::{Counting, StdoutKind, configured_sink};
 use note::{Note, NoteFile};
 use progress::ReplayEnvironment;
 use range::{check_retained, plan_replay};
@@ -135,7 +134,11 @@ fn confirm_replay(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(),
 }
 
 fn has_records(topic: &str, config: &Config) -> Result<bool, Failure> {
-    sink_of(ReplaySink::Kafka, config)?.was_written_to(topic, BROKER_TIMEOUT)
+    let sink = configured_sink(config)?;
+    match sink.topics() {
+        Some(topics) => Ok(topics.was_written_to(topic, BROKER_TIMEOUT)?),
+        None => Ok(false),
+    }
 }
 
 /// Replays into the sinks of this factory. `file` is `None` for a dry run: nothing is sent.
@@ -146,7 +149,7 @@ fn replay_into<F>(
     factory: F,
 ) -> Result<(), Failure>
 where
-    F: SinkFactory<Error: SinkFailure>,
+    F: SinkFactory<Error: ToFailure>,
 {
     let sends = file.is_some();
     let (router, settings) = router_and_settings(&server.config, sends, without_dead_letters)?;

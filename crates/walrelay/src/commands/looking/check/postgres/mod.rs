@@ -24,6 +24,7 @@ use walrelay_postgres_source::{
     Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
 };
 use walrelay_relay::TableName;
+use walrelay_sink::check::SinkCheck;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
 
 use super::item::{Check, Checks, Item};
@@ -53,7 +54,7 @@ pub(super) struct DatabaseChecks {
 
 /// Bytes of the largest row of the outbox tables: the columns that the router reads, as text;
 /// `None` if there is no row. Or a warning that rows could not be read.
-pub(super) type Largest = Result<Option<u64>, Check>;
+pub(super) type Largest = Result<Option<u64>, SinkCheck>;
 
 /// Reads the state of the database and checks it. `known` is the position in the state file.
 pub(super) async fn check(
@@ -228,7 +229,7 @@ async fn samples(
         let readable = surveyed.any(|(of, survey)| of == name && survey.readable);
         if !readable {
             let role = &db.survey.role;
-            largest = Err(Check::warn(
+            largest = Err(SinkCheck::warn(
                 format!(
                     "role {role} may not read {name}, and needs not: the largest row is not seen"
                 ),
@@ -248,7 +249,7 @@ async fn samples(
             Err(error) => {
                 let finding = format!("the rows of {name} are not seen: {error}");
                 let remedy = "check again when the server is less busy";
-                largest = Err(Check::warn(finding, remedy));
+                largest = Err(SinkCheck::warn(finding, remedy));
             }
         }
     }

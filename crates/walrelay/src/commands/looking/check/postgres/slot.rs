@@ -4,10 +4,11 @@ use walrelay_postgres_source::{
     Plan, PublishedTable, ROLLING, Retention, SlotRow, Survey, bookmark_slot, expected_rows,
     script, slot_fits,
 };
+use walrelay_sink::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
 
 use super::{DatabaseState, failed, of_result};
-use crate::commands::looking::check::item::{Check, shortened};
+use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
 
 /// Seconds after which an open transaction is reported.

@@ -3,11 +3,11 @@
     reason = "a method is not general enough in the lifetime of its Cluster"
 )]
 
-use walrelay_kafka_sink::Creation;
+use walrelay_sink::check::SinkVerdict;
 
 use super::*;
-use crate::commands::looking::check::item::Verdict;
-use crate::commands::test_config;
+use crate::Creation;
+use crate::section::{KafkaProperties, TopicsSection};
 
 fn settings(of: &[(&str, &str)]) -> KafkaSettings {
     let of = of.iter();
@@ -40,9 +40,23 @@ fn missing(creation: Creation) -> TopicSurvey {
 }
 
 fn sink() -> KafkaSection {
-    match test_config().sink {
-        crate::config::SinkConfig::Kafka(sink) => sink,
-        other @ crate::config::SinkConfig::Stdout { .. } => panic!("{other:?}"),
+    KafkaSection {
+        properties: KafkaProperties::default(),
+        topics: TopicsSection {
+            create: false,
+            partitions: None,
+            replication_factor: None,
+        },
+        bearer: None,
+    }
+}
+
+/// The name of a verdict.
+fn name(check: &SinkCheck) -> &'static str {
+    match check.verdict {
+        SinkVerdict::Pass => "pass",
+        SinkVerdict::Warn => "warn",
+        SinkVerdict::Fail { .. } => "fail",
     }
 }
 
@@ -50,8 +64,8 @@ fn sink() -> KafkaSection {
 fn of(
     topic: TopicSurvey,
     auto_create: Option<&str>,
-    check: impl Fn(&Cluster<'_>) -> Check,
-) -> Check {
+    check: impl Fn(&Cluster<'_>) -> SinkCheck,
+) -> SinkCheck {
     let defaults = match auto_create {
         Some(value) => Ok(settings(&[
             ("auto.create.topics.enable", value),
@@ -71,7 +85,7 @@ fn of(
         principal: "relay",
         subjects: subjects(&survey, &sink()),
     });
-    let passed = check.verdict == Verdict::Pass;
+    let passed = check.verdict == SinkVerdict::Pass;
     assert_eq!(passed, check.remedy.is_none(), "{check:?}");
     check
 }
@@ -94,7 +108,7 @@ fn missing_topics_fail_unless_they_are_created() {
         (in_state(TopicState::Unknown("x".into())), None, "warn"),
     ] {
         let check = of(topic, auto_create, |of| of.topics());
-        assert_eq!(check.verdict.name(), verdict, "{check:?}");
+        assert_eq!(name(&check), verdict, "{check:?}");
     }
 }
 
@@ -111,12 +125,12 @@ fn missing_privileges_are_named() {
         (missing(Creation::Denied), "--operation Create"),
     ] {
         let check = of(topic, Some("true"), |of| of.access());
-        assert_eq!(check.verdict.name(), "fail", "{check:?}");
+        assert_eq!(name(&check), "fail", "{check:?}");
         let remedy = check.remedy.unwrap();
         assert!(remedy.contains(words), "{remedy}");
     }
     let check = of(existing(3, &[]), Some("true"), |of| of.access());
-    assert_eq!(check.verdict.name(), "pass", "{check:?}");
+    assert_eq!(name(&check), "pass", "{check:?}");
 }
 
 #[test]
@@ -136,9 +150,13 @@ fn replicas_and_in_sync_replicas() {
             settings.insert(size.0.into(), size.1.into());
         }
         let check = of(topic.clone(), Some("true"), |of| of.in_sync_replicas());
-        assert_eq!(check.verdict.name(), verdict, "{check:?}");
+        assert_eq!(name(&check), verdict, "{check:?}");
         let check = of(topic, Some("true"), |of| of.replication_factor());
-        assert_eq!(check.verdict == Verdict::Pass, replicas >= 3, "{check:?}");
+        assert_eq!(
+            check.verdict == SinkVerdict::Pass,
+            replicas >= 3,
+            "{check:?}"
+        );
     }
     // New topics take the defaults of the brokers.
     let new = missing(Creation::NotConfigured);
@@ -159,7 +177,7 @@ fn a_row_has_to_fit_both_limits() {
         let check = of(topic(), Some("true"), |cluster| {
             cluster.message_size(Some(client), &largest)
         });
-        assert_eq!(check.verdict.name(), verdict, "{check:?}");
+        assert_eq!(name(&check), verdict, "{check:?}");
         assert!(check.remedy.unwrap_or_default().contains(words));
     }
     let new = missing(Creation::NotConfigured);

@@ -5,15 +5,26 @@ mod topics;
 
 use std::time::Duration;
 
-use walrelay_kafka_sink::{
-    ClusterSurvey, KafkaConfig, KafkaSection, KafkaSettings, TopicState, TopicSurvey, probe,
-    survey, topic_name_problem,
+use walrelay_sink::ToFailure as _;
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+
+use crate::{
+    ClusterSurvey, KafkaConfig, KafkaError, KafkaSection, KafkaSettings, TopicState, TopicSurvey,
+    probe, survey, topic_name_problem,
 };
 
-use super::item::{Check, Checks, Item};
-use super::postgres::Largest;
-use crate::config::Config;
-use crate::failures;
+/// The names of the items, in the order of the report.
+pub(crate) const ITEMS: [&str; 9] = [
+    "brokers",
+    "topics",
+    "topic-access",
+    "topic-settings",
+    "message-size",
+    "replication-factor",
+    "min-insync-replicas",
+    "unclean-election",
+    "dead-letters",
+];
 
 /// Timeout of one request to the cluster.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,28 +33,22 @@ const MOST_TOPICS: usize = 50;
 /// The name in findings for topics that do not exist yet.
 const NEW: &str = "new topics";
 
-/// Surveys the cluster and checks it. `topics` are those known before the first event.
-pub(super) fn check(
-    config: &Config,
-    sink: &KafkaSection,
-    kafka: &KafkaConfig,
-    mut topics: Vec<String>,
-    largest: &Largest,
-) -> Checks {
-    let failed = |error| {
-        let check = Check::failed(failures::kafka_client(&error));
-        vec![(Item::Brokers, check)]
-    };
+/// Surveys the cluster and checks it.
+pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<'_>) -> SinkChecks {
+    let CheckInput {
+        mut topics,
+        dead_letters,
+        largest_row,
+    } = input;
+    let failed = |error: KafkaError| vec![(ITEMS[0], SinkCheck::failed(&error.to_failure()))];
     let brokers = match probe(kafka, BROKER_TIMEOUT) {
         Ok(cluster) => cluster.brokers.len(),
         Err(error) => return failed(error),
     };
-    let poison = &config.poison;
-    let dead_letters = poison.writes_dead_letters().then_some(&poison.topic);
     topics.retain(|topic| topic_name_problem(topic).is_none());
     topics.truncate(MOST_TOPICS);
-    let another = dead_letters.filter(|topic| !topics.contains(topic));
-    topics.extend(another.cloned());
+    let another = dead_letters.filter(|topic| !topics.iter().any(|known| known == topic));
+    topics.extend(another.map(str::to_owned));
     let survey = match survey(kafka, &topics, BROKER_TIMEOUT) {
         Ok(survey) => survey,
         Err(error) => return failed(error),
@@ -56,18 +61,18 @@ pub(super) fn check(
         subjects: subjects(&survey, sink),
     };
     let client = kafka.message_max_bytes().parse().ok();
-    let answer = Check::pass(format!("{brokers} broker(s) answer"));
-    vec![
-        (Item::Brokers, answer),
-        (Item::Topics, cluster.topics()),
-        (Item::TopicAccess, cluster.access()),
-        (Item::TopicSettings, cluster.settings()),
-        (Item::MessageSize, cluster.message_size(client, largest)),
-        (Item::ReplicationFactor, cluster.replication_factor()),
-        (Item::InSyncReplicas, cluster.in_sync_replicas()),
-        (Item::UncleanElection, cluster.unclean_election()),
-        (Item::DeadLetters, cluster.dead_letters(dead_letters)),
-    ]
+    let checks = [
+        SinkCheck::pass(format!("{brokers} broker(s) answer")),
+        cluster.topics(),
+        cluster.access(),
+        cluster.settings(),
+        cluster.message_size(client, &largest_row),
+        cluster.replication_factor(),
+        cluster.in_sync_replicas(),
+        cluster.unclean_election(),
+        cluster.dead_letters(dead_letters),
+    ];
+    ITEMS.into_iter().zip(checks).collect()
 }
 
 /// The input of the checks.

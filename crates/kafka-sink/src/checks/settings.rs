@@ -1,16 +1,16 @@
 //! The checks of topic settings: size, replication, elections, retention.
 
+use walrelay_settings::format_bytes as bytes;
+use walrelay_sink::FailureClass;
+use walrelay_sink::check::{SinkCheck, shortened};
+
 use super::{Cluster, NEW, Subject};
-use crate::cli::Exit;
-use crate::commands::looking::check::item::{Check, shortened};
-use crate::commands::looking::check::postgres::Largest;
-use crate::commands::terminal::units::bytes;
 
 /// Number of topics that a finding names at most.
 const NAMED: usize = 3;
 
 impl Cluster<'_> {
-    pub(super) fn settings(&self) -> Check {
+    pub(super) fn settings(&self) -> SinkCheck {
         let unseen = self.survey.topics.iter().find_map(|topic| {
             let reason = topic.settings.as_ref()?.as_ref().err()?;
             let name = &topic.name;
@@ -23,9 +23,9 @@ impl Cluster<'_> {
         };
         let Some((of, reason, resource)) = unseen.or_else(defaults) else {
             let count = self.subjects.iter().filter(|of| of.name != NEW).count();
-            return Check::pass(format!("seen: {count} topic(s), and those of new ones"));
+            return SinkCheck::pass(format!("seen: {count} topic(s), and those of new ones"));
         };
-        Check::warn(
+        SinkCheck::warn(
             format!("the settings of {of} are not seen: {reason}"),
             self.allow_command("--operation DescribeConfigs", &resource),
         )
@@ -50,14 +50,20 @@ impl Cluster<'_> {
         (setting, to): (&str, &str),
         problem: impl Fn(&Subject<'_>) -> Option<String>,
         passed: &str,
-    ) -> Check {
+    ) -> SinkCheck {
         match self.problems(problem) {
-            None => Check::pass(passed),
-            Some((finding, first)) => Check::warn(finding, self.alter_command(first, setting, to)),
+            None => SinkCheck::pass(passed),
+            Some((finding, first)) => {
+                SinkCheck::warn(finding, self.alter_command(first, setting, to))
+            }
         }
     }
 
-    pub(super) fn message_size(&self, client: Option<u64>, largest: &Largest) -> Check {
+    pub(super) fn message_size(
+        &self,
+        client: Option<u64>,
+        largest: &Result<Option<u64>, SinkCheck>,
+    ) -> SinkCheck {
         let most = match largest {
             Ok(most) => *most,
             Err(unseen) => return unseen.clone(),
@@ -69,7 +75,7 @@ impl Cluster<'_> {
         if let (Some(most), Some(client)) = (most, client)
             && most > client
         {
-            return Check::warn(
+            return SinkCheck::warn(
                 format!("{row}, more than message.max.bytes = {client} of [sink.kafka] takes"),
                 format!("[sink.kafka] \"message.max.bytes\" = {}", with_room(most)),
             );
@@ -91,22 +97,22 @@ impl Cluster<'_> {
         self.warn_about(("max.message.bytes", &to), problem, &passed)
     }
 
-    pub(super) fn replication_factor(&self) -> Check {
+    pub(super) fn replication_factor(&self) -> SinkCheck {
         let few = |subject: &Subject<'_>| {
             let replicas = subject.replicas.filter(|replicas| *replicas < 3)?;
             Some(format!("{replicas} replica(s)"))
         };
         let Some((finding, _)) = self.problems(few) else {
-            return Check::pass("3 replicas or more, of what is seen");
+            return SinkCheck::pass("3 replicas or more, of what is seen");
         };
-        Check::warn(
+        SinkCheck::warn(
             format!("{finding}: with fewer than 3, two brokers that fail lose acknowledged events"),
             "kafka-reassign-partitions.sh for topics that exist; for new ones \
              [sink.topics] replication_factor = 3, or default.replication.factor",
         )
     }
 
-    pub(super) fn in_sync_replicas(&self) -> Check {
+    pub(super) fn in_sync_replicas(&self) -> SinkCheck {
         let setting = "min.insync.replicas";
         let least = |subject: &Subject<'_>| subject.number(setting).zip(subject.replicas);
         let blocked = self.problems(|subject| {
@@ -118,8 +124,8 @@ impl Cluster<'_> {
             })
         });
         if let Some((finding, first)) = blocked {
-            return Check::fail(
-                ("kafka-topic", Exit::Config),
+            return SinkCheck::fail(
+                ("kafka-topic", FailureClass::Configuration),
                 finding,
                 self.alter_command(first, setting, "1"),
             );
@@ -140,7 +146,7 @@ impl Cluster<'_> {
         self.warn_about((setting, "2"), weak, "fits the replicas, of what is seen")
     }
 
-    pub(super) fn unclean_election(&self) -> Check {
+    pub(super) fn unclean_election(&self) -> SinkCheck {
         let setting = "unclean.leader.election.enable";
         let unclean = |subject: &Subject<'_>| {
             (subject.setting(setting)? == "true")
@@ -149,23 +155,23 @@ impl Cluster<'_> {
         self.warn_about((setting, "false"), unclean, "off, of what is seen")
     }
 
-    pub(super) fn dead_letters(&self, topic: Option<&String>) -> Check {
+    pub(super) fn dead_letters(&self, topic: Option<&str>) -> SinkCheck {
         let Some(topic) = topic else {
-            return Check::pass("no event becomes a dead letter");
+            return SinkCheck::pass("no event becomes a dead letter");
         };
         let Some(subject) = self.subjects.iter().find(|subject| subject.name == topic) else {
-            return Check::pass(format!("the settings of topic {topic} are not seen yet"));
+            return SinkCheck::pass(format!("the settings of topic {topic} are not seen yet"));
         };
         let policy = subject.setting("cleanup.policy");
         if policy.is_some_and(|policy| policy.contains("compact")) {
-            return Check::warn(
+            return SinkCheck::warn(
                 format!("topic {topic} is compacted: of a key it keeps the last dead letter alone"),
                 self.alter_command(topic, "cleanup.policy", "delete"),
             );
         }
         match subject.setting("retention.ms") {
-            None | Some("-1") => Check::pass(format!("topic {topic} keeps what it has")),
-            Some(millis) => Check::warn(
+            None | Some("-1") => SinkCheck::pass(format!("topic {topic} keeps what it has")),
+            Some(millis) => SinkCheck::warn(
                 format!("topic {topic} removes dead letters after {millis} ms"),
                 self.alter_command(topic, "retention.ms", "-1"),
             ),

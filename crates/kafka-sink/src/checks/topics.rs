@@ -1,13 +1,13 @@
 //! Checks that topics exist or can be created, and that the relay may write to them.
 
-use walrelay_kafka_sink::{Creation, TopicState};
+use walrelay_sink::FailureClass;
+use walrelay_sink::check::SinkCheck;
 
 use super::Cluster;
-use crate::cli::Exit;
-use crate::commands::looking::check::item::Check;
+use crate::{Creation, TopicState};
 
 impl Cluster<'_> {
-    pub(super) fn topics(&self) -> Check {
+    pub(super) fn topics(&self) -> SinkCheck {
         let defaults = self.survey.defaults.as_ref().ok();
         let auto_create = defaults.and_then(|settings| settings.get("auto.create.topics.enable"));
         let auto_create = auto_create.map(|value| value == "true");
@@ -20,8 +20,8 @@ impl Cluster<'_> {
                 TopicState::Exists { leaderless, .. } => match leaderless.first() {
                     None => continue,
                     Some(partition) => {
-                        return Check::fail(
-                            ("kafka-topic", Exit::Unavailable),
+                        return SinkCheck::fail(
+                            ("kafka-topic", FailureClass::Unavailable),
                             format!("partition {partition} of topic {name} has no leader"),
                             "start the brokers that have its replicas",
                         );
@@ -31,7 +31,7 @@ impl Cluster<'_> {
                 TopicState::Denied => continue,
                 TopicState::Unknown(reason) => {
                     let finding = format!("of topic {name} the broker says: {reason}");
-                    return Check::warn(finding, "check again");
+                    return SinkCheck::warn(finding, "check again");
                 }
             };
             match (creation, auto_create) {
@@ -40,15 +40,15 @@ impl Cluster<'_> {
                 // The check of access reports the missing privilege.
                 (Creation::Denied, _) => {}
                 (Creation::Refused(reason), _) => {
-                    return Check::fail(
-                        ("kafka-topic", Exit::Config),
+                    return SinkCheck::fail(
+                        ("kafka-topic", FailureClass::Configuration),
                         format!("topic {name} does not exist and cannot be created: {reason}"),
                         "correct partitions and replication_factor in [sink.topics]",
                     );
                 }
                 (Creation::NotConfigured, Some(false)) => {
-                    return Check::fail(
-                        ("kafka-topic", Exit::Config),
+                    return SinkCheck::fail(
+                        ("kafka-topic", FailureClass::Configuration),
                         format!("topic {name} does not exist, and nobody creates it"),
                         self.create_command(name),
                     );
@@ -56,13 +56,13 @@ impl Cluster<'_> {
             }
         }
         if let Some(name) = unsure {
-            return Check::warn(
+            return SinkCheck::warn(
                 format!("topic {name} does not exist; whether the brokers create it is not seen"),
                 self.create_command(name),
             );
         }
         let count = self.survey.topics.len();
-        Check::pass(match (count, to_create) {
+        SinkCheck::pass(match (count, to_create) {
             (0, _) => "none is known before the first row".to_owned(),
             (_, 0) => format!("{count} known, all exist"),
             (_, new) => format!("{count} known, {new} to be created with the first record"),
@@ -77,7 +77,7 @@ impl Cluster<'_> {
         )
     }
 
-    pub(super) fn access(&self) -> Check {
+    pub(super) fn access(&self) -> SinkCheck {
         let mut not_reported = false;
         for topic in &self.survey.topics {
             let name = &topic.name;
@@ -102,14 +102,14 @@ impl Cluster<'_> {
                 }
                 _ => continue,
             };
-            return Check::fail(
-                ("topic-access", Exit::Denied),
+            return SinkCheck::fail(
+                ("topic-access", FailureClass::Denied),
                 format!("the relay may {may} topic {name}"),
                 self.allow_command(operations, &format!("--topic {name}")),
             );
         }
         let count = self.survey.topics.len();
-        Check::pass(match (count, not_reported) {
+        SinkCheck::pass(match (count, not_reported) {
             (0, _) => "no topic is known before the first row".to_owned(),
             (_, true) => "the brokers do not say who may write".to_owned(),
             (_, false) => format!("the relay may write to what exists of {count} topic(s)"),

@@ -1,0 +1,82 @@
+//! The words for the failures of Kafka and of the topic of dead letters.
+
+use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
+
+use crate::{KafkaConfigError, KafkaError};
+
+impl ToFailure for KafkaConfigError {
+    fn to_failure(&self) -> SinkFailure {
+        let what = "[sink.kafka] cannot be used";
+        SinkFailure::new("kafka-property", FailureClass::Configuration, what)
+            .caused_by(self.to_string())
+            .remedy(self.remedy())
+    }
+}
+
+impl ToFailure for KafkaError {
+    fn to_failure(&self) -> SinkFailure {
+        let (id, class, what, remedy) = match self {
+            Self::Authentication { .. } => (
+                "kafka-access",
+                FailureClass::Denied,
+                "Kafka refuses the relay",
+                "correct the credentials in [sink.kafka], or the token that [sink.oauthbearer] gets; and \
+                 see that the broker knows this user and this mechanism",
+            ),
+            Self::Token { .. } => (
+                "kafka-token",
+                FailureClass::Configuration,
+                "there is no token for Kafka",
+                "correct token_file or token_command in [sink.oauthbearer], or what is behind it",
+            ),
+            Self::Tls { .. } => (
+                "kafka-tls",
+                FailureClass::Configuration,
+                "TLS to Kafka fails",
+                "the cause says what is wrong with the certificate. Where it says that the connection was \
+                 closed, this port may not speak TLS: security.protocol in [sink.kafka] must be that of \
+                 the listener",
+            ),
+            Self::Create { .. } => (
+                "kafka-client",
+                FailureClass::Configuration,
+                "the Kafka client cannot be made",
+                "correct the property in [sink.kafka] that the cause speaks of",
+            ),
+            _ => (
+                "kafka-unreachable",
+                FailureClass::Unavailable,
+                "Kafka cannot be reached",
+                "check bootstrap.servers and the security settings in [sink.kafka], and that the brokers \
+                 advertise addresses that can be reached from here",
+            ),
+        };
+        SinkFailure::new(id, class, what)
+            .caused_by(Chain(self).to_string())
+            .remedy(remedy)
+    }
+}
+
+impl From<KafkaError> for SinkFailure {
+    fn from(error: KafkaError) -> Self {
+        error.to_failure()
+    }
+}
+
+/// The failure to read the topic of dead letters.
+pub(crate) fn dead_letters(error: &KafkaError) -> SinkFailure {
+    let KafkaError::Topic { .. } = error else {
+        return error.to_failure();
+    };
+    let class = if error.is_denied() {
+        FailureClass::Denied
+    } else {
+        FailureClass::Unavailable
+    };
+    let what = "the topic of dead letters cannot be read";
+    SinkFailure::new("dlq-topic", class, what)
+        .caused_by(error.to_string())
+        .remedy(
+            "allow the principal READ and DESCRIBE on it, and see that its partitions have leaders",
+        )
+}

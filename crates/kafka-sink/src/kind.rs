@@ -1,0 +1,121 @@
+//! Kafka as a [`SinkKind`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::dead_letters::DeadLetterStore;
+use walrelay_sink::topics::{SinkTopics, TopicReader};
+use walrelay_sink::{
+    AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, ToFailure as _, any_factory,
+};
+
+use crate::dlq::KafkaDeadLetters;
+use crate::{
+    KafkaConfig, KafkaOptions, KafkaSection, KafkaSinkFactory, Tail, TemporaryTopics, checks,
+    was_written_to,
+};
+
+/// A Kafka cluster.
+#[derive(Debug)]
+pub struct KafkaKind {
+    config: KafkaConfig,
+    section: KafkaSection,
+    dead_letters: KafkaDeadLetters,
+}
+
+impl KafkaKind {
+    /// The facts about the kind.
+    pub const DESCRIPTION: KindDescription = KindDescription {
+        name: "kafka",
+        title: "Kafka",
+        settings_item: Some("kafka-properties"),
+        items: &checks::ITEMS,
+        cannot: &[],
+    };
+
+    /// Makes the cluster of a configuration. Does not connect. `options`: those that other sections
+    /// decide.
+    ///
+    /// # Errors
+    /// If librdkafka does not accept a property, or the relay forbids its value.
+    pub fn new(section: &KafkaSection, options: KafkaOptions) -> Result<Self, SinkFailure> {
+        let config = section.config(options);
+        let config = config.map_err(|error| error.to_failure())?;
+        Ok(Self {
+            dead_letters: KafkaDeadLetters::new(config.clone()),
+            section: section.clone(),
+            config,
+        })
+    }
+}
+
+impl SinkKind for KafkaKind {
+    fn description(&self) -> &'static KindDescription {
+        &Self::DESCRIPTION
+    }
+
+    fn servers(&self) -> Option<String> {
+        Some(self.config.bootstrap_servers().to_owned())
+    }
+
+    fn warnings(&self) -> Vec<SinkCheck> {
+        let remedy = "remove the property from [sink.kafka], or set SASL_SSL";
+        let warnings = self.config.warnings().into_iter();
+        warnings
+            .map(|warning| SinkCheck::warn(warning, remedy))
+            .collect()
+    }
+
+    fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
+        let mut factory = KafkaSinkFactory::new(self.config.clone());
+        if let Some(stats) = stats {
+            factory = factory.with_stats(stats);
+        }
+        let stats = factory.stats();
+        (any_factory(factory), Some(stats))
+    }
+
+    fn check(&self, input: CheckInput<'_>) -> SinkChecks {
+        checks::check(&self.section, &self.config, input)
+    }
+
+    fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {
+        Some(&self.dead_letters)
+    }
+
+    fn topics(&self) -> Option<&dyn SinkTopics> {
+        Some(self)
+    }
+}
+
+impl SinkTopics for KafkaKind {
+    fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, SinkFailure> {
+        Ok(was_written_to(&self.config, topic, timeout)?)
+    }
+
+    fn reader(
+        &self,
+        topics: &[&str],
+        timeout: Duration,
+    ) -> Result<Box<dyn TopicReader>, SinkFailure> {
+        let tail = Tail::with_config(&self.config, topics, timeout)?;
+        Ok(Box::new(tail))
+    }
+
+    fn create(&self, topic: &str, timeout: Duration) -> Result<(), SinkFailure> {
+        let admin = TemporaryTopics::new(&self.config, timeout)?;
+        Ok(admin.create(topic, &self.section.topics.creation())?)
+    }
+
+    fn delete(&self, mut topics: Vec<String>, timeout: Duration) -> Vec<String> {
+        if let Ok(admin) = TemporaryTopics::new(&self.config, timeout) {
+            topics.retain(|topic| admin.delete(topic).is_err());
+        }
+        topics
+    }
+
+    fn delete_command(&self, topic: &str) -> String {
+        format!("kafka-topics.sh --delete --topic {topic}")
+    }
+}

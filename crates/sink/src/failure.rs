@@ -1,0 +1,89 @@
+//! [`SinkFailure`]: how a failure of a sink is told to the operator.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+
+/// The class of a failure. It decides the exit code of a command that ends with the failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    /// A configuration is wrong, the relay's or a server's.
+    Configuration,
+    /// Access is denied: authentication, or a missing privilege.
+    Denied,
+    /// A server cannot be reached, or does not answer.
+    Unavailable,
+}
+
+/// A failure of a sink: what is wrong, why, what to do, and its class.
+///
+/// `what` and `remedy` contain names of things, never secrets or row values.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct SinkFailure {
+    /// A stable id to search for, in lower case with hyphens. `docs/ERRORS.md` lists it.
+    pub id: &'static str,
+    /// The class.
+    pub class: FailureClass,
+    /// What is wrong, without a full stop.
+    pub what: String,
+    /// The cause.
+    pub source: Option<Box<dyn Error + Send + Sync>>,
+    /// What the operator can do about it.
+    pub remedy: Option<String>,
+}
+
+impl SinkFailure {
+    /// Creates a failure without cause and remedy.
+    pub fn new(id: &'static str, class: FailureClass, what: impl Into<String>) -> Self {
+        Self {
+            id,
+            class,
+            what: what.into(),
+            source: None,
+            remedy: None,
+        }
+    }
+
+    /// Sets the cause.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Sets the remedy.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// An error of a sink that has words for the operator.
+pub trait ToFailure: Error {
+    /// Returns the error as a failure.
+    fn to_failure(&self) -> SinkFailure;
+}
+
+impl ToFailure for Infallible {
+    fn to_failure(&self) -> SinkFailure {
+        match *self {}
+    }
+}
+
+/// Displays an error with its causes on one line.
+#[derive(Debug)]
+pub struct Chain<'a>(pub &'a dyn Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0, f)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

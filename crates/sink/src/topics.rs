@@ -1,0 +1,135 @@
+//! Topics of a sink that can be read back, and temporary ones: for `cutover` and `bench`.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::SinkFailure;
+
+/// The position of a record in its topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position {
+    /// The partition.
+    pub partition: i32,
+    /// The offset in the partition.
+    pub offset: i64,
+}
+
+/// A record read from a topic.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ReadRecord {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The offset in the partition.
+    pub offset: i64,
+    /// Milliseconds since 1970-01-01 UTC.
+    pub timestamp_ms: Option<i64>,
+    /// The key; `None` is null.
+    pub key: Option<Vec<u8>>,
+    /// The value; `None` is null.
+    pub value: Option<Vec<u8>>,
+    /// Names and values in their order; a value of `None` is null.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl ReadRecord {
+    /// Returns the record's position.
+    pub fn position(&self) -> Position {
+        Position {
+            partition: self.partition,
+            offset: self.offset,
+        }
+    }
+}
+
+// Not derived: keys, values and headers must not be logged.
+impl fmt::Debug for ReadRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadRecord")
+            .field("topic", &self.topic)
+            .field("partition", &self.partition)
+            .field("offset", &self.offset)
+            .field("timestamp_ms", &self.timestamp_ms)
+            .field("key_bytes", &self.key.as_ref().map(Vec::len))
+            .field("value_bytes", &self.value.as_ref().map(Vec::len))
+            .field("headers", &self.headers.len())
+            .finish()
+    }
+}
+
+/// A partition that a [`TopicReader`] reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FollowedPartition {
+    /// The partition's number.
+    pub partition: i32,
+    /// The offset at which reading starts.
+    pub start: i64,
+    /// The offset of the next record to be written, when reading started.
+    pub end: i64,
+}
+
+/// Reads the records of topics, and those that follow.
+pub trait TopicReader: Send {
+    /// Reads one more topic, from the first record at or after `from_ms` (milliseconds since
+    /// 1970-01-01 UTC). Returns the partitions; `None` if the topic does not exist.
+    ///
+    /// **Blocks** for `timeout` at most for each request.
+    ///
+    /// # Errors
+    /// If no server answers, or the topic may not be read.
+    fn follow(
+        &mut self,
+        topic: &str,
+        from_ms: i64,
+        timeout: Duration,
+    ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure>;
+
+    /// Returns the next record of any partition; `None` if none came in time.
+    ///
+    /// **Blocks** for `timeout` at most.
+    ///
+    /// # Errors
+    /// If a server refuses to be read from. A lost connection is none.
+    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure>;
+}
+
+/// The topics of a sink that can be read back and created for a while.
+pub trait SinkTopics: Send + Sync {
+    /// Returns true if a topic has, or had, records.
+    ///
+    /// **Blocks** for `timeout` at most.
+    ///
+    /// # Errors
+    /// If no server answers.
+    fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, SinkFailure>;
+
+    /// Starts reading `topics` from their beginning; they must exist.
+    ///
+    /// **Blocks** for `timeout` at most.
+    ///
+    /// # Errors
+    /// If no server answers, or a topic may not be read.
+    fn reader(
+        &self,
+        topics: &[&str],
+        timeout: Duration,
+    ) -> Result<Box<dyn TopicReader>, SinkFailure>;
+
+    /// Creates a topic that must not exist, and waits until it can be written to.
+    ///
+    /// **Blocks** for `timeout` at most for each request.
+    ///
+    /// # Errors
+    /// If no server answers, or it refuses.
+    fn create(&self, topic: &str, timeout: Duration) -> Result<(), SinkFailure>;
+
+    /// Deletes topics; one that does not exist counts as deleted. Returns those that could not be
+    /// deleted.
+    ///
+    /// **Blocks** for `timeout` at most for each of them.
+    fn delete(&self, topics: Vec<String>, timeout: Duration) -> Vec<String>;
+
+    /// Returns the command with which an operator deletes a topic.
+    fn delete_command(&self, topic: &str) -> String;
+}
