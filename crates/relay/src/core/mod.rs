@@ -271,6 +271,7 @@ impl Core {
     /// Processes a Relation message, whose body is `announcement`.
     fn relation(&mut self, relation: &Relation<'_>, announcement: &[u8]) -> Result<(), CoreError> {
         let table = TableName::new(relation.namespace, relation.name);
+        self.tables.announced(&table);
         if !self.tables.is_configured(&table) {
             self.tables.add_unresolved(relation.id, table, announcement);
             return Ok(());
@@ -299,7 +300,6 @@ impl Core {
     /// [says so](Self::passing_over).
     ///
     /// # Errors
-        self.tables.announced(&table);
     /// If the rows may be events and are not routed, or the outbox table cannot be routed.
     pub fn place(
         &mut self,
@@ -396,6 +396,7 @@ impl Core {
                 lsn,
             });
         };
+        self.tables.last_is_next = false;
         if open.repeated {
             return Ok(Step::Consumed);
         }
@@ -427,7 +428,6 @@ impl Core {
         let Some(source) = wal_event.row(self.messages.as_mut(), &event) else {
             self.transactions.row_skipped();
             return Ok(Step::Consumed);
-        self.tables.last_is_next = false;
         };
         self.offered = Some(position);
         self.diversions.forget_offered();

@@ -421,8 +421,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         .await;
         session.core.advance();
         let open = session.core.open_behind_acknowledged();
-        session.core.disconnected();
         let tables = session.core.tables_of_next_row();
+        session.core.disconnected();
         // A snapshot that is not confirmed counts as nothing relayed: another relay may read one and
         // make the slot.
         if !snapshot || session.core.confirmed() > confirmed {
@@ -449,8 +449,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         &mut self,
         source: S::Error,
         open: Option<(Begin, u64)>,
-    ) -> PipelineError<S::Error, F::Error> {
         tables: Vec<TableName>,
+    ) -> PipelineError<S::Error, F::Error> {
         let commit = open.map(|(begin, _)| begin.final_lsn);
         let before = std::mem::replace(&mut self.failed_inside, commit);
         match open {
@@ -458,8 +458,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 xid: begin.xid,
                 commit: begin.final_lsn,
                 rows,
-                source,
                 tables,
+                source,
             },
             _ => PipelineError::Source(source),
         }

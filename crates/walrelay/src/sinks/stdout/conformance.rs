@@ -88,16 +88,20 @@ struct Stdouts {
 
 impl SinkFactory for Stdouts {
     type Sink = StdoutSink;
-    type Error = io::Error;
+    type Error = StdoutError;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> io::Result<StdoutSink> {
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<StdoutSink, StdoutError> {
         let end = Arc::clone(&self.end);
         let reader = lock(&end.state).readers;
         let window = Window::new(self.bounds.records.into(), self.bounds.bytes);
-        StdoutSink::start(Stdout { end, reader }, deliveries, window)
+        Ok(StdoutSink::start(
+            Stdout { end, reader },
+            deliveries,
+            window,
+        )?)
     }
 
-    fn disposition(error: &io::Error) -> Disposition {
+    fn disposition(error: &StdoutError) -> Disposition {
         StdoutSinkFactory::disposition(error)
     }
 }
