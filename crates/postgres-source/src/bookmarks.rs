@@ -86,57 +86,6 @@ pub fn advance_slot(slot: &str, to: Lsn) -> String {
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_becomes_the_name_of_a_slot_and_back() {
-        assert_eq!(slot_of("orders", "may_1").unwrap(), "orders_bookmark_may_1");
-        for wrong in ["", "May", "a-b", "a b", "ä"] {
-            assert!(
-                slot_of("orders", wrong).unwrap_err().contains("lower-case"),
-                "{wrong}"
-            );
-        }
-        let long = "n".repeat(46);
-        assert!(slot_of("orders", &long).is_ok());
-        let error = slot_of("orders", &format!("{long}nn")).unwrap_err();
-        assert!(
-            error.contains("1 bytes too long") || error.contains("2 bytes too long"),
-            "{error}"
-        );
-        let row = |name: &str, at| SlotRow {
-            name: name.to_owned(),
-            confirmed: Some(Lsn::new(at)),
-            ..SlotRow::default()
-        };
-        let all = vec![
-            row("orders", 1),
-            row("orders_bookmark_b", 9),
-            row("orders_bookmark_a", 10),
-            row("other_bookmark_c", 3),
-        ];
-        let found = bookmarks_among("orders", all);
-        let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
-        assert_eq!(names, ["b", "a"]);
-    }
-
-    #[test]
-    fn a_lost_bookmark_has_no_position() {
-        let of = |status: &str| Bookmark {
-            name: "a".to_owned(),
-            slot: SlotRow {
-                confirmed: Some(Lsn::new(8)),
-                wal_status: Some(status.to_owned()),
-                ..SlotRow::default()
-            },
-        };
-        assert_eq!(of("reserved").position(), Some(Lsn::new(8)));
-        assert_eq!(of("lost").position(), None);
-    }
-}
-
 /// The table of [`read_notes`]. It has a schema of its own, as that of `carried::record`.
 const NOTES: &str = "walrelay_state.bookmark";
 /// SQLSTATEs of a role that may not create or write the table, and of a standby.
@@ -192,5 +141,56 @@ pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Resu
             Ok(false)
         }
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_becomes_the_name_of_a_slot_and_back() {
+        assert_eq!(slot_of("orders", "may_1").unwrap(), "orders_bookmark_may_1");
+        for wrong in ["", "May", "a-b", "a b", "ä"] {
+            assert!(
+                slot_of("orders", wrong).unwrap_err().contains("lower-case"),
+                "{wrong}"
+            );
+        }
+        let long = "n".repeat(46);
+        assert!(slot_of("orders", &long).is_ok());
+        let error = slot_of("orders", &format!("{long}nn")).unwrap_err();
+        assert!(
+            error.contains("1 bytes too long") || error.contains("2 bytes too long"),
+            "{error}"
+        );
+        let row = |name: &str, at| SlotRow {
+            name: name.to_owned(),
+            confirmed: Some(Lsn::new(at)),
+            ..SlotRow::default()
+        };
+        let all = vec![
+            row("orders", 1),
+            row("orders_bookmark_b", 9),
+            row("orders_bookmark_a", 10),
+            row("other_bookmark_c", 3),
+        ];
+        let found = bookmarks_among("orders", all);
+        let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
+    }
+
+    #[test]
+    fn a_lost_bookmark_has_no_position() {
+        let of = |status: &str| Bookmark {
+            name: "a".to_owned(),
+            slot: SlotRow {
+                confirmed: Some(Lsn::new(8)),
+                wal_status: Some(status.to_owned()),
+                ..SlotRow::default()
+            },
+        };
+        assert_eq!(of("reserved").position(), Some(Lsn::new(8)));
+        assert_eq!(of("lost").position(), None);
     }
 }

@@ -99,16 +99,17 @@ pub(super) struct ConfirmedRows<'a> {
 }
 
 impl ConfirmedRows<'_> {
-    /// Changes the rows, and returns their number. Calls `changed` with the number of rows after
-    /// each transaction.
+    /// Changes the rows, and returns their number, and whether none was left: of the rows that are
+    /// updated, one that was locked may be. Calls `changed` with the number of rows after each
+    /// transaction.
     pub(super) async fn change_all(
         &self,
         session: &mut Session,
         mut changed: impl FnMut(u64),
-    ) -> Result<u64, ConfirmedError> {
+    ) -> Result<(u64, bool), ConfirmedError> {
         let mut total = 0;
         loop {
-            let count = retry(
+            let (count, complete) = retry(
                 session,
                 async |session: &mut Session| self.transaction(session).await,
                 ConfirmedError::is_serialization_failure,
@@ -117,21 +118,22 @@ impl ConfirmedRows<'_> {
             total += count;
             changed(count);
             // Locked rows are skipped, so a batch smaller than the limit need not be the last one.
-            if count == 0 {
-                return Ok(total);
+            if count == 0 || complete {
+                return Ok((total, complete));
             }
             sleep(self.pause).await;
         }
     }
 
-    async fn transaction(&self, session: &mut Session) -> Result<u64, ConfirmedError> {
+    /// Returns the number of changed rows, and whether the snapshot sees no other row to change.
+    async fn transaction(&self, session: &mut Session) -> Result<(u64, bool), ConfirmedError> {
         // Also without a row to change, so that a publication that is changed back is noticed.
         let carried = self.carrier.carried(session, self.table).await?;
         self.dead_letters.refresh().await?;
         let rows = self.rows(&carried)?;
         let any = format!("SELECT count(*) AS rows FROM (SELECT {rows} LIMIT 1) AS found");
         if count_rows(session, &any).await? == 0 {
-            return Ok(0);
+            return Ok((0, true));
         }
         flush_wal(session).await?;
         let position = begin_snapshot(session, self.lock_timeout).await?;
@@ -161,8 +163,15 @@ impl ConfirmedRows<'_> {
             name = script::table(self.table),
         );
         let count = count_changed(session, &change, self.table).await?;
+        let complete = match self.change {
+            Change::Delete => false,
+            Change::Update(_) => {
+                let left = format!("SELECT count(*) AS rows FROM (SELECT {rows} LIMIT 1) AS found");
+                count_rows(session, &left).await? == 0
+            }
+        };
         session.query("COMMIT").await?;
-        Ok(count)
+        Ok((count, complete))
     }
 
     /// `FROM … WHERE …`: the carried rows that fulfil the condition and have no open dead letter.

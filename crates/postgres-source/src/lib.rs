@@ -15,7 +15,7 @@
 //! - `waiting`: the tables whose rows wait in a slot.
 //! - `bookmarks`: kept slots that replays read.
 //! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
-//!   as sent. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
+//!   as sent, with `sent_keys`: those of the relay's acknowledged records. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
 //!   which the slot has the row, `dead_letters` the one by which its event was sent.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
@@ -38,6 +38,7 @@ mod prune;
 mod retention;
 pub mod script;
 pub mod sections;
+mod sent_keys;
 mod setup;
 mod snapshot;
 mod source;

@@ -1,16 +1,17 @@
 //! Marks confirmed rows as sent, in the column that a polling relay uses (`[source] mark_sent`).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_lsn::{Lsn, RelationId};
 use walrelay_pgoutput::{DecodeError, Insert, Message, Relation, Value, decode};
-use walrelay_relay::{Source as _, TableName, WalStream as _};
+use walrelay_relay::{SentRows, Source as _, TableName, WalStream as _};
 use walrelay_walsender::{Error, Frame, Session, SessionKind, quote_ident, quote_literal};
 
-use super::carried::{Carried, Carrier};
+use super::carried::{Carried, CarriedError, Carrier};
 use super::catalog;
 use super::catalog::Selection;
 use super::confirmed::{
@@ -20,6 +21,7 @@ use super::confirmed::{
 use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::error::PostgresError;
 use super::script;
+use super::sent_keys::MarkByKey;
 use super::snapshot::unsent_condition;
 use super::source::{CopySource, Original};
 
@@ -59,6 +61,11 @@ pub struct Marking {
     /// Tables whose rows cannot be marked. They are left alone for the life of this process: each
     /// attempt would leave dead rows.
     pub in_vain: RefCell<BTreeSet<TableName>>,
+    /// The keys of rows that the relay saw acknowledged. `None`: there is no relay.
+    pub sent: Option<Arc<SentRows>>,
+    /// While rows are marked that were not noted: the transaction number that was next when they were
+    /// known not to be noted.
+    pub catching_up: Cell<Option<u64>>,
 }
 
 /// The rows of [`Marking::run_stopped`].
@@ -114,32 +121,87 @@ impl From<Error> for MarkError {
 }
 
 impl Marking {
-    /// Marks all confirmed rows of all tables, and returns the number of newly marked rows.
-    pub async fn run(&self, session: &mut Session) -> Result<u64, MarkError> {
-        let mut total = 0;
+    /// Marks rows that a slot at `confirmed` has confirmed, and returns their number: those that the
+    /// relay saw acknowledged, by their keys. Where there are others, such as those of an earlier
+    /// process, also the confirmed rows that the slot carried, until none is left.
+    pub async fn run(&self, session: &mut Session, confirmed: Lsn) -> Result<u64, MarkError> {
+        let mut tables = Vec::new();
         for table in &self.tables {
-            if self.in_vain.borrow().contains(table) {
-                continue;
+            if !self.in_vain.borrow().contains(table) {
+                let unsent = unsent_condition(session, table, &self.selection).await?;
+                tables.push((table.clone(), unsent));
             }
-            let unsent = unsent_condition(session, table, &self.selection).await?;
-            let rows = ConfirmedRows {
-                carrier: &self.carrier,
-                dead_letters: &self.dead_letters,
-                table,
-                condition: &unsent,
-                order: "",
-                change: Change::Update(&self.set),
-                batch: BATCH,
-                pause: PAUSE,
+        }
+        let mut total = 0;
+        if let Some(sent) = &self.sent {
+            let by_key = MarkByKey {
+                sent,
+                tables: &tables,
+                set: &self.set,
                 lock_timeout: LOCK_TIMEOUT,
             };
-            let changed = rows.change_all(session, |_| {}).await;
-            if let Err(ConfirmedError::InVain(table)) = &changed {
-                self.in_vain.borrow_mut().insert(table.clone());
+            total += self.note_in_vain(by_key.run(session, confirmed).await)?;
+            if sent.take_incomplete() {
+                self.catching_up
+                    .set(Some(snapshot_bound(session, "xmax").await?));
             }
-            total += changed?;
+        }
+        let mut begun = 0;
+        if self.catching_up.get().is_some() {
+            begun = snapshot_bound(session, "xmin").await?;
+        }
+        let mut complete = true;
+        for (table, unsent) in &tables {
+            let (rows, all) = self.catch_up(session, table, unsent).await?;
+            total += rows;
+            complete &= all;
+        }
+        // A transaction that was acknowledged before may have been invisible until it ended.
+        if complete && self.catching_up.get().is_some_and(|since| begun >= since) {
+            self.catching_up.set(None);
         }
         Ok(total)
+    }
+
+    /// Marks the table's confirmed rows that the slot carried, if some were not noted. Returns their
+    /// number, and whether none is left.
+    async fn catch_up(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        unsent: &str,
+    ) -> Result<(u64, bool), MarkError> {
+        if self.sent.is_some() && self.catching_up.get().is_none() {
+            // So that a partition that is new, and a publication that is changed back, are noticed.
+            let carried = self.carrier.carried(session, table).await;
+            if let Err(CarriedError::Not(_)) = &carried {
+                self.catching_up.set(Some(0));
+            }
+            carried.map_err(ConfirmedError::from)?;
+            return Ok((0, true));
+        }
+        let rows = ConfirmedRows {
+            carrier: &self.carrier,
+            dead_letters: &self.dead_letters,
+            table,
+            condition: unsent,
+            order: "",
+            change: Change::Update(&self.set),
+            batch: BATCH,
+            pause: PAUSE,
+            lock_timeout: LOCK_TIMEOUT,
+        };
+        let (rows, all) = self.note_in_vain(rows.change_all(session, |_| {}).await)?;
+        // The row of a dead letter is marked once that is resolved.
+        Ok((rows, all && self.dead_letters.open() == 0))
+    }
+
+    /// Notes a table whose rows cannot be marked.
+    fn note_in_vain<T>(&self, result: Result<T, ConfirmedError>) -> Result<T, ConfirmedError> {
+        if let Err(ConfirmedError::InVain(table)) = &result {
+            self.in_vain.borrow_mut().insert(table.clone());
+        }
+        result
     }
 
     /// Marks the rows that are confirmed in a slot that no relay reads.
@@ -264,6 +326,14 @@ impl Marking {
         }
         Ok(queries)
     }
+}
+
+/// `xmin` or `xmax` of a snapshot that is taken now.
+async fn snapshot_bound(session: &mut Session, bound: &str) -> Result<u64, Error> {
+    let sql = format!(
+        "SELECT pg_catalog.pg_snapshot_{bound}(pg_catalog.pg_current_snapshot())::text AS rows"
+    );
+    count_rows(session, &sql).await
 }
 
 /// A temporary table with the primary keys of an outbox table's unconfirmed rows.

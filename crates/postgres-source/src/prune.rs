@@ -170,7 +170,7 @@ impl Pruning {
                 pause: self.pause,
                 lock_timeout: self.lock_timeout,
             };
-            total += rows.change_all(session, &mut deleted).await?;
+            total += rows.change_all(session, &mut deleted).await?.0;
         }
         Ok(total)
     }

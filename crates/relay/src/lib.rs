@@ -12,6 +12,7 @@
 //! - [`Schemas`]: the schema registry, needed if values are encoded by schemas.
 //! - [`Observer`]: gives the pipeline the wall clock and receives its reports
 //!   ([`State`], [`Progress`], samples of latency). [`Counts`] are the figures of a run.
+//! - [`SentRows`]: the keys of rows whose records were acknowledged, for marking them as sent.
 //! - [`PipelineError`]: why a pipeline stopped.
 //!
 //! # Invariants
@@ -44,6 +45,7 @@ mod interface;
 mod pacing;
 mod pipeline;
 mod poison;
+mod sent_rows;
 mod table;
 
 pub use crate::core::{Core, CoreError, Outgoing, Placement, Step};
@@ -60,4 +62,5 @@ pub use pipeline::error::{Chain, PipelineError};
 pub use pipeline::measuring;
 pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
 pub use poison::{Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy};
+pub use sent_rows::{KeyedTable, SentKey, SentKeys, SentRows, TakenKeys};
 pub use table::TableName;

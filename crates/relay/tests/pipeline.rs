@@ -453,6 +453,7 @@ async fn run(
         },
         on_update: OnUpdate::Warn,
         schemas: None,
+        sent_rows: None,
     };
     let router = Router::new(Options::default());
     let sinks = Arc::clone(sinks);
@@ -525,8 +526,8 @@ async fn a_row_that_the_server_cannot_send_is_asked_for_twice() {
         panic!("{error:?}");
     };
     assert_eq!((xid.get(), commit, rows), (8, NEXT, 1));
-    assert_eq!(opened.load(Relaxed), 2);
     assert_eq!(tables, [TableName::new("public", "outbox")]);
+    assert_eq!(opened.load(Relaxed), 2);
 }
 
 /// Who passes the transaction over must not pass over one that is not delivered. So the relay names

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{debug, info, warn};
+use walrelay_lsn::Lsn;
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
@@ -119,9 +120,9 @@ impl RowWorker {
         let rows = slots(&mut session).await?;
         let ours = rows
             .iter()
-            .any(|row| row.name == self.slot && row.active_pid == Some(i64::from(walsender)));
+            .find(|row| row.name == self.slot && row.active_pid == Some(i64::from(walsender)));
         let changed = match &self.work {
-            _ if !ours => 0,
+            _ if ours.is_none() => 0,
             Work::Prune(pruning) => {
                 let deleted = |rows| {
                     if let Some(telemetry) = &self.telemetry {
@@ -133,7 +134,12 @@ impl RowWorker {
                 partitions?;
                 deleted
             }
-            Work::Mark(marking) => marking.run(&mut session).await?,
+            Work::Mark(marking) => {
+                let confirmed = ours.and_then(|slot| slot.confirmed);
+                marking
+                    .run(&mut session, confirmed.unwrap_or(Lsn::ZERO))
+                    .await?
+            }
         };
         session.close().await;
         Ok(changed)

@@ -59,6 +59,7 @@ use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
 use crate::interface::source::TablePlace;
 use crate::poison::{Body, Class, Diverted, PoisonDecisions};
+use crate::sent_rows::PendingRows;
 use crate::table::TableName;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
@@ -87,6 +88,8 @@ pub struct Core {
     offered: Option<EventPosition>,
     ledger: Ledger,
     in_flight: InFlightEvents,
+    /// `None`: the keys of rows are not noted.
+    sent_rows: Option<PendingRows>,
     /// The sequence number after that of the last record that was enqueued.
     next: u64,
     /// The highest position received on this connection.
@@ -116,6 +119,7 @@ impl Core {
             offered: None,
             ledger: Ledger::new(ring, Some(confirmed)),
             in_flight: InFlightEvents::default(),
+            sent_rows: None,
             next: 0,
             received: confirmed.lsn(),
             counts: Counts::default(),
@@ -136,6 +140,20 @@ impl Core {
     pub fn resuming_at(mut self, first: Option<EventPosition>) -> Self {
         self.acknowledged_before = first;
         self
+    }
+
+    /// Sets where the keys of acknowledged rows are noted, with those of earlier cores.
+    #[must_use]
+    pub(crate) fn noting(mut self, rows: Option<PendingRows>) -> Self {
+        self.sent_rows = rows;
+        self
+    }
+
+    /// Sets whether the rows of this connection are noted. Call it before its first frame.
+    pub(crate) fn note_rows(&mut self, noting: bool) {
+        if let Some(rows) = &mut self.sent_rows {
+            rows.note(noting);
+        }
     }
 
     /// Sets tables whose rows are passed over even if they may be events. No outbox is passed over:
@@ -178,7 +196,17 @@ impl Core {
 
     /// Notes that the connection ended: no more of its frames are passed to the core.
     pub fn disconnected(&mut self) {
-        self.transactions.open = None;
+        let cut = self.transactions.open.take().filter(|open| !open.repeated);
+        if let Some(rows) = &mut self.sent_rows {
+            if let Some(open) = cut {
+                let first = open.first_position();
+                rows.forget_from(
+                    self.acknowledged_before
+                        .map_or(first, |before| before.max(first)),
+                );
+            }
+            rows.clear_tables();
+        }
         self.ledger.abandon();
         self.tables.clear();
         self.router.clear();
@@ -282,6 +310,9 @@ impl Core {
     /// Plans the rows of a relation as those of an outbox table.
     fn outbox(&mut self, relation: &Relation<'_>, table: TableName) -> Result<(), CoreError> {
         let plan = self.router.relation(relation);
+        if let Some(rows) = &mut self.sent_rows {
+            rows.announce(relation, &table);
+        }
         let policy = self.diversions.decisions.policy();
         self.tables.add_outbox(relation.id, table, plan, policy)
     }
@@ -433,11 +464,17 @@ impl Core {
         self.diversions.forget_offered();
         let offer = |content| Ok(Step::Send(Outgoing { content, seq }));
         let mut row = Row::default();
+        if let (Some(rows), WalEvent::Row(insert)) = (&mut self.sent_rows, wal_event) {
+            rows.offer(position, insert.relation, open.begin.xid, &insert.tuple);
+        }
         let decisions = &self.diversions.decisions;
         let (decision, body) = match source.read(&mut self.router, unroutable, &event, &mut row) {
             Ok(()) if row.is_passed_over() => {
                 self.counts.unselected += 1;
                 self.transactions.row_skipped();
+                if let Some(rows) = &mut self.sent_rows {
+                    rows.keep_offered();
+                }
                 return Ok(Step::Consumed);
             }
             Ok(()) => {
@@ -458,6 +495,11 @@ impl Core {
                 Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
             },
         };
+        // An event that is diverted is not sent: what its row counts as, its dead letter decides.
+        if let Some(rows) = &mut self.sent_rows {
+            rows.retract();
+            rows.set_incomplete();
+        }
         let place = (&open.begin, table);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
             return offer(Content::DeadLetter(dead_letter));
@@ -505,6 +547,9 @@ impl Core {
             Some(Class::Poison(_)) => self.counts.dead_letters += 1,
             None => {}
         }
+        if let Some(rows) = &mut self.sent_rows {
+            rows.keep_offered();
+        }
         if let Some(id) = self.offered.take() {
             let dead_letter = dead_letter.is_some();
             self.in_flight
@@ -522,6 +567,9 @@ impl Core {
             self.diversions.decisions.forget_before(confirmed);
         }
         self.in_flight.forget_below(self.lowest_in_flight());
+        if let Some(rows) = &mut self.sent_rows {
+            rows.confirmed(confirmed.lsn());
+        }
         self.transactions.take_sample(confirmed)
     }
 
@@ -533,6 +581,18 @@ impl Core {
     /// Takes the events that were diverted since the last call.
     pub fn take_diverted(&mut self) -> Vec<Diverted> {
         std::mem::take(&mut self.diversions.diverted)
+    }
+
+    /// Takes what is noted of rows, for the core of the next sink: that of acknowledged events. All
+    /// others are sent again.
+    pub(crate) fn take_sent_rows(&mut self) -> Option<PendingRows> {
+        let mut rows = self.sent_rows.take()?;
+        match self.first_unacknowledged() {
+            Some(first) => rows.forget_from(first),
+            None => rows.forget(),
+        }
+        rows.clear_tables();
+        Some(rows)
     }
 
     /// Returns the router and the decisions, for the core of the next sink.

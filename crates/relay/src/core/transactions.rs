@@ -33,6 +33,14 @@ impl OpenTransaction {
         self.rows
     }
 
+    /// Returns the position of the first row.
+    pub(super) fn first_position(&self) -> EventPosition {
+        EventPosition {
+            lsn: self.begin.final_lsn.get(),
+            row: 0,
+        }
+    }
+
     pub(super) fn next_position(&self) -> EventPosition {
         self.next_event().position()
     }

@@ -85,7 +85,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         Self {
             source,
             observer,
-            sessions: Sessions::new(factory, router, decisions),
+            sessions: Sessions::new(factory, router, decisions, settings.sent_rows.clone()),
             resume: None,
             lease: None,
             schema_fetcher: SchemaFetcher::new(schemas, settings.poison.retry_for, backoff.clone()),
@@ -396,6 +396,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         session.core.connected(confirmed);
         session.core.describe(tables);
         let snapshot = stream.is_snapshot();
+        session.core.note_rows(!snapshot);
         if snapshot {
             info!(system_id, timeline, "streaming the snapshot");
             self.observer.state(State::Snapshot);

@@ -6,6 +6,7 @@ use walrelay_lsn::CommitEnd;
 
 use crate::interface::schemas::Schemas;
 use crate::poison::PoisonPolicy;
+use crate::sent_rows::SentRows;
 use crate::table::TableName;
 
 /// The settings of a pipeline.
@@ -39,6 +40,8 @@ pub struct Settings {
     pub on_update: OnUpdate,
     /// The schema registry, if the router encodes values by schemas.
     pub schemas: Option<Arc<dyn Schemas>>,
+    /// Receives the keys of acknowledged rows. `None`: none are noted.
+    pub sent_rows: Option<Arc<SentRows>>,
 }
 
 /// The effect of an UPDATE of an outbox row. Only inserted rows are events, so nothing is sent for

@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::interface::observer::Counts;
 use crate::pipeline::settings::{OnUpdate, Settings};
 use crate::poison::PoisonDecisions;
+use crate::sent_rows::{PendingRows, SentRows};
 
 /// The sink sessions of a run, one after the other, and the data that outlives each.
 pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
@@ -28,17 +29,25 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     /// The [`Core::first_unacknowledged`] of the last session, for the next one. Kept only while no
     /// other relay can have read the slot.
     acknowledged_before: Option<EventPosition>,
+    /// What is noted of rows, between two sessions.
+    sent_rows: Option<PendingRows>,
     pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }
 
 impl<F: SinkFactory> Sessions<F> {
-    pub(in crate::pipeline) fn new(factory: F, router: Router, decisions: PoisonDecisions) -> Self {
+    pub(in crate::pipeline) fn new(
+        factory: F,
+        router: Router,
+        decisions: PoisonDecisions,
+        sent_rows: Option<Arc<SentRows>>,
+    ) -> Self {
         Self {
             factory,
             current: None,
             idle: Some((router, decisions)),
             counts: Counts::default(),
             acknowledged_before: None,
+            sent_rows: sent_rows.map(PendingRows::new),
             unconfirmed: UnconfirmedEvents::default(),
         }
     }
@@ -78,6 +87,7 @@ impl<F: SinkFactory> Sessions<F> {
         let core = Core::new(router, Arc::clone(&settings.tables), ring, confirmed)
             .with_decisions(decisions)
             .resuming_at(self.acknowledged_before)
+            .noting(self.sent_rows.take())
             .passing_over(Arc::clone(&settings.pass_over))
             .with_messages(settings.messages.clone())
             .stopping_at_updates(settings.on_update == OnUpdate::Stop);
@@ -102,6 +112,7 @@ impl<F: SinkFactory> Sessions<F> {
     pub(in crate::pipeline) fn keep(&mut self, mut core: Core) -> &mut PoisonDecisions {
         core.advance();
         self.acknowledged_before = core.first_unacknowledged();
+        self.sent_rows = core.take_sent_rows();
         self.unconfirmed.add(core.unacknowledged());
         self.unconfirmed.forget_before(core.confirmed());
         self.counts = self.counts.plus(core.counts());
@@ -114,6 +125,9 @@ impl<F: SinkFactory> Sessions<F> {
     /// passing over the others would leave a key on an older event.
     pub(in crate::pipeline) fn forget_acknowledged(&mut self) {
         self.acknowledged_before = None;
+        if let Some(rows) = &mut self.sent_rows {
+            rows.forget();
+        }
     }
 
     /// Forgets all that is known of single events, without a session, because the timeline changed:
@@ -121,6 +135,9 @@ impl<F: SinkFactory> Sessions<F> {
     pub(in crate::pipeline) fn forget_events(&mut self) {
         self.forget_acknowledged();
         self.unconfirmed.forget();
+        if let Some(rows) = &mut self.sent_rows {
+            rows.forget_all();
+        }
         if let Some((_, decisions)) = &mut self.idle {
             decisions.forget_events();
         }

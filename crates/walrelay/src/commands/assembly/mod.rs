@@ -6,7 +6,7 @@ mod stop;
 
 pub(crate) use stop::{StopSignals, stop_signal, stop_signal_or};
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -256,6 +256,8 @@ pub(crate) fn marking(config: &Config) -> Marking {
         set: source.mark_sent.clone().unwrap_or_default(),
         messages: source.messages.clone(),
         in_vain: RefCell::default(),
+        sent: None,
+        catching_up: Cell::default(),
     }
 }
 
@@ -310,6 +312,7 @@ pub(crate) fn settings(
             config::Router::Templates(_) => OnUpdate::default(),
         },
         schemas,
+        sent_rows: None,
     }
 }
 

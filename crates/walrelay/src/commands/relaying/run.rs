@@ -14,7 +14,7 @@ use walrelay_postgres_source::{
     CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
     bookmark_slot,
 };
-use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
+use walrelay_relay::{Outcome, Pipeline, PipelineError, SentRows, Settings, Source};
 use walrelay_sink::{Parking, SinkFactory, ToFailure};
 
 use crate::cli::{Exit, Failure, RunArgs};
@@ -106,7 +106,7 @@ impl RelayRun<'_> {
         let address = servers.as_deref().unwrap_or(sink.name());
         if !config.sink.confirms() {
             let source = copy_source(config, accept_gap, env)?;
-            let parts = (source, factory, parking, telemetry);
+            let parts = (source, factory, parking, telemetry, None);
             return relay(
                 config,
                 env,
@@ -121,8 +121,11 @@ impl RelayRun<'_> {
         if let Some(stats) = stats {
             source = source.with_sink(stats);
         }
-        let _workers = start_workers(config, env, &source, &diverted, telemetry.as_ref())?;
-        let parts = (source, factory, parking, telemetry);
+        let sent = config.source.mark_sent.is_some();
+        let sent = sent.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env))));
+        let of_rows = (&diverted, sent.clone());
+        let _workers = start_workers(config, env, &source, of_rows, telemetry.as_ref())?;
+        let parts = (source, factory, parking, telemetry, sent);
         relay(config, env, parts, environment, stop, (address, DRAINED))
     }
 }
@@ -145,7 +148,7 @@ fn start_workers(
     config: &Config,
     env: Env<'_>,
     source: &PostgresSource,
-    diverted: &Arc<AtomicU64>,
+    (diverted, sent): (&Arc<AtomicU64>, Option<Arc<SentRows>>),
     telemetry: Option<&Arc<Telemetry>>,
 ) -> Result<Vec<Background>, Failure> {
     let info = conn_info(&config.source, env)?;
@@ -189,6 +192,7 @@ fn start_workers(
     let mark = config.source.mark_sent.as_ref().map(|_| {
         Ok::<_, Failure>(Marking {
             dead_letters: unsent()?,
+            sent,
             ..marking(config)
         })
     });
@@ -237,13 +241,28 @@ fn copy_failure(failure: Failure) -> Failure {
     )
 }
 
-/// The source, the sink factory, the parked keys and the telemetry of a pipeline.
-type Parts<S, K> = (S, K, Option<Arc<Parking>>, Option<Arc<Telemetry>>);
+/// The source, the sink factory, the parked keys, the telemetry of a pipeline, and where the keys of
+/// acknowledged rows are noted.
+type Parts<S, K> = (
+    S,
+    K,
+    Option<Arc<Parking>>,
+    Option<Arc<Telemetry>>,
+    Option<Arc<SentRows>>,
+);
+
+/// Bytes of keys that are noted. Debug builds read it from a variable of tests.
+fn limit_of_keys(env: Env<'_>) -> usize {
+    let wanted = env("WALRELAY_SENT_KEYS").filter(|_| cfg!(debug_assertions));
+    wanted
+        .and_then(|bytes| bytes.parse().ok())
+        .unwrap_or(SentRows::LIMIT)
+}
 
 fn relay<S, K, F>(
     config: &Config,
     env: Env<'_>,
-    (source, factory, parking, telemetry): Parts<S, K>,
+    (source, factory, parking, telemetry, sent_rows): Parts<S, K>,
     environment: RelayEnvironment,
     stop: impl FnOnce() -> Result<F, Failure>,
     (address, drained): (&str, &'static str),
@@ -276,7 +295,10 @@ where
         router,
         factory,
         environment.with_telemetry(telemetry),
-        settings(config, messages, parking, schemas),
+        Settings {
+            sent_rows,
+            ..settings(config, messages, parking, schemas)
+        },
     );
     let result = block_on(async {
         let stop = stop()?;

@@ -30,7 +30,10 @@ pub(super) async fn carried(
             Err(CarriedError::Not(why)) => {
                 let remedy = not_carried_remedy(&why);
                 Check::warn(
-                    format!("no row of {table} is marked or deleted: {why}"),
+                    format!(
+                        "no row of {table} is deleted, and of those that a running relay did not send none is marked: \
+                         {why}"
+                    ),
                     remedy,
                 )
             }
