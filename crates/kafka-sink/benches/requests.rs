@@ -130,7 +130,7 @@ fn answers_after(cluster: &Cluster, millis: u64) {
 fn measure(factory: &mut impl SinkFactory, cluster: &Cluster, millis: u64, rate: u64) -> [f64; 2] {
     let reports = Arc::new(Reports::default());
     let mut sink = factory
-        .create(Arc::clone(&reports) as Arc<dyn Deliveries>)
+        .create(None, Arc::clone(&reports) as Arc<dyn Deliveries>)
         .expect("a producer");
     // Warm up: connections, metadata, and a record for most partitions.
     let warm = 200;
@@ -160,7 +160,7 @@ fn measure(factory: &mut impl SinkFactory, cluster: &Cluster, millis: u64, rate:
 fn drain(factory: &mut impl SinkFactory, cluster: &Cluster, millis: u64, count: u64) -> f64 {
     let reports = Arc::new(Reports::default());
     let mut sink = factory
-        .create(Arc::clone(&reports) as Arc<dyn Deliveries>)
+        .create(None, Arc::clone(&reports) as Arc<dyn Deliveries>)
         .expect("a producer");
     send(&mut sink, &reports, "0", 0);
     answers_after(cluster, millis);

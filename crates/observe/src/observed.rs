@@ -360,14 +360,18 @@ impl Telemetry {
     fn kafka(&self) -> Option<KafkaReport> {
         let bootstrap_servers = self.setup.bootstrap_servers.clone()?;
         let millis = |seconds: Option<f64>| seconds.map(|seconds| seconds * 1e3);
-        let brokers = self.sink.brokers().into_iter().map(|broker| BrokerReport {
-            rtt_avg_ms: millis(broker.rtt_mean),
-            rtt_p99_ms: millis(broker.rtt_p99),
-            name: broker.name,
-            state: broker.state,
-            queued: broker.queued,
-            retries: broker.retries,
-        });
+        let brokers = self
+            .sink
+            .endpoints()
+            .into_iter()
+            .map(|broker| BrokerReport {
+                rtt_avg_ms: millis(broker.rtt_mean),
+                rtt_p99_ms: millis(broker.rtt_p99),
+                name: broker.name,
+                state: broker.state,
+                queued: broker.queued,
+                retries: broker.retries,
+            });
         Some(KafkaReport {
             bootstrap_servers,
             all_down: self.sink.all_down.load(Relaxed),

@@ -1,5 +1,6 @@
 //! Single steps of the state machine: a new connection forgets announced tables; a table that is not
-//! configured is placed before its first row; a given-up schema is not requested again.
+//! configured is placed before its first row; a given-up schema is not requested again; the sink's
+//! position must be one of the WAL.
 
 #![allow(
     clippy::expect_used,
@@ -187,4 +188,32 @@ fn a_schema_that_was_given_up_is_not_requested_again() {
     assert!(event.dead_letter);
     core.sent(seq).expect("the number just given");
     assert_eq!(core.pending_schema(), None);
+}
+
+/// A position that is none of the WAL says nothing about what the sink has.
+#[test]
+fn a_sink_position_of_another_wal_stops_the_relay() {
+    let end = COMMIT + 8;
+    for (position, cut) in [
+        (COMMIT, false),
+        (COMMIT + 1, true),
+        (end - 1, true),
+        (end, false),
+    ] {
+        let (core, _) = connected(Router::new(Options::default()), PoisonDecisions::default());
+        let mut core = core.with_durable_before(Some(Lsn::new(position)));
+        for (flushed, beyond) in [(position - 1, true), (position, false)] {
+            let checked = core.check_sink_position(Lsn::new(flushed));
+            assert_eq!(checked.is_err(), beyond, "{checked:?}");
+        }
+        consume(&mut core, &begin());
+        let commit = encode::commit(Lsn::new(COMMIT), Lsn::new(end), PgTimestamp::new(0));
+        let step = core.frame(&frame(&commit));
+        match step {
+            Err(CoreError::SinkPosition { cut: true, .. }) => assert!(cut, "{position}"),
+            Ok(Step::Committed(_)) => assert_eq!(position, COMMIT),
+            Ok(Step::Consumed) => assert_eq!(position, end),
+            other => panic!("{position}: {other:?}"),
+        }
+    }
 }

@@ -8,6 +8,9 @@
 //! - **G2**: in the broker's log, the first deliveries of each key are in commit order; any other
 //!   record belongs to a repetition, which starts at an earlier record and leaves nothing out.
 //! - **G3**: with a new producer, no event is sent again that was acknowledged with all before it.
+//! - The ends of transactions are told in the order of the log, and before they are confirmed. In
+//!   half of the cases the sink stores the last end whose records are durable, and answers with it:
+//!   then it is sent nothing of the transactions up to there.
 //! - The confirmed position never moves backwards within a process, and the server is never sent a
 //!   position before its slot.
 //!
@@ -27,7 +30,7 @@
 #[path = "machine/server.rs"]
 mod server;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -58,6 +61,15 @@ struct Process {
     /// The script of the connection, and how many pieces of it were read.
     connection: Option<(Vec<Piece>, usize)>,
     confirmed: u64,
+    /// The ends that were told and are not stored, each with the sequence number after that of the
+    /// last record before it.
+    told: VecDeque<(u64, u64)>,
+    /// The last end that was told.
+    last_told: u64,
+    /// The sequence number after that of the last record.
+    next: u64,
+    /// The position up to which the sink answered that it has everything.
+    durable_before: Option<u64>,
     /// The first event that was not acknowledged to the last producer of the process.
     first: Option<EventPosition>,
 }
@@ -67,12 +79,21 @@ struct World {
     /// All records at the broker, in the order in which they were appended.
     durable: Vec<RowId>,
     durable_set: BTreeSet<RowId>,
+    /// The last end of a transaction that the sink stored.
+    stored: u64,
+    /// The sink answers with that position when it is created.
+    answers: bool,
     process: Process,
 }
 
 /// Creates a process that starts now, or gets a new producer and passes over the events before
 /// `first`. It reads the parked keys from the topic of dead letters.
-fn process(server: &Server, durable: &BTreeSet<RowId>, first: Option<EventPosition>) -> Process {
+fn process(
+    server: &Server,
+    durable: &BTreeSet<RowId>,
+    first: Option<EventPosition>,
+    durable_before: Option<u64>,
+) -> Process {
     let slot = server.slot;
     let action = match server.mode {
         Mode::Plain => PoisonAction::Halt,
@@ -110,12 +131,17 @@ fn process(server: &Server, durable: &BTreeSet<RowId>, first: Option<EventPositi
         )
         .with_decisions(decisions)
         .resuming_at(first)
+        .with_durable_before(durable_before.map(Lsn::new))
         .with_messages(Some(Messages::new("outbox", []))),
         ring,
         outstanding: BTreeMap::new(),
         failed: BTreeMap::new(),
         connection: None,
         confirmed: slot,
+        told: VecDeque::new(),
+        last_told: 0,
+        next: 0,
+        durable_before,
         first,
     }
 }
@@ -238,6 +264,26 @@ impl World {
             };
             let accepted = match self.process.core.frame(&frame).expect("a sound stream") {
                 Step::Consumed | Step::Reply => None,
+                Step::Committed(told) => {
+                    let Piece::Commit(index) = script[at] else {
+                        panic!("an end that is none");
+                    };
+                    let transaction = &self.server.log[index];
+                    let position = EventPosition {
+                        lsn: transaction.commit,
+                        row: transaction.keys.len() as u64,
+                    };
+                    let end = told.end.lsn().get();
+                    assert_eq!((end, told.position), (transaction.end, position));
+                    assert!(
+                        end > self.process.last_told,
+                        "an end is told once, in order"
+                    );
+                    assert!(Some(end) > self.process.durable_before, "the sink has it");
+                    self.process.last_told = end;
+                    self.process.told.push_back((self.process.next, end));
+                    None
+                }
                 Step::Blocked => break,
                 Step::AwaitsPlace => unreachable!("each table has the configured name"),
                 Step::AwaitsSchema => {
@@ -252,6 +298,11 @@ impl World {
                     assert_eq!(header, format!("{transaction}.{row}").as_bytes());
                     assert_eq!(outgoing.record().event_id, Some(header));
                     let id = (transaction, row);
+                    let end = self.server.log[transaction].end;
+                    assert!(
+                        Some(end) > self.process.durable_before,
+                        "the sink has {id:?}"
+                    );
                     assert!(!self.server.is_skipped(id), "{id:?} is to be skipped");
                     let event = outgoing.event();
                     assert_eq!(outgoing.record().position, event.id, "{id:?}");
@@ -271,6 +322,7 @@ impl World {
             };
             if let Some((seq, row, event)) = accepted {
                 self.process.core.sent(seq).expect("the number just given");
+                self.process.next = seq.get() + 1;
                 assert_eq!(self.process.core.event_of(seq), Some(event));
                 assert!(
                     self.process.outstanding.insert(seq.get(), row).is_none(),
@@ -287,6 +339,19 @@ impl World {
         if let Some(pending) = self.process.core.pending_schema().cloned() {
             let schema = ValueSchema::json(1);
             self.process.core.learn(&pending.subject, schema);
+        }
+    }
+
+    /// Stores the ends of transactions whose records, and all before them, are acknowledged.
+    fn store(&mut self) {
+        let process = &mut self.process;
+        let open = process.outstanding.keys().chain(process.failed.values());
+        let lowest = open.min().copied().unwrap_or(process.next);
+        while let Some((upto, end)) = process.told.front().copied()
+            && upto <= lowest
+        {
+            self.stored = self.stored.max(end);
+            process.told.pop_front();
         }
     }
 
@@ -365,7 +430,7 @@ impl World {
                 self.server.slot = self.server.durable;
             }
             Event::Rebuild => self.rebuild(true),
-            Event::Crash => self.process = process(&self.server, &self.durable_set, None),
+            Event::Crash => self.start(None),
         }
         self.process.core.advance();
     }
@@ -378,16 +443,26 @@ impl World {
             self.feedback();
         }
         let first = self.process.core.first_unacknowledged();
-        self.process = process(&self.server, &self.durable_set, first);
+        self.start(first);
+    }
+
+    fn start(&mut self, first: Option<EventPosition>) {
+        let answer = self.answers.then_some(self.stored);
+        self.process = process(&self.server, &self.durable_set, first, answer);
     }
 
     fn check(&mut self) {
+        self.store();
         let confirmed = self.process.core.confirmed().lsn().get();
         assert!(
             confirmed >= self.process.confirmed,
             "confirmed went backwards"
         );
         self.process.confirmed = confirmed;
+        assert!(
+            confirmed <= self.stored,
+            "an end was confirmed and not told"
+        );
         let limit = confirmed.max(self.server.slot);
         for (transaction, row) in self.server.rows_to_send() {
             assert!(
@@ -434,12 +509,14 @@ proptest! {
         keys in transactions(),
         mode in modes(),
         encoded in any::<bool>(),
+        answers in any::<bool>(),
         events in events(),
     ) {
         let server = Server::new(keys, mode, encoded);
-        let process = process(&server, &BTreeSet::new(), None);
+        let stored = server.slot;
+        let process = process(&server, &BTreeSet::new(), None, None);
         let mut world =
-            World { server, durable: Vec::new(), durable_set: BTreeSet::new(), process };
+            World { server, durable: Vec::new(), durable_set: BTreeSet::new(), stored, answers, process };
         for event in &events {
             world.step(event);
             world.check();

@@ -57,7 +57,7 @@ impl Relay {
     /// Passes a message to the core. Takes the record that is offered, if any, and returns it.
     fn give(&mut self, body: &[u8]) -> Result<Option<(Seen, EventPosition)>, CoreError> {
         let (seq, seen, event) = match self.core.frame(&frame(body))? {
-            Step::Consumed | Step::Reply => return Ok(None),
+            Step::Consumed | Step::Reply | Step::Committed(_) => return Ok(None),
             Step::Blocked | Step::AwaitsSchema | Step::AwaitsPlace => panic!("blocked"),
             Step::Send(outgoing) => {
                 let record = outgoing.record();

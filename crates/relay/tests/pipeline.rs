@@ -19,12 +19,13 @@ use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
-    Ancestor, Observer, OnUpdate, Opened, Outcome, Pipeline, PipelineError, PoisonAction,
-    PoisonPolicy, Predecessor, Resume, Settings, SlotCheck, Source, SourceError, TableName,
-    WalStream,
+    Ancestor, CoreError, Observer, OnUpdate, Opened, Outcome, Pipeline, PipelineError,
+    PoisonAction, PoisonPolicy, Predecessor, Resume, Settings, SlotCheck, Source, SourceError,
+    TableName, WalStream,
 };
 use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, Parking, Poison, Record, SendError, Sink, SinkFactory,
+    StreamStart, TransactionEnd,
 };
 use walrelay_walsender::framing::parse_frame;
 use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
@@ -70,6 +71,12 @@ struct Sinks {
     created: usize,
     /// Number of the row and topic of each delivered record.
     delivered: Vec<(usize, String)>,
+    /// The places where the sinks' streams began.
+    starts: Vec<StreamStart>,
+    /// The ends that the sinks were told.
+    ends: Vec<TransactionEnd>,
+    /// The position up to which the sinks have everything.
+    durable_before: Option<Lsn>,
     /// The parked keys of the poison policy.
     parking: Option<Arc<Parking>>,
 }
@@ -164,6 +171,18 @@ impl Sink for ScriptedSink {
         Ok(())
     }
 
+    fn commit(&mut self, transaction: &TransactionEnd) {
+        self.sinks
+            .lock()
+            .expect("nobody panicked")
+            .ends
+            .push(*transaction);
+    }
+
+    fn durable_before(&self) -> Option<Lsn> {
+        self.sinks.lock().expect("nobody panicked").durable_before
+    }
+
     fn poll(&mut self) {
         self.request();
     }
@@ -180,9 +199,15 @@ impl SinkFactory for Factory {
     type Sink = ScriptedSink;
     type Error = Infallible;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<ScriptedSink, Infallible> {
+    fn create(
+        &mut self,
+        start: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<ScriptedSink, Infallible> {
+        let start = start.expect("a pipeline has a stream");
         let mut sinks = self.sinks.lock().expect("nobody panicked");
         sinks.created += 1;
+        sinks.starts.push(start.clone());
         Ok(ScriptedSink {
             number: sinks.created,
             answer: self.answer,
@@ -477,6 +502,66 @@ async fn a_delivered_transaction_is_confirmed() {
     let drained = Outcome::Drained { confirmed: END };
     assert_eq!(ended.expect("no error"), drained);
     assert_eq!(flushed.last(), Some(&END));
+}
+
+/// A sink that has the transaction is sent nothing of it, and it is confirmed. A sink that has less,
+/// or was created for a snapshot, is sent all of it. A position beyond the WAL stops the relay.
+#[tokio::test]
+async fn a_sink_is_sent_what_it_does_not_have() {
+    let beyond = Lsn::new(END.lsn().get() + 1);
+    for (position, snapshot, rows) in [
+        (None, false, ROWS),
+        (Some(START.lsn()), false, ROWS),
+        (Some(Lsn::new(10)), false, ROWS),
+        (Some(END.lsn()), false, 0),
+        (Some(END.lsn()), true, ROWS),
+    ] {
+        let sinks = Arc::new(Mutex::new(Sinks {
+            durable_before: position,
+            ..Sinks::default()
+        }));
+        let source = OneTransaction {
+            snapshot,
+            ..OneTransaction::default()
+        };
+        let until = |flushed: &[CommitEnd]| flushed.last() == Some(&END);
+        // Nothing is refused: all is delivered.
+        let answer = Answer::Refused {
+            sinks: 0,
+            disposition: Disposition::Fatal,
+            poison: None,
+        };
+        let (ended, _) = relay_into(&sinks, source, answer, PATIENCE, until).await;
+        let drained = Outcome::Drained { confirmed: END };
+        assert_eq!(ended.expect("no error"), drained, "{position:?}");
+        let sinks = sinks.lock().expect("nobody panicked");
+        assert_eq!(sinks.delivered.len(), rows, "{position:?}");
+        let ends: Vec<_> = sinks
+            .ends
+            .iter()
+            .map(|told| (told.end, told.position.row))
+            .collect();
+        let told = (rows > 0).then_some((END, ROWS as u64));
+        assert_eq!(ends, told.as_slice(), "{position:?}");
+        let start = &sinks.starts[0];
+        assert_eq!(
+            (&*start.system_id, start.timeline, start.confirmed),
+            ("7", 1, START)
+        );
+        assert_eq!(start.snapshot, snapshot);
+    }
+    let sinks = Arc::new(Mutex::new(Sinks {
+        durable_before: Some(beyond),
+        ..Sinks::default()
+    }));
+    let source = OneTransaction::default();
+    let (ended, flushed) = relay_into(&sinks, source, Answer::Delivered, PATIENCE, |_| false).await;
+    let error = ended.expect_err("the WAL ends before that");
+    assert!(
+        matches!(&error, PipelineError::Core(CoreError::SinkPosition { position, cut: false, .. }) if *position == beyond),
+        "{error:?}"
+    );
+    assert!(flushed.iter().all(|at| *at == START));
 }
 
 #[tokio::test]

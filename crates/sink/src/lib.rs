@@ -5,6 +5,8 @@
 //!   [`HeldRecord`]: an owned copy, for a sink that cannot send the record yet.
 //! - [`Sink`], [`SinkFactory`]: accept records. [`SendError`]: why a record was not accepted.
 //!   [`AnySinkFactory`]: both as objects, for a kind that is known at run time.
+//!   [`TransactionEnd`]: tells a sink where a transaction of the source ends. [`StreamStart`]: tells
+//!   it where the stream begins.
 //! - [`Deliveries`]: receives the delivery reports, from any thread and in any order.
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and how to
 //!   react.
@@ -58,7 +60,7 @@ pub use kind::{Ability, KindDescription, SinkKind};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use parking::Parking;
 pub use record::{Header, Record};
-pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory};
-pub use stats::{BrokerStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
+pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory, StreamStart, TransactionEnd};
+pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use sync::lock;
 pub use window::Window;

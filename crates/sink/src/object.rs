@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_lsn::Lsn;
+
 use crate::{
     BatchingMode, Deliveries, Disposition, Obstacle, Record, SendError, Sink, SinkFactory,
-    SinkFailure, ToFailure,
+    SinkFailure, StreamStart, ToFailure, TransactionEnd,
 };
 
 /// A factory of sinks of any kind.
@@ -54,8 +56,12 @@ impl<F: SinkFactory<Error: ToFailure>> SinkFactory for Any<F> {
     type Sink = Box<dyn Sink>;
     type Error = SinkError;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Box<dyn Sink>, SinkError> {
-        match self.0.create(deliveries) {
+    fn create(
+        &mut self,
+        start: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Box<dyn Sink>, SinkError> {
+        match self.0.create(start, deliveries) {
             Ok(sink) => Ok(Box::new(sink)),
             Err(error) => Err(SinkError {
                 disposition: F::disposition(&error),
@@ -73,8 +79,12 @@ impl SinkFactory for AnySinkFactory {
     type Sink = Box<dyn Sink>;
     type Error = SinkError;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Box<dyn Sink>, SinkError> {
-        (**self).create(deliveries)
+    fn create(
+        &mut self,
+        start: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Box<dyn Sink>, SinkError> {
+        (**self).create(start, deliveries)
     }
 
     fn disposition(error: &SinkError) -> Disposition {
@@ -89,6 +99,18 @@ impl Sink for Box<dyn Sink> {
 
     fn poll(&mut self) {
         (**self).poll();
+    }
+
+    fn commit(&mut self, transaction: &TransactionEnd) {
+        (**self).commit(transaction);
+    }
+
+    fn durable_before(&self) -> Option<Lsn> {
+        (**self).durable_before()
+    }
+
+    fn has_modes(&self) -> bool {
+        (**self).has_modes()
     }
 
     fn set_mode(&mut self, mode: BatchingMode) {

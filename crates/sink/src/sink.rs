@@ -2,7 +2,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Deliveries, DeliveryError, Disposition, Record};
+use walrelay_lsn::{CommitEnd, Lsn};
+
+use crate::{Deliveries, DeliveryError, Disposition, EventPosition, Record};
 
 /// The reason why [`Sink::try_send`] did not accept a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +37,31 @@ pub struct Obstacle {
     pub disposition: Disposition,
 }
 
+/// The end of a transaction of the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransactionEnd {
+    /// The position that may be confirmed when the transaction's records, and all before them, are
+    /// delivered.
+    pub end: CommitEnd,
+    /// The position behind the transaction's last event: it is greater than that of each of its
+    /// events, and smaller than that of each event of a later transaction.
+    pub position: EventPosition,
+}
+
+/// The place where the stream of a sink begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamStart {
+    /// The `system_identifier` of the server: positions of two systems cannot be compared.
+    pub system_id: String,
+    /// The timeline of the server when the sink was created.
+    pub timeline: u32,
+    /// The position that was confirmed before. Every transaction that ends after it is sent.
+    pub confirmed: CommitEnd,
+    /// True if the stream begins with rows of a snapshot, whose positions are none of the WAL. The
+    /// same sink goes on with the WAL of the slot.
+    pub snapshot: bool,
+}
+
 /// Accepts records and makes them durable.
 pub trait Sink: Send {
     /// Offers a record. Does not block. After `Ok`, and only then, `seq` is reported to
@@ -48,6 +75,46 @@ pub trait Sink: Send {
     /// moment, and after each [`Deliveries::capacity`](crate::Deliveries::capacity). Does not block
     /// and does not wait for delivery.
     fn poll(&mut self) {}
+
+    /// Ends a transaction of the source. Does not block and cannot be refused: a sink that must
+    /// finish work first answers the next record with [`SendError::Full`].
+    ///
+    /// Called once for each transaction that is sent to this sink, in the order of the log, after
+    /// all records of the transaction were accepted and before a record of a later transaction is
+    /// offered. So:
+    /// - A transaction without a record of this sink ends, too. A server sends an end only of
+    ///   transactions that it has something to send of, so the positions of the ends have gaps.
+    /// - After a lost connection a transaction that was cut in the middle is offered again from its
+    ///   first record, and ends once. A transaction that ended is neither offered nor ended again.
+    /// - A new sink is told the end of every transaction after [`StreamStart::confirmed`] and after
+    ///   its own [`durable_before`](Self::durable_before), also if an earlier sink of the process
+    ///   was told of it, and if all of its records were delivered by that sink and are not offered
+    ///   again.
+    ///
+    /// An end says nothing about delivery: its position is confirmed when the records are reported.
+    fn commit(&mut self, transaction: &TransactionEnd) {
+        let _ = transaction;
+    }
+
+    /// Returns the end of the last transaction that is durable in the sink, if the sink stores
+    /// that position together with the records: every record of each transaction that ends at or
+    /// before it is durable. Asked once, after the sink was created.
+    ///
+    /// Records of these transactions are not offered, and their ends are confirmed as those of
+    /// transactions without records are: when the server has sent them, and all before them is
+    /// acknowledged. The answer itself is never confirmed. An answer at or before
+    /// [`StreamStart::confirmed`] has no effect. An answer that cannot be a position of the
+    /// server's WAL stops the relay: the sink must compare [`StreamStart::system_id`] with what it
+    /// stored, because a position of another system may look possible.
+    fn durable_before(&self) -> Option<Lsn> {
+        None
+    }
+
+    /// Returns true if the sink has batching modes. Otherwise [`set_mode`](Self::set_mode) is never
+    /// called. Asked once for each connection.
+    fn has_modes(&self) -> bool {
+        false
+    }
 
     /// Sets the batching mode from the next record on. A hint: the promises about order and
     /// delivery are the same in both modes.
@@ -78,8 +145,16 @@ pub trait SinkFactory: Send {
     /// The reason why a sink could not be created.
     type Error: Error + Send + Sync + 'static;
 
-    /// Creates a sink that reports to `deliveries`. Does not wait for the broker to be reachable.
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Self::Sink, Self::Error>;
+    /// Creates a sink that reports to `deliveries`. `start`: the place where the stream begins;
+    /// `None` if the records belong to no stream, such as dead letters that are sent again.
+    ///
+    /// Does not wait for the server to be reachable, unless the sink must ask it for
+    /// [`Sink::durable_before`].
+    fn create(
+        &mut self,
+        start: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Self::Sink, Self::Error>;
 
     /// Returns the reaction to an error of [`create`](Self::create).
     fn disposition(error: &Self::Error) -> Disposition

@@ -22,11 +22,11 @@ pub struct SinkStats {
     /// Bytes of those records, including the client library's overhead for each.
     pub in_flight_bytes: AtomicU64,
     throughput: AtomicBool,
-    /// True if no broker could be reached for two seconds, and none has answered since.
+    /// True if no endpoint could be reached for two seconds, and none has answered since.
     pub all_down: AtomicBool,
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
-    clients: Mutex<Vec<Weak<Mutex<Vec<BrokerStats>>>>>,
+    clients: Mutex<Vec<Weak<Mutex<Vec<EndpointStats>>>>>,
     cluster_id: Mutex<Option<Box<str>>>,
 }
 
@@ -42,12 +42,14 @@ pub struct TopicStats {
     pub failed: AtomicU64,
 }
 
-/// A broker as one client sees it.
+/// A server that records are sent to, as one client sees it: a broker, a node, or the host of a URL.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct BrokerStats {
-    /// The broker's name as the client library writes it, `host:port/id`.
+pub struct EndpointStats {
+    /// The endpoint's name, without credentials, as the client library writes it: `host:port/id` of
+    /// a Kafka broker.
     pub name: String,
-    /// The connection's state as the client library names it; `UP` if requests can be sent.
+    /// The connection's state as the client library names it; [`UP`](Self::UP) if requests can be
+    /// sent.
     pub state: String,
     /// Mean round-trip time of requests in seconds. `None`: no recent request.
     pub rtt_mean: Option<f64>,
@@ -94,7 +96,8 @@ impl SinkStats {
         lock(&self.failed).clone()
     }
 
-    /// Sets the id of the cluster that records are sent to.
+    /// Sets the id of the cluster that records are sent to: a change of it means that the servers are
+    /// others.
     pub fn set_cluster_id(&self, id: &str) {
         let mut known = lock(&self.cluster_id);
         if known.as_deref() != Some(id) {
@@ -123,39 +126,42 @@ impl SinkStats {
         }
     }
 
-    /// Registers a client; returns its list of brokers. The list is part of
-    /// [`brokers`](Self::brokers) until the client drops it.
-    pub fn client(&self) -> Arc<Mutex<Vec<BrokerStats>>> {
-        let brokers = Arc::default();
+    /// Registers a client; returns its list of endpoints. The list is part of
+    /// [`endpoints`](Self::endpoints) until the client drops it.
+    pub fn client(&self) -> Arc<Mutex<Vec<EndpointStats>>> {
+        let endpoints = Arc::default();
         let mut clients = lock(&self.clients);
         clients.retain(|client| client.strong_count() > 0);
-        clients.push(Arc::downgrade(&brokers));
-        brokers
+        clients.push(Arc::downgrade(&endpoints));
+        endpoints
     }
 
-    /// Returns the brokers of all clients, by name. `queued` and `retries` are summed over the
+    /// Returns the endpoints of all clients, by name. `queued` and `retries` are summed over the
     /// clients; of the round-trip times the largest is taken.
-    pub fn brokers(&self) -> Vec<BrokerStats> {
+    pub fn endpoints(&self) -> Vec<EndpointStats> {
         let clients: Vec<_> = lock(&self.clients)
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
-        let mut brokers: BTreeMap<String, BrokerStats> = BTreeMap::new();
+        let mut endpoints: BTreeMap<String, EndpointStats> = BTreeMap::new();
         for client in clients {
-            for broker in lock(&client).iter() {
-                match brokers.get_mut(&broker.name) {
-                    None => _ = brokers.insert(broker.name.clone(), broker.clone()),
-                    Some(known) => known.merge(broker),
+            for endpoint in lock(&client).iter() {
+                match endpoints.get_mut(&endpoint.name) {
+                    None => _ = endpoints.insert(endpoint.name.clone(), endpoint.clone()),
+                    Some(known) => known.merge(endpoint),
                 }
             }
         }
-        brokers.into_values().collect()
+        endpoints.into_values().collect()
     }
 }
 
-impl BrokerStats {
+impl EndpointStats {
+    /// The [`state`](Self::state) of an endpoint that requests can be sent to.
+    pub const UP: &str = "UP";
+
     fn merge(&mut self, other: &Self) {
-        if other.state == "UP" {
+        if other.state == Self::UP {
             self.state.clone_from(&other.state);
         }
         self.rtt_mean = larger(self.rtt_mean, other.rtt_mean);
@@ -192,25 +198,29 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_of_two_clients_is_one_and_a_closed_client_is_forgotten() {
+    fn an_endpoint_of_two_clients_is_one_and_a_closed_client_is_forgotten() {
         let stats = SinkStats::default();
-        let broker = |state: &str, p99| BrokerStats {
+        let endpoint = |state: &str, p99| EndpointStats {
             name: "b:9092/1".to_owned(),
             state: state.to_owned(),
             rtt_p99: p99,
             queued: 2,
-            ..BrokerStats::default()
+            ..EndpointStats::default()
         };
         let (first, second) = (stats.client(), stats.client());
-        lock(&first).push(broker("UP", Some(0.5)));
-        lock(&second).push(broker("DOWN", None));
-        let brokers = stats.brokers();
-        assert_eq!(brokers.len(), 1);
+        lock(&first).push(endpoint("UP", Some(0.5)));
+        lock(&second).push(endpoint("DOWN", None));
+        let endpoints = stats.endpoints();
+        assert_eq!(endpoints.len(), 1);
         assert_eq!(
-            (&*brokers[0].state, brokers[0].rtt_p99, brokers[0].queued),
+            (
+                &*endpoints[0].state,
+                endpoints[0].rtt_p99,
+                endpoints[0].queued
+            ),
             ("UP", Some(0.5), 4)
         );
         drop(first);
-        assert_eq!(stats.brokers()[0].state, "DOWN");
+        assert_eq!(stats.endpoints()[0].state, "DOWN");
     }
 }

@@ -69,7 +69,7 @@ impl Sender {
             Some(sink) => sink,
             none => {
                 let (sender, reports) = mpsc::channel();
-                let sink = self.factory.create(Arc::new(Reports(sender)));
+                let sink = self.factory.create(None, Arc::new(Reports(sender)));
                 none.insert((sink.map_err(Unanswered::Client)?, reports))
             }
         };

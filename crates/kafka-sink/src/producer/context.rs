@@ -16,7 +16,7 @@ use rdkafka::producer::{
     BaseProducer, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig,
 };
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{BrokerStats, DeliveryError, Disposition, Record, TopicStats};
+use walrelay_sink::{DeliveryError, Disposition, EndpointStats, Record, TopicStats};
 
 use crate::client_log::{self, KindThrottle};
 use crate::config::KafkaConfig;
@@ -70,7 +70,7 @@ pub(crate) struct Context {
     /// Kept alive for librdkafka, which calls them until it is destroyed, before this context is
     /// dropped.
     topics: Mutex<Vec<Arc<TopicContext>>>,
-    brokers: Arc<Mutex<Vec<BrokerStats>>>,
+    brokers: Arc<Mutex<Vec<EndpointStats>>>,
     /// The last throttle time of a response.
     throttled: Mutex<Option<Throttled>>,
     /// The topic of the last report: consecutive reports often have the same topic.
@@ -284,7 +284,10 @@ impl ClientContext for Context {
                         until: Instant::now() + time + THROTTLE_GRACE,
                     });
                 }
-                if brokers.iter().any(|broker| broker.state == "UP") {
+                if brokers
+                    .iter()
+                    .any(|broker| broker.state == EndpointStats::UP)
+                {
                     self.shared.stats.all_down.store(false, Relaxed);
                 }
                 *lock(&self.brokers) = brokers;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use walrelay_sink::BrokerStats;
+use walrelay_sink::EndpointStats;
 
 #[derive(Deserialize)]
 struct Document {
@@ -44,7 +44,7 @@ struct Throttle {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Figures {
     /// The brokers; the bootstrap servers while no broker is known.
-    pub(super) brokers: Vec<BrokerStats>,
+    pub(super) brokers: Vec<EndpointStats>,
     /// The broker with the longest throttle time, if any response had one.
     pub(super) throttled: Option<(String, Duration)>,
 }
@@ -66,7 +66,7 @@ pub(super) fn figures(document: &[u8]) -> Result<Figures, serde_json::Error> {
     let count = |records: i64| u64::try_from(records).unwrap_or(0);
     let seconds = |micros: u64| micros as f64 / 1e6;
     let brokers = brokers
-        .map(|broker| BrokerStats {
+        .map(|broker| EndpointStats {
             rtt_mean: (broker.rtt.cnt > 0).then(|| seconds(broker.rtt.avg)),
             rtt_p99: (broker.rtt.cnt > 0).then(|| seconds(broker.rtt.p99)),
             queued: count(broker.outbuf_msg_cnt) + count(broker.waitresp_msg_cnt),
@@ -95,7 +95,7 @@ mod tests {
             brokers: known,
             throttled,
         } = figures(document.as_bytes()).unwrap();
-        let expected = BrokerStats {
+        let expected = EndpointStats {
             name: "b:9092/1".to_owned(),
             state: "DOWN".to_owned(),
             rtt_mean: Some(0.0015),

@@ -125,6 +125,24 @@ pub enum CoreError {
         #[source]
         source: SchemaError,
     },
+    /// The sink's position ([`Sink::durable_before`](walrelay_sink::Sink::durable_before)) is none of
+    /// the server's WAL, so nothing is known about what the sink has of it.
+    #[error(
+        "the sink says that it has everything up to {position}, but {} {at}",
+        if *cut {
+            "a transaction of the stream ends across it, at"
+        } else {
+            "the server's WAL ends at"
+        }
+    )]
+    SinkPosition {
+        /// The sink's answer.
+        position: Lsn,
+        /// The end of the transaction, or of the WAL.
+        at: Lsn,
+        /// True if the position is inside a commit record; otherwise it is beyond the WAL's end.
+        cut: bool,
+    },
     /// Messages arrived in an order that the protocol excludes.
     #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
     Sequence {
@@ -162,6 +180,7 @@ impl CoreError {
             | CoreError::Message { .. }
             | CoreError::NotTransactional { .. }
             | CoreError::Update { .. }
+            | CoreError::SinkPosition { .. }
             | CoreError::Sequence { .. }
             | CoreError::Ledger { .. } => Disposition::Fatal,
         }

@@ -24,6 +24,12 @@
 //! checks: same system identifier, same timeline, and a slot at the position where it was left or
 //! before.
 //!
+//! # With a sink that knows its position
+//! A sink may store, together with the records, the end of the last transaction that it has
+//! (`Sink::durable_before`). The rows of the transactions up to there are ignored. The ledger gets
+//! these transactions without records, when the server sends them: so their ends are confirmed in
+//! the order of the log, and the sink's answer itself is never confirmed.
+//!
 //! # With a new sink
 //! The core of a sink that failed knows the first event that is not acknowledged
 //! ([`Core::first_unacknowledged`]). The core of the next sink passes over the events before it
@@ -48,7 +54,7 @@ use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{Messages, PlanError, Routed, Router, Row, TableFacts, ValueSchema};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation, decode};
-use walrelay_sink::{EventPosition, Poison};
+use walrelay_sink::{EventPosition, Poison, TransactionEnd};
 use walrelay_walsender::Frame;
 
 pub use error::CoreError;
@@ -67,7 +73,7 @@ use read::{WalEvent, messages_table};
 use schemas::{SchemaWait, Unreadable};
 use step::Content;
 use tables::{EventTable, Tables};
-use transactions::Transactions;
+use transactions::{Ignored, Transactions};
 
 /// The state machine of a pipeline, for the lifetime of one sink.
 #[derive(Debug)]
@@ -156,6 +162,14 @@ impl Core {
         }
     }
 
+    /// Sets the position up to which the sink has everything, see
+    /// [`Sink::durable_before`](walrelay_sink::Sink::durable_before).
+    #[must_use]
+    pub fn with_durable_before(mut self, position: Option<Lsn>) -> Self {
+        self.transactions.durable_before = position;
+        self
+    }
+
     /// Sets tables whose rows are passed over even if they may be events. No outbox is passed over:
     /// a table that is one by its name or OID is routed.
     #[must_use]
@@ -188,6 +202,23 @@ impl Core {
         self.transactions.enqueued_before = self.ledger.last_commit().max(self.ledger.confirmed());
     }
 
+    /// Returns an error if the sink's position is beyond the end of the server's WAL, `flushed`. A
+    /// server sends only WAL that it has flushed, so the sink got that position from another WAL:
+    /// the server was restored, or has lost its end in a failover.
+    ///
+    /// # Errors
+    /// [`CoreError::SinkPosition`].
+    pub fn check_sink_position(&self, flushed: Lsn) -> Result<(), CoreError> {
+        match self.transactions.durable_before {
+            Some(position) if position > flushed => Err(CoreError::SinkPosition {
+                position,
+                at: flushed,
+                cut: false,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Passes facts of the catalogs about the tables to the router. Call it before the first frame
     /// that announces a table.
     pub fn describe(&mut self, tables: Vec<TableFacts>) {
@@ -196,7 +227,7 @@ impl Core {
 
     /// Notes that the connection ended: no more of its frames are passed to the core.
     pub fn disconnected(&mut self) {
-        let cut = self.transactions.open.take().filter(|open| !open.repeated);
+        let cut = self.transactions.open.take().filter(|open| open.ignored.is_none());
         if let Some(rows) = &mut self.sent_rows {
             if let Some(open) = cut {
                 let first = open.first_position();
@@ -263,7 +294,7 @@ impl Core {
             // no transaction, so its position must not move the confirmed position.
             Message::Logical(_) => self.counts.logical_messages += 1,
             Message::Begin(begin) => self.begin(lsn, begin)?,
-            Message::Commit(commit) => self.commit(lsn, &commit)?,
+            Message::Commit(commit) => return self.commit(lsn, &commit),
             Message::Relation(relation) => self.relation(&relation, body)?,
             Message::Update(update) => {
                 self.tables.last_is_next = false;
@@ -280,20 +311,37 @@ impl Core {
     }
 
     fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<(), CoreError> {
-        if self.transactions.begin(lsn, begin)? {
-            return Ok(());
+        match self.transactions.begin(lsn, begin)? {
+            Some(Ignored::Repeated) => return Ok(()),
+            Some(Ignored::InSink) => {
+                // The sink of an earlier process took these rows, so their keys are not noted.
+                if let Some(rows) = &mut self.sent_rows {
+                    rows.set_incomplete();
+                }
+            }
+            None => {}
         }
         self.ledger.begin().map_err(CoreError::from_ledger(lsn))
     }
 
-    fn commit(&mut self, lsn: Lsn, commit: &Commit) -> Result<(), CoreError> {
-        if self.transactions.commit(lsn, commit)? {
+    fn commit<'a>(&mut self, lsn: Lsn, commit: &Commit) -> Result<Step<'a>, CoreError> {
+        let closed = self.transactions.commit(lsn, commit)?;
+        if closed.ignored.is_some() {
             self.counts.repeats_avoided += 1;
-            return Ok(());
+        } else {
+            self.counts.transactions += 1;
         }
-        self.counts.transactions += 1;
-        let committed = self.ledger.commit(commit.end);
-        committed.map_err(CoreError::from_ledger(lsn))
+        if closed.ignored != Some(Ignored::Repeated) {
+            let committed = self.ledger.commit(commit.end);
+            committed.map_err(CoreError::from_ledger(lsn))?;
+        }
+        Ok(match closed.ignored {
+            None => Step::Committed(TransactionEnd {
+                end: commit.end,
+                position: closed.next_position(),
+            }),
+            Some(_) => Step::Consumed,
+        })
     }
 
     /// Processes a Relation message, whose body is `announcement`.
@@ -370,11 +418,11 @@ impl Core {
     }
 
     /// Counts an update of an outbox row; it is no event. Returns an error if updates of outbox rows
-    /// stop the relay. In a repeated transaction there is no error, because there was none when the
+    /// stop the relay. In an ignored transaction there is no error, because there was none when the
     /// transaction was enqueued.
     fn update<'a>(&mut self, relation: RelationId, lsn: Lsn) -> Result<Step<'a>, CoreError> {
         let open = self.transactions.open.as_ref();
-        let stops = open.filter(|open| self.stops_at_updates && !open.repeated);
+        let stops = open.filter(|open| self.stops_at_updates && open.ignored.is_none());
         match (self.tables.table_of(relation, lsn), stops) {
             (Ok(EventTable::PassedOver), _) => return Ok(Step::Consumed),
             (Ok(EventTable::Unresolved), Some(_)) => {
@@ -428,7 +476,7 @@ impl Core {
             });
         };
         self.tables.last_is_next = false;
-        if open.repeated {
+        if open.ignored.is_some() {
             return Ok(Step::Consumed);
         }
         let relation = wal_event.relation();

@@ -2,7 +2,7 @@ use std::fmt;
 
 use walrelay_checkpoint::Seq;
 use walrelay_event_router::Routed;
-use walrelay_sink::Record;
+use walrelay_sink::{Record, TransactionEnd};
 
 use crate::event::SentEvent;
 use crate::poison::DlqRecord;
@@ -19,6 +19,8 @@ pub enum Step<'a> {
     Consumed,
     /// Consume the frame; the server asks for a status update at once.
     Reply,
+    /// Tell the sink that a transaction ended, and consume the frame.
+    Committed(TransactionEnd),
     /// Offer this record to the sink. If the sink takes it, call [`Core::sent`](super::Core::sent)
     /// and consume the frame. If the sink is full, pass the same frame to
     /// [`Core::frame`](super::Core::frame) again later.

@@ -5,13 +5,23 @@ use walrelay_sink::EventPosition;
 
 use super::error::CoreError;
 
+/// The reason why the rows of a transaction are ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ignored {
+    /// Postgres sends the transaction again after it was enqueued whole, or confirmed: the ledger
+    /// knows it.
+    Repeated,
+    /// The sink had the transaction when it was created. The ledger gets a transaction without
+    /// records, so its end is confirmed in the order of the log.
+    InSink,
+}
+
 /// The transaction between a Begin and its Commit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenTransaction {
     pub(super) begin: Begin,
-    /// True if Postgres sends the transaction again after it was enqueued whole, or confirmed: its
-    /// rows are ignored.
-    pub(super) repeated: bool,
+    /// The reason why the rows are ignored; `None`: they are not.
+    pub(super) ignored: Option<Ignored>,
     /// The number of records enqueued.
     records: u64,
     /// The number of rows processed: sent, diverted, not selected or passed over.
@@ -53,6 +63,9 @@ pub(super) struct Transactions {
     /// The position before which all transactions were enqueued on an earlier connection, or
     /// confirmed.
     pub(super) enqueued_before: Option<CommitEnd>,
+    /// The position up to which the sink had everything when it was created, see
+    /// `Sink::durable_before`.
+    pub(super) durable_before: Option<Lsn>,
     /// The position after that of the last event that was sent, diverted, not selected or
     /// passed over.
     pub(super) processed: Option<EventPosition>,
@@ -65,8 +78,8 @@ pub(super) struct Transactions {
 }
 
 impl Transactions {
-    /// Opens a transaction. Returns whether it is repeated.
-    pub(super) fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<bool, CoreError> {
+    /// Opens a transaction. Returns the reason why its rows are ignored.
+    pub(super) fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<Option<Ignored>, CoreError> {
         if self.open.is_some() {
             return Err(CoreError::Sequence {
                 what: "a begin inside a transaction",
@@ -75,30 +88,50 @@ impl Transactions {
         }
         // `final_lsn` is the start of the commit record. Commit records do not overlap, so a record
         // that starts before the end of an enqueued commit is that commit or an earlier one.
-        let repeated = self
-            .enqueued_before
-            .is_some_and(|end| begin.final_lsn < end.lsn());
+        let ends_before = |position: Option<Lsn>| position.is_some_and(|at| begin.final_lsn < at);
+        let ignored = if ends_before(self.enqueued_before.map(CommitEnd::lsn)) {
+            Some(Ignored::Repeated)
+        } else if ends_before(self.durable_before) {
+            Some(Ignored::InSink)
+        } else {
+            None
+        };
         self.last_begun = Some(begin.commit_time);
         self.open = Some(OpenTransaction {
             begin,
-            repeated,
+            ignored,
             records: 0,
             rows: 0,
         });
-        Ok(repeated)
+        Ok(ignored)
     }
 
-    /// Closes the open transaction. Returns whether it was repeated.
-    pub(super) fn commit(&mut self, lsn: Lsn, commit: &Commit) -> Result<bool, CoreError> {
+    /// Closes the open transaction, and returns it.
+    pub(super) fn commit(
+        &mut self,
+        lsn: Lsn,
+        commit: &Commit,
+    ) -> Result<OpenTransaction, CoreError> {
         let open = self.open.take().ok_or(CoreError::Sequence {
             what: "a commit without a begin",
             lsn,
         })?;
+        if let Some(position) = self.durable_before
+            && open.ignored == Some(Ignored::InSink)
+            && position < commit.end.lsn()
+        {
+            let at = commit.end.lsn();
+            return Err(CoreError::SinkPosition {
+                position,
+                at,
+                cut: true,
+            });
+        }
         if open.records > 0 && self.sample.is_none() {
             self.sample = Some((commit.end, commit.commit_time));
             self.received = Some(commit.commit_time);
         }
-        Ok(open.repeated)
+        Ok(open)
     }
 
     /// Counts a row whose record the sink took.

@@ -18,6 +18,9 @@
 //! So latency mode is tried again soon. If that fails soon, the next try waits twice as long:
 //! otherwise a load that only throughput mode can carry would make the mode change all the time.
 //!
+//! A sink without modes is sent to as in latency mode, and reads have the delays of latency mode:
+//! they spare the server, whatever the sink is.
+//!
 //! A delay can only confirm a position later, never early. Measurements:
 //! docs/adr/0013-producer-modes.md.
 
@@ -62,6 +65,8 @@ const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 /// The producer mode and the read delays of one connection.
 #[derive(Debug)]
 pub(crate) struct Pace {
+    /// The sink has modes; otherwise the mode stays latency.
+    has_modes: bool,
     mode: BatchingMode,
     /// The recent rate, in records a second.
     rate: f64,
@@ -86,8 +91,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(socket: Socket, now: Instant) -> Self {
+    pub(crate) fn new(socket: Socket, has_modes: bool, now: Instant) -> Self {
         Self {
+            has_modes,
             mode: BatchingMode::Latency,
             rate: 0.0,
             lag: Duration::ZERO,
@@ -102,8 +108,9 @@ impl Pace {
         }
     }
 
-    /// Returns the mode for the batch that was just read. Call it before the batch is enqueued.
-    pub(crate) fn mode(&mut self, now: Instant) -> BatchingMode {
+    /// Returns the mode for the batch that was just read; `None` if the sink has no modes. Call it
+    /// before the batch is enqueued.
+    pub(crate) fn mode(&mut self, now: Instant) -> Option<BatchingMode> {
         if now.duration_since(self.last) > WINDOW {
             self.rate = 0.0;
             self.lag = Duration::ZERO;
@@ -112,7 +119,7 @@ impl Pace {
             self.last = now;
             self.change(BatchingMode::Latency, now);
         }
-        self.mode
+        self.has_modes.then_some(self.mode)
     }
 
     /// Notes that `records` were enqueued. The server sent the last of them `lag` after its commit.
@@ -128,6 +135,9 @@ impl Pace {
             self.rate = self.rate.midpoint(rate);
             self.records = 0;
             self.window = now;
+        }
+        if !self.has_modes {
+            return;
         }
         let (asks, needed, to) = match self.mode {
             BatchingMode::Latency if lag >= LARGE_BACKLOG_LAG => {
@@ -234,7 +244,7 @@ mod tests {
         fn new() -> Self {
             let now = Instant::now();
             Self {
-                pace: Pace::new(Socket::Unix, now),
+                pace: Pace::new(Socket::Unix, true, now),
                 now,
                 changes: 0,
             }
@@ -242,19 +252,23 @@ mod tests {
 
         /// Enqueues `rate` records a second with a lag, for `time_ms`. Returns the mode at the end.
         fn apply(&mut self, rate: u64, lag_ms: u64, time_ms: u64) -> BatchingMode {
-            let mut mode = self.pace.mode(self.now);
+            let mut mode = self.mode();
             for tick in 0..time_ms {
                 self.now += TICK;
                 let due = rate * (tick + 1) / 1000 - rate * tick / 1000;
                 if due > 0 {
-                    let next = self.pace.mode(self.now);
+                    let next = self.mode();
                     self.changes += usize::from(next != mode);
                     mode = next;
                     let lag = Duration::from_millis(lag_ms);
                     self.pace.enqueued(due, lag, self.now);
                 }
             }
-            self.pace.mode(self.now)
+            self.mode()
+        }
+
+        fn mode(&mut self) -> BatchingMode {
+            self.pace.mode(self.now).expect("the sink has modes")
         }
 
         /// Blocks the sink for `time_ms`, and asserts that the mode stays throughput.
@@ -263,7 +277,7 @@ mod tests {
                 self.now += TICK;
                 self.pace.blocked(self.now);
                 self.pace.enqueued(0, Duration::from_secs(1), self.now);
-                assert_eq!(self.pace.mode(self.now), BatchingMode::Throughput);
+                assert_eq!(self.mode(), BatchingMode::Throughput);
             }
         }
     }
@@ -372,7 +386,7 @@ mod tests {
         assert!(load.changes < 16, "{} changes", load.changes);
         // Latency mode returns when the lag is short.
         load.apply(50_000, 2, 31_000);
-        assert_eq!(load.pace.mode(load.now), BatchingMode::Latency);
+        assert_eq!(load.mode(), BatchingMode::Latency);
     }
 
     #[test]
@@ -380,7 +394,7 @@ mod tests {
         let mut load = Load::new();
         assert_eq!(load.apply(100_000, 1_000, 1_000), BatchingMode::Throughput);
         load.apply(0, 0, 250);
-        assert_eq!(load.pace.mode(load.now), BatchingMode::Latency);
+        assert_eq!(load.mode(), BatchingMode::Latency);
     }
 
     #[test]
@@ -388,5 +402,19 @@ mod tests {
         let mut load = Load::new();
         assert_eq!(load.apply(100_000, 1_000, 1_000), BatchingMode::Throughput);
         assert_eq!(load.apply(500, 80, 2_000), BatchingMode::Latency);
+    }
+
+    #[test]
+    fn without_modes_a_backlog_is_read_with_the_delays_of_latency_mode() {
+        let mut load = Load::new();
+        load.pace.has_modes = false;
+        for _ in 0..2_000 {
+            load.now += TICK;
+            assert_eq!(load.pace.mode(load.now), None);
+            load.pace.enqueued(100, Duration::from_secs(1), load.now);
+        }
+        load.pace.read(1 << 16, load.now);
+        assert_eq!(load.pace.before_read(load.now), Some(LONGEST_GAP));
+        assert_eq!(load.pace.mode, BatchingMode::Latency);
     }
 }

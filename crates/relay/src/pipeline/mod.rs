@@ -25,7 +25,7 @@ use walrelay_checkpoint::Seq;
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::Begin;
-use walrelay_sink::{Disposition, SinkFactory};
+use walrelay_sink::{Disposition, SinkFactory, StreamStart};
 
 pub use attempts::Backoff;
 pub use settings::{OnUpdate, Outcome, Settings};
@@ -378,6 +378,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             system_id,
             mut timeline,
             server_start,
+            flushed,
             confirmed,
             server_timeout,
             tables,
@@ -389,13 +390,27 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             // that was not finished.
             self.sessions.forget_acknowledged();
         }
+        let start = StreamStart {
+            system_id,
+            timeline,
+            confirmed,
+            snapshot: stream.is_snapshot(),
+        };
         let session = self
             .sessions
-            .open(&self.settings, confirmed)
+            .open(&self.settings, &start)
             .map_err(PipelineError::Sink)?;
+        let StreamStart {
+            system_id,
+            snapshot,
+            ..
+        } = start;
+        if let Err(error) = session.core.check_sink_position(flushed) {
+            let _ = timeout(REFUSAL_LIMIT, stream.finish()).await;
+            return Err(PipelineError::Core(error));
+        }
         session.core.connected(confirmed);
         session.core.describe(tables);
-        let snapshot = stream.is_snapshot();
         session.core.note_rows(!snapshot);
         if snapshot {
             info!(system_id, timeline, "streaming the snapshot");

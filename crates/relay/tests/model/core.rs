@@ -174,7 +174,7 @@ impl Machine {
             body: &body,
         };
         let seq = match core.frame(&frame).map_err(|error| error.to_string())? {
-            Step::Consumed | Step::Reply => return Ok(Output::Done),
+            Step::Consumed | Step::Reply | Step::Committed(_) => return Ok(Output::Done),
             Step::Blocked => return Ok(Output::Blocked),
             Step::AwaitsSchema | Step::AwaitsPlace => {
                 unreachable!("no value has a schema, and each table has the configured name")

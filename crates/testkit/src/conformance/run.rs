@@ -82,7 +82,7 @@ impl<'a> Run<'a> {
     #[track_caller]
     fn open_by(&self, factory: &mut AnySinkFactory) -> Session {
         Session::new(self.limits, |deliveries| {
-            let created = factory.create(deliveries);
+            let created = factory.create(None, deliveries);
             created.unwrap_or_else(|error| panic!("no sink can be created: {error}"))
         })
     }

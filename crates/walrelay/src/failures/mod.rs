@@ -192,6 +192,11 @@ pub(crate) fn core(error: CoreError) -> Failure {
              start with [router.debezium] \"table.op.invalid.behavior\" = \"warn\": the update itself \
              is never sent. What came before is confirmed",
         ),
+        CoreError::SinkPosition { .. } => Failure::new("sink-position", Exit::Data, what).remedy(
+            "what the sink has was written from another log: of another server, of a server before it was restored, \
+             or of one that lost its end in a failover. Nothing was sent from here. Find out which events the sink \
+             has, and use a new sink, or remove the position that it stores",
+        ),
         CoreError::Decode { source, .. } => Failure::new("undecodable", Exit::Internal, what)
             .caused_by(source)
             .remedy(BUG),

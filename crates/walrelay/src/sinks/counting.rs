@@ -4,9 +4,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_lsn::Lsn;
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Disposition, Obstacle, Record, SendError, Sink,
-    SinkFactory,
+    SinkFactory, StreamStart, TransactionEnd,
 };
 
 /// Counts records. Called from any thread.
@@ -38,10 +39,16 @@ impl<F: SinkFactory, C: Count> SinkFactory for Counting<F, C> {
     type Sink = CountedSink<F::Sink, C>;
     type Error = F::Error;
 
-    fn create(&mut self, inner: Arc<dyn Deliveries>) -> Result<Self::Sink, F::Error> {
+    fn create(
+        &mut self,
+        start: Option<&StreamStart>,
+        inner: Arc<dyn Deliveries>,
+    ) -> Result<Self::Sink, F::Error> {
         self.count.made();
         let count = Arc::clone(&self.count);
-        let sink = self.factory.create(Arc::new(Reports { inner, count }))?;
+        let sink = self
+            .factory
+            .create(start, Arc::new(Reports { inner, count }))?;
         let count = Arc::clone(&self.count);
         Ok(CountedSink { sink, count })
     }
@@ -66,6 +73,18 @@ impl<S: Sink, C: Count> Sink for CountedSink<S, C> {
 
     fn poll(&mut self) {
         self.sink.poll();
+    }
+
+    fn commit(&mut self, transaction: &TransactionEnd) {
+        self.sink.commit(transaction);
+    }
+
+    fn durable_before(&self) -> Option<Lsn> {
+        self.sink.durable_before()
+    }
+
+    fn has_modes(&self) -> bool {
+        self.sink.has_modes()
     }
 
     fn set_mode(&mut self, mode: BatchingMode) {
@@ -164,7 +183,11 @@ mod tests {
         type Sink = One;
         type Error = Infallible;
 
-        fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<One, Infallible> {
+        fn create(
+            &mut self,
+            _: Option<&StreamStart>,
+            deliveries: Arc<dyn Deliveries>,
+        ) -> Result<One, Infallible> {
             Ok(One(deliveries, false))
         }
         fn disposition(error: &Infallible) -> Disposition {
@@ -182,7 +205,7 @@ mod tests {
         };
         for _ in 0..2 {
             let reports = Arc::clone(&log) as Arc<dyn Deliveries>;
-            let mut sink = factory.create(reports).unwrap();
+            let mut sink = factory.create(None, reports).unwrap();
             sink.try_send(&record, 7).unwrap();
             assert!(sink.try_send(&record, 8).is_err());
         }

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::{Deliveries, Disposition, Record, SendError, Sink, SinkFactory};
+use walrelay_sink::{Deliveries, Disposition, Record, SendError, Sink, SinkFactory, StreamStart};
 
 pub(crate) struct NullSink {
     deliveries: Arc<dyn Deliveries>,
@@ -29,7 +29,11 @@ impl SinkFactory for NullSinkFactory {
     type Sink = NullSink;
     type Error = Infallible;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<NullSink, Infallible> {
+    fn create(
+        &mut self,
+        _: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<NullSink, Infallible> {
         Ok(NullSink { deliveries })
     }
 

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 use walrelay_sink::{
     AnySinkFactory, Deliveries, DeliveryError, Disposition, FailureClass, KindDescription, Record,
-    SendError, Sink, SinkFactory, SinkFailure, SinkKind, SinkStats, ToFailure, Window, any_factory,
-    lock,
+    SendError, Sink, SinkFactory, SinkFailure, SinkKind, SinkStats, StreamStart, ToFailure, Window,
+    any_factory, lock,
 };
 
 pub(crate) use line::write as record_line;
@@ -92,7 +92,11 @@ impl SinkFactory for StdoutSinkFactory {
     type Sink = StdoutSink;
     type Error = StdoutError;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<StdoutSink, StdoutError> {
+    fn create(
+        &mut self,
+        _: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<StdoutSink, StdoutError> {
         let window = Window::new(self.max_records, self.max_bytes);
         Ok(StdoutSink::start(io::stdout(), deliveries, window)?)
     }

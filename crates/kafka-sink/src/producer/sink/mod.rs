@@ -8,7 +8,7 @@ use rdkafka::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
-    SendError, Sink, SinkFactory, SinkStats, Window,
+    SendError, Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
 
 use crate::admin::creator::{TopicCreator, TopicStatus};
@@ -77,7 +77,11 @@ impl SinkFactory for KafkaSinkFactory {
 
     /// Reads certificates and starts the client's threads, which resolve and connect in the
     /// background.
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
+    fn create(
+        &mut self,
+        _: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<KafkaSink, KafkaError> {
         let stats = Arc::clone(&self.stats);
         let linger = self.config.bulk_linger().filter(|_| self.two_modes);
         if linger.is_some() {
@@ -369,6 +373,10 @@ impl Sink for KafkaSink {
         }
         self.producers.close_unused();
         self.shared.window.update_stats(&self.shared.stats);
+    }
+
+    fn has_modes(&self) -> bool {
+        true
     }
 
     /// Selects the producer that records are offered to from now on. A record whose partition has

@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 use walrelay_checkpoint::AckRing;
 use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{EventPosition, Sink, SinkFactory, in_current_span};
+use walrelay_sink::{EventPosition, Sink, SinkFactory, StreamStart, in_current_span};
 
 use super::reports::Reports;
 use super::sink_session::SinkSession;
@@ -58,15 +58,15 @@ impl<F: SinkFactory> Sessions<F> {
         self.counts.plus(current.unwrap_or_default())
     }
 
-    /// Returns the current session, or opens a new one on a slot at `confirmed`.
+    /// Returns the current session, or opens a new one whose stream begins at `start`.
     pub(in crate::pipeline) fn open(
         &mut self,
         settings: &Settings,
-        confirmed: CommitEnd,
+        start: &StreamStart,
     ) -> Result<&mut SinkSession<F::Sink>, F::Error> {
         let session = match self.current.take() {
             Some(session) => session,
-            None => self.create(settings, confirmed)?,
+            None => self.create(settings, start)?,
         };
         Ok(self.current.insert(session))
     }
@@ -74,20 +74,23 @@ impl<F: SinkFactory> Sessions<F> {
     fn create(
         &mut self,
         settings: &Settings,
-        confirmed: CommitEnd,
+        start: &StreamStart,
     ) -> Result<SinkSession<F::Sink>, F::Error> {
         let ring = Arc::new(AckRing::new(settings.max_in_flight_records));
         let reports = Reports::new(Arc::clone(&ring));
         let deliveries = Arc::clone(&reports);
-        let sink = self.factory.create(deliveries)?;
+        let sink = self.factory.create(Some(start), deliveries)?;
+        // Positions of a snapshot are none of the WAL.
+        let durable_before = sink.durable_before().filter(|_| !start.snapshot);
         let (router, decisions) = self
             .idle
             .take()
             .unwrap_or_else(|| unreachable!("the router comes back when a session is closed"));
-        let core = Core::new(router, Arc::clone(&settings.tables), ring, confirmed)
+        let core = Core::new(router, Arc::clone(&settings.tables), ring, start.confirmed)
             .with_decisions(decisions)
             .resuming_at(self.acknowledged_before)
             .noting(self.sent_rows.take())
+            .with_durable_before(durable_before)
             .passing_over(Arc::clone(&settings.pass_over))
             .with_messages(settings.messages.clone())
             .stopping_at_updates(settings.on_update == OnUpdate::Stop);

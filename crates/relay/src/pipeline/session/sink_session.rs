@@ -109,6 +109,10 @@ impl<K: Sink> SinkSession<K> {
             Err(error) => return Err(error),
             Ok(Step::Consumed) => FrameResult::Consumed { reply: false },
             Ok(Step::Reply) => FrameResult::Consumed { reply: true },
+            Ok(Step::Committed(transaction)) => {
+                self.sink.commit(&transaction);
+                FrameResult::Consumed { reply: false }
+            }
             Ok(Step::Blocked) => FrameResult::Blocked {
                 awaits_answer: false,
             },

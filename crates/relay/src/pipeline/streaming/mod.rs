@@ -103,7 +103,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             feedback: self.first_feedback(),
             watch: SinkWatch::default(),
             log: EventLog::new(core.counts().updates, now),
-            pace: Pace::new(self.stream.socket(), now),
+            pace: Pace::new(self.stream.socket(), self.session.sink.has_modes(), now),
             received_at: now,
         }
     }
@@ -196,13 +196,17 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         // acknowledged, the batch is blocked, and no acknowledgement is left to wake this task.
         self.collect();
         let records = self.session.core.counts().records;
-        // A drain waits for the records in flight, so they are sent without waiting for full
-        // requests.
-        self.session.sink.set_mode(if state.phase.is_draining() {
-            BatchingMode::Latency
-        } else {
-            state.pace.mode(state.received_at)
-        });
+        if let Some(mode) = state.pace.mode(state.received_at) {
+            // A drain waits for the records in flight, so they are sent without waiting for full
+            // requests.
+            let draining = state.phase.is_draining();
+            let mode = if draining {
+                BatchingMode::Latency
+            } else {
+                mode
+            };
+            self.session.sink.set_mode(mode);
+        }
         // While draining, send only to the end of the open transaction.
         let batch = self
             .session

@@ -146,7 +146,11 @@ impl SinkFactory for Models {
     type Sink = ModelSink;
     type Error = Infallible;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<ModelSink, Infallible> {
+    fn create(
+        &mut self,
+        _: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<ModelSink, Infallible> {
         let shared = Arc::new(Shared {
             model: self.0.clone(),
             bounds: self.1,

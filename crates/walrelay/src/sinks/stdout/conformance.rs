@@ -90,7 +90,11 @@ impl SinkFactory for Stdouts {
     type Sink = StdoutSink;
     type Error = StdoutError;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<StdoutSink, StdoutError> {
+    fn create(
+        &mut self,
+        _: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<StdoutSink, StdoutError> {
         let end = Arc::clone(&self.end);
         let reader = lock(&end.state).readers;
         let window = Window::new(self.bounds.records.into(), self.bounds.bytes);

@@ -101,7 +101,7 @@ fn a_broker_that_throttles_is_named_as_what_records_wait_for() {
     let proxy = Proxy::start(&cluster);
     let config = config_of(&cluster, &[("bootstrap.servers", &proxy.servers())]);
     let factory = KafkaSinkFactory::new(config).with_stats(Arc::default());
-    let (mut sink, reports) = reporting(|reports| factory.of_one_producer().create(reports));
+    let (mut sink, reports) = reporting(|reports| factory.of_one_producer().create(None, reports));
     proxy.set_throttle(40_000);
     send_first(&mut sink, &reports);
     proxy.withhold(PRODUCE);

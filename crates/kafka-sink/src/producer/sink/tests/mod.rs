@@ -50,7 +50,7 @@ fn sink_with(
 
 fn sink_from(config: KafkaConfig) -> (KafkaSink, Arc<Reports>) {
     let factory = KafkaSinkFactory::new(config);
-    reporting(|reports| factory.of_one_producer().create(reports))
+    reporting(|reports| factory.of_one_producer().create(None, reports))
 }
 
 /// A sink with these properties of librdkafka.

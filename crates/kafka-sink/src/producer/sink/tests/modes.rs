@@ -12,7 +12,7 @@ use crate::in_flight::partition_gate::Requests;
 
 fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     let mut factory = KafkaSinkFactory::new(config_of(cluster, more));
-    reporting(|reports| factory.create(reports))
+    reporting(|reports| factory.create(None, reports))
 }
 
 fn other(mode: BatchingMode) -> BatchingMode {

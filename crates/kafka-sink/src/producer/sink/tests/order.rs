@@ -266,7 +266,7 @@ fn process_whose_listener_panics() {
     });
     let mut sink = KafkaSinkFactory::new(config_of(&cluster, &[]))
         .of_one_producer()
-        .create(deliveries)
+        .create(None, deliveries)
         .unwrap();
     for seq in 0..40 {
         send(&mut sink, &reports, &record("t", b"k", b"v"), seq);

@@ -187,7 +187,7 @@ fn batches_are_smaller_after_a_refusal_for_their_size() {
     let config = config_of(&cluster, &[("bootstrap.servers", &proxy.servers())]);
     let mut factory = KafkaSinkFactory::new(config).of_one_producer();
     let mut send_all = || {
-        let (mut sink, reports) = reporting(|reports| factory.create(reports));
+        let (mut sink, reports) = reporting(|reports| factory.create(None, reports));
         // All records are queued when the first request is made.
         proxy.withhold(INIT_PRODUCER_ID);
         for seq in 0..RECORDS {
