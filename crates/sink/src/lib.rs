@@ -10,7 +10,8 @@
 //! - [`Deliveries`]: receives the delivery reports, from any thread and in any order.
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and how to
 //!   react.
-//! - [`Window`]: bounds the records and bytes in flight.
+//! - [`Window`]: bounds the records and bytes in flight. [`KeyQueues`]: for sinks that send each
+//!   record by itself, and send it again alone.
 //! - [`SinkStats`]: a sink's figures for metrics.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
@@ -41,6 +42,7 @@ mod event_position;
 mod failure;
 mod held_record;
 mod in_span;
+mod key_queues;
 mod kind;
 mod object;
 mod parking;
@@ -57,6 +59,7 @@ pub use failure::{Chain, FailureClass, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
 pub use kind::{Ability, KindDescription, SinkKind};
+pub use key_queues::{KeyQueues, QueuedRecord};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use parking::Parking;
 pub use record::{Header, Record};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_sink::{
     AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, SendError,
-    Sink, SinkFactory, any_factory,
+    Sink, SinkFactory, StreamStart, any_factory,
 };
 
 use crate::conformance::{Bounds, Destination, Event, Refusal, Stored};
