@@ -5,7 +5,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "the lints' own exception for tests ends at functions without #[test]"
+    clippy::print_stderr,
+    reason = "the lints' own exception for tests ends at functions without #[test]; figures are printed"
 )]
 
 use std::time::Duration;
