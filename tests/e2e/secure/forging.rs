@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::rig::{Rig, assert_has, assert_lacks, edit, output_with, refused, with_source};
 
 /// A name that would forge a line of the log, an error and a remedy, and reverse what follows.
-const NAME: &str = r#"p\n2026-01-01T00:00:00Z  INFO forged\nhelp: forged\u202e\u001b[31m"#;
+const NAME: &str = r"p\n2026-01-01T00:00:00Z  INFO forged\nhelp: forged\u202e\u001b[31m";
 
 #[test]
 fn a_name_or_an_error_of_the_server_forges_no_line() {
