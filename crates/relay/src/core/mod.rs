@@ -227,7 +227,11 @@ impl Core {
 
     /// Notes that the connection ended: no more of its frames are passed to the core.
     pub fn disconnected(&mut self) {
-        let cut = self.transactions.open.take().filter(|open| open.ignored.is_none());
+        let cut = self
+            .transactions
+            .open
+            .take()
+            .filter(|open| open.ignored.is_none());
         if let Some(rows) = &mut self.sent_rows {
             if let Some(open) = cut {
                 let first = open.first_position();
