@@ -31,8 +31,8 @@ pub struct RelayEnvironment {
     telemetry: Option<Arc<Telemetry>>,
 }
 
-/// The failpoint of `WALRELAY_DIE_AT=point[:n]`, which kills the process when it is reached for the
-/// n-th time. Only debug builds read the variable.
+/// Reads the failpoint of `WALRELAY_DIE_AT=point[:n]`, which kills the process when it is reached
+/// for the n-th time. Only debug builds read the variable.
 fn die_at(env: &dyn Fn(&str) -> Option<String>) -> Option<(Failpoint, u64)> {
     if !cfg!(debug_assertions) {
         return None;
@@ -60,13 +60,14 @@ impl RelayEnvironment {
         }
     }
 
-    /// Also reports to `telemetry`.
+    /// Adds reports to `telemetry`.
     #[must_use]
     pub fn with_telemetry(self, telemetry: Option<Arc<Telemetry>>) -> Self {
         Self { telemetry, ..self }
     }
 
-    /// The number of events that were diverted. It is raised before their transactions are confirmed.
+    /// Returns the number of events that were diverted. It is raised before their transactions are
+    /// confirmed.
     pub fn count_of_diverted(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.diverted)
     }
@@ -80,7 +81,7 @@ impl RelayEnvironment {
         }
     }
 
-    /// The latencies from commit to acknowledgement.
+    /// Returns the latencies from commit to acknowledgement.
     pub fn latencies(&self) -> &Latencies {
         &self.latencies
     }
@@ -205,7 +206,7 @@ impl Observer for RelayEnvironment {
     }
 }
 
-/// Time since a commit; zero if the server's clock is ahead of this machine's.
+/// Returns the time since a commit; zero if the server's clock is ahead of this machine's.
 fn since(committed: PgTimestamp) -> Duration {
     let micros = wall_clock().get().saturating_sub(committed.get()).max(0);
     Duration::from_micros(micros as u64)

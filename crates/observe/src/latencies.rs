@@ -16,7 +16,7 @@ pub struct Latencies {
 }
 
 impl Default for Latencies {
-    /// An empty histogram: one microsecond to one hour, with two significant digits.
+    /// Creates an empty histogram: one microsecond to one hour, with two significant digits.
     fn default() -> Self {
         let hour = Duration::from_secs(3600).as_micros() as u64;
         let micros = Histogram::new_with_bounds(1, hour, 2)
@@ -32,13 +32,13 @@ impl Latencies {
         self.micros.saturating_record(micros.max(1));
     }
 
-    /// The latency at a quantile in milliseconds; `None` without a sample.
+    /// Returns the latency at a quantile in milliseconds; `None` without a sample.
     pub fn millis(&self, quantile: f64) -> Option<f64> {
         let any = !self.micros.is_empty();
         any.then(|| self.micros.value_at_quantile(quantile) as f64 / 1000.0)
     }
 
-    /// Median, 99th percentile and number of samples.
+    /// Returns the median, 99th percentile and number of samples.
     pub fn quantiles(&self) -> Quantiles {
         Quantiles {
             p50_ms: self.millis(0.5),
@@ -47,12 +47,12 @@ impl Latencies {
         }
     }
 
-    /// Median and 99th percentile in milliseconds; `None` without a sample.
+    /// Returns the median and 99th percentile in milliseconds; `None` without a sample.
     pub fn p50_p99_ms(&self) -> Option<(f64, f64)> {
         self.millis(0.5).zip(self.millis(0.99))
     }
 
-    /// The samples of both histograms.
+    /// Returns a histogram with the samples of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut micros = self.micros.clone();
@@ -61,7 +61,7 @@ impl Latencies {
         Self { micros }
     }
 
-    /// The number of latencies.
+    /// Returns the number of latencies.
     pub fn samples(&self) -> u64 {
         self.micros.len()
     }
@@ -146,7 +146,7 @@ impl Latency {
         std::mem::take(&mut windows.second).quantiles()
     }
 
-    /// The quantiles of the last 30 to 60 seconds.
+    /// Returns the quantiles of the last 30 to 60 seconds.
     pub(super) fn last_minute(&self) -> Quantiles {
         let windows = lock(&self.windows);
         windows.half.plus(&windows.last_half).quantiles()

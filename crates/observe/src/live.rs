@@ -95,7 +95,7 @@ impl Live {
         progress.is_some_and(|progress| progress.confirmed.lsn() >= lsn)
     }
 
-    /// Age of the oldest commit that is not acknowledged.
+    /// Returns the age of the oldest commit that is not acknowledged.
     pub(super) fn lag(&self) -> Duration {
         let oldest = self.progress.and_then(|progress| progress.oldest);
         // Zero if the server's clock is ahead of this machine's.
@@ -129,7 +129,7 @@ impl Live {
             .max(above(silence, USUAL_SILENCE))
     }
 
-    /// Why the relay is not ready; `None` if it is.
+    /// Returns the reason why the relay is not ready; `None` if it is.
     pub(super) fn not_ready(&self) -> Option<String> {
         let silent = self.progress_at.elapsed();
         match &self.state {
@@ -143,7 +143,7 @@ impl Live {
     }
 }
 
-/// A zero for each class, so that Prometheus sees the first event as an increase.
+/// Returns a zero for each class, so that Prometheus sees the first event as an increase.
 fn classes() -> BTreeMap<String, u64> {
     let classes = Poison::ALL
         .map(Class::Poison)
@@ -152,7 +152,7 @@ fn classes() -> BTreeMap<String, u64> {
     classes.map(|class| (class.to_string(), 0)).collect()
 }
 
-/// The name of a state in [`STATES`](super::report::STATES), and its reason.
+/// Returns the name of a state in [`STATES`](super::report::STATES), and its reason.
 pub(super) fn describe(state: &State) -> (&'static str, Option<&str>) {
     match state {
         State::Connecting => ("connecting", None),

@@ -61,7 +61,7 @@ impl SlotMonitor {
     }
 }
 
-/// The report of a slot; `None` if the slot does not exist.
+/// Returns the report of a slot; `None` if the slot does not exist.
 pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
     let slot = standing.slot?;
     let retention = standing.retention;

@@ -29,6 +29,8 @@ const SAMPLES: usize = 900;
 /// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
 pub struct Setup {
+    /// Name of the pipeline, by which several of a process are told apart.
+    pub name: String,
     /// Name of the slot.
     pub slot: String,
     /// The connection string without its secrets.
@@ -206,7 +208,7 @@ impl Telemetry {
         history.samples.push_back(sample);
     }
 
-    /// The samples of the last minutes.
+    /// Returns the samples of the last minutes.
     pub fn history(&self) -> History {
         let samples = lock(&self.history).samples.iter().copied().collect();
         History {
@@ -215,12 +217,12 @@ impl Telemetry {
         }
     }
 
-    /// The newest sample.
+    /// Returns the newest sample.
     pub fn last_sample(&self) -> Option<Sample> {
         lock(&self.history).samples.back().copied()
     }
 
-    /// The state, and whether all brokers are down: a change of either is shown at once.
+    /// Returns the state, and true if all brokers are down: a change of either is shown at once.
     pub fn urgent(&self) -> (String, bool) {
         (
             lock(&self.live).state.to_string(),
@@ -228,14 +230,24 @@ impl Telemetry {
         )
     }
 
-    /// Why the relay is not ready; `None` if it is.
+    /// Returns the reason why the relay is not ready; `None` if it is.
     pub fn not_ready(&self) -> Option<String> {
         lock(&self.live).not_ready()
     }
 
-    /// The counters of requests to the schema registry, if one is configured.
+    /// Returns the counters of requests to the schema registry, if one is configured.
     pub fn registry_stats(&self) -> Option<Arc<RegistryStats>> {
         self.setup.registry.clone()
+    }
+
+    /// Returns the name of the slot.
+    pub(super) fn slot_name(&self) -> &str {
+        &self.setup.slot
+    }
+
+    /// Returns the name of the pipeline.
+    pub fn name(&self) -> &str {
+        &self.setup.name
     }
 
     /// Keys and values of the configuration, without secrets.
@@ -243,7 +255,7 @@ impl Telemetry {
         &self.setup.config
     }
 
-    /// The status document, without the configuration and the sample.
+    /// Returns the status document, without the configuration and the sample.
     pub fn report(&self) -> StatusReport {
         let setup = &self.setup;
         let live = lock(&self.live);
@@ -288,7 +300,7 @@ impl Telemetry {
                     .into(),
             }),
             process: process(),
-            errors: self.errors.list(),
+            errors: self.errors.list(&setup.name),
             config: Vec::new(),
             sample: None,
         }

@@ -1,15 +1,18 @@
 //! The last warnings and errors of the log, for the status page.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
 
 use super::millis_now;
+use super::pipeline_span::PipelineNames;
 use super::printable::printable;
 use super::report::ErrorReport;
 use walrelay_sink::lock;
@@ -45,19 +48,40 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The last warnings and errors of the log, each message once.
+/// The last warnings and errors of the log, each message once; those of several pipelines apart.
 #[derive(Debug, Clone, Default)]
-pub struct RecentErrors(Arc<Mutex<VecDeque<ErrorReport>>>);
+pub struct RecentErrors {
+    /// The process has several pipelines.
+    several: bool,
+    /// The messages by the name of their pipeline. Those of the process have none, and no message has
+    /// in a process with one pipeline.
+    lists: Arc<Mutex<BTreeMap<Option<String>, VecDeque<ErrorReport>>>>,
+}
 
 impl RecentErrors {
-    /// The messages, the newest first.
-    pub fn list(&self) -> Vec<ErrorReport> {
-        let kept = lock(&self.0);
-        kept.iter().cloned().collect()
+    /// Creates an empty list. `several`: the process has several pipelines.
+    pub(super) fn new(several: bool) -> Self {
+        Self {
+            several,
+            lists: Arc::default(),
+        }
     }
 
-    fn add(&self, level: Level, message: String, remedy: Option<String>) {
-        let mut kept = lock(&self.0);
+    /// Returns the messages of a pipeline and of the process, the newest first.
+    pub fn list(&self, pipeline: &str) -> Vec<ErrorReport> {
+        let lists = lock(&self.lists);
+        let of = |name| lists.get(&name).into_iter().flatten().cloned();
+        let mut list: Vec<_> = of(Some(pipeline.to_owned())).chain(of(None)).collect();
+        if self.several {
+            list.sort_by_key(|error| std::cmp::Reverse(error.at_ms));
+            list.truncate(KEPT);
+        }
+        list
+    }
+
+    fn add(&self, pipeline: Option<String>, level: Level, message: String, remedy: Option<String>) {
+        let mut lists = lock(&self.lists);
+        let kept = lists.entry(pipeline).or_default();
         let known = kept.iter().position(|error| error.message == message);
         let mut error = known.and_then(|at| kept.remove(at)).unwrap_or(ErrorReport {
             at_ms: 0,
@@ -73,15 +97,21 @@ impl RecentErrors {
     }
 }
 
-impl<S: Subscriber> Layer<S> for RecentErrors {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for RecentErrors {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        PipelineNames::keep(attributes, id, &context);
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let level = *event.metadata().level();
         if level > Level::WARN {
             return;
         }
         let mut text = Text::default();
         event.record(&mut text);
-        self.add(level, text.shown(), text.remedy);
+        let scope = context.event_scope(event).filter(|_| self.several);
+        let pipeline = PipelineNames::of(scope, |names| names.name.clone());
+        self.add(pipeline, level, text.shown(), text.remedy);
     }
 }
 
@@ -150,7 +180,7 @@ mod tests {
             tracing::info!("nothing to see");
             tracing::error!("the disk is full");
         });
-        let listed = recent.list();
+        let listed = recent.list("");
         let shown: Vec<_> = listed
             .iter()
             .map(|e| (&*e.level, &*e.message, e.count))
@@ -170,8 +200,8 @@ mod tests {
                 .contains("walrelay check")
         );
         for n in 0..100 {
-            recent.add(Level::WARN, format!("message {n}"), None);
+            recent.add(None, Level::WARN, format!("message {n}"), None);
         }
-        assert_eq!(recent.list().len(), KEPT);
+        assert_eq!(recent.list("").len(), KEPT);
     }
 }

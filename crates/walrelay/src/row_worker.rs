@@ -110,7 +110,7 @@ impl RowWorker {
         }
     }
 
-    /// One round over all tables. Returns the number of changed rows.
+    /// Makes one round over all tables. Returns the number of changed rows.
     async fn round(&self) -> Result<u64, Box<dyn Error>> {
         let walsender = self.walsender.load(Ordering::Relaxed);
         if walsender == 0 {

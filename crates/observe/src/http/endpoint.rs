@@ -16,13 +16,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tracing::{debug, info};
+use tracing::{Instrument as _, debug, info};
 
 use super::answers::Answers;
 use super::places::{Places, Watched};
 use crate::background::Background;
 use crate::sections;
-use crate::{SlotMonitor, Telemetry};
+use crate::{Pipelines, SlotMonitor, Telemetry, pipeline_span};
 
 /// Open connections at most.
 const MOST_CONNECTIONS: usize = 64;
@@ -64,11 +64,11 @@ pub enum EndpointError {
     Thread(#[source] io::Error),
 }
 
-/// Binds the address and starts the endpoint's thread, which also runs the slot monitor.
+/// Binds the address and starts the endpoint's thread, which also runs the slot monitors of the
+/// pipelines.
 pub fn start_endpoint(
     config: &sections::Http,
-    telemetry: Arc<Telemetry>,
-    monitor: SlotMonitor,
+    monitored: Vec<(Arc<Telemetry>, SlotMonitor)>,
 ) -> Result<Background, EndpointError> {
     let address = config.listen;
     let listening = |source| EndpointError::Listen { address, source };
@@ -79,7 +79,8 @@ pub fn start_endpoint(
         Some((certificate, key)) => ("https", Some(acceptor(certificate, key)?)),
         None => ("http", None),
     };
-    let answers = Answers::new(Arc::clone(&telemetry), config);
+    let pipelines: Pipelines = monitored.iter().map(|(one, _)| Arc::clone(one)).collect();
+    let answers = Answers::new(pipelines.clone(), config);
     let endpoint = Background::start("http", move || {
         be_nicer();
         async move {
@@ -87,13 +88,17 @@ pub fn start_endpoint(
                 let mut ticks = tokio::time::interval(Duration::from_secs(1));
                 loop {
                     ticks.tick().await;
-                    telemetry.end_second();
+                    pipelines.iter().for_each(|one| one.end_second());
                 }
             };
+            for (telemetry, monitor) in monitored {
+                let span = pipeline_span(telemetry.name(), telemetry.slot_name());
+                let watch = async move { monitor.watch(&telemetry).await };
+                tokio::spawn(watch.instrument(span));
+            }
             tokio::select! {
                 () = serve(listener, tls, Arc::new(answers)) => {}
                 () = seconds => {}
-                () = monitor.watch(&telemetry) => {}
             }
         }
     })

@@ -4,7 +4,6 @@
 //! and dashboards name existing metrics only.
 
 use std::fmt;
-use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -15,15 +14,18 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use walrelay_lsn::Lsn;
 
-use super::latencies::Latency;
+use super::latencies::{Buckets, Latency};
 use super::observed::Telemetry;
+use super::pipelines::Pipelines;
 use super::report::{BookmarkReport, BrokerReport, STATES, StatusReport, TopicReport};
 
 /// The media type of the OpenMetrics text format.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// The labels of a sample.
+pub(super) type Labels = Vec<(&'static str, String)>;
 /// Labels and value of one sample. A metric without rows has no known value.
-type Row = (Vec<(&'static str, String)>, f64);
+pub(super) type Row = (Labels, f64);
 
 /// A metric that is read from the report.
 pub(crate) struct Metric {
@@ -45,7 +47,7 @@ fn count(value: impl Into<Option<u64>>) -> Vec<Row> {
     one(value.into().map(|value| value as f64))
 }
 
-/// One row for each entry, labelled by its key.
+/// Returns one row for each entry, labelled by its key.
 fn by<'a>(
     label: &'static str,
     entries: impl IntoIterator<Item = (&'a String, &'a u64)>,
@@ -56,7 +58,7 @@ fn by<'a>(
         .collect()
 }
 
-/// One row for each of these values: 1 for the value that holds, 0 for the others.
+/// Returns one row for each of these values: 1 for the value that holds, 0 for the others.
 fn one_of(label: &'static str, values: &[&str], held: Option<&str>) -> Vec<Row> {
     let values = values.iter();
     let row = |value: &&str| {
@@ -93,14 +95,14 @@ fn by_broker(report: &StatusReport, figure: fn(&BrokerReport) -> Option<f64>) ->
     brokers.filter_map(row).collect()
 }
 
-/// A position in the WAL as a number of bytes.
+/// Returns a position in the WAL as a number of bytes.
 fn position(lsn: Option<Lsn>) -> Vec<Row> {
     one(lsn.map(|lsn| lsn.get() as f64))
 }
 
 const WAL_STATUS: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
-/// All metrics but the histograms, in the order of `docs/METRICS.md`.
+/// The metrics of a pipeline but its histograms, in the order of `docs/METRICS.md`.
 #[rustfmt::skip]
 pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "ready", unit: None, kind: Gauge, help: "1 while the relay streams and its pipeline reports",
@@ -209,11 +211,16 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| r.registry.as_ref().map_or_else(Vec::new, |registry| by("outcome", &registry.requests)) },
     Metric { name: "start_time", unit: Some(Unit::Seconds), kind: Gauge, help: "When the relay was started, since 1970",
         rows: |r| one(r.started_ms as f64 / 1e3) },
+];
+
+/// Metrics of the process, with the prefix.
+#[rustfmt::skip]
+static BUILD: &[Metric] = &[
     Metric { name: "build_info", unit: None, kind: Gauge, help: "1, with the version",
         rows: |r| vec![(vec![("version", r.version.clone())], 1.0)] },
 ];
 
-/// Metrics without the prefix, by the names that all Prometheus exporters use.
+/// Metrics of the process without the prefix, by the names that all Prometheus exporters use.
 #[rustfmt::skip]
 static PROCESS: &[Metric] = &[
     Metric { name: "process_cpu", unit: Some(Unit::Seconds), kind: Counter, help: "CPU that the process has used",
@@ -244,38 +251,119 @@ pub(super) const HISTOGRAMS: [Histogram; 2] = [
     ),
 ];
 
-/// All metrics but the histograms, each with its name, which has no unit and no `_total`.
-pub(super) fn all() -> impl Iterator<Item = (String, &'static Metric)> {
-    let prefixed = METRICS.iter().map(|m| (format!("{PREFIX}_{}", m.name), m));
-    prefixed.chain(PROCESS.iter().map(|m| (m.name.to_owned(), m)))
+/// The subject of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// Each pipeline has a value.
+    Pipeline,
+    /// The process has one value.
+    Process,
 }
 
-/// All metrics of a relay in the OpenMetrics text format.
-pub fn text(telemetry: &Arc<Telemetry>) -> Result<String, fmt::Error> {
+/// Lists all metrics but the histograms, each with its name, which has no unit and no `_total`.
+pub(super) fn all() -> impl Iterator<Item = (String, &'static Metric, Subject)> {
+    let prefixed = |(metric, subject): (&'static Metric, Subject)| {
+        (format!("{PREFIX}_{}", metric.name), metric, subject)
+    };
+    let of_pipelines = METRICS.iter().map(|metric| (metric, Subject::Pipeline));
+    let build = BUILD.iter().map(|metric| (metric, Subject::Process));
+    let process = PROCESS.iter();
+    of_pipelines
+        .chain(build)
+        .map(prefixed)
+        .chain(process.map(|metric| (metric.name.to_owned(), metric, Subject::Process)))
+}
+
+/// The reports of all pipelines at one moment. Samples have the label `pipeline` if there are
+/// several.
+#[derive(Debug)]
+pub(super) struct Scrape {
+    pipelines: Pipelines,
+    reports: Vec<StatusReport>,
+}
+
+impl Scrape {
+    /// Takes a report of each pipeline.
+    pub(super) fn new(pipelines: &Pipelines) -> Self {
+        Self {
+            pipelines: pipelines.clone(),
+            reports: pipelines.iter().map(|one| one.report()).collect(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn reports_mut(&mut self) -> &mut [StatusReport] {
+        &mut self.reports
+    }
+
+    /// Iterates over the pipelines: telemetry, report and label.
+    fn each(&self) -> impl Iterator<Item = (&Telemetry, &StatusReport, Labels)> {
+        let one = self.pipelines.only().is_some();
+        let each = self.pipelines.iter().zip(&self.reports);
+        each.map(move |(telemetry, report)| {
+            let label = (!one).then(|| ("pipeline", telemetry.name().to_owned()));
+            (&**telemetry, report, label.into_iter().collect())
+        })
+    }
+
+    /// Returns the samples of a metric, each with the report that it is from.
+    pub(super) fn rows(&self, metric: &Metric, subject: Subject) -> Vec<(&StatusReport, Row)> {
+        if subject == Subject::Process {
+            let first = self.reports.first();
+            let rows = |report| {
+                (metric.rows)(report)
+                    .into_iter()
+                    .map(move |row| (report, row))
+            };
+            return first.into_iter().flat_map(rows).collect();
+        }
+        let rows = self.each().flat_map(|(_, report, label)| {
+            let rows = (metric.rows)(report).into_iter();
+            rows.map(move |(labels, value)| (report, ([&*label, &*labels].concat(), value)))
+        });
+        rows.collect()
+    }
+
+    /// Returns the buckets of a histogram, each with the report of its pipeline.
+    pub(super) fn buckets(
+        &self,
+        latency: fn(&Telemetry) -> &Latency,
+    ) -> Vec<(&StatusReport, Labels, Buckets)> {
+        let each = self.each();
+        each.map(|(telemetry, report, label)| (report, label, latency(telemetry).buckets()))
+            .collect()
+    }
+}
+
+/// Writes all metrics of a process in the OpenMetrics text format.
+pub fn text(pipelines: &Pipelines) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(FromReport(Arc::clone(telemetry))));
+    registry.register_collector(Box::new(FromReports(pipelines.clone())));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct FromReport(Arc<Telemetry>);
+struct FromReports(Pipelines);
 
-impl Collector for FromReport {
+impl Collector for FromReports {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let report = self.0.report();
-        for (name, metric) in all() {
-            metric.encode(&name, &report, &mut encoder)?;
+        let scrape = Scrape::new(&self.0);
+        for (name, metric, subject) in all() {
+            metric.encode(&name, scrape.rows(metric, subject), &mut encoder)?;
         }
         let unit = Unit::Seconds;
         for (name, help, latency) in HISTOGRAMS {
             let (name, help) = (format!("{PREFIX}_{name}"), format!("{help}."));
             let mut encoder =
                 encoder.encode_descriptor(&name, &help, Some(&unit), MetricType::Histogram)?;
-            let buckets = latency(&self.0).buckets();
-            let (sum, samples) = (buckets.sum, buckets.samples());
-            encoder.encode_histogram::<NoLabelSet>(sum, samples, &buckets.counts, None)?;
+            for (_, label, buckets) in scrape.buckets(latency) {
+                let (sum, samples) = (buckets.sum, buckets.samples());
+                encoder
+                    .encode_family(&label)?
+                    .encode_histogram::<NoLabelSet>(sum, samples, &buckets.counts, None)?;
+            }
         }
         Ok(())
     }
@@ -285,16 +373,15 @@ impl Metric {
     fn encode(
         &self,
         name: &str,
-        report: &StatusReport,
+        rows: Vec<(&StatusReport, Row)>,
         encoder: &mut DescriptorEncoder<'_>,
     ) -> fmt::Result {
-        let rows = (self.rows)(report);
         if rows.is_empty() {
             return Ok(());
         }
         let unit = self.unit.as_ref();
         let mut encoder = encoder.encode_descriptor(name, self.help, unit, self.kind)?;
-        for (labels, value) in rows {
+        for (_, (labels, value)) in rows {
             let encoder = encoder.encode_family(&labels)?;
             match self.kind {
                 Counter => ConstCounter::new(value).encode(encoder)?,

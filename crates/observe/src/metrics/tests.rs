@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::RecentErrors;
@@ -9,8 +10,13 @@ use super::super::report::{History, SlotReport};
 use super::*;
 
 fn telemetry() -> Arc<Telemetry> {
+    telemetry_of("walrelay")
+}
+
+fn telemetry_of(slot: &str) -> Arc<Telemetry> {
     let setup = Setup {
-        slot: "walrelay".to_owned(),
+        name: slot.to_owned(),
+        slot: slot.to_owned(),
         bootstrap_servers: Some("b:9092".to_owned()),
         registry: Some(Arc::default()),
         ..Setup::default()
@@ -33,7 +39,7 @@ fn names() -> BTreeSet<String> {
 
 /// All metrics but the histograms, with their full names.
 fn full() -> impl Iterator<Item = (String, &'static Metric)> {
-    all().map(|(name, metric)| {
+    all().map(|(name, metric, _)| {
         let unit = metric
             .unit
             .as_ref()
@@ -87,7 +93,7 @@ fn the_text_has_every_metric_whose_value_is_known() {
         }),
         Some(Lsn::new(7)),
     )));
-    let text = text(&telemetry).unwrap();
+    let text = text(&Pipelines::from_iter([telemetry])).unwrap();
     for line in [
         "# TYPE walrelay_records counter",
         "walrelay_records_total{topic=\"t\\\"1\",outcome=\"delivered\"} 5.0",
@@ -113,6 +119,58 @@ fn the_text_has_every_metric_whose_value_is_known() {
     }
     #[cfg(target_os = "linux")]
     assert!(text.contains("process_resident_memory_bytes "), "{text}");
+}
+
+/// The lines without the values of samples, which differ from one scrape to the next.
+fn samples(pipelines: &[&Arc<Telemetry>]) -> Vec<String> {
+    let pipelines = pipelines.iter().map(|one| Arc::clone(one)).collect();
+    let text = text(&pipelines).unwrap();
+    let lines = text.lines().map(|line| match line.rsplit_once(' ') {
+        Some((sample, _)) if !line.starts_with('#') => sample,
+        _ => line,
+    });
+    lines.map(str::to_owned).collect()
+}
+
+/// Removes the label of a pipeline from a line; `None` if the line is about another one.
+fn of_pipeline(line: &str, name: &str) -> Option<String> {
+    let label = format!("pipeline=\"{name}\"");
+    if !line.contains("pipeline=") {
+        return Some(line.to_owned());
+    }
+    let rest = line.replacen(&format!(",{label}"), "", 1);
+    let rest = rest.replacen(&format!("{label},"), "", 1);
+    let rest = rest.replacen(&format!("{{{label}}}"), "", 1);
+    line.contains(&label).then_some(rest)
+}
+
+#[test]
+fn several_pipelines_have_a_label_and_one_has_none() {
+    let (a, b) = (telemetry_of("a"), telemetry_of("b"));
+    a.sink.topic("orders");
+    b.sink.topic("bills");
+    b.pruned(3);
+    let (one, both) = (samples(&[&a]), samples(&[&a, &b]));
+    assert!(!one.iter().any(|line| line.contains("pipeline=")));
+    for (name, alone) in [("a", &one), ("b", &samples(&[&b]))] {
+        let found: Vec<_> = both
+            .iter()
+            .filter_map(|line| of_pipeline(line, name))
+            .collect();
+        assert_eq!(&found, alone, "{name}");
+    }
+    // Figures of the process are there once.
+    let of = |start: &str| both.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!(of("walrelay_build_info{"), 1);
+    assert_eq!(of("walrelay_pruned_rows_total{pipeline="), 2);
+    assert_eq!(of("walrelay_commit_to_ack_seconds_count{pipeline="), 2);
+    #[cfg(target_os = "linux")]
+    assert_eq!(of("process_resident_memory_bytes"), 1);
+    let text = text(&Pipelines::from_iter([a, b])).unwrap();
+    assert!(
+        text.contains("\nwalrelay_pruned_rows_total{pipeline=\"b\"} 3.0\n"),
+        "{text}"
+    );
 }
 
 #[test]

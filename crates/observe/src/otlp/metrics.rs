@@ -5,27 +5,28 @@ use prometheus_client::registry::Unit;
 use serde_json::{Value, json};
 
 use super::{attributes, nanos};
-use crate::metrics::{HISTOGRAMS, PREFIX, all};
-use crate::{StatusReport, Telemetry};
+use crate::StatusReport;
+use crate::metrics::{HISTOGRAMS, Labels, PREFIX, Scrape, all};
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u8 = 2;
 
-/// The metrics of OTLP's `ScopeMetrics`. Names have no unit and no `_total`: a receiver for
+/// Makes the metrics of OTLP's `ScopeMetrics`. Names have no unit and no `_total`: a receiver for
 /// Prometheus appends both again.
-pub(super) fn of(telemetry: &Telemetry, report: &StatusReport) -> Vec<Value> {
-    let timed = |mut point: Value| {
+pub(super) fn of(scrape: &Scrape) -> Vec<Value> {
+    let timed = |report: &StatusReport, labels: &Labels, mut point: Value| {
+        let labels = labels.iter().map(|(name, value)| (*name, value.as_str()));
+        point["attributes"] = attributes(labels);
         point["startTimeUnixNano"] = nanos(report.started_ms).into();
         point["timeUnixNano"] = nanos(report.now_ms).into();
         point
     };
     let mut metrics = Vec::new();
-    for (name, metric) in all() {
-        let rows = (metric.rows)(report);
-        let points = rows.iter().map(|(labels, value)| {
-            let labels = labels.iter().map(|(name, value)| (*name, value.as_str()));
-            timed(json!({"attributes": attributes(labels), "asDouble": value}))
-        });
+    for (name, metric, subject) in all() {
+        let rows = scrape.rows(metric, subject);
+        let points = rows
+            .iter()
+            .map(|(report, (labels, value))| timed(report, labels, json!({"asDouble": value})));
         let mut data = json!({"dataPoints": points.collect::<Value>()});
         let mut kind = "gauge";
         if metric.kind == MetricType::Counter {
@@ -44,18 +45,24 @@ pub(super) fn of(telemetry: &Telemetry, report: &StatusReport) -> Vec<Value> {
         }
     }
     for (name, help, latency) in HISTOGRAMS {
-        let buckets = latency(telemetry).buckets();
-        let counts = buckets.counts.iter().map(|(_, count)| count.to_string());
-        // OTLP leaves out the infinite bound of the last bucket.
-        let bounds = buckets.counts.iter().map(|(bound, _)| *bound);
-        let bounds = bounds.filter(|bound| bound.is_finite());
-        let point = timed(json!({
-            "attributes": [], "count": buckets.samples().to_string(), "sum": buckets.sum,
-            "bucketCounts": counts.collect::<Value>(), "explicitBounds": bounds.collect::<Value>(),
-        }));
+        let histograms = scrape.buckets(latency);
+        let points = histograms.iter().map(|(report, labels, buckets)| {
+            let counts = buckets.counts.iter().map(|(_, count)| count.to_string());
+            // OTLP leaves out the infinite bound of the last bucket.
+            let bounds = buckets.counts.iter().map(|(bound, _)| *bound);
+            let bounds = bounds.filter(|bound| bound.is_finite());
+            let point = json!({
+                "count": buckets.samples().to_string(), "sum": buckets.sum,
+                "bucketCounts": counts.collect::<Value>(),
+                "explicitBounds": bounds.collect::<Value>(),
+            });
+            timed(report, labels, point)
+        });
         metrics.push(json!({
             "name": format!("{PREFIX}_{name}"), "description": format!("{help}."), "unit": "s",
-            "histogram": {"dataPoints": [point], "aggregationTemporality": CUMULATIVE},
+            "histogram": {
+                "dataPoints": points.collect::<Value>(), "aggregationTemporality": CUMULATIVE,
+            },
         }));
     }
     metrics
@@ -63,17 +70,19 @@ pub(super) fn of(telemetry: &Telemetry, report: &StatusReport) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
-    use crate::{RecentErrors, Setup};
+    use crate::{Pipelines, RecentErrors, Setup, Telemetry};
 
     #[test]
     fn each_metric_kind_is_converted() {
         let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
         telemetry.commit_to_ack.record(Duration::from_millis(250));
         telemetry.commit_to_ack.record(Duration::from_secs(100));
-        let mut report = telemetry.report();
+        let mut scrape = Scrape::new(&Pipelines::from_iter([Arc::new(telemetry)]));
+        let report = scrape.reports_mut().first_mut().unwrap();
         report.source.reconnects.insert("a b".to_owned(), 7);
         (report.started_ms, report.now_ms) = (1, 2);
         let point = |mut point: Value| {
@@ -100,11 +109,36 @@ mod tests {
                  "bucketCounts": counts, "explicitBounds": bounds}))],
                  "aggregationTemporality": 2}},
         ]);
-        let mut found = of(&telemetry, &report);
+        let mut found = of(&scrape);
         // `snapshot_rows` has no value.
         let names = ["reconnects", "snapshot_rows", "start_time", "commit_to_ack"];
         let names = names.map(|name| format!("walrelay_{name}"));
         found.retain(|metric| names.iter().any(|name| metric["name"] == **name));
         assert_eq!(Value::from(found), expected);
+    }
+    #[test]
+    fn points_name_the_pipeline_of_several() {
+        let telemetry = |name: &str| {
+            let setup = Setup {
+                name: name.to_owned(),
+                ..Setup::default()
+            };
+            Arc::new(Telemetry::new(setup, RecentErrors::default()))
+        };
+        let scrape = Scrape::new(&["a", "b"].map(telemetry).into_iter().collect());
+        let metrics = of(&scrape);
+        let attributes = |name: &str, kind: &str| -> Vec<Value> {
+            let metric = metrics.iter().find(|metric| metric["name"] == name);
+            let points = metric.unwrap()[kind]["dataPoints"].as_array().unwrap();
+            points
+                .iter()
+                .map(|point| point["attributes"].clone())
+                .collect()
+        };
+        let pipeline = |name: &str| json!([{"key": "pipeline", "value": {"stringValue": name}}]);
+        let both = [pipeline("a"), pipeline("b")];
+        assert_eq!(attributes("walrelay_ready", "gauge"), both);
+        assert_eq!(attributes("walrelay_commit_to_ack", "histogram"), both);
+        assert_eq!(attributes("walrelay_build_info", "gauge").len(), 1);
     }
 }

@@ -7,7 +7,6 @@
 mod metrics;
 mod spans;
 
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,7 +16,8 @@ use serde_json::{Value, json};
 use tracing::warn;
 use ureq::Agent;
 
-use super::Telemetry;
+use super::Pipelines;
+use crate::metrics::Scrape;
 use crate::sections::Otel;
 use walrelay_schema_registry::http_client::{Roots, agent};
 
@@ -37,7 +37,7 @@ impl Exporter {
     ///
     /// # Errors
     /// Fails if the system cannot start a thread.
-    pub fn start(config: &Otel, telemetry: Arc<Telemetry>) -> std::io::Result<Self> {
+    pub fn start(config: &Otel, pipelines: Pipelines) -> std::io::Result<Self> {
         let roots = if config.endpoint.starts_with("https:") {
             Roots::System
         } else {
@@ -46,7 +46,7 @@ impl Exporter {
         let collector = Collector {
             agent: agent(REQUEST_TIMEOUT, roots),
             config: config.clone(),
-            telemetry,
+            pipelines,
         };
         let (stop, stopped) = mpsc::channel::<()>();
         let interval = config.interval;
@@ -95,27 +95,32 @@ impl Drop for Exporter {
 struct Collector {
     agent: Agent,
     config: Otel,
-    telemetry: Arc<Telemetry>,
+    pipelines: Pipelines,
 }
 
 impl Collector {
     fn export(&self) -> Result<(), String> {
-        let report = self.telemetry.report();
-        let resource = json!({"attributes": attributes([
+        let only = self.pipelines.only();
+        let slot = only.map(|only| ("walrelay.slot", only.slot_name()));
+        let process = [
             ("service.name", "walrelay"),
             ("service.version", env!("CARGO_PKG_VERSION")),
-            ("walrelay.slot", &report.pipeline.slot),
-        ])});
+        ];
+        let resource = json!({"attributes": attributes(process.into_iter().chain(slot))});
         let scope = json!({"name": "walrelay", "version": env!("CARGO_PKG_VERSION")});
-        let metrics = metrics::of(&self.telemetry, &report);
+        let metrics = metrics::of(&Scrape::new(&self.pipelines));
         let body = json!({"resourceMetrics": [
             {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": metrics}]}]});
         self.post("/v1/metrics", &body)?;
-        let batches = self.telemetry.batches.take();
-        if batches.is_empty() {
+        let mut spans = Vec::new();
+        for pipeline in self.pipelines.iter() {
+            let name = only.is_none().then(|| pipeline.name());
+            let batches = pipeline.batches.take();
+            spans.extend(batches.iter().map(|batch| spans::of(batch, name)));
+        }
+        if spans.is_empty() {
             return Ok(());
         }
-        let spans: Value = batches.iter().map(spans::of).collect();
         let body = json!({"resourceSpans": [
             {"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]});
         self.post("/v1/traces", &body)
@@ -139,7 +144,7 @@ impl Collector {
     }
 }
 
-/// OTLP attributes with string values.
+/// Makes OTLP attributes with string values.
 fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
     let pairs = pairs.into_iter();
     pairs

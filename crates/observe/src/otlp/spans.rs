@@ -9,8 +9,9 @@ use crate::batches::Batch;
 /// `SPAN_KIND_PRODUCER`.
 const PRODUCER: u8 = 4;
 
-/// The span of a batch in OTLP's `ScopeSpans`; each is a trace of its own.
-pub(super) fn of(batch: &Batch) -> Value {
+/// Makes the span of a batch in OTLP's `ScopeSpans`; each is a trace of its own. `pipeline`: the name
+/// of the batch's pipeline, if there are several.
+pub(super) fn of(batch: &Batch, pipeline: Option<&str>) -> Value {
     let nanos =
         |time: PgTimestamp| (i128::from(time.unix_micros().unwrap_or_default()) * 1000).to_string();
     json!({
@@ -26,7 +27,7 @@ pub(super) fn of(batch: &Batch) -> Value {
             ("messaging.batch.message_count", &*batch.records.to_string()),
             ("walrelay.transactions", &*batch.transactions.to_string()),
             ("walrelay.confirmed_lsn", &*batch.confirmed),
-        ]),
+        ].into_iter().chain(pipeline.map(|name| ("walrelay.pipeline", name)))),
         "status": {},
     })
 }

@@ -29,6 +29,8 @@ use tracing::Level;
 use walrelay_observe::log_to_stderr;
 
 use crate::cli::{ConfigArgs, Exit, Failure, Output};
+#[cfg(test)]
+use crate::config::PipelineConfig;
 use crate::config::{Config, Log};
 
 /// The result of a command: success, or the failures to print.
@@ -42,24 +44,22 @@ fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
 
 /// A configuration of one outbox table and of Kafka; everything else has its default.
 #[cfg(test)]
-fn test_config() -> Config {
+fn test_config() -> PipelineConfig {
     let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
                 [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
-    Config::parse(text, "walrelay.toml", &[], &|_| None).unwrap()
+    Config::parse(text, "walrelay.toml", &[], &|_| None)
+        .unwrap()
+        .pipeline
 }
 
 /// Logs at the configured level, but warnings in place of `info`: the command prints its own
 /// progress.
-fn log_warnings(config: &Config, slot: Option<&str>, env: Env<'_>) {
-    let level = match config.log.level {
+fn log_warnings(log: Log, slot: Option<&str>, env: Env<'_>) {
+    let level = match log.level {
         Level::INFO => Level::WARN,
         level => level,
     };
-    let log = Log {
-        level,
-        ..config.log
-    };
-    log_to_stderr(log, slot, env);
+    log_to_stderr(Log { level, ..log }, slot.as_slice(), env);
 }
 
 /// The failure to write to standard output.

@@ -1,7 +1,8 @@
 //! Reads the configuration: a TOML file, `--set` and environment variables.
 //!
 //! # Contents
-//! - [`Config`] and its parts: the checked configuration, with defaults filled in.
+//! - [`Config`] and its parts: the checked configuration, with defaults filled in. [`PipelineConfig`]
+//!   has the sections of a pipeline, [`ProcessConfig`] those of the process.
 //! - [`ConfigError`], [`Problem`], [`Location`]: all problems, each with line, column, an excerpt and
 //!   a remedy.
 //!
@@ -46,9 +47,19 @@ pub(crate) fn expand_for_tests(raw: &str) -> String {
     walrelay_settings::expand(raw, &|_| None).expect("no variable")
 }
 
-/// The whole configuration. `Debug` shows no secrets.
+/// The whole configuration: the sections of a pipeline and those of the process. `Debug` shows no
+/// secrets.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// The sections of the pipeline.
+    pub pipeline: PipelineConfig,
+    /// The sections of the process, which hold for any number of pipelines.
+    pub process: ProcessConfig,
+}
+
+/// The sections that describe one pipeline.
+#[derive(Debug, Clone)]
+pub struct PipelineConfig {
     /// `[source]`: the Postgres server, slot, publication and tables.
     pub source: Source,
     /// `[router]`: how rows become records.
@@ -72,15 +83,27 @@ pub struct Config {
     pub retention: Option<Retention>,
     /// `[prune]`: which confirmed rows are deleted. `None`: rows from before the slot forbid it.
     pub prune: Option<Prune>,
+    /// Keys and values of the whole configuration, the process's sections included, as written in
+    /// the file and on the command line, with defaults and without secrets.
+    pub shown: Vec<(String, String)>,
+}
+
+impl PipelineConfig {
+    /// Returns the name of the pipeline in the log, metrics and requests: that of its slot.
+    pub fn name(&self) -> &str {
+        &self.source.slot
+    }
+}
+
+/// The sections that describe the process.
+#[derive(Debug, Clone)]
+pub struct ProcessConfig {
     /// `[http]`: the endpoint of metrics, health and status.
     pub http: Option<Http>,
     /// `[otel]`: the collector that metrics and spans are sent to.
     pub otel: Option<Otel>,
     /// `[log]`: level and format of the log.
     pub log: Log,
-    /// Keys and values as written in the file and on the command line, with defaults and without
-    /// secrets.
-    pub shown: Vec<(String, String)>,
 }
 
 impl Config {

@@ -288,7 +288,7 @@ impl Keeper {
     }
 }
 
-/// The slot's current `restart_lsn`; zero if the slot does not exist.
+/// Queries the slot's current `restart_lsn`; zero if the slot does not exist.
 async fn restart_lsn(session: &mut Session, name: &str) -> Result<Lsn, Error> {
     let rows = slots(session).await?;
     let row = rows.into_iter().find(|row| row.name == name);

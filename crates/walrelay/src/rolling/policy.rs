@@ -43,10 +43,10 @@ impl Slots {
         self.relay.1.bytes_since(self.bookmark.1)
     }
 
-    /// Where the bookmark is to be moved if its position is not what keeps the WAL: a transaction was
-    /// open there, and the server keeps WAL from the transaction's beginning on. The positions do not
-    /// show where the transaction ends. Half of the way to the relay leaves as much to be replayed as
-    /// possible, and a few rounds reach its end.
+    /// Returns the position that the bookmark is to be moved to if its position is not what keeps
+    /// the WAL: a transaction was open there, and the server keeps WAL from the transaction's
+    /// beginning on. The positions do not show where the transaction ends. Half of the way to the
+    /// relay leaves as much to be replayed as possible, and a few rounds reach its end.
     fn past_transaction(&self) -> Lsn {
         let (relay, bookmark) = (self.relay.0, self.bookmark.0);
         let left = relay.bytes_since(bookmark);
@@ -68,8 +68,8 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    /// No samples. Unless there are some of an earlier process, the bookmark is not moved by time
-    /// until the time to keep has passed since the start.
+    /// Creates a policy without samples. Unless there are some of an earlier process, the bookmark
+    /// is not moved by time until the time to keep has passed since the start.
     pub(super) fn new(keep: Keep) -> Self {
         Self {
             keep,
@@ -93,7 +93,7 @@ impl Positions {
         self.samples = samples.collect();
     }
 
-    /// The samples, oldest first, each with its age.
+    /// Returns the samples, oldest first, each with its age.
     pub(super) fn samples(&self, now: Instant) -> impl Iterator<Item = (Duration, Lsn)> {
         let samples = self.samples.iter();
         samples.map(move |(at, position)| (now.duration_since(*at), *position))
@@ -115,7 +115,7 @@ impl Positions {
         due
     }
 
-    /// Where the bookmark is to be moved; `None`: it is not moved.
+    /// Returns the position that the bookmark is to be moved to; `None`: it is not moved.
     pub(super) fn target(&mut self, now: Instant, slots: Slots) -> Option<Target> {
         let by_time = self.samples.front();
         let by_time = by_time.filter(|(at, _)| now.duration_since(*at) >= self.keep.time);
@@ -145,7 +145,7 @@ impl Positions {
         })
     }
 
-    /// How far back events can be replayed from this position, at least.
+    /// Returns for how long back, at least, events can be replayed from this position.
     pub(super) fn reachable(&self, now: Instant, position: Lsn) -> Duration {
         let before = self.samples.iter().rfind(|(_, at)| *at <= position);
         let known = before.or_else(|| self.samples.front());

@@ -15,7 +15,7 @@ use walrelay_kafka_sink::{KafkaKind, KafkaOptions};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
 use crate::cli::Failure;
-use crate::config::{Config, Delivery, SinkConfig};
+use crate::config::{Delivery, PipelineConfig, SinkConfig};
 
 /// The kinds of sinks.
 #[cfg(test)]
@@ -23,7 +23,7 @@ pub(crate) const KINDS: [&KindDescription; 2] = [&KafkaKind::DESCRIPTION, &Stdou
 
 /// Returns the kind of a configuration's sink, and the sink, or why its section cannot be used.
 pub(crate) fn described_sink(
-    config: &Config,
+    config: &PipelineConfig,
 ) -> (
     &'static KindDescription,
     Result<Box<dyn SinkKind>, SinkFailure>,
@@ -45,7 +45,7 @@ pub(crate) fn described_sink(
 ///
 /// # Errors
 /// If its section cannot be used.
-pub(crate) fn any_sink(config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
+pub(crate) fn any_sink(config: &PipelineConfig) -> Result<Box<dyn SinkKind>, Failure> {
     Ok(described_sink(config).1?)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn any_sink(config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
 ///
 /// # Errors
 /// If its section cannot be used, or the configuration asks for what the sink cannot do.
-pub(crate) fn configured_sink(config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
+pub(crate) fn configured_sink(config: &PipelineConfig) -> Result<Box<dyn SinkKind>, Failure> {
     let sink = any_sink(config)?;
     check_abilities(config, &*sink)?;
     Ok(sink)

@@ -4,7 +4,7 @@ use walrelay_event_router::Placement;
 use walrelay_sink::{Ability, SinkKind};
 
 use crate::cli::{Exit, Failure};
-use crate::config::{Config, Router};
+use crate::config::{PipelineConfig, Router};
 
 /// Creates the failure that the sink lacks an ability.
 pub(crate) fn refused(id: &'static str, sink: &dyn SinkKind, ability: Ability) -> Failure {
@@ -16,7 +16,7 @@ pub(crate) fn refused(id: &'static str, sink: &dyn SinkKind, ability: Ability) -
 ///
 /// # Errors
 /// The first ability that the sink lacks, and the key that asks for it.
-pub(crate) fn check_abilities(config: &Config, sink: &dyn SinkKind) -> Result<(), Failure> {
+pub(crate) fn check_abilities(config: &PipelineConfig, sink: &dyn SinkKind) -> Result<(), Failure> {
     let mut asked = asked(config).into_iter();
     match asked.find(|(ability, _)| !sink.can(*ability)) {
         None => Ok(()),
@@ -27,7 +27,7 @@ pub(crate) fn check_abilities(config: &Config, sink: &dyn SinkKind) -> Result<()
 }
 
 /// The abilities that a configuration asks for, each with the key that asks.
-fn asked(config: &Config) -> Vec<(Ability, &'static str)> {
+fn asked(config: &PipelineConfig) -> Vec<(Ability, &'static str)> {
     let of_router = match &config.router {
         Router::Debezium(debezium) => {
             let options = &debezium.options;
@@ -129,16 +129,18 @@ mod tests {
         }
     }
 
-    fn config(more: &str) -> Config {
+    fn config(more: &str) -> PipelineConfig {
         confirming(true, more)
     }
 
-    fn confirming(confirm: bool, more: &str) -> Config {
+    fn confirming(confirm: bool, more: &str) -> PipelineConfig {
         let text = format!(
             "[source]\nurl = \"postgres://db/app\"\ntables = [\"a.b\"]\n\
              [sink]\nkind = \"stdout\"\nstdout.confirm = {confirm}\n{more}"
         );
-        Config::parse(&text, "walrelay.toml", &[], &|_| None).unwrap()
+        crate::config::Config::parse(&text, "walrelay.toml", &[], &|_| None)
+            .unwrap()
+            .pipeline
     }
 
     const CUSTOM: &str = "[router]\npreset = \"custom\"\n[router.route]\ntopic = \"t\"\n\

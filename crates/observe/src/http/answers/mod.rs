@@ -25,7 +25,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::page::PAGE;
 use crate::sections;
-use crate::{METRICS_TYPE, Telemetry, metrics_text};
+use crate::{METRICS_TYPE, Pipelines, Telemetry, metrics_text};
 
 /// Open event streams at most.
 const MOST_STREAMS: usize = 16;
@@ -36,9 +36,9 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) type Answer = Response<Either<Full<Bytes>, Events>>;
 
-/// Answers requests from the telemetry of the relay.
+/// Answers requests from the telemetry of the pipelines.
 pub(super) struct Answers {
-    telemetry: Arc<Telemetry>,
+    pipelines: Pipelines,
     token: Option<SecretString>,
     /// The address that is listened on, and the configured names of the endpoint.
     address: IpAddr,
@@ -48,9 +48,9 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn new(telemetry: Arc<Telemetry>, config: &sections::Http) -> Self {
+    pub(super) fn new(pipelines: Pipelines, config: &sections::Http) -> Self {
         Self {
-            telemetry,
+            pipelines,
             token: config.token.clone(),
             address: config.listen.ip(),
             hosts: config.hosts.clone(),
@@ -69,7 +69,7 @@ impl Answers {
             // Scrapers and probes may use any name.
             if is_health || path == "/metrics" || self.token.is_some() || self.is_named_by(request)
             {
-                self.answer_path(path)
+                self.answer_path(path, request.uri().query())
             } else {
                 text(
                     StatusCode::FORBIDDEN,
@@ -90,24 +90,29 @@ impl Answers {
         with(answer, CACHE_CONTROL, "no-store")
     }
 
-    fn answer_path(&self, path: &str) -> Answer {
+    /// Answers a path. `query`: names the pipeline of its documents, if there are several.
+    fn answer_path(&self, path: &str, query: Option<&str>) -> Answer {
+        let of_pipeline = |answer: &dyn Fn(&Arc<Telemetry>) -> Answer| {
+            let named = self.pipelines.named(query);
+            named.map_or_else(|why| text(StatusCode::NOT_FOUND, &why), answer)
+        };
         match path {
             "/healthz" => text(StatusCode::OK, "ok"),
             "/readyz" => self.readiness(),
-            "/metrics" => match metrics_text(&self.telemetry) {
+            "/metrics" => match metrics_text(&self.pipelines) {
                 Ok(body) => full(StatusCode::OK, METRICS_TYPE, body),
                 Err(_) => text(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "the metrics cannot be written",
                 ),
             },
-            "/api/status" => {
-                let mut report = self.telemetry.report();
-                report.config = self.telemetry.config().to_vec();
+            "/api/status" => of_pipeline(&|telemetry| {
+                let mut report = telemetry.report();
+                report.config = telemetry.config().to_vec();
                 json(StatusCode::OK, &report)
-            }
-            "/api/history" => json(StatusCode::OK, &self.telemetry.history()),
-            "/api/events" => self.events(),
+            }),
+            "/api/history" => of_pipeline(&|telemetry| json(StatusCode::OK, &telemetry.history())),
+            "/api/events" => of_pipeline(&|telemetry| self.events(telemetry)),
             "/" => {
                 let html = "text/html; charset=utf-8";
                 let page = full(StatusCode::OK, html, PAGE.html.as_str());
@@ -121,7 +126,7 @@ impl Answers {
     }
 
     fn readiness(&self) -> Answer {
-        let reason = self.telemetry.not_ready();
+        let reason = self.pipelines.not_ready();
         let status = match reason {
             None => StatusCode::OK,
             Some(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -130,14 +135,14 @@ impl Answers {
         json(status, &Readiness { ready, reason })
     }
 
-    fn events(&self) -> Answer {
+    fn events(&self, telemetry: &Arc<Telemetry>) -> Answer {
         let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
             return text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many event streams are open",
             );
         };
-        let events = Events::new(Arc::clone(&self.telemetry), permit);
+        let events = Events::new(Arc::clone(telemetry), permit);
         let answer = Response::new(Either::Right(events));
         with(answer, CONTENT_TYPE, "text/event-stream")
     }

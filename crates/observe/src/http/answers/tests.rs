@@ -8,14 +8,26 @@ fn answers(token: Option<&str>) -> Answers {
 }
 
 fn answers_at(listen: &str, token: Option<&str>) -> Answers {
-    let telemetry = Arc::new(Telemetry::new(Setup::default(), RecentErrors::default()));
+    answers_of(&["orders"], listen, token)
+}
+
+/// The answers about pipelines of these names.
+fn answers_of(pipelines: &[&str], listen: &str, token: Option<&str>) -> Answers {
+    let telemetry = pipelines.iter().map(|name| {
+        let setup = Setup {
+            name: (*name).to_owned(),
+            slot: format!("slot_of_{name}"),
+            ..Setup::default()
+        };
+        Arc::new(Telemetry::new(setup, RecentErrors::default()))
+    });
     let config = sections::Http {
         listen: listen.parse().unwrap(),
         token: token.map(SecretString::from),
         hosts: vec!["walrelay.internal".to_owned()],
         tls: None,
     };
-    Answers::new(telemetry, &config)
+    Answers::new(telemetry.collect(), &config)
 }
 
 fn ask(answers: &Answers, method: Method, path: &str, authorization: Option<&str>) -> Answer {
@@ -142,7 +154,11 @@ fn readiness_has_a_reason() {
     let answer = ask(&answers, Method::GET, "/readyz", None);
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(body(answer), r#"{"ready":false,"reason":"connecting"}"#);
-    answers.telemetry.state(&walrelay_relay::State::Streaming);
+    answers
+        .pipelines
+        .only()
+        .unwrap()
+        .state(&walrelay_relay::State::Streaming);
     let answer = ask(&answers, Method::GET, "/readyz", None);
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(body(answer), r#"{"ready":true,"reason":null}"#);
@@ -163,7 +179,11 @@ async fn events_come_each_second_and_at_once_when_the_state_changes() {
         );
         at.push(start.elapsed().as_millis());
         if n == 1 {
-            answers.telemetry.state(&walrelay_relay::State::Streaming);
+            answers
+                .pipelines
+                .only()
+                .unwrap()
+                .state(&walrelay_relay::State::Streaming);
         }
     }
     assert!(
@@ -190,4 +210,56 @@ fn streams_are_bounded_and_closed_ones_free_their_place() {
     assert_eq!(open().status(), StatusCode::SERVICE_UNAVAILABLE);
     streams.pop();
     assert_eq!(open().status(), StatusCode::OK);
+}
+
+#[test]
+fn a_request_names_one_of_several_pipelines() {
+    let listen = "127.0.0.1:9187";
+    let several = answers_of(&["orders", "bills"], listen, None);
+    let get = |answers: &Answers, path: &str| {
+        let answer = ask(answers, Method::GET, path, None);
+        (answer.status(), body(answer))
+    };
+    let slot = |(status, body): (StatusCode, String)| {
+        assert_eq!(status, StatusCode::OK, "{body}");
+        let report: crate::StatusReport = serde_json::from_str(&body).unwrap();
+        report.pipeline.slot
+    };
+    assert_eq!(
+        slot(get(&several, "/api/status?pipeline=bills")),
+        "slot_of_bills"
+    );
+    assert_eq!(
+        slot(get(&several, "/api/status?a=b&pipeline=orders")),
+        "slot_of_orders"
+    );
+    let (status, _) = get(&several, "/api/history?pipeline=orders");
+    assert_eq!(status, StatusCode::OK);
+    for path in ["/api/status", "/api/history?pipeline=none", "/api/events"] {
+        let (status, body) = get(&several, path);
+        assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+        let expected = "name one of the pipelines: ?pipeline=NAME with one of orders, bills\n";
+        assert_eq!(body, expected);
+    }
+    let one = answers_of(&["orders"], listen, None);
+    assert_eq!(slot(get(&one, "/api/status")), "slot_of_orders");
+}
+
+#[test]
+fn several_pipelines_are_ready_when_each_is() {
+    let several = answers_of(&["orders", "bills"], "127.0.0.1:9187", None);
+    let ready = || body(ask(&several, Method::GET, "/readyz", None));
+    let streams = |name: &str| {
+        let query = format!("pipeline={name}");
+        let pipeline = several.pipelines.named(Some(&query)).unwrap();
+        pipeline.state(&walrelay_relay::State::Streaming);
+    };
+    assert_eq!(
+        ready(),
+        r#"{"ready":false,"reason":"orders: connecting; bills: connecting"}"#
+    );
+    streams("orders");
+    assert_eq!(ready(), r#"{"ready":false,"reason":"bills: connecting"}"#);
+    streams("bills");
+    assert_eq!(ready(), r#"{"ready":true,"reason":null}"#);
 }

@@ -484,7 +484,8 @@
     showVerdict();
   }
   async function load() {
-    const [now, history] = await Promise.all(['api/status', 'api/history'].map(async (path) => (await fetch(path)).json()));
+    // The query names the pipeline, if there are several.
+    const [now, history] = await Promise.all(['api/status', 'api/history'].map(async (path) => (await fetch(path + location.search)).json()));
     show(now);
     addSamples(history.samples);
     showPlots();
@@ -494,7 +495,7 @@
   function connect() {
     if (events) events.close();
     connectedAt = performance.now();
-    events = new EventSource('api/events');
+    events = new EventSource('api/events' + location.search);
     // Also after each reconnection: what was missed, and the configuration, which events have not.
     events.addEventListener('open', () => { connectedAt = performance.now(); load().catch(() => { /* the stream notices a lost connection */ }); });
     events.addEventListener('status', (event) => show(JSON.parse(event.data)));

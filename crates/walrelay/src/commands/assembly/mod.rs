@@ -27,11 +27,11 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
 use crate::cli::{Exit, Failure};
 use crate::commands::Env;
-use crate::config::{self, Config, SnapshotMode};
+use crate::config::{self, PipelineConfig, SnapshotMode};
 use crate::failures;
 use crate::sinks::{configured_sink, refused};
 
-/// The connection string of `[source] url` with the password and the password file.
+/// Reads the connection string of `[source] url` with the password and the password file.
 pub(crate) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
     let mut info: ConnInfo = source
         .url
@@ -77,7 +77,7 @@ fn debezium_options(debezium: &config::Debezium) -> Options {
     options
 }
 
-/// A new UUID of version 7 (RFC 9562) that names this run, as Debezium's header `runId` does.
+/// Makes a UUID of version 7 (RFC 9562), which names this run, as Debezium's header `runId` does.
 pub(crate) fn run_id() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let millis = since.unwrap_or_default().as_millis() & 0xffff_ffff_ffff;
@@ -92,8 +92,8 @@ pub(crate) fn run_id() -> String {
     parts.join("-")
 }
 
-/// The router, and the reader of logical messages if the configuration makes events of them.
-pub(crate) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
+/// Makes the router, and the reader of logical messages if the configuration makes events of them.
+pub(crate) fn router(config: &PipelineConfig) -> Result<(Router, Option<Messages>), Failure> {
     let messages = messages(config);
     let route = route(&config.router);
     let wire = config
@@ -114,7 +114,7 @@ pub(crate) fn router(config: &Config) -> Result<(Router, Option<Messages>), Fail
     Ok((router, messages))
 }
 
-fn messages(config: &Config) -> Option<Messages> {
+fn messages(config: &PipelineConfig) -> Option<Messages> {
     let prefix = config.source.messages.as_deref()?;
     let named = match &config.router {
         config::Router::Debezium(debezium) => {
@@ -137,8 +137,8 @@ fn messages(config: &Config) -> Option<Messages> {
     Some(Messages::new(prefix, named))
 }
 
-/// The database objects that the relay needs.
-pub(crate) fn wanted(config: &Config) -> Wanted {
+/// Describes the database objects that the relay needs.
+pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
     let mut columns = match &config.router {
         config::Router::Debezium(debezium) => debezium.options.columns(),
         config::Router::Templates(templates) => {
@@ -172,8 +172,8 @@ pub(crate) fn wanted(config: &Config) -> Wanted {
     }
 }
 
-/// What this slot, and others that must have confirmed a row, carry.
-pub(crate) fn carrier(config: &Config, others: &[String]) -> Carrier {
+/// Describes what this slot, and others that must have confirmed a row, carry.
+pub(crate) fn carrier(config: &PipelineConfig, others: &[String]) -> Carrier {
     let source = &config.source;
     let own = std::iter::once(source.slot.clone());
     let slots = own.chain(others.iter().cloned()).collect();
@@ -184,16 +184,16 @@ pub(crate) fn carrier(config: &Config, others: &[String]) -> Carrier {
     Carrier::new(slots, source.publication.clone(), source.create, before)
 }
 
-/// The column with the id of events; `None` if the route names none.
-pub(crate) fn id_column(config: &Config) -> Option<&String> {
+/// Returns the column with the id of events; `None` if the route names none.
+pub(crate) fn id_column(config: &PipelineConfig) -> Option<&String> {
     match &config.router {
         config::Router::Debezium(debezium) => Some(&debezium.options.event_id),
         config::Router::Templates(templates) => templates.id.as_ref(),
     }
 }
 
-/// The rows of the tables that a snapshot reads, and their order.
-pub(crate) fn selection(config: &Config) -> Selection {
+/// Describes the rows of the tables that a snapshot reads, and their order.
+pub(crate) fn selection(config: &PipelineConfig) -> Selection {
     let time = match &config.router {
         config::Router::Debezium(debezium) => debezium.options.event_timestamp.clone(),
         config::Router::Templates(_) => None,
@@ -207,17 +207,17 @@ pub(crate) fn selection(config: &Config) -> Selection {
     }
 }
 
-/// The address of the dead letters of the configured relay.
-pub(crate) fn dlq_address(config: &Config) -> DlqAddress<'_> {
+/// Returns the address of the dead letters of the configured relay.
+pub(crate) fn dlq_address(config: &PipelineConfig) -> DlqAddress<'_> {
     DlqAddress {
         topic: &config.poison.topic,
         slot: &config.source.slot,
     }
 }
 
-/// The open dead letters of the slot. `epoch`: see [`Epoch`](walrelay_sink::dead_letters::Epoch).
+/// Makes the reader of the slot's open dead letters. `epoch`: see [`Epoch`](walrelay_sink::dead_letters::Epoch).
 pub(crate) fn dead_letters(
-    config: &Config,
+    config: &PipelineConfig,
     epoch: impl Fn() -> Option<(i32, u64)> + Send + 'static,
 ) -> Result<DeadLetters, Failure> {
     let writes = config.poison.writes_dead_letters();
@@ -241,9 +241,9 @@ pub(crate) fn dead_letters(
     Ok(DeadLetters::new(read, id, named))
 }
 
-/// The rows that count as not sent, and how rows are marked as sent; `set` is empty if they are
-/// not. Their open dead letters are not read: see [`dead_letters`].
-pub(crate) fn marking(config: &Config) -> Marking {
+/// Describes the rows that count as not sent, and how rows are marked as sent; `set` is empty if
+/// they are not. Their open dead letters are not read: see [`dead_letters`].
+pub(crate) fn marking(config: &PipelineConfig) -> Marking {
     let source = &config.source;
     Marking {
         carrier: carrier(config, &[]),
@@ -261,7 +261,7 @@ pub(crate) fn marking(config: &Config) -> Marking {
     }
 }
 
-/// The failure of a command that would mark or delete rows which the slot does not carry.
+/// Makes the failure of a command that would mark or delete rows which the slot does not carry.
 pub(crate) fn not_carried(why: NotCarried) -> Failure {
     let what = "which rows were sent cannot be known: nothing is marked or deleted";
     let remedy = not_carried_remedy(&why);
@@ -286,9 +286,9 @@ pub(crate) fn not_carried_remedy(why: &NotCarried) -> String {
     }
 }
 
-/// The settings of a pipeline.
+/// Makes the settings of a pipeline.
 pub(crate) fn settings(
-    config: &Config,
+    config: &PipelineConfig,
     messages: Option<Messages>,
     parking: Option<Arc<Parking>>,
     schemas: Option<Arc<dyn Schemas>>,
@@ -316,8 +316,11 @@ pub(crate) fn settings(
     }
 }
 
-/// `[poison]` as a pipeline uses it.
-pub(crate) fn poison_policy(config: &Config, parking: Option<Arc<Parking>>) -> PoisonPolicy {
+/// Makes the poison policy of a pipeline.
+pub(crate) fn poison_policy(
+    config: &PipelineConfig,
+    parking: Option<Arc<Parking>>,
+) -> PoisonPolicy {
     let poison = &config.poison;
     PoisonPolicy {
         unroutable: poison.unroutable,
@@ -331,18 +334,18 @@ pub(crate) fn poison_policy(config: &Config, parking: Option<Arc<Parking>>) -> P
     }
 }
 
-/// The schema registry as a pipeline uses it; `None` if none is configured.
+/// Makes the client of the schema registry as a pipeline uses it; `None` if none is configured.
 pub(crate) fn schemas(
-    config: &Config,
+    config: &PipelineConfig,
     stats: Option<Arc<RegistryStats>>,
 ) -> Result<Option<Arc<dyn Schemas>>, Failure> {
     let registry = registry(config)?;
     Ok(registry.map(|registry| Arc::new(registry.counting(stats)) as Arc<dyn Schemas>))
 }
 
-/// As [`schemas`], but never registers a schema.
+/// Makes the client of [`schemas`] that never registers a schema.
 pub(crate) fn schemas_without_registering(
-    config: &Config,
+    config: &PipelineConfig,
 ) -> Result<Option<Arc<dyn Schemas>>, Failure> {
     let mut config = config.clone();
     if let Some(registry) = &mut config.registry {
@@ -351,8 +354,8 @@ pub(crate) fn schemas_without_registering(
     schemas(&config, None)
 }
 
-/// The client of the schema registry; `None` if none is configured.
-pub(crate) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
+/// Makes the client of the schema registry; `None` if none is configured.
+pub(crate) fn registry(config: &PipelineConfig) -> Result<Option<Registry>, Failure> {
     let registry = config.registry.as_ref().map(Registry::new).transpose();
     registry.map_err(|error| {
         Failure::new(

@@ -19,7 +19,7 @@ use walrelay_sink::{Record, SinkFactory, ToFailure, lock};
 use super::server::Server;
 use super::{block_on, selection, stop_signal_or, wanted};
 use crate::cli::Failure;
-use crate::config::Config;
+use crate::config::PipelineConfig;
 use crate::failures;
 use crate::sinks::Count;
 
@@ -36,10 +36,10 @@ impl<F: FnMut(&Progress) + Send> Observer for OnProgress<F> {
     }
 }
 
-/// The relay's router and settings, but with what `poison` makes of the relay's action for each
-/// class of events that cannot be delivered. `registers`: schemas may be registered.
+/// Makes the relay's router and settings, but with what `poison` makes of the relay's action for
+/// each class of events that cannot be delivered. `registers`: schemas may be registered.
 pub(crate) fn router_and_settings(
-    config: &Config,
+    config: &PipelineConfig,
     registers: bool,
     poison: fn(PoisonAction) -> PoisonAction,
 ) -> Result<(Router, Settings), Failure> {
@@ -70,7 +70,7 @@ pub(crate) fn without_dead_letters(action: PoisonAction) -> PoisonAction {
     }
 }
 
-/// A source of the rows of the outbox tables that the SQL condition `filter` selects.
+/// Makes a source of the rows of the outbox tables that the SQL condition `filter` selects.
 pub(crate) fn selected_rows(
     server: &Server,
     filter: String,
@@ -126,12 +126,12 @@ impl RecordCounts {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// When the last acknowledgement arrived.
+    /// Returns the time when the last acknowledgement arrived.
     pub(crate) fn last_acknowledged(&self) -> Option<Instant> {
         *lock(&self.last_acknowledged)
     }
 
-    /// Number of records sent to each topic.
+    /// Returns the number of records sent to each topic.
     pub(crate) fn topics(&self) -> BTreeMap<String, u64> {
         lock(&self.topics).clone()
     }

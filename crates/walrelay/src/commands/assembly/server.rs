@@ -10,23 +10,28 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind, SystemIdentity};
 use crate::cli::{ConfigArgs, Failure};
 use crate::commands::assembly::{conn_info, sql_session};
 use crate::commands::{Env, load};
-use crate::config::Config;
+use crate::config::{Config, PipelineConfig, ProcessConfig};
 use crate::failures;
 
 /// A configuration and the server of its `[source] url`.
 pub(crate) struct Server {
-    pub(crate) config: Config,
+    pub(crate) config: PipelineConfig,
+    pub(crate) process: ProcessConfig,
     pub(crate) info: ConnInfo,
 }
 
 impl Server {
     pub(crate) fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
-        let config = load(args, env)?;
-        let info = conn_info(&config.source, env)?;
-        Ok(Self { config, info })
+        let Config { pipeline, process } = load(args, env)?;
+        let info = conn_info(&pipeline.source, env)?;
+        Ok(Self {
+            config: pipeline,
+            process,
+            info,
+        })
     }
 
-    /// The name of the configured slot.
+    /// Returns the name of the configured slot.
     pub(crate) fn slot(&self) -> &str {
         &self.config.source.slot
     }
@@ -35,7 +40,7 @@ impl Server {
         sql_session(&self.info).await
     }
 
-    /// The configured slot, if it exists.
+    /// Queries the configured slot; `None` if it does not exist.
     pub(crate) async fn find_slot(
         &self,
         session: &mut Session,
@@ -44,7 +49,7 @@ impl Server {
         Ok(all.into_iter().find(|slot| slot.name == self.slot()))
     }
 
-    /// The identity of the server and the end of its WAL (`IDENTIFY_SYSTEM`).
+    /// Queries the identity of the server and the end of its WAL (`IDENTIFY_SYSTEM`).
     pub(crate) async fn identify(&self) -> Result<SystemIdentity, Failure> {
         let session = Session::connect(&self.info, SessionKind::Replication, &[]).await;
         let mut session = session.map_err(failure)?;
@@ -53,8 +58,8 @@ impl Server {
         Ok(system)
     }
 
-    /// The commit time of the first transaction after a slot's position; `None` if there is none
-    /// before `end`.
+    /// Reads the commit time of the first transaction after a slot's position; `None` if there is
+    /// none before `end`.
     pub(crate) async fn first_commit(
         &self,
         slot: &str,

@@ -86,8 +86,9 @@ impl StopSignals {
     }
 }
 
-/// Whether this process was started with the signal ignored, as `nohup` starts it. Listening would
-/// end that. `SigIgn` of proc(5) is a mask of numbers; without /proc the answer is no.
+/// Returns true if this process was started with the signal ignored, as `nohup` starts it.
+/// Listening would end that. `SigIgn` of proc(5) is a mask of numbers; without /proc the answer is
+/// no.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

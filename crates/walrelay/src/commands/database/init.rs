@@ -15,7 +15,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 use crate::cli::InitArgs;
 use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
 use crate::commands::{CommandResult, Env, load, print_as};
-use crate::config::{Config, Router};
+use crate::config::{PipelineConfig, Router};
 use crate::failures;
 
 /// The comment above the function `outbox.emit` in scripts.
@@ -24,7 +24,7 @@ const EMIT: &str = "An outbox without a table: services call outbox.emit in the 
 
 /// `walrelay init`.
 pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
-    let config = load(&args.config, env)?;
+    let config = load(&args.config, env)?.pipeline;
     let wanted = Wanted {
         create: true,
         ..wanted(&config)
@@ -75,7 +75,7 @@ impl fmt::Display for Done {
 
 /// The outbox tables to create. `None`: the route consists of templates, which do not say what the
 /// columns are for; a table for them must exist.
-fn outbox_table(config: &Config, wanted: &Wanted) -> Option<OutboxTable> {
+fn outbox_table(config: &PipelineConfig, wanted: &Wanted) -> Option<OutboxTable> {
     let Router::Debezium(debezium) = &config.router else {
         return None;
     };
@@ -239,6 +239,7 @@ async fn create_emit(session: &mut Session, prefix: &str, done: &mut Done) -> Re
 mod tests {
     use super::*;
     use crate::commands::test_config;
+    use crate::config::Config;
 
     fn wanted() -> Wanted {
         super::wanted(&test_config())
@@ -249,7 +250,9 @@ mod tests {
         let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
                     [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
         let set: Vec<String> = set.iter().copied().map(str::to_owned).collect();
-        let config = Config::parse(text, "walrelay.toml", &set, &|_| None).unwrap();
+        let config = Config::parse(text, "walrelay.toml", &set, &|_| None)
+            .unwrap()
+            .pipeline;
         let wanted = super::wanted(&config);
         whole_script(&wanted, "walrelay", outbox_table(&config, &wanted).as_ref())
     }

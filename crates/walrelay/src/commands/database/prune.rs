@@ -12,7 +12,7 @@ use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, carrier, dead_letters, not_carried};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{CommandResult, Env, print_as, print_notice};
-use crate::config::Config;
+use crate::config::PipelineConfig;
 
 /// `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
@@ -134,7 +134,7 @@ impl fmt::Display for Report {
 
 /// The pruning that `[prune]` configures, of rows older than `keep`.
 pub(crate) fn pruning(
-    config: &Config,
+    config: &PipelineConfig,
     keep: Option<Duration>,
     dead_letters: DeadLetters,
 ) -> Result<Pruning, Failure> {

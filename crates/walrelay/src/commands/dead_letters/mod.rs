@@ -42,7 +42,8 @@ struct DlqTopic {
 impl DlqTopic {
     fn new(args: &DlqTopicArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(&args.config, env)?;
-        log_warnings(&config, None, env);
+        log_warnings(config.process.log, None, env);
+        let config = config.pipeline;
         Ok(Self {
             sink: any_sink(&config)?,
             topic: args

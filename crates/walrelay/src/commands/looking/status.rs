@@ -19,7 +19,7 @@ use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{block_on, conn_info, sql_session};
 use crate::commands::terminal::units::{bytes, rows_bar};
 use crate::commands::{CommandResult, Env, load, print_text, write_failed};
-use crate::config::{Config, Http};
+use crate::config::{Config, Http, PipelineConfig};
 
 /// Timeout of a request to the endpoint.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
                 let json = json.map_err(|error| write_failed(error.into()))?;
                 printable_json(&json).into_owned() + "\n"
             }
-            Output::Table => screen(&config, &status),
+            Output::Table => screen(&config.pipeline.source.slot, &status),
         };
         if !args.watch {
             return Ok(print_text(&text)?);
@@ -68,13 +68,13 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
 }
 
 fn query_status(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
-    let relay = match &config.http {
+    let relay = match &config.process.http {
         Some(http) => fetch_status(http),
         None => Err("[http] listen is not configured".to_owned()),
     };
     let slot = match &relay {
         Ok(_) => None,
-        Err(_) => query_slot(config, env)?,
+        Err(_) => query_slot(&config.pipeline, env)?,
     };
     Ok(Status {
         relay_error: relay.as_ref().err().cloned(),
@@ -132,7 +132,7 @@ pub(crate) fn fetch(http: &Http, path: &str) -> Result<String, String> {
 }
 
 /// Reads the state of the slot from Postgres.
-fn query_slot(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Failure> {
+fn query_slot(config: &PipelineConfig, env: Env<'_>) -> Result<Option<SlotReport>, Failure> {
     let info = conn_info(&config.source, env)?;
     let standing = block_on(async {
         let mut session = sql_session(&info).await?;
@@ -153,19 +153,18 @@ fn snapshot_line(snapshot: &SnapshotReport) -> String {
 }
 
 /// The lines of the screen as text.
-fn screen(config: &Config, status: &Status) -> String {
+fn screen(slot: &str, status: &Status) -> String {
     let lines = match (&status.relay, &status.slot) {
         (Some(relay), _) => status_lines(relay),
-        (None, slot) => {
+        (None, standing) => {
             let reason = status.relay_error.as_deref().unwrap_or("no reason");
-            let name = &config.source.slot;
-            let slot = match slot {
-                Some(slot) => format!("{name}: {}", slot_line(slot)),
-                None => format!("{name} does not exist"),
+            let standing = match standing {
+                Some(standing) => format!("{slot}: {}", slot_line(standing)),
+                None => format!("{slot} does not exist"),
             };
             vec![
                 ("relay".to_owned(), format!("not asked: {reason}")),
-                ("slot".to_owned(), slot),
+                ("slot".to_owned(), standing),
             ]
         }
     };

@@ -290,6 +290,7 @@ mod tests {
             assert_ne!(all, text);
             let tables = Config::parse(&text, "walrelay.toml", &[], &env)
                 .unwrap()
+                .pipeline
                 .source
                 .tables;
             let expected = candidates.first().map(|first| first.table.clone());

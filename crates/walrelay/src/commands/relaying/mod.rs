@@ -3,3 +3,4 @@
 pub(crate) mod replay;
 pub(crate) mod resend;
 pub(crate) mod run;
+mod together;

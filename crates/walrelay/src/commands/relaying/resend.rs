@@ -21,7 +21,7 @@ use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::rows_bar;
 use crate::commands::{CommandResult, Env, log_warnings, print_line, print_notice};
-use crate::config::Config;
+use crate::config::PipelineConfig;
 use crate::sinks::configured_sink;
 
 /// The header with the id of the run that sent a record again.
@@ -31,7 +31,7 @@ const HEADER: &str = "walrelay-resend";
 pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
-    log_warnings(config, Some(server.slot()), env);
+    log_warnings(server.process.log, Some(server.slot()), env);
     let progress = Arc::new(SnapshotProgress::default());
     let mut source = selected_rows(&server, condition(args, config)?, &progress);
     let count = block_on(Box::pin(count_rows(&mut source, &server)))??;
@@ -64,7 +64,7 @@ fn rows(count: u64) -> String {
 }
 
 /// The SQL condition for the rows of `--where` or `--id`.
-fn condition(args: &ResendArgs, config: &Config) -> Result<String, Failure> {
+fn condition(args: &ResendArgs, config: &PipelineConfig) -> Result<String, Failure> {
     if let Some(condition) = &args.r#where {
         return Ok(condition.clone());
     }
@@ -104,7 +104,7 @@ fn confirm_resend(args: &ResendArgs, count: u64) -> Result<(), Failure> {
 
 /// Sends the rows into the sinks of this factory.
 fn send(
-    config: &Config,
+    config: &PipelineConfig,
     source: ResendSource,
     progress: &Arc<SnapshotProgress>,
     count: u64,

@@ -22,7 +22,7 @@ pub use sink::SinkConfig;
 pub use walrelay_observe::sections::{Http, Log, LogFormat, Otel};
 pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, Source};
 
-use super::Config;
+use super::{Config, PipelineConfig, ProcessConfig};
 
 /// The sections that every configuration has: the defaults of their keys are shown.
 const WITH_DEFAULTS: [&str; 4] = ["source", "delivery", "poison", "log"];
@@ -103,20 +103,24 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let otel = observe::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);
     Ok(Config {
-        source: source?,
-        router: router?,
-        cloud_events: cloud_events?,
-        position_header: position_header?,
-        column_names: reader.shared::<ColumnNames>().clone(),
-        registry: registry?,
-        sink: sink?,
-        delivery: delivery?,
-        poison: poison?,
-        retention: retention?,
-        prune: prune?,
-        http: http?,
-        otel: otel?,
-        log: log?,
-        shown: reader.shown(&WITH_DEFAULTS),
+        pipeline: PipelineConfig {
+            source: source?,
+            router: router?,
+            cloud_events: cloud_events?,
+            position_header: position_header?,
+            column_names: reader.shared::<ColumnNames>().clone(),
+            registry: registry?,
+            sink: sink?,
+            delivery: delivery?,
+            poison: poison?,
+            retention: retention?,
+            prune: prune?,
+            shown: reader.shown(&WITH_DEFAULTS),
+        },
+        process: ProcessConfig {
+            http: http?,
+            otel: otel?,
+            log: log?,
+        },
     })
 }

@@ -242,7 +242,7 @@ mod tests {
         let env = |name: &str| Some(format!("value_of_{name}"));
         let whole = format!("{text}\n{REST}");
         match Config::parse(&whole, "t.toml", &set, &env) {
-            Ok(config) => match config.router {
+            Ok(config) => match config.pipeline.router {
                 Router::Templates(templates) => Ok(*templates),
                 Router::Debezium(_) => panic!("Debezium's"),
             },

@@ -132,8 +132,8 @@ fn with_section(section: &str, lines: &str) -> String {
 
 /// The options of a configuration whose router is Debezium's.
 fn debezium(config: &Config) -> &Debezium {
-    let Router::Debezium(debezium) = &config.router else {
-        panic!("{:?}", config.router)
+    let Router::Debezium(debezium) = &config.pipeline.router else {
+        panic!("{:?}", config.pipeline.router)
     };
     debezium
 }

@@ -57,7 +57,12 @@ fn options_and_converters_of_debezium_are_read() {
 #[test]
 fn a_column_has_names_of_now_and_then() {
     let names = |config: &Config, column: &str| -> Vec<String> {
-        config.column_names.of(column).map(str::to_owned).collect()
+        config
+            .pipeline
+            .column_names
+            .of(column)
+            .map(str::to_owned)
+            .collect()
     };
     let text = format!(
         "{LEAST}\n[router.debezium]\n\"table.field.event.payload\" = [\"body\", \"payload\", \"data\"]\n\
@@ -85,7 +90,7 @@ fn tables_are_outboxes_or_passed_over() {
         "source.pass_over=['a.*', 'orders']",
         "source.former_tables=['old']",
     ];
-    let source = parse_set(LEAST, &set).unwrap().source;
+    let source = parse_set(LEAST, &set).unwrap().pipeline.source;
     let passed = [TableName::new("a", "*"), TableName::new("public", "orders")];
     assert_eq!(source.pass_over, passed);
     assert_eq!(source.former_tables, [TableName::new("public", "old")]);
@@ -119,6 +124,7 @@ fn an_endpoint_beyond_loopback_needs_a_token_or_consent() {
     let listens = |sets: &[&str]| {
         parse_set(LEAST, sets)
             .unwrap()
+            .process
             .http
             .map(|http| http.listen.to_string())
     };
@@ -144,12 +150,21 @@ fn an_endpoint_beyond_loopback_needs_a_token_or_consent() {
 fn standard_output_needs_no_broker() {
     let config =
         parse("[source]\nurl='postgres://db'\ntables=['o']\n[sink]\nkind='stdout'").unwrap();
-    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: false }));
+    assert!(matches!(
+        config.pipeline.sink,
+        SinkConfig::Stdout { confirm: false }
+    ));
     let config = parse_set(LEAST, &["sink.kind=stdout"]).unwrap();
-    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: false }));
+    assert!(matches!(
+        config.pipeline.sink,
+        SinkConfig::Stdout { confirm: false }
+    ));
     let confirming = ["sink.kind=stdout", "sink.stdout.confirm=true"];
     let config = parse_set(LEAST, &confirming).unwrap();
-    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: true }));
+    assert!(matches!(
+        config.pipeline.sink,
+        SinkConfig::Stdout { confirm: true }
+    ));
 }
 
 #[test]
@@ -166,7 +181,7 @@ fn messages_stand_in_for_tables() {
         ),
         ("tables = ['o']", None, 1),
     ] {
-        let source = parse(&text(lines)).unwrap().source;
+        let source = parse(&text(lines)).unwrap().pipeline.source;
         assert_eq!(source.messages.as_deref(), prefix);
         assert_eq!(source.tables.len(), tables);
     }
@@ -190,14 +205,14 @@ fn messages_stand_in_for_tables() {
 fn cloud_events_need_source_and_type() {
     let text = |lines: &str| with_section("router.cloudevents", lines);
     let least = "mode = 'structured'\nsource = '/orders'\ntype = 'com.example.{type | lower}'";
-    let events = parse(&text(least)).unwrap().cloud_events.unwrap();
+    let events = parse(&text(least)).unwrap().pipeline.cloud_events.unwrap();
     assert_eq!(
         events.mode,
         walrelay_event_router::CloudEventMode::Structured
     );
     assert_eq!(events.columns(), ["type"]);
     assert_eq!(events.content_type, "application/json");
-    assert!(parse(&text("")).unwrap().cloud_events.is_none());
+    assert!(parse(&text("")).unwrap().pipeline.cloud_events.is_none());
     refused_lines(
         "router.cloudevents",
         "
@@ -218,6 +233,7 @@ fn the_position_header_must_be_unused() {
     let of = |lines: &str| {
         parse(&with_section("router", lines))
             .unwrap()
+            .pipeline
             .position_header
     };
     assert_eq!(of(""), None);
@@ -303,8 +319,8 @@ fn errors_of_kafka_properties_show_their_place() {
 #[test]
 fn snapshots_need_tables() {
     let config = parse_set(LEAST, &["source.snapshot=unsent"]).unwrap();
-    assert_eq!(config.source.snapshot, SnapshotMode::Unsent);
-    assert!(config.source.snapshot_order.is_empty());
+    assert_eq!(config.pipeline.source.snapshot, SnapshotMode::Unsent);
+    assert!(config.pipeline.source.snapshot_order.is_empty());
     let with = |set: &[&str]| parse_set(LEAST, set).unwrap_err().to_string();
     let messages = "[source]\nurl = 'postgres://db'\nsnapshot = 'initial'\nmessages.prefix = 'x'\n\
                     [sink]\nkind = 'stdout'\n";

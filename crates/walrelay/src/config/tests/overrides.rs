@@ -18,25 +18,25 @@ fn overrides_win_and_the_last_one_counts() {
     // The file's URL names a variable that is not set. The override replaces it, so it is not read.
     let text = LEAST.replace("PGPASSWORD", "NOT_SET");
     let config = parse_set(&text, &overrides).unwrap();
-    assert_eq!(config.source.slot, "second");
-    assert!(!config.source.create);
-    assert_eq!(config.source.tables[0].to_string(), "app.events");
-    assert_eq!(config.delivery.max_in_flight_records, 7);
+    assert_eq!(config.pipeline.source.slot, "second");
+    assert!(!config.pipeline.source.create);
+    assert_eq!(config.pipeline.source.tables[0].to_string(), "app.events");
+    assert_eq!(config.pipeline.delivery.max_in_flight_records, 7);
     assert_eq!(debezium(&config).options.route_by, "kind");
     assert_eq!(
-        config.source.url.expose_secret(),
+        config.pipeline.source.url.expose_secret(),
         "postgres://other/db?options=a=b"
     );
-    let kafka = kafka(config.sink);
+    let kafka = kafka(config.pipeline.sink);
     assert_eq!(kafka.properties.0["linger.ms"], "9");
     assert_eq!(kafka.properties.0["bootstrap.servers"], "x:1");
 
     let config = parse_set(LEAST, &["source.tables=['a.b', 'c.d']"]).unwrap();
-    assert_eq!(config.source.tables.len(), 2);
+    assert_eq!(config.pipeline.source.tables.len(), 2);
     // An override of `url_file` replaces `url`, and the other way round.
     let config = parse_set(LEAST, &["source.url_file=url"]).unwrap();
     assert_eq!(
-        config.source.url.expose_secret(),
+        config.pipeline.source.url.expose_secret(),
         "postgres://relay:hunter2@db/app"
     );
     let filed = LEAST.replace("url = ", "url_file = ");
@@ -63,6 +63,6 @@ fn errors_of_overrides_name_the_argument() {
 #[test]
 fn names_of_overrides_may_be_quoted() {
     let config = parse_set(LEAST, &["sink.kafka.\"compression.type\"=zstd"]).unwrap();
-    let sink = kafka(config.sink);
+    let sink = kafka(config.pipeline.sink);
     assert_eq!(sink.properties.0["compression.type"], "zstd");
 }

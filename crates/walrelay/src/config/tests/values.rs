@@ -79,7 +79,7 @@ fn each_slot_of_prune_counts_once() {
         "prune.slots=[\"own\", \"other\", \"own\", \"other\"]",
     ];
     let config = parse_set(LEAST, &set).unwrap();
-    assert_eq!(config.prune.unwrap().slots, ["other"]);
+    assert_eq!(config.pipeline.prune.unwrap().slots, ["other"]);
 }
 
 #[test]
@@ -137,7 +137,10 @@ fn secrets_can_come_from_files() {
         ("/run/secrets/two", "hunter2\n"),
     ] {
         let config = parse_set(&text, &[&format!("source.password_file={file}")]).unwrap();
-        assert_eq!(config.source.password.unwrap().expose_secret(), expected);
+        assert_eq!(
+            config.pipeline.source.password.unwrap().expose_secret(),
+            expected
+        );
     }
     let (id, _, what, _) = only(parse_set(
         &text,

@@ -6,26 +6,38 @@ use super::*;
 fn a_minimal_configuration_gets_the_defaults() {
     let config = parse(LEAST).unwrap();
     assert_eq!(
-        config.source.url.expose_secret(),
+        config.pipeline.source.url.expose_secret(),
         "postgres://relay:hunter2@db:5432/app"
     );
-    assert!(config.source.password.is_none());
-    assert_eq!(config.source.slot, "walrelay");
-    assert_eq!(config.source.publication, "walrelay");
-    assert_eq!(config.source.tables[0].to_string(), "public.outbox");
-    assert!(config.source.create);
-    assert_eq!(config.source.status_interval, Duration::from_secs(1));
-    assert_eq!(config.source.receive_timeout(), Duration::from_secs(5));
-    assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(5));
+    assert!(config.pipeline.source.password.is_none());
+    assert_eq!(config.pipeline.source.slot, "walrelay");
+    assert_eq!(config.pipeline.source.publication, "walrelay");
     assert_eq!(
-        config.router,
+        config.pipeline.source.tables[0].to_string(),
+        "public.outbox"
+    );
+    assert!(config.pipeline.source.create);
+    assert_eq!(
+        config.pipeline.source.status_interval,
+        Duration::from_secs(1)
+    );
+    assert_eq!(
+        config.pipeline.source.receive_timeout(),
+        Duration::from_secs(5)
+    );
+    assert_eq!(
+        config.pipeline.source.wal_sender_timeout,
+        Duration::from_secs(5)
+    );
+    assert_eq!(
+        config.pipeline.router,
         Router::Debezium(Box::new(Debezium {
             options: Options::default(),
             context_headers: false,
             on_update: walrelay_relay::OnUpdate::Warn,
         }))
     );
-    let kafka = kafka(config.sink);
+    let kafka = kafka(config.pipeline.sink);
     assert_eq!(kafka.properties.0["bootstrap.servers"], "broker:9092");
     assert_eq!(
         kafka.topics,
@@ -36,7 +48,7 @@ fn a_minimal_configuration_gets_the_defaults() {
         }
     );
     assert_eq!(
-        config.delivery,
+        config.pipeline.delivery,
         Delivery {
             max_in_flight_records: 65_536,
             max_in_flight_bytes: 12 << 20,
@@ -50,7 +62,7 @@ fn a_minimal_configuration_gets_the_defaults() {
         }
     );
     assert_eq!(
-        config.log,
+        config.process.log,
         Log {
             level: tracing::Level::INFO,
             format: LogFormat::Auto
@@ -117,19 +129,28 @@ format = "json"
 "#;
     let config = parse(text).unwrap();
     assert_eq!(
-        config.source.url.expose_secret(),
+        config.pipeline.source.url.expose_secret(),
         "postgres://relay:hunter2@db/app"
     );
-    assert_eq!(config.source.slot, "from_env");
-    assert_eq!(config.source.publication, "Pub");
-    assert_eq!(config.source.tables[0].schema, "My Schema");
-    assert_eq!(config.source.tables[1].schema, "public");
-    assert!(!config.source.create);
-    assert_eq!(config.source.status_interval, Duration::from_millis(250));
-    assert_eq!(config.source.receive_timeout(), Duration::from_secs(60));
-    assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(45));
+    assert_eq!(config.pipeline.source.slot, "from_env");
+    assert_eq!(config.pipeline.source.publication, "Pub");
+    assert_eq!(config.pipeline.source.tables[0].schema, "My Schema");
+    assert_eq!(config.pipeline.source.tables[1].schema, "public");
+    assert!(!config.pipeline.source.create);
     assert_eq!(
-        config.router,
+        config.pipeline.source.status_interval,
+        Duration::from_millis(250)
+    );
+    assert_eq!(
+        config.pipeline.source.receive_timeout(),
+        Duration::from_secs(60)
+    );
+    assert_eq!(
+        config.pipeline.source.wal_sender_timeout,
+        Duration::from_secs(45)
+    );
+    assert_eq!(
+        config.pipeline.router,
         Router::Debezium(Box::new(Debezium {
             options: Options {
                 event_id: "event_id".to_owned(),
@@ -145,7 +166,7 @@ format = "json"
             on_update: walrelay_relay::OnUpdate::Warn,
         }))
     );
-    let kafka = kafka(config.sink);
+    let kafka = kafka(config.pipeline.sink);
     let properties: Vec<(&str, &str)> = kafka
         .properties
         .0
@@ -171,11 +192,14 @@ format = "json"
             replication_factor: Some(3)
         }
     );
-    assert_eq!(config.delivery.max_in_flight_records, 1_000);
-    assert_eq!(config.delivery.max_in_flight_bytes, 1 << 20);
-    assert_eq!(config.delivery.backoff.max, Duration::from_secs(60));
-    assert_eq!(config.log.level, tracing::Level::DEBUG);
-    assert_eq!(config.log.format, LogFormat::Json);
+    assert_eq!(config.pipeline.delivery.max_in_flight_records, 1_000);
+    assert_eq!(config.pipeline.delivery.max_in_flight_bytes, 1 << 20);
+    assert_eq!(
+        config.pipeline.delivery.backoff.max,
+        Duration::from_secs(60)
+    );
+    assert_eq!(config.process.log.level, tracing::Level::DEBUG);
+    assert_eq!(config.process.log.format, LogFormat::Json);
 }
 
 #[test]
@@ -199,7 +223,7 @@ fn a_file_that_cannot_be_read_is_named() {
     let beside = ["source.password_file=pw", "source.url=postgres://db"].map(str::to_owned);
     let config = Config::load(&path, &beside, &env).unwrap();
     assert_eq!(
-        config.source.password.unwrap().expose_secret(),
+        config.pipeline.source.password.unwrap().expose_secret(),
         "from a file"
     );
 }

@@ -11,7 +11,7 @@ use super::item::{Check, Checks, Item};
 use crate::cli::Failure;
 use crate::commands::Env;
 use crate::commands::assembly::{conn_info, registry, router};
-use crate::config::{Config, SnapshotMode};
+use crate::config::{PipelineConfig, SnapshotMode};
 use crate::failures;
 use crate::sinks::{check_abilities, described_sink};
 
@@ -26,7 +26,7 @@ pub(super) struct Usable {
 }
 
 /// Checks a file that was loaded, and makes the parts that the other checks use.
-pub(super) fn check(config: &Config, env: Env<'_>, checks: &mut Checks) -> Usable {
+pub(super) fn check(config: &PipelineConfig, env: Env<'_>, checks: &mut Checks) -> Usable {
     let finding = "every key is known, every value possible";
     checks.push((Item::File, Check::pass(finding)));
     let info = add_check(checks, Item::Url, conn_info(&config.source, env), |info| {
@@ -74,7 +74,7 @@ pub(super) fn check(config: &Config, env: Env<'_>, checks: &mut Checks) -> Usabl
 
 /// Checks the settings of the sink, and that it can do what the configuration asks for. Returns the
 /// sink.
-fn check_sink(config: &Config, checks: &mut Checks) -> Option<Box<dyn SinkKind>> {
+fn check_sink(config: &PipelineConfig, checks: &mut Checks) -> Option<Box<dyn SinkKind>> {
     let (kind, sink) = described_sink(config);
     let item = kind.settings_item.map_or(Item::Sink, Item::SinkSettings);
     let sink = match sink {

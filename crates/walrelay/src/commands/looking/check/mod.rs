@@ -44,7 +44,7 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>
 
 fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
     let config = match load(&args.config, env) {
-        Ok(config) => config,
+        Ok(config) => config.pipeline,
         Err(failures) => {
             let problems = failures.into_iter().map(Check::failed);
             return Ok(problems.map(|check| (Item::File, check)).collect());

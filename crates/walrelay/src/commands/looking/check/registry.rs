@@ -3,11 +3,11 @@
 use walrelay_schema_registry::Registry;
 
 use super::item::{Check, Checks, Item};
-use crate::config::Config;
+use crate::config::PipelineConfig;
 use crate::failures;
 
 /// Checks that the registry answers, and that it has the schemas that the configuration names.
-pub(super) fn check(registry: &Registry, config: &Config) -> Checks {
+pub(super) fn check(registry: &Registry, config: &PipelineConfig) -> Checks {
     let mut checks = vec![match registry.ping() {
         Ok(()) => (Item::RegistryServer, Check::pass("it answers")),
         Err(error) => return vec![(Item::RegistryServer, Check::failed(failures::schema(error)))],

@@ -16,7 +16,7 @@ use walrelay_sink::Poison;
 use crate::cli::{Exit, Failure, Form, RouteArgs};
 use crate::commands::assembly::{poison_policy, router};
 use crate::commands::{CommandResult, Env, load, print_bytes};
-use crate::config::Config;
+use crate::config::PipelineConfig;
 use crate::failures;
 use crate::json;
 use crate::sinks::record_line;
@@ -24,7 +24,7 @@ use row::FileRow;
 
 /// `walrelay route`.
 pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {
-    let config = load(&args.config, env)?;
+    let config = load(&args.config, env)?.pipeline;
     let row = read_row(&args.row, &args.types)?;
     // With `[source.messages]`, the configuration may name no table.
     let table = config.source.tables.first().cloned();
@@ -90,7 +90,7 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {
 /// registry knows ids.
 fn learn_schema(
     router: &mut Router,
-    config: &Config,
+    config: &PipelineConfig,
     insert: &Insert<'_>,
     event: &Event,
 ) -> Result<(), Failure> {
@@ -148,7 +148,7 @@ fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
 }
 
 /// The class of a row that cannot be routed, its policy in `[poison]`, and what `run` would do.
-fn policy(config: &Config, error: &RouteError) -> [&'static str; 3] {
+fn policy(config: &PipelineConfig, error: &RouteError) -> [&'static str; 3] {
     let class = error.poison();
     let policy = poison_policy(config, None);
     let action = class.map_or(PoisonAction::Halt, |class| policy.action(class));

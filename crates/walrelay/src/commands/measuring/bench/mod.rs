@@ -37,7 +37,7 @@ use crate::commands::assembly::StopSignals;
 use crate::commands::assembly::{self, block_on, conn_info, sql_session};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{CommandResult, Env, load, print_notice};
-use crate::config::{Config, Log};
+use crate::config::{Log, PipelineConfig};
 use crate::sinks::{NullSinkFactory, any_sink, refused};
 use drain::drain;
 use objects::{BenchObjects, BenchPipeline};
@@ -51,11 +51,12 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
     log_to_stderr(
         Log {
             level: Level::WARN,
-            ..config.log
+            ..config.process.log
         },
-        Some(&config.source.slot),
+        &[&config.pipeline.source.slot],
         env,
     );
+    let config = config.pipeline;
     let mut info = conn_info(&config.source, env)?;
     "walrelay bench".clone_into(&mut info.application_name);
     if let Some(slot) = &args.copy_of {
@@ -134,7 +135,7 @@ fn confirm_load(args: &BenchArgs, objects: &BenchObjects) -> Result<(), Failure>
 async fn measure_and_remove(
     mut objects: BenchObjects,
     args: &BenchArgs,
-    config: &Config,
+    config: &PipelineConfig,
 ) -> Result<(Result<Report, Failure>, Option<Failure>), Failure> {
     let mut signals = StopSignals::new()?;
     let measured = tokio::select! {
@@ -154,7 +155,7 @@ async fn measure_and_remove(
 async fn measure(
     objects: &mut BenchObjects,
     args: &BenchArgs,
-    config: &Config,
+    config: &PipelineConfig,
 ) -> Result<Report, Failure> {
     objects.create_schema().await?;
     let mut report = new_report(&objects.info, objects.sink.servers(), args).await?;
@@ -214,7 +215,7 @@ async fn measure(
 async fn drain_copy(
     slot: &str,
     args: &BenchArgs,
-    config: &Config,
+    config: &PipelineConfig,
     info: ConnInfo,
 ) -> Result<Report, Failure> {
     let mut report = new_report(&info, None, args).await?;

@@ -13,7 +13,7 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, quote_iden
 
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::{self, sql_session};
-use crate::config::Config;
+use crate::config::PipelineConfig;
 
 /// Timeout of one request to a server of the sink.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -118,7 +118,7 @@ impl BenchObjects {
     /// A pipeline from copies of the slot that was created last to the topic of this suffix. It has
     /// the router of Debezium's preset, and the configured settings without `[poison]`: all rows of
     /// the benchmark's table can be delivered.
-    pub(super) fn pipeline(&mut self, suffix: &str, config: &Config) -> BenchPipeline {
+    pub(super) fn pipeline(&mut self, suffix: &str, config: &PipelineConfig) -> BenchPipeline {
         let topic = self.topic(suffix).parse();
         let topic = topic.unwrap_or_else(|_| unreachable!("a name without $ and \\ is a template"));
         BenchPipeline {

@@ -186,7 +186,7 @@ impl Drill<'_> {
 
     /// Makes a request to the HTTP endpoint.
     fn request<T>(&self, request: impl FnOnce(&Http) -> Result<T, String>) -> Result<T, Failure> {
-        let http = self.config.http.as_ref();
+        let http = self.config.process.http.as_ref();
         let answer = http
             .ok_or_else(|| "no endpoint is configured".to_owned())
             .and_then(request);

@@ -65,7 +65,7 @@ pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> CommandResult {
         level: Level::WARN,
         format: LogFormat::Text,
     };
-    let errors = log_to_stderr(log, None, env);
+    let errors = log_to_stderr(log, &[], env);
     if demonstrate(args, env, errors)? {
         return Ok(());
     }
@@ -259,7 +259,8 @@ fn relay(
     stop: oneshot::Receiver<()>,
 ) -> Result<CommitToAck, Failure> {
     let relay = RelayRun {
-        config,
+        config: &config.pipeline,
+        process: &config.process,
         env: &|_| None,
         accept_gap: false,
         errors,

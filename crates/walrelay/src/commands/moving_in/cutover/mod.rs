@@ -33,7 +33,7 @@ use crate::commands::assembly::marking;
 use crate::commands::assembly::server::Server;
 use crate::commands::terminal::confirm::confirm;
 use crate::commands::{CommandResult, Env, log_warnings, print_notice};
-use crate::config::{Config, SnapshotMode};
+use crate::config::{PipelineConfig, SnapshotMode};
 use crate::sinks::refused;
 
 /// The header with the id of the shadow run that sent a record.
@@ -51,7 +51,7 @@ pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
         CutoverCommand::Rollback(args) => &args.ask.change.config,
     };
     let server = Server::load(config, env)?;
-    log_warnings(&server.config, Some(server.slot()), env);
+    log_warnings(server.process.log, Some(server.slot()), env);
     if server.config.source.tables.is_empty() {
         let what = "a cutover is one of tables: none is configured";
         let failure = Failure::new("cutover-tables", Exit::Config, what);
@@ -75,7 +75,7 @@ fn topics_of(sink: &dyn SinkKind) -> Result<&dyn SinkTopics, Failure> {
 }
 
 /// Fails unless the snapshot reads the rows that the polling relay has not sent.
-fn check_snapshot_mode(config: &Config) -> Result<(), Failure> {
+fn check_snapshot_mode(config: &PipelineConfig) -> Result<(), Failure> {
     if config.source.snapshot == SnapshotMode::Unsent {
         return Ok(());
     }

@@ -56,7 +56,7 @@ pub(super) fn switch(
     )?;
     block_on(Box::pin(wait_for_polling_relay(args, server)))??;
     // The relay logs the progress of the snapshot.
-    let errors = log_to_stderr(config.log, Some(&config.source.slot), env);
+    let errors = log_to_stderr(server.process.log, &[&config.source.slot], env);
     let mut once = config.clone();
     // The rolling bookmark, pruning and marks begin with `walrelay run`, which starts only once this
     // command has made the slot.
@@ -67,6 +67,7 @@ pub(super) fn switch(
     once.source.mark_sent = None;
     let relay = RelayRun {
         config: &once,
+        process: &server.process,
         env,
         accept_gap: false,
         errors,

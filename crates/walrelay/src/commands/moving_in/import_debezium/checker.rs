@@ -8,7 +8,7 @@ use walrelay_relay::Chain;
 
 use crate::cli::Failure;
 use crate::commands::assembly;
-use crate::config::{self, Config, Location};
+use crate::config::{self, Config, Location, PipelineConfig};
 use crate::sinks::configured_sink;
 
 pub(super) struct Checker;
@@ -31,7 +31,7 @@ impl ConfigCheck for Checker {
         // The environment of the relay is not known here: any value will do.
         let env = |_: &str| Some("x".to_owned());
         match Config::parse(toml, "walrelay.toml", &[], &env) {
-            Ok(config) => Ok(warnings(&config)),
+            Ok(config) => Ok(warnings(&config.pipeline)),
             Err(error) => Err(error.into_problems().into_iter().map(problem).collect()),
         }
     }
@@ -55,7 +55,7 @@ fn problem(problem: config::Problem) -> Problem {
 }
 
 /// Failures that show only when connection string and Kafka properties are used.
-fn warnings(config: &Config) -> Vec<Warning> {
+fn warnings(config: &PipelineConfig) -> Vec<Warning> {
     let source = assembly::conn_info(&config.source, &|_| None).map(drop);
     let sink = configured_sink(config).map(drop);
     let results = [("source.url", source), ("sink.kafka", sink)];

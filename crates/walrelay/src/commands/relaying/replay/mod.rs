@@ -33,7 +33,7 @@ use crate::commands::assembly::{block_on, wanted};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::{CommandResult, Env, log_warnings, print_notice};
-use crate::config::Config;
+use crate::config::PipelineConfig;
 use crate::sinks::NullSinkFactory;
 use crate::sinks::{Counting, StdoutKind, configured_sink};
 use note::{Note, NoteFile};
@@ -49,7 +49,7 @@ const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
     let server = Server::load(&args.config, env)?;
     let config = &server.config;
-    log_warnings(config, Some(&config.source.slot), env);
+    log_warnings(server.process.log, Some(&config.source.slot), env);
     let dir = state_dir(args, config);
     let (note, file) = if let Some(id) = &args.resume {
         let (note, file) = NoteFile::open(&dir, id, server.slot())?;
@@ -71,7 +71,7 @@ pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
 }
 
 /// The sink of `--sink`, or else the configured one.
-fn sink(args: &ReplayArgs, config: &Config) -> Result<ReplaySink, Failure> {
+fn sink(args: &ReplayArgs, config: &PipelineConfig) -> Result<ReplaySink, Failure> {
     match (args.sink, config.sink.kafka()) {
         (Some(ReplaySink::Stdout), _) | (None, None) => Ok(ReplaySink::Stdout),
         (_, Some(_)) => Ok(ReplaySink::Kafka),
@@ -80,7 +80,7 @@ fn sink(args: &ReplayArgs, config: &Config) -> Result<ReplaySink, Failure> {
 }
 
 /// The configured sink, or standard output.
-fn sink_of(sink: ReplaySink, config: &Config) -> Result<Box<dyn SinkKind>, Failure> {
+fn sink_of(sink: ReplaySink, config: &PipelineConfig) -> Result<Box<dyn SinkKind>, Failure> {
     match (sink, config.sink.kafka()) {
         (ReplaySink::Stdout, _) => Ok(Box::new(StdoutKind::new(&config.delivery))),
         (ReplaySink::Kafka, None) => Err(no_kafka()),
@@ -95,7 +95,7 @@ fn no_kafka() -> Failure {
 }
 
 /// The directory of note files: `--state-dir`, that of the state file, or the working directory.
-fn state_dir(args: &ReplayArgs, config: &Config) -> PathBuf {
+fn state_dir(args: &ReplayArgs, config: &PipelineConfig) -> PathBuf {
     let state_file = config.source.state_file.as_deref();
     let beside = || state_file?.parent().map(PathBuf::from);
     let dir = args.state_dir.clone().or_else(beside).unwrap_or_default();
@@ -108,7 +108,7 @@ fn state_dir(args: &ReplayArgs, config: &Config) -> PathBuf {
 
 /// Asks before records are sent to the live topics, or to a topic of `--to-topic` that has records:
 /// the relay may have written them, so consumers may see events again.
-fn confirm_replay(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(), Failure> {
+fn confirm_replay(args: &ReplayArgs, note: &Note, config: &PipelineConfig) -> Result<(), Failure> {
     if args.dry_run || note.sink == ReplaySink::Stdout {
         return Ok(());
     }
@@ -133,7 +133,7 @@ fn confirm_replay(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(),
     ))
 }
 
-fn has_records(topic: &str, config: &Config) -> Result<bool, Failure> {
+fn has_records(topic: &str, config: &PipelineConfig) -> Result<bool, Failure> {
     let sink = configured_sink(config)?;
     match sink.topics() {
         Some(topics) => Ok(topics.was_written_to(topic, BROKER_TIMEOUT)?),

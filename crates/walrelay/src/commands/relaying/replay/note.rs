@@ -190,6 +190,8 @@ pub(super) fn unusable(id: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::{PATIENCE, eventually_some};
+
     use super::*;
 
     fn note() -> Note {
@@ -220,9 +222,17 @@ mod tests {
         let second = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
         assert_eq!(second.id, "replay-running");
         drop(file);
-        let other = NoteFile::open(dir.path(), "0123abcd", "other").unwrap_err();
+        // A process that another test starts holds the lock until it runs its own program.
+        let open = |slot: &str| {
+            eventually_some(PATIENCE, || {
+                let opened = NoteFile::open(dir.path(), "0123abcd", slot);
+                let locked = matches!(&opened, Err(error) if error.id == "replay-running");
+                (!locked).then_some(opened)
+            })
+        };
+        let other = open("other").unwrap_err();
         assert!(other.what.contains("one of slot walrelay"), "{other}");
-        let (read, file) = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap();
+        let (read, file) = open("walrelay").unwrap();
         let acknowledged = Some(Lsn::new(0x18));
         assert_eq!(
             read,

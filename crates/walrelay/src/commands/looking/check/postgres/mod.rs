@@ -30,11 +30,11 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
 use super::item::{Check, Checks, Item};
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{router, wanted};
-use crate::config::Config;
+use crate::config::PipelineConfig;
 
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {
-    config: &'a Config,
+    config: &'a PipelineConfig,
     /// The name of the relay's sessions as the server shows it.
     application_name: String,
     wanted: Wanted,
@@ -59,7 +59,7 @@ pub(super) type Largest = Result<Option<u64>, SinkCheck>;
 /// Reads the state of the database and checks it. `known` is the position in the state file.
 pub(super) async fn check(
     info: &ConnInfo,
-    config: &Config,
+    config: &PipelineConfig,
     router: Option<Router>,
     known: Option<Lsn>,
 ) -> DatabaseChecks {
@@ -74,7 +74,7 @@ pub(super) async fn check(
 
 async fn connect_and_check(
     info: &ConnInfo,
-    config: &Config,
+    config: &PipelineConfig,
     router: Option<Router>,
     known: Option<Lsn>,
 ) -> Result<DatabaseChecks, PostgresError> {
@@ -155,7 +155,7 @@ async fn connect_and_check(
 }
 
 /// Another router for the check of what waits in the slot, if the first could be made.
-fn router_of(config: &Config, usable: bool) -> Option<Router> {
+fn router_of(config: &PipelineConfig, usable: bool) -> Option<Router> {
     let router = usable.then(|| router(config).ok())?;
     router.map(|(router, _)| router)
 }

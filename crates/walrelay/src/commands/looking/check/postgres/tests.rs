@@ -9,7 +9,7 @@ use crate::commands::test_config;
 
 const GIB: u64 = 1 << 30;
 
-static CONFIG: LazyLock<Config> = LazyLock::new(test_config);
+static CONFIG: LazyLock<PipelineConfig> = LazyLock::new(test_config);
 
 /// A server on which all checks pass.
 fn healthy() -> DatabaseState<'static> {
