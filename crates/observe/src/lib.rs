@@ -1,7 +1,7 @@
 //! What is seen of a running relay: logs, metrics, health, the status page, OpenTelemetry.
 //!
 //! # Contents
-//! - [`log_to_stderr`]: the log. [`pipeline_span`]: names the pipeline of its lines. [`printable`]:
+//! - [`log_to_stderr`]: the log. [`pipeline_span()`]: names the pipeline of its lines. [`printable()`]:
 //!   text of others, safe for a log and a terminal. [`RecentErrors`]: its last warnings and errors.
 //! - [`RelayEnvironment`]: the observer of a pipeline, which collects telemetry. [`Latencies`]:
 //!   the figures of it that are logged at the end.

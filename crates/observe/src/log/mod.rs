@@ -25,7 +25,7 @@ use crate::sections::{Log, LogFormat};
 /// changes nothing: the first subscriber stays.
 ///
 /// `slots`: those of the pipelines of this process. Of one, each JSON line has the member `slot`. Of
-/// several, lines from the [span](super::pipeline_span) of a pipeline name it: JSON lines by the
+/// several, lines from the [span](super::pipeline_span()) of a pipeline name it: JSON lines by the
 /// members `pipeline` and `slot`.
 pub fn log_to_stderr(
     log: Log,
