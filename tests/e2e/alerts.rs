@@ -16,10 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_testkit::{Db, eventually, servers};
+use walrelay_throwaway::Signal;
 
 use crate::endpoint::{address, config, get};
 use crate::replay::drop_rolling_bookmark;
-use crate::rig::{PATIENCE, Relay, Rig, done, insert, kafka_in_turn, output_with};
+use crate::rig::{PATIENCE, Relay, Rig, done, insert, kafka_in_turn, output_with, with_source};
 use expression::{Expression, Scrape};
 
 /// Time between two scrapes: at least this, and exactly this for the expressions.
@@ -249,6 +250,46 @@ fn of_the_rolling_bookmark_come_and_go() {
     watch.wait(&short, true, &[]);
     watch.wait(&short, false, &[]);
     relay.ends_well();
+}
+
+/// A slot that somebody else reads pages; a relay that stands by for another one does not.
+#[test]
+fn of_a_taken_slot_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let thief = format!("{}&application_name=thief", rig.postgres.url());
+    let thief = with_source(rig.config_with(&thief, ""), "wal_sender_timeout = \"10m\"");
+    let thief = rig.streaming(&thief);
+    thief.signal(Signal::Stop);
+    let configured = config(&rig, &rig.postgres.url(), "");
+    let relay = rig.start(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let of_relay = ["WalrelaySlotTaken", "WalrelayNotReady"];
+    let (lag, sooner) = (["WalrelayLag"], [("> 30", "> 2")]);
+    watch.wait(&of_relay, true, &[]);
+    watch.wait(&lag, true, &sooner);
+    // The remedy: the process is ended.
+    thief.kill();
+    rig.db()
+        .batch("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots");
+    watch.wait(&of_relay, false, &[]);
+    watch.wait(&lag, false, &sooner);
+
+    let standby = rig.start(&configured);
+    let mut watch = Watch::new(Some(&standby));
+    let stands_by = |watch: &Watch| {
+        let text = watch.metrics();
+        text.is_some_and(|text| text.contains("walrelay_standby 1"))
+    };
+    eventually(PATIENCE, || stands_by(&watch));
+    // Long enough for a lag, if the time of standing by were one.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        watch.wait(&of_relay, false, &[]);
+        watch.wait(&lag, false, &sooner);
+        thread::sleep(INTERVAL);
+    }
+    relay.ends_well();
+    standby.ends_well();
 }
 
 /// Every alert has a heading with its name on the page that it refers to.

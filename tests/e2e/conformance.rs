@@ -76,7 +76,7 @@ impl Destination for Broker {
             },
             Refusal {
                 poison: Poison::Unroutable,
-                spoil: |event| event.topic = "no topic can have this name".to_owned(),
+                spoil: |event| "no topic can have this name".clone_into(&mut event.topic),
             },
         ]
     }

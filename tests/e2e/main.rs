@@ -98,3 +98,4 @@ mod slot_commands;
 mod slots;
 mod snapshot;
 mod topics;
+mod waiting;

@@ -3,11 +3,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Counts, Diverted, Failpoint, Observer, Progress, State, TableName};
+use walrelay_relay::{
+    Counts, Diverted, Failpoint, HolderKind, Observer, Progress, State, TableName,
+};
 
+use super::live::remedy;
 use super::summary::Summaries;
 use super::{Latencies, Telemetry, wall_clock};
 
@@ -125,11 +128,19 @@ impl Observer for RelayEnvironment {
         self.observe(|telemetry| telemetry.state(&state));
         match &state {
             // Logged once for each reader, as the relay tries to start the slot often.
-            State::WaitingForSlot { why } if self.logged_reader.as_ref() != Some(why) => {
-                info!(
-                    reader = why,
-                    "standing by: this relay takes the slot over when its reader is gone"
-                );
+            State::WaitingForSlot { why, holder } if self.logged_reader.as_ref() != Some(why) => {
+                if holder.kind == HolderKind::Stranger {
+                    warn!(
+                        error = why,
+                        remedy = remedy(&state).as_deref(),
+                        "the slot is taken by a process that is no relay of this configuration"
+                    );
+                } else {
+                    info!(
+                        reader = why,
+                        "standing by: this relay takes the slot over when its reader is gone"
+                    );
+                }
                 self.logged_reader = Some(why.clone());
             }
             State::Streaming => {
@@ -194,7 +205,7 @@ impl Observer for RelayEnvironment {
 
     fn progress(&mut self, progress: &Progress) {
         self.observe(|telemetry| telemetry.progress(progress));
-        if let Some(summary) = self.summaries.due(&progress.counts, Instant::now()) {
+        if let Some(summary) = self.summaries.due(progress, Instant::now()) {
             info!(
                 records = summary.records,
                 transactions = summary.transactions,

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
-use walrelay_relay::{Class, Counts, Progress, State};
+use walrelay_relay::{Class, Counts, HolderKind, Progress, SlotHolder, State};
 use walrelay_sink::Poison;
 
+use super::recent::remedy_of_cause;
 use super::report::{BookmarkReport, SlotReport};
 use super::{millis_now, wall_clock};
 
@@ -29,6 +30,10 @@ pub(super) struct Live {
     pub(super) progress_at: Instant,
     /// Totals of the sinks before the present one.
     pub(super) earlier: Counts,
+    /// Records that those sinks have acknowledged.
+    pub(super) acknowledged_earlier: u64,
+    /// When a record was acknowledged last.
+    pub(super) acknowledged_at_ms: Option<u64>,
     pub(super) reconnects: BTreeMap<String, u64>,
     pub(super) feedback_sent: u64,
     pub(super) blocked: Duration,
@@ -57,6 +62,8 @@ impl Live {
             progress: None,
             progress_at: now,
             earlier: Counts::default(),
+            acknowledged_earlier: 0,
+            acknowledged_at_ms: None,
             reconnects: BTreeMap::new(),
             feedback_sent: 0,
             blocked: Duration::ZERO,
@@ -79,6 +86,26 @@ impl Live {
         self.earlier.plus(present.unwrap_or_default())
     }
 
+    /// Records that all sinks have acknowledged.
+    pub(super) fn acknowledged(&self) -> u64 {
+        let present = self.progress.map_or(0, |progress| progress.acknowledged());
+        self.acknowledged_earlier + present
+    }
+
+    /// The other relay of this configuration that reads the slot, while this one stands by.
+    pub(super) fn standing_by(&self) -> Option<&SlotHolder> {
+        self.holder()
+            .filter(|holder| holder.kind == HolderKind::Relay)
+    }
+
+    /// The process that reads the slot, while the pipeline waits for it.
+    pub(super) fn holder(&self) -> Option<&SlotHolder> {
+        match &self.state {
+            State::WaitingForSlot { holder, .. } => Some(holder),
+            _ => None,
+        }
+    }
+
     /// Updates `unconfirmed_end` after a new `server_end`.
     pub(super) fn note_end(&mut self) {
         if self
@@ -97,6 +124,10 @@ impl Live {
 
     /// Returns the age of the oldest commit that is not acknowledged.
     pub(super) fn lag(&self) -> Duration {
+        // The relay that reads the slot has the lag, not one that stands by for it.
+        if self.standing_by().is_some() {
+            return Duration::ZERO;
+        }
         let oldest = self.progress.and_then(|progress| progress.oldest);
         // Zero if the server's clock is ahead of this machine's.
         let unacknowledged = oldest.map_or(Duration::ZERO, |committed| {
@@ -110,11 +141,9 @@ impl Live {
         let silence = match self.state {
             State::Snapshot
             | State::Streaming
-            | State::Blocked
+            | State::Blocked { .. }
             | State::WaitingForSchema { .. }
             | State::Draining => self.progress_at.elapsed(),
-            // The relay that reads the slot has the lag, not one that waits for it.
-            State::WaitingForSlot { .. } => return Duration::ZERO,
             _ => self.streaming_at.elapsed(),
         };
         let above = |duration: Duration, usual: Duration| {
@@ -129,8 +158,12 @@ impl Live {
             .max(above(silence, USUAL_SILENCE))
     }
 
-    /// Returns the reason why the relay is not ready; `None` if it is.
+    /// Returns the reason why the relay is not ready; `None` if it is. A relay that stands by is ready
+    /// to take over.
     pub(super) fn not_ready(&self) -> Option<String> {
+        if self.standing_by().is_some() {
+            return None;
+        }
         let silent = self.progress_at.elapsed();
         match &self.state {
             State::Streaming if silent > SILENT_PIPELINE => Some(format!(
@@ -158,11 +191,46 @@ pub(super) fn describe(state: &State) -> (&'static str, Option<&str>) {
         State::Connecting => ("connecting", None),
         State::Snapshot => ("snapshot", None),
         State::Streaming => ("streaming", None),
-        State::Blocked => ("blocked", None),
+        State::Blocked { why, .. } => ("blocked", Some(why)),
         State::WaitingForSchema { why } => ("waiting-for-schema", Some(why)),
-        State::WaitingForSlot { why } => ("waiting-for-slot", Some(why)),
+        State::WaitingForSlot { why, .. } => ("waiting-for-slot", Some(why)),
         State::Waiting { why, .. } => ("retrying", Some(why)),
         State::Draining => ("draining", None),
         State::Halted { why } => ("halted", Some(why)),
+    }
+}
+
+/// What an operator can do about a state; `None` if nothing need be done.
+pub(super) fn remedy(state: &State) -> Option<String> {
+    match state {
+        State::Blocked { remedy, .. } => {
+            let remedy = remedy.unwrap_or("see the brokers and the topics by walrelay check");
+            Some(format!(
+                "{remedy}. Nothing is lost: Postgres keeps the log of what waits"
+            ))
+        }
+        State::WaitingForSchema { .. } => Some(
+            "see whether the schema registry answers and has the subject: the relay asks again".to_owned(),
+        ),
+        State::WaitingForSlot { holder, .. } => match holder.kind {
+            HolderKind::Relay => None,
+            HolderKind::Unknown => Some(
+                "wait until the server has ended the last connection of this relay, within wal_sender_timeout"
+                    .to_owned(),
+            ),
+            HolderKind::Stranger => {
+                let pid = holder.pid.map_or("PID".to_owned(), |pid| pid.to_string());
+                Some(format!(
+                    "find out what the process is for; if nothing needs it, stop its program or SELECT \
+                     pg_terminate_backend({pid}). What it confirms is relayed by nobody: \
+                     docs/OPERATIONS.md, \"WalrelaySlotTaken\""
+                ))
+            }
+        },
+        State::Waiting { cause, .. } => remedy_of_cause(cause).map(str::to_owned),
+        State::Halted { .. } => Some(
+            "act on the reason, and start the relay again: the last error of the log has the remedy".to_owned(),
+        ),
+        State::Connecting | State::Snapshot | State::Streaming | State::Draining => None,
     }
 }

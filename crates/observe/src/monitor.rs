@@ -64,6 +64,7 @@ impl SlotMonitor {
 /// Returns the report of a slot; `None` if the slot does not exist.
 pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
     let slot = standing.slot?;
+    let lost = slot.lost();
     let retention = standing.retention;
     Some(SlotReport {
         active: slot.active_pid.is_some(),
@@ -73,7 +74,7 @@ pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
         safe_wal_bytes: retention.safe,
         limit_bytes: retention.limit,
         inactive_seconds: standing.inactive_seconds,
-        invalidation_reason: slot.invalidated,
+        invalidation_reason: lost,
         seen_ms: millis_now(),
     })
 }

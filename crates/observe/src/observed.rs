@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 use walrelay_measure::proc;
-use walrelay_relay::{Class, Diverted, PoisonAction, Progress, State, TableName};
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_relay::{Class, Diverted, HolderKind, PoisonAction, Progress, State, TableName};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{BatchingMode, Parking, SinkStats};
 
 use super::batches::Batches;
 use super::latencies::Latency;
-use super::live::{Live, describe};
+use super::live::{Live, describe, remedy};
 use super::report::{
-    BookmarkReport, BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport,
-    LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SlotReport,
+    BookmarkReport, BrokerReport, DeadLetterReport, DeliveryReport, History, HolderReport,
+    KafkaReport, LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SlotReport,
     SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 use super::{RecentErrors, millis_now};
@@ -82,7 +83,7 @@ pub struct Telemetry {
 #[derive(Debug, Default)]
 struct Recorder {
     samples: VecDeque<Sample>,
-    /// Records enqueued before the current second.
+    /// Records acknowledged before the current second.
     records: u64,
 }
 
@@ -105,16 +106,16 @@ impl Telemetry {
     /// Notes the pipeline's state.
     pub fn state(&self, state: &State) {
         let mut live = lock(&self.live);
-        if matches!(live.state, State::Streaming) {
+        if matches!(live.state, State::Streaming) || live.standing_by().is_some() {
             live.streaming_at = Instant::now();
         }
         if let State::Waiting { cause, .. } = state {
             *live.reconnects.entry((*cause).to_owned()).or_default() += 1;
         }
-        if live.state != *state {
-            live.state = state.clone();
+        if std::mem::discriminant(&live.state) != std::mem::discriminant(state) {
             live.state_since_ms = millis_now();
         }
+        live.state = state.clone();
         live.progress_at = Instant::now();
     }
 
@@ -122,14 +123,19 @@ impl Telemetry {
     pub fn progress(&self, progress: &Progress) {
         self.batches.progress(progress);
         let mut live = lock(&self.live);
+        let acknowledged = live.acknowledged();
         live.feedback_sent += 1;
         if let Some(before) = live.progress
             && progress.counts.transactions < before.counts.transactions
         {
             // The counts begin at zero with a new sink.
             live.earlier = live.earlier.plus(before.counts);
+            live.acknowledged_earlier += before.acknowledged();
         }
         live.progress = Some(*progress);
+        if live.acknowledged() > acknowledged {
+            live.acknowledged_at_ms = Some(millis_now());
+        }
         live.progress_at = Instant::now();
     }
 
@@ -191,7 +197,7 @@ impl Telemetry {
         self.commit_to_read.end_second();
         let (records, lag) = {
             let live = lock(&self.live);
-            (live.counts().records, live.lag().as_secs_f64())
+            (live.acknowledged(), live.lag().as_secs_f64())
         };
         let mut history = lock(&self.history);
         let new = records.saturating_sub(std::mem::replace(&mut history.records, records));
@@ -235,6 +241,17 @@ impl Telemetry {
         lock(&self.live).not_ready()
     }
 
+    /// Returns why the relay stands by; `None` if it does not.
+    pub fn standing_by(&self) -> Option<String> {
+        let live = lock(&self.live);
+        live.standing_by().map(|_| live.state.to_string())
+    }
+
+    /// Returns what an operator can do about the state.
+    pub fn remedy(&self) -> Option<String> {
+        remedy(&lock(&self.live).state)
+    }
+
     /// Returns the counters of requests to the schema registry, if one is configured.
     pub fn registry_stats(&self) -> Option<Arc<RegistryStats>> {
         self.setup.registry.clone()
@@ -269,6 +286,17 @@ impl Telemetry {
                 slot: setup.slot.clone(),
                 state: state.to_owned(),
                 reason: reason.map(str::to_owned),
+                remedy: remedy(&live.state),
+                holder: live.holder().map(|holder| HolderReport {
+                    standby: holder.kind == HolderKind::Relay,
+                    taken: holder.kind == HolderKind::Stranger,
+                    pid: holder.pid,
+                    application_name: holder.application_name.clone(),
+                    since_ms: holder
+                        .since
+                        .and_then(PgTimestamp::unix_micros)
+                        .and_then(|micros| u64::try_from(micros / 1000).ok()),
+                }),
                 since_ms: live.state_since_ms,
             },
             ready: not_ready.is_none(),
@@ -307,9 +335,11 @@ impl Telemetry {
     }
 
     fn source(&self, live: &Live) -> SourceReport {
-        let confirmed = live.progress.map(|progress| progress.confirmed.lsn());
+        // The positions of a relay that stands by are of the time when it read the slot.
+        let progress = live.progress.filter(|_| live.standing_by().is_none());
+        let confirmed = progress.map(|progress| progress.confirmed.lsn());
         // The server reports the end of its WAL now and then: a received position may be above it.
-        let received = live.progress.map(|progress| progress.received);
+        let received = progress.map(|progress| progress.received);
         let server_end = live.server_end.max(received);
         let lag_bytes = server_end.zip(confirmed);
         SourceReport {
@@ -336,6 +366,8 @@ impl Telemetry {
             in_flight_bytes_limit: self.setup.max_in_flight_bytes,
             blocked_seconds: live.blocked.as_secs_f64(),
             records: counts.records,
+            acknowledged: live.acknowledged(),
+            acknowledged_at_ms: live.acknowledged_at_ms,
             transactions: counts.transactions,
             repeats_avoided: counts.repeats_avoided,
             pruned_rows: live.pruned,

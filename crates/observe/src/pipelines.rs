@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::Telemetry;
 
 /// The telemetry of each pipeline of a process. Views name a pipeline only if there are several.
@@ -49,16 +51,43 @@ impl Pipelines {
         })
     }
 
-    /// Returns the reason why the process is not ready; `None` if each pipeline is ready.
-    pub(super) fn not_ready(&self) -> Option<String> {
-        if let Some(only) = self.only() {
-            return only.not_ready();
+    /// Returns whether the process is ready: each pipeline is, or stands by if `standby_ready`.
+    pub(super) fn readiness(&self, standby_ready: bool) -> Readiness {
+        let mut all = Readiness {
+            ready: true,
+            reason: None,
+            remedy: None,
+        };
+        let add = |name: Option<&str>, part: &mut Option<String>, text: Option<String>| {
+            let Some(text) = text else { return };
+            let text = name.map_or_else(|| text.clone(), |name| format!("{name}: {text}"));
+            *part = Some(match part.take() {
+                Some(before) => format!("{before}; {text}"),
+                None => text,
+            });
+        };
+        for pipeline in self.iter() {
+            let (ready, reason) = match (pipeline.standing_by(), pipeline.not_ready()) {
+                (Some(standing_by), _) => (standby_ready, Some(standing_by)),
+                (None, reason) => (reason.is_none(), reason),
+            };
+            let name = self.only().is_none().then(|| pipeline.name());
+            all.ready &= ready;
+            add(name, &mut all.reason, reason);
+            add(name, &mut all.remedy, pipeline.remedy().filter(|_| !ready));
         }
-        let reasons = self.iter().filter_map(|pipeline| {
-            let reason = pipeline.not_ready()?;
-            Some(format!("{}: {reason}", pipeline.name()))
-        });
-        let reasons: Vec<_> = reasons.collect();
-        (!reasons.is_empty()).then(|| reasons.join("; "))
+        all
     }
+}
+
+/// Whether a process is ready, as `/readyz` answers.
+#[derive(Debug, Serialize)]
+pub(super) struct Readiness {
+    pub(super) ready: bool,
+    /// Why it is not ready, or stands by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// What an operator can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
 }

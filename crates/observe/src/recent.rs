@@ -48,6 +48,12 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
 ];
 
+/// Returns the remedy of a failure that the relay retries, by its cause.
+pub(super) fn remedy_of_cause(cause: &str) -> Option<&'static str> {
+    let found = REMEDIES.iter().find(|(known, _)| *known == cause);
+    found.map(|(_, remedy)| *remedy)
+}
+
 /// The last warnings and errors of the log, each message once; those of several pipelines apart.
 #[derive(Debug, Clone, Default)]
 pub struct RecentErrors {
@@ -140,8 +146,7 @@ impl Visit for Text {
             "message" => value.clone_into(&mut self.message),
             "error" | "waiting_for" => self.error = Some(value.to_owned()),
             "cause" => {
-                let remedy = REMEDIES.iter().find(|(cause, _)| *cause == value);
-                self.remedy = remedy.map(|(_, remedy)| (*remedy).to_owned());
+                self.remedy = remedy_of_cause(value).map(str::to_owned);
             }
             "remedy" => self.remedy = Some(value.to_owned()),
             _ => {}

@@ -20,7 +20,7 @@ pub struct StatusReport {
     pub started_ms: u64,
     /// The pipeline: state, positions, counts.
     pub pipeline: PipelineReport,
-    /// Whether the pipeline streams and has reported lately.
+    /// Whether the pipeline streams and has reported lately, or stands by for another relay.
     pub ready: bool,
     /// Why it is not ready.
     pub not_ready: Option<String>,
@@ -54,7 +54,7 @@ pub struct StatusReport {
     /// The effective configuration without secrets, as key and value; not in events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config: Vec<(String, String)>,
-    /// The last whole second, in events only: a row of `/api/history`.
+    /// The last whole second: a row of `/api/history`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
 }
@@ -67,8 +67,31 @@ pub struct PipelineReport {
     pub state: String,
     /// The reason of the state, where it has one.
     pub reason: Option<String>,
+    /// What an operator can do about the state; `null` where nothing need be done.
+    #[serde(default)]
+    pub remedy: Option<String>,
+    /// The process that reads the slot, while the state is `waiting-for-slot`.
+    #[serde(default)]
+    pub holder: Option<HolderReport>,
     /// When the pipeline entered this state.
     pub since_ms: u64,
+}
+
+/// The process that reads the slot of a pipeline that waits for it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HolderReport {
+    /// It is another relay of the same configuration, for which this one stands by.
+    pub standby: bool,
+    /// It is no relay of this configuration: nobody relays what it confirms.
+    pub taken: bool,
+    /// Its process id on the server.
+    pub pid: Option<i64>,
+    /// Its `application_name`.
+    pub application_name: Option<String>,
+    /// The start of its connection by the server's clock, in milliseconds since 1970; `null` if the
+    /// relay's role may not see it.
+    pub since_ms: Option<u64>,
 }
 
 /// The states of a pipeline.
@@ -147,7 +170,8 @@ pub struct SlotReport {
     pub limit_bytes: Option<u64>,
     /// Time since the slot had a reader (Postgres 17 and newer).
     pub inactive_seconds: Option<f64>,
-    /// Postgres' own word; `None` while the slot is valid, and before Postgres 17.
+    /// Why the slot is lost, in Postgres' own words: `invalidation_reason`, before Postgres 17
+    /// `wal_status = lost` or a conflict. `null` while it is valid.
     pub invalidation_reason: Option<String>,
     /// When the server reported this.
     pub seen_ms: u64,
@@ -200,6 +224,12 @@ pub struct DeliveryReport {
     pub blocked_seconds: f64,
     /// Records enqueued in the sink, repeats included.
     pub records: u64,
+    /// Records that the sink has acknowledged, dead letters and repeats included.
+    #[serde(default)]
+    pub acknowledged: u64,
+    /// When a record was acknowledged last, to a second; `null` before the first.
+    #[serde(default)]
+    pub acknowledged_at_ms: Option<u64>,
     /// Transactions received, those without events included.
     pub transactions: u64,
     /// Transactions skipped after a reconnect, as they were enqueued already.
@@ -310,7 +340,7 @@ pub struct ErrorReport {
     pub count: u64,
 }
 
-/// One second: its end, records enqueued in it, median and 99th percentile of commit to
+/// One second: its end, records acknowledged in it, median and 99th percentile of commit to
 /// acknowledgement in milliseconds, lag in seconds.
 pub(crate) type Sample = (u64, f64, Option<f64>, Option<f64>, f64);
 

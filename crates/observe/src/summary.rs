@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_relay::Counts;
+use walrelay_relay::Progress;
 
 use super::Latencies;
 
@@ -12,6 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Totals since the last summary.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
+    /// Records that the sink has acknowledged.
     pub records: u64,
     pub transactions: u64,
     /// Commit to acknowledgement in milliseconds, p50 and p99; `None` without a sample.
@@ -36,17 +37,18 @@ impl Summaries {
         self.latencies.record(latency);
     }
 
-    /// Takes the counts of the sink at `now`. Returns a summary if one is due; there is none for an
+    /// Takes the progress with the present sink at `now`. Returns a summary if one is due; there is none for an
     /// idle minute.
-    pub(crate) fn due(&mut self, counts: &Counts, now: Instant) -> Option<Summary> {
+    pub(crate) fn due(&mut self, progress: &Progress, now: Instant) -> Option<Summary> {
         let (mut records, mut transactions) = self.last;
-        if counts.records < records || counts.transactions < transactions {
+        let now_is = (progress.acknowledged(), progress.counts.transactions);
+        if now_is.0 < records || now_is.1 < transactions {
             // The counts begin at zero with a new sink.
             (records, transactions) = (0, 0);
         }
-        self.records += counts.records - records;
-        self.transactions += counts.transactions - transactions;
-        self.last = (counts.records, counts.transactions);
+        self.records += now_is.0 - records;
+        self.transactions += now_is.1 - transactions;
+        self.last = now_is;
         if self.records == 0 {
             // The minute begins with the first record after an idle time.
             self.since = None;
@@ -69,12 +71,21 @@ impl Summaries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use walrelay_lsn::{CommitEnd, Lsn};
+    use walrelay_relay::Counts;
 
-    fn counts(records: u64, transactions: u64) -> Counts {
-        Counts {
-            records,
-            transactions,
-            ..Counts::default()
+    /// So many records acknowledged, and 3 more in flight.
+    fn counts(records: u64, transactions: u64) -> Progress {
+        Progress {
+            counts: Counts {
+                records: records + 3,
+                transactions,
+                ..Counts::default()
+            },
+            received: Lsn::ZERO,
+            confirmed: CommitEnd::from_slot(Lsn::ZERO),
+            in_flight: 3,
+            oldest: None,
         }
     }
 

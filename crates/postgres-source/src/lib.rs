@@ -54,7 +54,7 @@ pub use carried::{CarriedError, Carrier, NotCarried, record};
 pub use catalog::{
     ColumnFacts, Facts, Generated, PublicationFacts, PublishedOperations, PublishedTable,
     Retention, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
-    TableFacts, TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish,
+    TableFacts, TableLock, TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish,
     names_standby, place, sample, slot_standing, slots, survey,
 };
 pub use confirmed::ConfirmedError;

@@ -123,6 +123,7 @@ impl RetentionWatch {
                 unconfirmed,
                 safe_wal_size = retention.safe,
                 max_slot_wal_keep_size = retention.limit,
+                oldest_transaction = retention.oldest_transaction.as_deref(),
                 "{}",
                 danger.message().unwrap_or_default()
             ),
@@ -186,6 +187,7 @@ mod tests {
             wal_status: Some(wal_status.to_owned()),
             safe,
             limit: safe.map(|_| 10 * GIB),
+            oldest_transaction: None,
         }
     }
 

@@ -50,7 +50,9 @@ mod table;
 
 pub use crate::core::{Core, CoreError, Outgoing, Placement, Step};
 pub use event::SentEvent;
-pub use interface::observer::{Counts, Failpoint, Observer, Progress, State};
+pub use interface::observer::{
+    Counts, Failpoint, HolderKind, Observer, Progress, SlotHolder, State,
+};
 pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use interface::source::{
     Ancestor, Opened, Predecessor, Resume, SlotCheck, SlotOwner, Source, SourceError, TablePlace,

@@ -39,6 +39,25 @@ fn of_the_role() {
     check().passes(item, &[]);
 }
 
+/// A migration that holds its lock is named at once, with what ends it. `check` does not wait for it.
+#[test]
+fn of_a_locked_table() {
+    for major in [14, 18] {
+        let case = Case::of(Rig::without_broker(major));
+        let item = "postgres/table-lock";
+        case.check().passes(item, &["no session locks"]);
+        let locker = case.rig.db();
+        locker.batch(
+            "SET application_name = 'migration'; BEGIN; ALTER TABLE outbox ADD COLUMN later int",
+        );
+        let checked = case.check();
+        checked.ends(0);
+        let words = ["(migration) locks public.outbox", "in a transaction of"];
+        run_remedy(&case.db, checked.warns(item, &words));
+        Checked::until(|| case.check(), item, "pass");
+    }
+}
+
 /// A generated column that the route reads is named, with the remedy of the server's version.
 #[test]
 fn of_generated_columns() {

@@ -44,6 +44,23 @@ const RESET_AFTER: Duration = Duration::from_secs(3);
 /// The most topics or partitions in a description.
 const MAX_NAMED: usize = 3;
 
+/// A problem of a topic or broker: the reaction, what is wrong, what to do.
+type Found = (Disposition, String, Option<&'static str>);
+
+const CREATE: Option<&str> = Some(
+    "create the topic (kafka-topics.sh --create), or correct the route that names it: the relay goes on by itself",
+);
+const LEAD: Option<&str> = Some(
+    "start the brokers that hold the partition's replicas: kafka-topics.sh --describe --unavailable-partitions names \
+     them",
+);
+const REACH: Option<&str> = Some(
+    "start the brokers, or repair the network: walrelay check from this machine tells address, TLS and login apart",
+);
+const QUOTA: Option<&str> = Some(
+    "raise the brokers' quota of this client: kafka-configs.sh --describe --entity-type users",
+);
+
 /// Finds out what records wait for. Belongs to one sink.
 #[derive(Debug, Default)]
 pub(crate) struct Inquiry {
@@ -231,34 +248,34 @@ fn obstacle(
     unreachable: Option<String>,
     brokers: &str,
 ) -> Option<Obstacle> {
-    let mut found: Vec<(Disposition, String)> = match answer {
+    let mut found: Vec<Found> = match answer {
         // A broker that throttles does not respond to this request either.
         Err(_) if throttled.is_some() => Vec::new(),
         Ok(topics) => {
             let found: Vec<_> = topics.iter().flat_map(problems).collect();
             match unreachable {
                 // The metadata came from another broker.
-                Some(what) if found.is_empty() => vec![(Disposition::Retryable, what)],
+                Some(what) if found.is_empty() => vec![(Disposition::Retryable, what, REACH)],
                 _ => found,
             }
         }
         Err(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown) => {
             let what = unreachable.unwrap_or_else(|| format!("no broker answers: {brokers}"));
-            vec![(Disposition::Retryable, what)]
+            vec![(Disposition::Retryable, what, REACH)]
         }
         Err(code) => {
             let what = format!("the broker tells nothing of its topics: {code}");
-            vec![(Disposition::Retryable, what)]
+            vec![(Disposition::Retryable, what, REACH)]
         }
     };
-    found.extend(throttled.map(|what| (Disposition::Retryable, what)));
+    found.extend(throttled.map(|what| (Disposition::Retryable, what, QUOTA)));
     // Problems that need an operator come first.
-    found.sort_by_key(|(disposition, _)| *disposition == Disposition::Retryable);
+    found.sort_by_key(|(disposition, ..)| *disposition == Disposition::Retryable);
     // Two producers may report the same problem.
     let mut seen = HashSet::new();
-    found.retain(|(_, what)| seen.insert(what.clone()));
-    let disposition = found.first()?.0;
-    let mut named: Vec<String> = found.into_iter().map(|(_, what)| what).collect();
+    found.retain(|(_, what, _)| seen.insert(what.clone()));
+    let &(disposition, _, remedy) = found.first()?;
+    let mut named: Vec<String> = found.into_iter().map(|(_, what, _)| what).collect();
     let more = named.len().saturating_sub(MAX_NAMED);
     if more > 0 {
         named.truncate(MAX_NAMED);
@@ -267,28 +284,36 @@ fn obstacle(
     Some(Obstacle {
         what: named.join(", "),
         disposition,
+        remedy,
     })
 }
 
-fn problems(topic: &TopicState) -> Vec<(Disposition, String)> {
+fn problems(topic: &TopicState) -> Vec<Found> {
     let name = &topic.name;
-    let one = |disposition, what: &str| vec![(disposition, format!("topic {name:?} {what}"))];
+    let one = |disposition, what: &str, remedy| {
+        vec![(disposition, format!("topic {name:?} {what}"), remedy)]
+    };
     match topic.error {
         Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => {
-            one(Disposition::Configuration, "does not exist")
+            one(Disposition::Configuration, "does not exist", CREATE)
         }
         Some(Code::TopicAuthorizationFailed) => one(
             Disposition::Configuration,
             "is not authorised: allow the principal WRITE and DESCRIBE on it",
+            None,
         ),
-        Some(Code::LeaderNotAvailable) => one(Disposition::Retryable, "has no leader"),
-        Some(code) => one(Disposition::Retryable, &format!("is not available: {code}")),
+        Some(Code::LeaderNotAvailable) => one(Disposition::Retryable, "has no leader", LEAD),
+        Some(code) => one(
+            Disposition::Retryable,
+            &format!("is not available: {code}"),
+            None,
+        ),
         None => topic
             .leaderless
             .iter()
             .map(|partition| {
                 let what = format!("partition {partition} of topic {name:?} has no leader");
-                (Disposition::Retryable, what)
+                (Disposition::Retryable, what, LEAD)
             })
             .collect(),
     }
@@ -317,6 +342,9 @@ mod tests {
             of(Err(Code::BrokerTransportFailure)),
             some("no broker answers: b1:9092,b2:9092", Disposition::Retryable)
         );
+        let remedy = |answer| obstacle(answer, None, None, "b").and_then(|o| o.remedy);
+        assert_eq!(remedy(Err(Code::BrokerTransportFailure)), REACH);
+        assert_eq!(remedy(Ok(vec![topic("orders", None, &[1])])), LEAD);
         assert_eq!(
             of(Ok(vec![topic("orders", None, &[1])])),
             some(

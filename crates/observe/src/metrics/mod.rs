@@ -100,16 +100,49 @@ fn position(lsn: Option<Lsn>) -> Vec<Row> {
     one(lsn.map(|lsn| lsn.get() as f64))
 }
 
+/// Reason and remedy as labels. `state` is `blocked` and its like; texts of servers lose what a label
+/// would have to escape.
+fn not_ready_reason(report: &StatusReport) -> Vec<Row> {
+    let Some(not_ready) = &report.not_ready else {
+        return Vec::new();
+    };
+    let plain = |text: &str| {
+        let plain = text.chars().map(|c| match c {
+            '"' => '\'',
+            '\\' => '/',
+            c if c.is_control() => ' ',
+            c => c,
+        });
+        plain.take(MOST_OF_LABEL).collect::<String>()
+    };
+    let remedy = report
+        .pipeline
+        .remedy
+        .as_deref()
+        .unwrap_or("walrelay check");
+    let labels = vec![("reason", plain(not_ready)), ("remedy", plain(remedy))];
+    vec![(labels, 1.0)]
+}
+
+/// The longest text of a label in characters; the rest is cut off.
+const MOST_OF_LABEL: usize = 300;
+
 const WAL_STATUS: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
 /// The metrics of a pipeline but its histograms, in the order of `docs/METRICS.md`.
 #[rustfmt::skip]
 pub(crate) static METRICS: &[Metric] = &[
-    Metric { name: "ready", unit: None, kind: Gauge, help: "1 while the relay streams and its pipeline reports",
+    Metric { name: "ready", unit: None, kind: Gauge, help: "1 while the relay streams and its pipeline reports, or stands by for another relay",
         rows: |r| count(u64::from(r.ready)) },
+    Metric { name: "not_ready_reason", unit: None, kind: Gauge, help: "1 with the reason why the relay does not stream and the remedy; absent while it is ready",
+        rows: not_ready_reason },
+    Metric { name: "standby", unit: None, kind: Gauge, help: "1 while another relay of the same configuration reads the slot and this one stands by; its lag is that of the other relay",
+        rows: |r| count(u64::from(r.pipeline.holder.as_ref().is_some_and(|holder| holder.standby))) },
+    Metric { name: "slot_taken", unit: None, kind: Gauge, help: "1 while a process that is no relay of this configuration reads the slot",
+        rows: |r| count(u64::from(r.pipeline.holder.as_ref().is_some_and(|holder| holder.taken))) },
     Metric { name: "state", unit: None, kind: Gauge, help: "1 for the state of the pipeline, 0 for the others",
         rows: |r| one_of("state", &STATES, Some(&r.pipeline.state)) },
-    Metric { name: "lag", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the oldest commit that is not acknowledged; grows as well while the relay has no connection or stands still; 0 when idle",
+    Metric { name: "lag", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the oldest commit that is not acknowledged; grows as well while the relay has no connection or stands still; 0 when idle, and of a relay that stands by",
         rows: |r| one(r.source.lag_seconds) },
     Metric { name: "lag", unit: Some(Unit::Bytes), kind: Gauge, help: "WAL from the confirmed position to the end of the server's log",
         rows: |r| count(r.source.lag_bytes) },
@@ -125,6 +158,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| r.delivery.topics.iter().map(|t| (vec![("topic", t.topic.clone())], t.delivered_bytes as f64)).collect() },
     Metric { name: "enqueued_records", unit: None, kind: Counter, help: "Records enqueued in the sink, repeats included",
         rows: |r| count(r.delivery.records) },
+    Metric { name: "acknowledged_records", unit: None, kind: Counter, help: "Records that the sink has acknowledged, dead letters and repeats included",
+        rows: |r| count(r.delivery.acknowledged) },
     Metric { name: "transactions", unit: None, kind: Counter, help: "Transactions received, those without events included",
         rows: |r| count(r.delivery.transactions) },
     Metric { name: "repeats_avoided", unit: None, kind: Counter, help: "Transactions passed over after a reconnect, as they were enqueued already",

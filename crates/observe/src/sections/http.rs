@@ -17,6 +17,8 @@ pub struct Http {
     pub token: Option<SecretString>,
     /// Names of the endpoint, in lower case, that requests without a token may use in `Host`.
     pub hosts: Vec<String>,
+    /// `/readyz` answers 200 while another relay of the same configuration reads the slot.
+    pub standby_ready: bool,
     /// PEM files of the certificate chain and the private key.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
@@ -32,6 +34,8 @@ pub struct HttpKeys at "http" {
     "allow_anonymous" anonymous: bool = boolean().or("false");
     /// Names, besides `localhost`, by which the endpoint is asked without a token. Addresses need not be named.
     "hosts" hosts: Vec<String> = list(host, None).or_empty();
+    /// Whether `/readyz` answers 200 while another relay of the same configuration reads the slot and this one stands by.
+    "standby_ready" standby_ready: bool = boolean().or("true");
     /// The certificate chain for HTTPS, a PEM file.
     "tls.certificate_file" certificate: Option<PathBuf> = path().optional();
     /// Its private key, a PEM file.
@@ -52,6 +56,7 @@ pub fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, AlreadyReported> {
         let others = [
             (TOKEN, keys.token.is_some()),
             ("http.allow_anonymous", keys.anonymous),
+            ("http.standby_ready", !keys.standby_ready),
             ("http.hosts", !keys.hosts.is_empty()),
             ("http.tls.certificate_file", keys.certificate.is_some()),
             ("http.tls.key_file", keys.key.is_some()),
@@ -90,6 +95,7 @@ pub fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, AlreadyReported> {
         listen,
         token: keys.token,
         hosts: keys.hosts,
+        standby_ready: keys.standby_ready,
         tls,
     }))
 }

@@ -50,11 +50,12 @@ pub async fn describe(
             quote_literal(&table.schema),
             quote_literal(&table.name),
         );
+        // A default names no column. Given the table, `pg_get_expr` would lock it.
         let columns = format!(
             "SELECT json_agg(json_build_object('name', a.attname, 'type_oid', a.atttypid::int8, \
              'not_null', a.attnotnull OR coalesce((SELECT t.typtype = 'd' AND t.typnotnull \
               FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid), false), \
-             'default', (SELECT pg_catalog.pg_get_expr(d.adbin, d.adrelid) \
+             'default', (SELECT pg_catalog.pg_get_expr(d.adbin, 0) \
               FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum \
               AND a.attgenerated = ''))) AS columns FROM {of_table}"
         );

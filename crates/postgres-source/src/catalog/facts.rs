@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use walrelay_lsn::Lsn;
+use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::TableName;
 
 use super::slots::SlotRow;
@@ -38,6 +39,9 @@ pub struct ServerFacts {
     pub timeline: Option<u32>,
     /// `pg_postmaster_start_time()`, in seconds since 1970 with six decimals.
     pub start: String,
+    /// The oldest open or prepared transaction that has written something: process, application and
+    /// age, as far as the role may see them. Every slot keeps the WAL since its first write.
+    pub oldest_transaction: Option<String>,
 }
 
 /// A row of `pg_class`, with the columns of the table.
@@ -127,9 +131,13 @@ pub struct PublishedTable {
 pub struct SlotReader {
     /// Its process id on the server.
     pub pid: i64,
-    /// `None` if the process is no walsender (an SQL function reads the slot), or if it belongs to
-    /// another role and this role lacks `pg_read_all_stats`.
+    /// Its `application_name`; `None` if the process is gone.
     pub application_name: Option<String>,
+    /// The process is a walsender, and no SQL function that reads the slot.
+    pub walsender: bool,
+    /// The start of its connection, by the server's clock. `None` if the process belongs to another
+    /// role and this role lacks `pg_read_all_stats`.
+    pub since: Option<PgTimestamp>,
 }
 
 impl Facts {

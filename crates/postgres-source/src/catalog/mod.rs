@@ -2,7 +2,9 @@
 
 mod columns;
 mod facts;
+mod locks;
 mod places;
+mod published;
 mod retained;
 pub(crate) mod row;
 mod slots;
@@ -10,6 +12,7 @@ mod survey;
 
 use walrelay_event_router::ColumnNames;
 use walrelay_lsn::Lsn;
+use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
@@ -18,7 +21,9 @@ pub use facts::{
     ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
     TableFacts,
 };
+pub use locks::TableLock;
 pub use places::place;
+use published::published_tables_sql;
 pub use retained::Retention;
 use row::{is_true, json, parsed, text};
 pub(super) use slots::CONFLICTING;
@@ -189,10 +194,13 @@ pub fn names_standby(setting: &str, name: &str) -> bool {
     names.any(|listed| listed == "*" || listed.trim_matches('"').eq_ignore_ascii_case(name))
 }
 
-/// The process that reads the slot, with its `application_name` in `pg_stat_replication`.
+/// The process that reads the slot, as `pg_stat_activity` and `pg_stat_replication` show it.
 pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
     let sql = format!(
-        "SELECT s.active_pid, r.application_name FROM pg_catalog.pg_replication_slots s \
+        "SELECT s.active_pid, a.application_name, r.pid IS NOT NULL AS walsender, (1000000 * \
+         extract(epoch FROM a.backend_start - timestamptz '2000-01-01 00:00:00+00'))::int8 AS since \
+         FROM pg_catalog.pg_replication_slots s \
+         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid \
          LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = {}",
         quote_literal(name)
     );
@@ -201,6 +209,8 @@ pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<S
         Some(SlotReader {
             pid: parsed(&row, "active_pid")?,
             application_name: row.get("application_name").map(str::to_owned),
+            walsender: is_true(&row, "walsender"),
+            since: parsed(&row, "since").map(PgTimestamp::new),
         })
     }))
 }
@@ -220,6 +230,14 @@ const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
      extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
      (SELECT setting FROM pg_catalog.pg_settings \
       WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
+     (SELECT what FROM (SELECT backend_xid AS xid, 'server process ' || pid \
+       || coalesce(' (' || nullif(application_name, '') || ')', '') || coalesce(', open for ' \
+       || extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 || ' s', '') AS what \
+       FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL \
+      UNION ALL SELECT transaction, 'prepared transaction ' || gid || ', open for ' \
+       || extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 || ' s' \
+       FROM pg_catalog.pg_prepared_xacts) AS writers ORDER BY pg_catalog.age(xid) DESC LIMIT 1) \
+      AS oldest_transaction, \
      CASE WHEN pg_catalog.pg_is_in_recovery() \
       THEN pg_catalog.pg_last_wal_replay_lsn() \
       ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end";
@@ -244,6 +262,7 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
         max_slot_wal_keep_size: megabytes.map(|megabytes| megabytes << 20),
         timeline: timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()),
         start: text(&row, "start"),
+        oldest_transaction: row.get("oldest_transaction").map(str::to_owned),
     }
 }
 
@@ -288,20 +307,6 @@ fn publishes_schemas(major: u32) -> &'static str {
     } else {
         "false"
     }
-}
-
-fn published_tables_sql(major: u32, publication: &str) -> String {
-    // Column lists and row filters came with Postgres 15.
-    let lists = if major >= 15 {
-        "to_json(attnames) AS columns, rowfilter"
-    } else {
-        "NULL AS columns, NULL AS rowfilter"
-    };
-    format!(
-        "SELECT schemaname, tablename, {lists} FROM pg_catalog.pg_publication_tables \
-         WHERE pubname = {} ORDER BY 1, 2",
-        quote_literal(publication)
-    )
 }
 
 fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {

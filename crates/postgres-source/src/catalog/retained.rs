@@ -17,6 +17,8 @@ pub struct Retention {
     pub safe: Option<u64>,
     /// `max_slot_wal_keep_size` in bytes; `None` without a limit.
     pub limit: Option<u64>,
+    /// [`ServerFacts::oldest_transaction`].
+    pub oldest_transaction: Option<String>,
 }
 
 impl Retention {
@@ -34,6 +36,7 @@ impl Retention {
             wal_status: slot.wal_status.clone(),
             safe: slot.safe_wal_size,
             limit: server.max_slot_wal_keep_size,
+            oldest_transaction: server.oldest_transaction.clone(),
         }
     }
 }

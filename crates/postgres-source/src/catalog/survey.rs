@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
+use super::locks::{TableLock, locks, locks_sql};
 use super::row::{is_true, parsed, text};
 use super::slots::{SlotRow, slot_row, slots_sql};
 use super::{TableFacts, Wanted};
@@ -52,6 +53,8 @@ pub struct Survey {
     pub transactions: Vec<Transaction>,
     /// Transactions that are prepared for two-phase commit.
     pub prepared: Vec<Prepared>,
+    /// Sessions that lock an outbox table.
+    pub locks: Vec<TableLock>,
     /// `None`: no publication has this name.
     pub publication: Option<PublishedOperations>,
     /// The wanted tables that exist.
@@ -153,6 +156,7 @@ pub async fn survey(session: &mut Session, wanted: &Wanted) -> Result<Survey, Er
             seconds: parsed(&row, "seconds").unwrap_or(0),
         })
         .collect();
+    found.locks = locks(&next());
     found.publication = next().first().map(|row| PublishedOperations {
         others: ["update", "delete", "truncate"]
             .into_iter()
@@ -194,6 +198,7 @@ fn statements(major: u32, wanted: &Wanted) -> Vec<String> {
          extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 AS seconds \
          FROM pg_catalog.pg_prepared_xacts ORDER BY prepared"
             .to_owned(),
+        locks_sql(&wanted.tables),
         format!(
             "SELECT pubupdate, pubdelete, pubtruncate, pubviaroot \
              FROM pg_catalog.pg_publication WHERE pubname = {}",

@@ -2,10 +2,11 @@
 
 mod setup;
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_relay::{LogError, SourceError, TableName};
+use walrelay_relay::{HolderKind, LogError, SlotHolder, SourceError, TableName};
 use walrelay_sink::Disposition;
 
 pub use setup::{GO_ON, Gap, PUBLISH, SetupError};
@@ -102,14 +103,14 @@ pub enum PostgresError {
     #[error("another relay creates slot {0}, or reads the snapshot before it")]
     SetupBusy(String),
     /// Another process reads the slot. The server allows one reader at a time.
-    #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
+    #[error("slot {slot} is being read by server process {}", name(reader.as_deref()))]
     SlotBusy {
         /// Name of the slot.
         slot: String,
         /// The reader, if it was still connected when it was queried.
-        reader: Option<SlotReader>,
-        /// The reader is the walsender of a connection that this process lost.
-        own: bool,
+        reader: Option<Box<SlotReader>>,
+        /// Whose process the reader is.
+        kind: HolderKind,
         /// The server's answer to START_REPLICATION, if that was sent.
         #[source]
         source: Option<walrelay_walsender::Error>,
@@ -120,10 +121,14 @@ fn name(reader: Option<&SlotReader>) -> String {
     let Some(reader) = reader else {
         return "?".to_owned();
     };
-    match &reader.application_name {
-        None => reader.pid.to_string(),
-        Some(name) => format!("{} ({name})", reader.pid),
+    let mut name = reader.pid.to_string();
+    if let Some(application) = &reader.application_name {
+        let _ = write!(name, " ({application})");
     }
+    if let Some(since) = reader.since {
+        let _ = write!(name, ", connected since {since}");
+    }
+    name
 }
 
 impl PostgresError {
@@ -145,7 +150,25 @@ impl SourceError for PostgresError {
     }
 
     fn is_slot_taken(&self) -> bool {
-        matches!(self, Self::SlotBusy { reader, own, .. } if reader.is_some() && !own)
+        matches!(self, Self::SlotBusy { kind, .. } if *kind != HolderKind::Unknown)
+    }
+
+    fn slot_holder(&self) -> SlotHolder {
+        match self {
+            Self::SlotBusy { reader, kind, .. } => SlotHolder {
+                kind: *kind,
+                pid: reader.as_ref().map(|reader| reader.pid),
+                application_name: reader
+                    .as_ref()
+                    .and_then(|reader| reader.application_name.clone()),
+                since: reader.as_ref().and_then(|reader| reader.since),
+            },
+            Self::SetupBusy(_) => SlotHolder {
+                kind: HolderKind::Relay,
+                ..SlotHolder::default()
+            },
+            _ => SlotHolder::default(),
+        }
     }
 
     fn is_displaced(&self) -> bool {

@@ -63,6 +63,7 @@ fn facts() -> Facts {
             max_slot_wal_keep_size: None,
             timeline: Some(1),
             start: String::new(),
+            oldest_transaction: None,
         },
         tables: vec![(
             outbox(),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Ancestor, Continuity, Opened, Predecessor, Resume, WalStream as _};
+use walrelay_relay::{
+    Ancestor, Continuity, HolderKind, Opened, Predecessor, Resume, WalStream as _,
+};
 use walrelay_walsender::{
     Error, ErrorClass, ReplicationStream, Session, SessionKind, StartReplication, SystemIdentity,
 };
@@ -162,10 +164,10 @@ impl PostgresSource {
     fn slot_busy(&self, reader: Option<SlotReader>, source: Option<Error>) -> PostgresError {
         PostgresError::SlotBusy {
             slot: self.wanted.slot.clone(),
-            own: reader
+            kind: reader
                 .as_ref()
-                .is_some_and(|reader| self.readers.is_own(reader.pid)),
-            reader,
+                .map_or(HolderKind::Unknown, |reader| self.readers.kind(reader)),
+            reader: reader.map(Box::new),
             source,
         }
     }

@@ -1,6 +1,6 @@
 //! [`Readers`]: the processes that read the slot while this process did not.
 
-use walrelay_relay::Predecessor;
+use walrelay_relay::{HolderKind, Predecessor};
 
 use crate::catalog::SlotReader;
 
@@ -48,18 +48,28 @@ impl Readers {
     /// Records a reader that a query has shown. Returns whether the previous one was another.
     pub(super) fn record(&mut self, reader: &SlotReader) -> bool {
         let new = self.last.replace(reader.pid) != Some(reader.pid);
-        if !self.is_own(reader.pid) {
-            match &reader.application_name {
-                Some(name) if *name == self.application_name => {
-                    self.relay = Some(Predecessor::Relay {
-                        pid: reader.pid,
-                        application_name: name.clone(),
-                    });
-                }
-                _ => self.stranger = true,
+        match self.kind(reader) {
+            HolderKind::Unknown => {}
+            HolderKind::Relay => {
+                self.relay = Some(Predecessor::Relay {
+                    pid: reader.pid,
+                    application_name: self.application_name.clone(),
+                });
             }
+            HolderKind::Stranger => self.stranger = true,
         }
         new
+    }
+
+    /// Whose process the reader is. That of a connection that this process lost is `Unknown`.
+    pub(super) fn kind(&self, reader: &SlotReader) -> HolderKind {
+        if self.is_own(reader.pid) {
+            return HolderKind::Unknown;
+        }
+        match &reader.application_name {
+            Some(name) if reader.walsender && *name == self.application_name => HolderKind::Relay,
+            _ => HolderKind::Stranger,
+        }
     }
 
     /// Whether `pid` is the walsender of this process' current or last stream.
@@ -81,6 +91,8 @@ mod tests {
         SlotReader {
             pid,
             application_name: name.map(str::to_owned),
+            walsender: name.is_some(),
+            since: None,
         }
     }
 

@@ -7,6 +7,32 @@ use walrelay_pgoutput::PgTimestamp;
 use crate::poison::Diverted;
 use crate::table::TableName;
 
+/// The kind of process that reads the slot of a pipeline that waits for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HolderKind {
+    /// Another relay of the same configuration: this one stands by.
+    Relay,
+    /// A process that is no relay of this configuration: it consumes events that no relay sends.
+    Stranger,
+    /// The walsender of a connection that this process lost, or a process that was gone before it
+    /// could be looked at.
+    #[default]
+    Unknown,
+}
+
+/// The process that reads the slot of a pipeline that waits for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlotHolder {
+    /// Whose process it is.
+    pub kind: HolderKind,
+    /// Its process id on the server. `None`: not known, or another relay makes the slot.
+    pub pid: Option<i64>,
+    /// Its `application_name`; `None` if it is not known.
+    pub application_name: Option<String>,
+    /// The start of its connection, by the server's clock; `None` if this role may not see it.
+    pub since: Option<PgTimestamp>,
+}
+
 /// The activity of a pipeline, for logs and status pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
@@ -17,7 +43,12 @@ pub enum State {
     /// Receiving from the slot.
     Streaming,
     /// The sink takes no record at the moment, or acknowledges none; feedback goes on.
-    Blocked,
+    Blocked {
+        /// What the sink waits for, as far as it knows.
+        why: String,
+        /// What an operator can do about it, if the sink knows.
+        remedy: Option<&'static str>,
+    },
     /// The event at the front needs a schema that is not known yet; feedback goes on.
     WaitingForSchema {
         /// The reason why it is not known, in words.
@@ -27,6 +58,8 @@ pub enum State {
     WaitingForSlot {
         /// The error that the source returned.
         why: String,
+        /// The process that reads it.
+        holder: SlotHolder,
     },
     /// An attempt failed with a retryable error; waiting before the next attempt.
     Waiting {
@@ -51,9 +84,12 @@ impl fmt::Display for State {
             State::Connecting => f.write_str("connecting"),
             State::Snapshot => f.write_str("reading the snapshot"),
             State::Streaming => f.write_str("streaming"),
-            State::Blocked => f.write_str("blocked by the sink"),
+            State::Blocked { why, .. } => write!(f, "blocked by the sink: {why}"),
             State::WaitingForSchema { why } => write!(f, "waiting for a schema: {why}"),
-            State::WaitingForSlot { why } => write!(f, "waiting for the slot: {why}"),
+            State::WaitingForSlot { why, holder } if holder.kind == HolderKind::Relay => {
+                write!(f, "standing by: {why}")
+            }
+            State::WaitingForSlot { why, .. } => write!(f, "waiting for the slot: {why}"),
             State::Waiting { why, .. } => write!(f, "waiting to retry: {why}"),
             State::Draining => f.write_str("draining"),
             State::Halted { why } => write!(f, "halted: {why}"),
@@ -165,6 +201,14 @@ pub struct Progress {
     /// The commit time, by the server's clock, of the oldest transaction that is known not to be
     /// acknowledged as a whole: the sampled one, or the open one. `None`: there is neither.
     pub oldest: Option<PgTimestamp>,
+}
+
+impl Progress {
+    /// Returns the number of records that the sink has acknowledged since it was created, those of
+    /// dead letters included.
+    pub fn acknowledged(&self) -> u64 {
+        self.counts.records.saturating_sub(self.in_flight)
+    }
 }
 
 /// Figures of a run of this process. Repetitions count again.

@@ -10,6 +10,7 @@ use walrelay_sink::Disposition;
 pub use walrelay_walsender::Ancestor;
 use walrelay_walsender::{Frame, Socket, StatusUpdate};
 
+use crate::interface::observer::SlotHolder;
 use crate::table::TableName;
 
 /// An error of a source.
@@ -33,6 +34,11 @@ pub trait SourceError: Error + Send + Sync + 'static {
     /// becomes free, so it is retried at short intervals.
     fn is_slot_busy(&self) -> bool {
         false
+    }
+
+    /// Returns the process that reads the slot, if [`is_slot_busy`](Self::is_slot_busy).
+    fn slot_holder(&self) -> SlotHolder {
+        SlotHolder::default()
     }
 
     /// Returns true if the process that reads the slot serves another client. Otherwise it may be

@@ -67,6 +67,7 @@ impl LogThrottle {
     }
 
     /// Returns the time when the current problem began.
+    #[cfg(test)]
     pub(crate) fn since(&self) -> Option<Instant> {
         self.problem.as_ref().map(|problem| problem.since)
     }

@@ -72,6 +72,9 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     /// The transaction in the middle of which the server failed last, by the start of its commit
     /// record.
     failed_inside: Option<Lsn>,
+    /// The last attempt found another reader at the slot: until one opens the stream or fails
+    /// otherwise, the pipeline waits for the slot, also while it connects.
+    waits_for_slot: bool,
     /// The slot was free during a delay: another relay may have read it and ended unseen.
     was_free: bool,
 }
@@ -95,6 +98,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             settings,
             failure: None,
             failed_inside: None,
+            waits_for_slot: false,
             was_free: false,
         }
     }
@@ -211,8 +215,12 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
     /// Logs a failed attempt, and reports the state to the observer.
     fn report(&mut self, error: &PipelineError<S::Error, F::Error>, why: String, delay: Duration) {
         // A relay on standby is no problem, so nothing is logged.
-        if is_busy(error) {
-            self.observer.state(State::WaitingForSlot { why });
+        self.waits_for_slot = is_busy(error);
+        if let PipelineError::Source(error) = error
+            && self.waits_for_slot
+        {
+            let holder = error.slot_holder();
+            self.observer.state(State::WaitingForSlot { why, holder });
             return;
         }
         let throttle = &mut self.failed_attempts.throttle;
@@ -327,7 +335,9 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> Result<Option<Opened<S::Stream>>, S::Error> {
-        self.observer.state(State::Connecting);
+        if !std::mem::take(&mut self.waits_for_slot) {
+            self.observer.state(State::Connecting);
+        }
         loop {
             self.discard_if_displaced(false).await;
             let expires_at = self.lease.and_then(|lease| lease.expires_at());

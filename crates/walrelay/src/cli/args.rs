@@ -323,6 +323,10 @@ pub struct StatusArgs {
     #[arg(long)]
     pub watch: bool,
 
+    /// Exit with 75 if the relay is not ready, and with 69 if no relay is seen or its slot is lost.
+    #[arg(long, conflicts_with = "watch")]
+    pub exit_code: bool,
+
     /// As a table or as JSON.
     #[arg(long, value_enum, default_value_t)]
     pub output: Output,

@@ -21,6 +21,8 @@ use crate::outcome::delivery_error;
 use crate::sync::lock;
 use crate::worker::spawn;
 
+const CREATE: &str = "create the topic by hand, or allow the principal CREATE on it and see that the controller \
+     answers: the relay goes on by itself";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -231,6 +233,7 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
             state.obstacle = retry.as_ref().map(|(topic, reason)| Obstacle {
                 what: format!("topic {topic:?} could not be created: {reason}"),
                 disposition: Disposition::Retryable,
+                remedy: Some(CREATE),
             });
         }
         if settled {

@@ -43,6 +43,8 @@ pub(super) struct Answers {
     /// The address that is listened on, and the configured names of the endpoint.
     address: IpAddr,
     hosts: Vec<String>,
+    /// `/readyz` answers 200 while the relay stands by.
+    standby_ready: bool,
     /// One permit for each event stream.
     streams: Arc<Semaphore>,
 }
@@ -54,6 +56,7 @@ impl Answers {
             token: config.token.clone(),
             address: config.listen.ip(),
             hosts: config.hosts.clone(),
+            standby_ready: config.standby_ready,
             streams: Arc::new(Semaphore::new(MOST_STREAMS)),
         }
     }
@@ -109,6 +112,7 @@ impl Answers {
             "/api/status" => of_pipeline(&|telemetry| {
                 let mut report = telemetry.report();
                 report.config = telemetry.config().to_vec();
+                report.sample = telemetry.last_sample();
                 json(StatusCode::OK, &report)
             }),
             "/api/history" => of_pipeline(&|telemetry| json(StatusCode::OK, &telemetry.history())),
@@ -126,13 +130,13 @@ impl Answers {
     }
 
     fn readiness(&self) -> Answer {
-        let reason = self.pipelines.not_ready();
-        let status = match reason {
-            None => StatusCode::OK,
-            Some(_) => StatusCode::SERVICE_UNAVAILABLE,
+        let readiness = self.pipelines.readiness(self.standby_ready);
+        let status = if readiness.ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
         };
-        let ready = reason.is_none();
-        json(status, &Readiness { ready, reason })
+        json(status, &readiness)
     }
 
     fn events(&self, telemetry: &Arc<Telemetry>) -> Answer {
@@ -206,12 +210,6 @@ fn given_token(header: &[u8]) -> Option<Vec<u8>> {
     let plain = STANDARD.decode(rest).ok()?;
     let colon = plain.iter().position(|byte| *byte == b':')?;
     Some(plain[colon + 1..].to_vec())
-}
-
-#[derive(Serialize)]
-struct Readiness {
-    ready: bool,
-    reason: Option<String>,
 }
 
 fn full(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {

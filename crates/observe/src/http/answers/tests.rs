@@ -25,6 +25,7 @@ fn answers_of(pipelines: &[&str], listen: &str, token: Option<&str>) -> Answers 
         listen: listen.parse().unwrap(),
         token: token.map(SecretString::from),
         hosts: vec!["walrelay.internal".to_owned()],
+        standby_ready: true,
         tls: None,
     };
     Answers::new(telemetry.collect(), &config)
@@ -162,6 +163,87 @@ fn readiness_has_a_reason() {
     let answer = ask(&answers, Method::GET, "/readyz", None);
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(body(answer), r#"{"ready":true,"reason":null}"#);
+}
+
+/// A relay that waits for its slot, behind this kind of reader.
+fn waiting_behind(kind: walrelay_relay::HolderKind) -> walrelay_relay::State {
+    walrelay_relay::State::WaitingForSlot {
+        why: "slot s is being read by server process 7 (psql)".to_owned(),
+        holder: walrelay_relay::SlotHolder {
+            kind,
+            pid: Some(7),
+            application_name: Some("psql".to_owned()),
+            since: None,
+        },
+    }
+}
+
+#[test]
+fn a_standby_is_ready_unless_configured_otherwise_and_a_stolen_slot_is_not() {
+    use walrelay_relay::HolderKind;
+
+    let mut answers = answers(None);
+    let readyz = |answers: &Answers| {
+        let answer = ask(answers, Method::GET, "/readyz", None);
+        (answer.status(), body(answer))
+    };
+    answers
+        .pipelines
+        .only()
+        .unwrap()
+        .state(&waiting_behind(HolderKind::Relay));
+    let (status, text) = readyz(&answers);
+    assert_eq!(status, StatusCode::OK);
+    assert!(text.contains("standing by: slot s"), "{text}");
+    assert!(answers.pipelines.only().unwrap().report().ready);
+    answers.standby_ready = false;
+    let (status, text) = readyz(&answers);
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(text.contains("standing by: slot s"), "{text}");
+    answers.standby_ready = true;
+    for (kind, remedy) in [
+        (HolderKind::Stranger, "pg_terminate_backend(7)"),
+        (HolderKind::Unknown, "wal_sender_timeout"),
+    ] {
+        answers
+            .pipelines
+            .only()
+            .unwrap()
+            .state(&waiting_behind(kind));
+        let (status, text) = readyz(&answers);
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{kind:?}");
+        assert!(
+            text.contains("process 7 (psql)") && text.contains(remedy),
+            "{text}"
+        );
+        assert!(!answers.pipelines.only().unwrap().report().ready);
+    }
+}
+
+#[test]
+fn a_blocked_relay_names_reason_and_remedy() {
+    let answers = answers(None);
+    answers
+        .pipelines
+        .only()
+        .unwrap()
+        .state(&walrelay_relay::State::Blocked {
+            why: "no broker answers: b:9092".to_owned(),
+            remedy: Some("start the \"brokers\""),
+        });
+    let text = body(ask(&answers, Method::GET, "/readyz", None));
+    assert!(text.contains("no broker answers: b:9092"), "{text}");
+    assert!(text.contains("start the "), "{text}");
+    let report = answers.pipelines.only().unwrap().report();
+    assert_eq!(
+        report.pipeline.reason.as_deref(),
+        Some("no broker answers: b:9092")
+    );
+    // A label with a quote would break a scraper's line.
+    let metrics = body(ask(&answers, Method::GET, "/metrics", None));
+    let line = "walrelay_not_ready_reason{reason=\"blocked by the sink: no broker answers: b:9092\",\
+                remedy=\"start the 'brokers'";
+    assert!(metrics.contains(line), "{metrics}");
 }
 
 #[tokio::test(start_paused = true)]

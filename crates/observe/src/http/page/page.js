@@ -110,7 +110,7 @@
     snapshot: ['warn', 'Reading the rows that were there before the slot', 'The log is relayed when all of them are acknowledged. Postgres keeps it meanwhile.'],
     blocked: ['bad', 'Delivery is blocked', 'Nothing is lost: records wait, Postgres keeps their WAL, and delivery resumes by itself once the reason is gone.'],
     'waiting-for-schema': ['bad', 'Waiting for a schema of the registry', 'See whether the schema registry answers and has the subject. walrelay asks again by itself.'],
-    'waiting-for-slot': ['warn', 'Standing by: the slot has another reader', 'This relay takes over when the other one is gone. If no other relay runs, see who reads it: pg_stat_replication.'],
+    'waiting-for-slot': ['bad', 'The slot is read by another process', 'This relay goes on when the process is gone: pg_stat_replication shows it.'],
     retrying: ['bad', 'Not relaying; walrelay tries again', 'See the reason and the recent errors below. walrelay retries until it succeeds.'],
     draining: ['warn', 'Draining: walrelay was asked to stop'],
     halted: ['bad', 'walrelay has stopped relaying', 'It does not go on by itself: somebody must act on the reason.'],
@@ -131,6 +131,14 @@
     return slot.wal_status === 'extended' || left < 0.5 ? 'warn' : 'ok';
   }
 
+  // Level, title and remedy of a state: a relay that stands by for another is well, one whose slot was taken is not.
+  function stateOf({ state, holder, remedy: known }) {
+    const [level, title, usual] = STATES[state] || ['warn', `State: ${state}`];
+    if (holder && holder.standby) return ['ok', 'Standing by: another relay reads the slot', 'This relay takes over when the other one is gone.'];
+    if (holder && holder.taken) return ['bad', 'The slot is taken: a process that is no relay of this configuration reads it', known];
+    return [level, title, known || usual];
+  }
+
   // All that is wrong, worst first. Titles hold no figures that move: screen readers are told of each change.
   function judge(s) {
     const found = [];
@@ -144,10 +152,10 @@
     if (kafkaIsDown(kafka)) {
       const blocked = pipeline.state === 'blocked';
       add('bad', 'Kafka is down: no broker answers', blocked ? pipeline.reason : null,
-        `See whether ${listed(kafka.bootstrap_servers)} can be reached from here. Nothing is lost: Postgres keeps the WAL, and delivery resumes by itself.`,
+        blocked && pipeline.remedy ? pipeline.remedy : `See whether ${listed(kafka.bootstrap_servers)} can be reached from here. Nothing is lost: Postgres keeps the WAL, and delivery resumes by itself.`,
         blocked ? pipeline.since_ms : null);
     }
-    const [level, title, remedy] = STATES[pipeline.state] || ['warn', `State: ${pipeline.state}`];
+    const [level, title, remedy] = stateOf(pipeline);
     const covered = pipeline.state === 'blocked' && kafkaIsDown(kafka);
     if (!['streaming', 'halted'].includes(pipeline.state) && !covered) {
       const late = pipeline.state === 'connecting' && s.now_ms - pipeline.since_ms > CONNECTING_BAD_MS;
@@ -181,7 +189,7 @@
     if (s.bookmark && s.bookmark.cut_short) {
       add('note', 'Less than retention.keep can be replayed', `see WalrelayBookmarkShort in OPERATIONS.md: ${s.bookmark.cut_short}`);
     }
-    const rank = { bad: 0, warn: 1, note: 2 };
+    const rank = { bad: 0, warn: 1, ok: 2, note: 3 };
     return found.sort((a, b) => rank[a.level] - rank[b.level]);
   }
   // Since when each problem is there, by its title: the contract dates only the pipeline's state.
@@ -256,7 +264,7 @@
   function showSource({ source, slot, pipeline, snapshot, bookmark, delivery }) {
     const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
     const kept = slot ? walLevel(slot) : 'ok';
-    const levels = [kept, away ? STATES[pipeline.state][0] : 'ok'];
+    const levels = [kept, away ? stateOf(pipeline)[0] : 'ok'];
     const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
     const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : pipeline.state === 'snapshot' ? 'snapshot' : 'reading pauses';
     badge('node-source', level, `${words}${slot && slot.wal_status && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
@@ -276,6 +284,7 @@
       ['pruned', prunes || delivery.pruned_rows > 0 ? `${plural(delivery.pruned_rows, 'row')} since the start` : null],
       ['received', source.received_lsn],
       ['server is at', source.server_lsn],
+      ['last event', known(delivery.acknowledged_at_ms) ? `acknowledged at ${clock(delivery.acknowledged_at_ms, status.now_ms)}` : null],
       ['reader', slot ? (slot.active ? `process ${slot.active_pid}` : `none${known(slot.inactive_seconds) ? ` for ${seconds(slot.inactive_seconds)}` : ''}`) : null],
       ['reconnects', tally(source.reconnects) || 'none'],
     ]);
@@ -292,7 +301,7 @@
     facts('window-facts', [
       ['mode', delivery.mode],
       ['blocked', delivery.blocked_seconds >= 0.05 ? `${seconds(delivery.blocked_seconds)} since the start` : 'never'],
-      ['sent', `${plural(delivery.records, 'record')} of ${plural(delivery.transactions, 'transaction')}`],
+      ['acknowledged', `${plural(delivery.acknowledged, 'record')} of ${plural(delivery.transactions, 'transaction')}`],
       ['schemas', registry ? tally(registry.requests) || 'no requests' : null],
     ]);
   }

@@ -17,6 +17,11 @@ const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
 /// know what it waits for.
 const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
 
+const TAKES_NOTHING: &str =
+    "the sink takes nothing more: waiting for it, the slot keeps what follows";
+const ACKNOWLEDGES_NOTHING: &str =
+    "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile";
+
 const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
 
 /// Watches whether the sink makes progress, and what it waits for if not.
@@ -28,6 +33,8 @@ pub(super) struct SinkWatch {
     lowest: u64,
     /// The obstacle that the sink waits for, if it was asked and knows.
     obstacle: Option<Obstacle>,
+    /// The state that was reported last, while the sink makes no progress.
+    reported: Option<State>,
     throttle: LogThrottle,
 }
 
@@ -56,14 +63,25 @@ impl SinkWatch {
             UNANSWERED_NOTICE
         };
         if self.since.is_some() && stuck_for >= notice {
-            let new = self.throttle.since().is_none();
-            self.log_stuck(session, batch.blocked, stuck_for, now);
-            return (new && !draining).then_some(State::Blocked);
+            let what = if batch.blocked {
+                TAKES_NOTHING
+            } else {
+                ACKNOWLEDGES_NOTHING
+            };
+            self.log_stuck(session, what, stuck_for, now);
+            if draining {
+                return None;
+            }
+            let state = self.blocked(what);
+            let new = self.reported.as_ref() != Some(&state);
+            self.reported = Some(state.clone());
+            return new.then_some(state);
         }
         if stuck_for.is_zero()
             && !draining
             && let Some(lasted) = self.throttle.over(now)
         {
+            self.reported = None;
             info!(lasted_s = lasted.as_secs(), "the sink takes records again");
             return Some(State::Streaming);
         }
@@ -87,23 +105,33 @@ impl SinkWatch {
         };
     }
 
+    /// Returns the state of the pipeline: the obstacle if the sink knows it, otherwise `what`.
+    fn blocked(&self, what: &str) -> State {
+        match &self.obstacle {
+            Some(obstacle) => State::Blocked {
+                why: obstacle.what.clone(),
+                remedy: obstacle.remedy,
+            },
+            None => State::Blocked {
+                why: what.to_owned(),
+                remedy: None,
+            },
+        }
+    }
+
     fn log_stuck<K: Sink>(
         &mut self,
         session: &SinkSession<K>,
-        blocked: bool,
+        what: &str,
         stuck_for: Duration,
         now: Instant,
     ) {
-        let what = if blocked {
-            "the sink takes nothing more: waiting for it, the slot keeps what follows"
-        } else {
-            "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile"
-        };
         let waiting_for = self.obstacle.as_ref().map(|obstacle| &*obstacle.what);
         let about = format!("{what} {}", waiting_for.unwrap_or_default());
         if self.throttle.about(&about, now).is_some() {
             warn!(
                 waiting_for,
+                remedy = self.obstacle.as_ref().and_then(|obstacle| obstacle.remedy),
                 in_flight = session.core.in_flight(),
                 confirmed = %session.core.confirmed(),
                 lasts_s = stuck_for.as_secs(),

@@ -14,7 +14,7 @@ use walrelay_observe::{
 use walrelay_postgres_source::slot_standing;
 use walrelay_schema_registry::http_client::{Roots, agent};
 
-use crate::cli::{Failure, Output, StatusArgs};
+use crate::cli::{Exit, Failure, Output, StatusArgs};
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{block_on, conn_info, sql_session};
 use crate::commands::terminal::units::{bytes, rows_bar};
@@ -29,6 +29,11 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const MOST_BYTES: u64 = 4 << 20;
 /// Moves to the upper left corner and clears the screen (ECMA-48).
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+const MISSING_SLOT: &str = "if a relay has run before, its slot was dropped: docs/OPERATIONS.md, \"The slot is gone or was \
+     moved\"; otherwise run walrelay init, or walrelay run, which makes it";
+const LOST_SLOT: &str = "docs/OPERATIONS.md, \"The slot is lost\"; walrelay check has the range of the log that is gone";
+const UNREAD_SLOT: &str = "start walrelay run; if nobody needs the slot, walrelay slots drop, because Postgres keeps its log";
 
 /// The document of `--output json`.
 #[derive(Serialize)]
@@ -55,7 +60,10 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
             Output::Table => screen(&config.pipeline.source.slot, &status),
         };
         if !args.watch {
-            return Ok(print_text(&text)?);
+            print_text(&text)?;
+            let failure =
+                not_well(&config.pipeline.source.slot, &status).filter(|_| args.exit_code);
+            return failure.map_or(Ok(()), |failure| Err(vec![failure]));
         }
         let mut out = io::stdout();
         if args.output == Output::Table && out.is_terminal() {
@@ -65,6 +73,36 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
         written.and_then(|()| out.flush()).map_err(write_failed)?;
         thread::sleep(INTERVAL);
     }
+}
+
+/// Why a relay or its slot needs attention, as the failure of `--exit-code`; `None` if it does not.
+fn not_well(slot: &str, status: &Status) -> Option<Failure> {
+    let failure = |exit, what: String| Failure::new("not-ready", exit, what);
+    let Some(relay) = &status.relay else {
+        return match &status.slot {
+            None => Some(
+                failure(Exit::Unavailable, format!("slot {slot} does not exist"))
+                    .remedy(MISSING_SLOT),
+            ),
+            Some(found) => slot_problem(found).map(|(what, remedy)| {
+                failure(Exit::Unavailable, format!("slot {slot} {what}")).remedy(remedy)
+            }),
+        };
+    };
+    let reason = relay.not_ready.as_ref()?;
+    let failure = failure(Exit::Temporary, format!("the relay is not ready: {reason}"));
+    Some(match &relay.pipeline.remedy {
+        Some(remedy) => failure.remedy(remedy),
+        None => failure,
+    })
+}
+
+/// What is wrong with a slot that the server was asked for, and the remedy.
+fn slot_problem(slot: &SlotReport) -> Option<(String, &'static str)> {
+    if let Some(reason) = &slot.invalidation_reason {
+        return Some((format!("is LOST: {reason}"), LOST_SLOT));
+    }
+    (!slot.active).then(|| ("is not read".to_owned(), UNREAD_SLOT))
 }
 
 fn query_status(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
@@ -158,14 +196,19 @@ fn screen(slot: &str, status: &Status) -> String {
         (Some(relay), _) => status_lines(relay),
         (None, standing) => {
             let reason = status.relay_error.as_deref().unwrap_or("no reason");
-            let standing = match standing {
-                Some(standing) => format!("{slot}: {}", slot_line(standing)),
-                None => format!("{slot} does not exist"),
+            let (standing, remedy) = match standing {
+                Some(standing) => (
+                    format!("{slot}: {}", slot_line(standing)),
+                    slot_problem(standing).map(|(_, remedy)| remedy),
+                ),
+                None => (format!("{slot} does not exist"), Some(MISSING_SLOT)),
             };
-            vec![
+            let mut lines = vec![
                 ("relay".to_owned(), format!("not asked: {reason}")),
                 ("slot".to_owned(), standing),
-            ]
+            ];
+            lines.extend(remedy.map(|remedy| (String::new(), format!("-> {remedy}"))));
+            lines
         }
     };
     lines.iter().fold(String::new(), |mut text, (name, value)| {
@@ -193,11 +236,17 @@ impl Screen {
     /// Adds state, slot and positions.
     fn source(&mut self, relay: &StatusReport) {
         let state = match &relay.not_ready {
-            None => relay.pipeline.state.clone(),
+            None => match (&relay.pipeline.holder, &relay.pipeline.reason) {
+                (Some(_), Some(reason)) => format!("standing by, {reason}"),
+                _ => relay.pipeline.state.clone(),
+            },
             Some(reason) => format!("NOT READY, {reason}"),
         };
         let duration = human_duration(relay.now_ms.saturating_sub(relay.pipeline.since_ms));
         self.line("relay", format!("{state}, for {duration}"));
+        if let Some(remedy) = &relay.pipeline.remedy {
+            self.line("", format!("-> {remedy}"));
+        }
         if let Some(snapshot) = &relay.snapshot {
             self.line("snapshot", snapshot_line(snapshot));
         }
@@ -245,8 +294,25 @@ impl Screen {
         self.line(
             "relayed",
             format!(
-                "{} records in {} transactions, {} mode",
-                delivery.records, delivery.transactions, delivery.mode
+                "{} records in {} transactions, {} mode{}",
+                delivery.acknowledged,
+                delivery.transactions,
+                delivery.mode,
+                relay.sample.map_or_else(String::new, |(_, rate, ..)| {
+                    format!(", {rate:.0} records/s now")
+                })
+            ),
+        );
+        self.line(
+            "last event",
+            delivery.acknowledged_at_ms.map_or_else(
+                || "none since the start".to_owned(),
+                |at| {
+                    format!(
+                        "acknowledged {} ago",
+                        human_duration(relay.now_ms.saturating_sub(at))
+                    )
+                },
             ),
         );
         if delivery.pruned_rows > 0 {
@@ -346,5 +412,49 @@ mod tests {
         telemetry.pruned(7);
         telemetry.pruned(5);
         assert_eq!(pruned(), Some(("pruned".to_owned(), "12 rows".to_owned())));
+    }
+    fn slot(invalidated: Option<&str>, pid: Option<i64>) -> SlotReport {
+        SlotReport {
+            active: pid.is_some(),
+            active_pid: pid,
+            wal_status: None,
+            retained_bytes: 0,
+            safe_wal_bytes: None,
+            limit_bytes: None,
+            inactive_seconds: None,
+            invalidation_reason: invalidated.map(str::to_owned),
+            seen_ms: 0,
+        }
+    }
+
+    /// With `--exit-code` a script sees what a person reads.
+    #[test]
+    fn what_is_not_well_has_an_exit_code_and_a_remedy() {
+        let of_slot = |slot| Status {
+            relay: None,
+            relay_error: None,
+            slot,
+        };
+        let exit = |status: &Status| not_well("s", status).map(|failure| failure.exit);
+        for (status, word) in [
+            (of_slot(None), "walrelay init"),
+            (of_slot(Some(slot(Some("lost"), None))), "slot is lost"),
+            (of_slot(Some(slot(None, None))), "walrelay run"),
+        ] {
+            let failure = not_well("s", &status).expect("a failure");
+            assert_eq!(failure.exit, Exit::Unavailable);
+            let remedy = failure.remedy.expect("a remedy");
+            assert!(remedy.contains(word), "{remedy}");
+        }
+        assert_eq!(exit(&of_slot(Some(slot(None, Some(1))))), None);
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        let of_relay = |telemetry: &Telemetry| Status {
+            relay: Some(telemetry.report()),
+            relay_error: None,
+            slot: None,
+        };
+        assert_eq!(exit(&of_relay(&telemetry)), Some(Exit::Temporary));
+        telemetry.state(&walrelay_relay::State::Streaming);
+        assert_eq!(exit(&of_relay(&telemetry)), None);
     }
 }

@@ -93,6 +93,7 @@ items! {
     SynchronousStandby = Postgres, "synchronous-standby";
     Clock = Postgres, "clock";
     Table = Postgres, "table";
+    TableLock = Postgres, "table-lock";
     TableRoute = Postgres, "route";
     ReplicaIdentity = Postgres, "replica-identity";
     Publication = Postgres, "publication";

@@ -32,6 +32,10 @@ use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{router, wanted};
 use crate::config::PipelineConfig;
 
+/// No query of the doctor waits for long: not for a server that is slow, and not for a lock of DDL on
+/// an outbox table, which the rows and the plans of queries need.
+const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s"), ("lock_timeout", "2s")];
+
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {
     config: &'a PipelineConfig,
@@ -79,7 +83,7 @@ async fn connect_and_check(
     known: Option<Lsn>,
 ) -> Result<DatabaseChecks, PostgresError> {
     let wanted = wanted(config);
-    let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
+    let mut session = Session::connect(info, SessionKind::Sql, SETTINGS).await?;
     let db = DatabaseState {
         config,
         application_name: info.shown_application_name(),
@@ -128,6 +132,7 @@ async fn connect_and_check(
     let mut topics = Vec::new();
     checks.extend(of(Item::Clock, clock.map(server::clock)));
     checks.extend(of(Item::Table, tables::tables(&db)));
+    checks.push((Item::TableLock, tables::locks(&db.survey.locks)));
     if let Some(router) = router {
         let routes = tables::routes(&db, router, described, &samples, &mut topics);
         checks.extend(of(Item::TableRoute, routes));

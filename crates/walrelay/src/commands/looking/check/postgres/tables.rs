@@ -4,8 +4,8 @@ use walrelay_event_router::{Event, Router, Row, TableFacts as ColumnFacts};
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode};
 use walrelay_postgres_source::{
-    PublishedOperations, Sample, SetupError, TableFacts, TableSurvey, carries_columns, script,
-    sends_columns, table_fits, tells_age,
+    PublishedOperations, Sample, SetupError, TableFacts, TableLock, TableSurvey, carries_columns,
+    script, sends_columns, table_fits, tells_age,
 };
 use walrelay_relay::TableName;
 use walrelay_walsender::quote_ident;
@@ -25,6 +25,24 @@ pub(super) fn tables(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
             format!("{name} has the columns that the router reads{kind}"),
         )
     })
+}
+
+/// Checks that no session locks an outbox table: neither services nor `check` can use its rows
+/// meanwhile.
+pub(super) fn locks(locks: &[TableLock]) -> Check {
+    if locks.is_empty() {
+        return Check::pass("no session locks an outbox table exclusively");
+    }
+    let found: Vec<String> = locks.iter().map(ToString::to_string).collect();
+    let pid = locks.iter().find_map(|lock| lock.pid);
+    let remedy = match pid {
+        Some(pid) => format!(
+            "wait until its transaction ends: the relay goes on meanwhile, and services cannot write events. To end \
+             it: SELECT pg_terminate_backend({pid})"
+        ),
+        None => "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts lists".to_owned(),
+    };
+    Check::warn(found.join("; "), remedy)
 }
 
 /// Checks that a table has the columns that the router reads, that the server sends them, and that

@@ -1,0 +1,246 @@
+//! A relay that waits says for whom: the other relay that it stands by for, the process that has taken
+//! its slot, the broker that does not answer. A lock of DDL on the outbox is waited for by nobody.
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use serde_json::Value;
+use walrelay_testkit::{Db, eventually, eventually_some, servers};
+use walrelay_throwaway::Signal;
+
+use crate::endpoint::{address, config, get, metric, status};
+use crate::rig::{
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, insert, kafka_in_turn, output_with, with_source,
+};
+
+/// The status of a relay once its state is this one.
+#[track_caller]
+fn in_state(relay: &Relay, state: &str) -> Value {
+    let address = address(relay);
+    eventually_some(PATIENCE, || {
+        Some(status(address)).filter(|status| status["pipeline"]["state"] == state)
+    })
+}
+
+/// The standard output of a command that may have failed.
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The usual configuration for a relay of this name.
+fn config_of(rig: &Rig, name: &str, more: &str) -> PathBuf {
+    let url = format!("{}&application_name={name}", rig.postgres.url());
+    config(rig, &url, more)
+}
+
+#[test]
+fn a_standby_names_its_relay_and_is_ready() {
+    let rig = Rig::with_outbox(17);
+    let first = rig.streaming(&config(&rig, &rig.postgres.url(), ""));
+    let configured = config(&rig, &rig.postgres.url(), "");
+    let second = rig.start(&configured);
+    let shown = in_state(&second, "waiting-for-slot");
+    let walsender = i64::from(rig.slot().wait_active(PATIENCE));
+    let holder = &shown["pipeline"]["holder"];
+    assert_eq!(
+        (&holder["standby"], &holder["taken"]),
+        (&Value::Bool(true), &Value::Bool(false)),
+        "{shown:#}"
+    );
+    assert_eq!(holder["pid"], walsender, "{shown:#}");
+    assert_eq!(holder["application_name"], "walrelay", "{shown:#}");
+    assert!(holder["since_ms"].as_u64() > Some(0), "{shown:#}");
+    assert_eq!(shown["ready"], true, "{shown:#}");
+    // The state stays while the relay queries the slot again and again.
+    let at = address(&second);
+    for _ in 0..10 {
+        insert(&rig.db(), 1);
+        rig.caught_up();
+        let shown = status(at);
+        assert_eq!(shown["pipeline"]["state"], "waiting-for-slot", "{shown:#}");
+        assert_eq!(shown["source"]["lag_seconds"], 0.0, "{shown:#}");
+    }
+    let (code, text) = get(at, "/readyz").expect("an answer");
+    assert_eq!(code, 200, "{text}");
+    let pid = format!("server process {walsender} (walrelay), connected since 2");
+    assert_has(&text, &["standing by", &pid]);
+    assert_eq!(metric(at, "walrelay_standby"), Some(1.0));
+    assert_eq!(metric(at, "walrelay_slot_taken"), Some(0.0));
+    let set = format!("--set=http.listen={at}");
+    let output = eventually_some(PATIENCE, || {
+        let output = output_with("status", &configured, &[&set, "--exit-code"]);
+        printed(&output)
+            .contains("relay          standing by")
+            .then_some(output)
+    });
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    first.ends_well();
+    in_state(&second, "streaming");
+    second.ends_well();
+}
+
+#[test]
+fn a_slot_that_was_taken_is_a_fault_with_its_remedy() {
+    let rig = Rig::with_outbox(16);
+    // The server keeps the walsender of a process that is stopped.
+    let thief = with_source(config_of(&rig, "thief", ""), "wal_sender_timeout = \"10m\"");
+    let thief = rig.streaming(&thief);
+    // The process lives, but cannot connect again.
+    thief.signal(Signal::Stop);
+    let configured = config_of(&rig, "walrelay", "");
+    let relay = rig.start(&configured);
+    let shown = in_state(&relay, "waiting-for-slot");
+    let holder = &shown["pipeline"]["holder"];
+    assert_eq!(holder["taken"], true, "{shown:#}");
+    assert_eq!(holder["application_name"], "thief", "{shown:#}");
+    assert_eq!(shown["ready"], false, "{shown:#}");
+    let at = address(&relay);
+    eventually(PATIENCE, || {
+        // What the process consumes is relayed by nobody: the lag is this relay's.
+        metric(at, "walrelay_lag_seconds") > Some(2.0)
+    });
+    let (code, text) = get(at, "/readyz").expect("an answer");
+    assert_eq!(code, 503, "{text}");
+    assert_has(&text, &["waiting for the slot", "(thief)"]);
+    relay.says("the slot is taken by a process that is no relay of this configuration");
+    let set = format!("--set=http.listen={at}");
+    let output = eventually_some(PATIENCE, || {
+        let output = output_with("status", &configured, &[&set, "--exit-code"]);
+        (output.status.code() == Some(75)).then_some(output)
+    });
+    assert_has(
+        &printed(&output),
+        &["NOT READY, waiting for the slot", "-> find out"],
+    );
+
+    // The remedy that it shows is run as it stands.
+    let (_, sql) = text.split_once("SELECT ").expect("a statement");
+    let (sql, _) = sql.split_once(')').expect("its end");
+    rig.db().batch(&format!("SELECT {sql})"));
+    in_state(&relay, "streaming");
+    thief.signal(Signal::Kill);
+    relay.ends_well();
+}
+
+#[test]
+fn a_blocked_relay_says_why_and_counts_what_is_acknowledged() {
+    let kafka = kafka_in_turn();
+    let rig = Rig::with_kafka(18, &kafka).outbox();
+    let configured = config(&rig, &rig.postgres.url(), "");
+    let relay = rig.streaming(&configured);
+    let at = address(&relay);
+    insert(&rig.db(), 1);
+    rig.caught_up();
+    kafka.kill();
+    insert(&rig.db(), 2);
+    let shown = eventually_some(PATIENCE, || {
+        let shown = status(at);
+        let reason = shown["pipeline"]["reason"].as_str().unwrap_or_default();
+        (shown["pipeline"]["state"] == "blocked" && reason.contains("no broker answers"))
+            .then_some(shown)
+    });
+    let remedy = shown["pipeline"]["remedy"].as_str().expect("a remedy");
+    assert_has(remedy, &["start the brokers", "Nothing is lost"]);
+    // The record is enqueued, and no broker has it.
+    assert_eq!(shown["delivery"]["records"], 2, "{shown:#}");
+    assert_eq!(shown["delivery"]["acknowledged"], 1, "{shown:#}");
+    let (code, text) = get(at, "/readyz").expect("an answer");
+    assert_eq!(code, 503, "{text}");
+    assert_has(&text, &["no broker answers", "start the brokers"]);
+    let set = format!("--set=http.listen={at}");
+    eventually(PATIENCE, || {
+        let text = printed(&output_with("status", &configured, &[&set]));
+        [
+            "NOT READY, blocked by the sink: no broker answers",
+            "-> start the brokers",
+            "relayed        1 records",
+        ]
+        .iter()
+        .all(|part| text.contains(part))
+    });
+    kafka.start_again();
+    in_state(&relay, "streaming");
+    eventually(PATIENCE, || status(at)["delivery"]["acknowledged"] == 2);
+    rig.finish(relay).assert_clean();
+}
+
+/// A session that locks the outbox as DDL does, in a transaction that stays open.
+fn lock(rig: &Rig) -> Db {
+    let locker = rig.db();
+    locker.batch(
+        "SET application_name = 'migration'; BEGIN; ALTER TABLE outbox ADD COLUMN later int",
+    );
+    locker
+}
+
+/// Events that were written before a migration are relayed while it holds its lock.
+#[test]
+fn ddl_that_locks_the_outbox_holds_no_start_up() {
+    for (major, filter) in [
+        (14, ""),
+        (15, ""),
+        (18, ""),
+        (18, " WHERE (type <> 'none')"),
+    ] {
+        let rig = Rig::with_outbox(major);
+        let relay = rig.relay();
+        insert(&rig.db(), 1);
+        rig.caught_up();
+        relay.kill();
+        insert(&rig.db(), 2);
+        if !filter.is_empty() {
+            let set = format!("ALTER PUBLICATION walrelay SET TABLE outbox{filter}");
+            rig.db().batch(&set);
+        }
+        let locker = lock(&rig);
+        let relay = rig.relay();
+        rig.caught_up();
+        locker.batch("ROLLBACK");
+        rig.finish(relay).assert_clean();
+    }
+}
+
+/// The log names what keeps the WAL: process, application and age.
+#[test]
+fn a_warning_about_retained_wal_names_the_oldest_transaction() {
+    let rig = Rig::with_outbox(17);
+    let configured = with_source(rig.config(), "retained_wal_warning = \"4MiB\"");
+    let relay = rig.streaming(&configured);
+    let writer = rig.db();
+    writer.batch("SET application_name = 'batch'; BEGIN; CREATE TABLE other (id int)");
+    rig.db().batch(
+        "SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000)) FROM generate_series(1, 8)",
+    );
+    relay.says("\"oldest_transaction\":\"server process ");
+    relay.says(" (batch), open for ");
+    writer.batch("ROLLBACK");
+    relay.ends_well();
+}
+
+/// `status` without an endpoint reads a lost slot as lost on each version, and a missing one has a
+/// remedy.
+#[test]
+fn status_of_a_slot_that_is_not_there_has_a_remedy() {
+    let postgres = servers::postgres_with(14, &[("max_slot_wal_keep_size", "1MB")]);
+    let rig = Rig::with(postgres, NOWHERE).outbox();
+    let configured = rig.config();
+    let shown = |code: i32, words: &[&str]| {
+        let output = output_with("status", &configured, &["--exit-code"]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert_has(&printed(&output), words);
+    };
+    shown(
+        69,
+        &["walrelay does not exist", "-> if a relay has run before"],
+    );
+    rig.create_slot();
+    shown(69, &["walrelay: not read", "-> start walrelay run"]);
+    eventually(PATIENCE, || {
+        let db = rig.db();
+        db.batch("SELECT pg_logical_emit_message(false, 'other', 'x')");
+        db.batch("SELECT pg_switch_wal()");
+        db.batch("CHECKPOINT");
+        db.value("SELECT wal_status = 'lost' FROM pg_replication_slots")
+    });
+    shown(69, &["LOST: wal_status = lost", "-> docs/OPERATIONS.md"]);
+}
