@@ -394,6 +394,7 @@ impl Sink for ModelSink {
         let obstacle = Obstacle {
             what: what.to_owned(),
             disposition: Disposition::Retryable,
+            remedy: None,
         };
         (down && !self.shared.is(Fault::HidesOutages)).then_some(obstacle)
     }
