@@ -85,7 +85,6 @@ impl Pipelines {
 pub(super) struct Readiness {
     pub(super) ready: bool,
     /// Why it is not ready, or stands by.
-    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// What an operator can do.
     #[serde(skip_serializing_if = "Option::is_none")]

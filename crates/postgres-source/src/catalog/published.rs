@@ -31,13 +31,8 @@ pub(super) fn published_tables_sql(major: u32, publication: &str) -> String {
             "NULL AS columns, NULL AS rowfilter".to_owned(),
         )
     };
-    // Postgres 14 lists a partition beside its root if both were named.
-    let below_another = if major >= 15 {
-        "EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(named.oid) a \
-          WHERE a.relid <> named.oid AND a.relid IN (SELECT oid FROM named))"
-    } else {
-        "p.puballtables AND (SELECT c.relispartition FROM pg_catalog.pg_class c WHERE c.oid = named.oid)"
-    };
+    let below_another = "EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(named.oid) a \
+        WHERE a.relid <> named.oid AND a.relid IN (SELECT oid FROM named))";
     format!(
         "WITH RECURSIVE p AS (SELECT * FROM pg_catalog.pg_publication WHERE pubname = {name}), \
          named AS (SELECT r.prrelid AS oid FROM p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid \

@@ -166,8 +166,9 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         record: config.source.mark_sent.is_some() || config.prune.is_some(),
         marks: config.source.mark_sent.is_some(),
         age: match &config.prune {
-            Some(prune) => age_columns(prune.column.as_deref()),
-            None => Vec::new(),
+            // Other commands delete with an age of their own, and look themselves.
+            Some(prune) if prune.keep.is_some() => age_columns(prune.column.as_deref()),
+            _ => Vec::new(),
         },
     }
 }

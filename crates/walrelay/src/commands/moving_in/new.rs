@@ -66,13 +66,13 @@ fn ask(question: &str, option: &str) -> Result<String, Failure> {
 
 /// The URL of the relay: that of the asker with another role, whose password is in the environment.
 fn relay_url(url: &str, role: &str, dbname: &str) -> Result<String, Failure> {
-    let refused = |what: &str| {
+    let unusable = |what: &str| {
         Failure::new("new-url", Exit::Usage, what)
             .remedy("say it as postgres://user:password@host:5432/database?sslmode=verify-full")
     };
     let schemes = ["postgres://", "postgresql://"];
     let rest = schemes.iter().find_map(|scheme| url.strip_prefix(scheme));
-    let rest = rest.ok_or_else(|| refused("the database is not given as a URL"))?;
+    let rest = rest.ok_or_else(|| unusable("the database is not given as a URL"))?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, place) = rest.split_at(end);
     let hosts = authority
@@ -85,7 +85,7 @@ fn relay_url(url: &str, role: &str, dbname: &str) -> Result<String, Failure> {
         .split('&')
         .filter_map(|pair| pair.split('=').next());
     if names.any(|name| matches!(name, "user" | "password" | "dbname")) {
-        return Err(refused(
+        return Err(unusable(
             "user, password or database is a parameter of the URL",
         ));
     }
@@ -253,7 +253,7 @@ mod tests {
             "host=db dbname=app",
             "postgres://db/app?x=y&password=secret",
         ] {
-            assert!(!url_of(url).expect_err("refused").contains("secret"));
+            assert!(!url_of(url).expect_err("unusable").contains("secret"));
         }
     }
 

@@ -30,7 +30,7 @@ use walrelay_walsender::ConnInfo;
 
 use crate::cli::{DemoArgs, Exit, Failure};
 use crate::commands::assembly::{block_on, sql_session};
-use crate::commands::relaying::run::{CommitToAck, RelayRun};
+use crate::commands::relaying::relay::{CommitToAck, RelayRun};
 use crate::commands::{CommandResult, Env};
 use crate::config::{Config, Log, LogFormat};
 use crate::failures;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use walrelay_observe::Latencies;
 use walrelay_sink::lock;
 
-use crate::commands::relaying::run::CommitToAck;
+use crate::commands::relaying::relay::CommitToAck;
 
 /// The events that the writer committed or rolled back, and those that the viewer has read.
 #[derive(Default)]

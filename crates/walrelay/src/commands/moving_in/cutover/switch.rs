@@ -16,7 +16,7 @@ use crate::commands::Env;
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::stop_signal_or;
-use crate::commands::relaying::run::RelayRun;
+use crate::commands::relaying::relay::RelayRun;
 use crate::commands::{print_notice, print_text};
 
 pub(super) fn switch(

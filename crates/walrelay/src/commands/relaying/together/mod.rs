@@ -7,7 +7,7 @@ use std::thread;
 use tokio::sync::watch;
 use walrelay_observe::RelayEnvironment;
 
-use super::run::{CommitToAck, Relay};
+use super::relay::{CommitToAck, Relay};
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::block_on;
 

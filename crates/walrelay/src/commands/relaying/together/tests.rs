@@ -1,5 +1,6 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
@@ -11,7 +12,7 @@ use walrelay_testkit::{Db, PATIENCE, eventually, eventually_some, servers};
 
 use super::*;
 use crate::commands::looking::status::fetch;
-use crate::commands::relaying::run::{RelayRun, start_views};
+use crate::commands::relaying::relay::{RelayRun, start_views};
 use crate::config::{Config, Http, Log, LogFormat};
 
 /// The log of this process.
@@ -59,11 +60,30 @@ fn config(url: &str, broker: &str, name: &str) -> Config {
     Config::parse(&text, "two.toml", &[], &|_| None).unwrap()
 }
 
+/// Set in the process that runs a test alone.
+const ALONE: &str = "WALRELAY_TEST_ALONE";
+
 /// Two relays of one process, with slots and topics of their own, deliver; one endpoint shows both
 /// apart; the log names the pipeline of each line; one request stops both.
 #[test]
 fn two_relays_of_a_process_are_told_apart_and_stop_together() {
     const NAMES: [&str; 2] = ["orders", "bills"];
+    // The log is one for a process, and other tests have another.
+    if std::env::var_os(ALONE).is_none() {
+        let test = "commands::relaying::together::tests::\
+                    two_relays_of_a_process_are_told_apart_and_stop_together";
+        let alone = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&[alone.stdout, alone.stderr].concat()).into_owned();
+        assert!(
+            alone.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        return;
+    }
     let postgres = servers::postgres(17);
     let broker =
         EmbeddedBroker::start(&[("outbox.event.orders", 1), ("outbox.event.bills", 1)]).unwrap();

@@ -1,0 +1,408 @@
+//! The relay of one pipeline, from its configuration to its end.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::{Span, info, warn};
+use walrelay_observe::{
+    Background, EndpointError, Exporter, Pipelines, RecentErrors, RelayEnvironment, Setup,
+    SlotMonitor, Telemetry, pipeline_span, start_endpoint,
+};
+use walrelay_postgres_source::{
+    CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
+    bookmark_slot,
+};
+use walrelay_relay::{Outcome, Pipeline, PipelineError, SentRows, Settings, Source};
+use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
+use walrelay_walsender::ConnInfo;
+
+use crate::cli::{Exit, Failure};
+use crate::commands::Env;
+use crate::commands::assembly::{
+    block_on, conn_info, dead_letters, dlq_address, marking, router, schemas, settings, wanted,
+};
+use crate::commands::database::prune::pruning;
+use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
+use crate::failures;
+use crate::rolling::{self, Keep, Keeping};
+use crate::row_worker::{RowWorker, Work};
+use crate::sinks::configured_sink;
+
+/// The last log line of a run that drained.
+const DRAINED: &str = "drained: everything that was sent is confirmed";
+/// The last log line of a run that read a temporary copy of the slot.
+const COPY_DRAINED: &str =
+    "drained: everything that was read is printed; the slot stands where it stood";
+
+/// Latency from commit to acknowledgement in milliseconds: median and 99th percentile.
+pub(crate) type CommitToAck = Option<(f64, f64)>;
+
+/// The relay of one pipeline.
+pub(crate) struct RelayRun<'a> {
+    pub(crate) config: &'a PipelineConfig,
+    pub(crate) process: &'a ProcessConfig,
+    pub(crate) env: Env<'a>,
+    pub(crate) accept_gap: bool,
+    /// The last warnings and errors of the log.
+    pub(crate) errors: RecentErrors,
+}
+
+impl<'a> RelayRun<'a> {
+    /// Relays as the only pipeline of this process, until the future that `stop` returns resolves.
+    /// `stop` is called on the pipeline's runtime. Returns the latencies.
+    pub(crate) fn run_until<F: Future<Output = ()>>(
+        self,
+        environment: RelayEnvironment,
+        stop: impl FnOnce() -> Result<F, Failure>,
+    ) -> Result<CommitToAck, Failure> {
+        let process = self.process;
+        let relay = self.prepare()?;
+        let _views = start_views(process, &[&relay])?;
+        relay.run_until(environment, stop)
+    }
+
+    /// Makes the sink and the telemetry. Starts nothing.
+    pub(super) fn prepare(self) -> Result<Relay<'a>, Failure> {
+        let Self {
+            config,
+            process,
+            env,
+            accept_gap,
+            errors,
+        } = self;
+        let span = pipeline_span(config.name(), &config.source.slot);
+        let entered = span.enter();
+        let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
+        let snapshot = Arc::default();
+        let sink = configured_sink(config)?;
+        let info = conn_info(&config.source, env)?;
+        let telemetry = process.http.is_some().then(|| {
+            let setup = Setup {
+                server: info.redacted(),
+                bootstrap_servers: sink.servers(),
+                parking: parking.clone(),
+                snapshot: (config.source.snapshot != SnapshotMode::Never)
+                    .then(|| Arc::clone(&snapshot)),
+                spans: process.otel.is_some(),
+                ..setup(config)
+            };
+            Arc::new(Telemetry::new(setup, errors))
+        });
+        drop(entered);
+        let marks = config.source.mark_sent.is_some();
+        Ok(Relay {
+            config,
+            accept_gap,
+            span,
+            info,
+            sink,
+            parking,
+            snapshot,
+            telemetry,
+            sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
+        })
+    }
+}
+
+/// Returns how many bytes of keys are noted. Debug builds read it from a variable of tests.
+fn limit_of_keys(env: Env<'_>) -> usize {
+    let wanted = env("WALRELAY_SENT_KEYS").filter(|_| cfg!(debug_assertions));
+    wanted
+        .and_then(|bytes| bytes.parse().ok())
+        .unwrap_or(SentRows::LIMIT)
+}
+
+/// A relay that can be started.
+pub(super) struct Relay<'a> {
+    config: &'a PipelineConfig,
+    accept_gap: bool,
+    /// The span of all that the pipeline logs.
+    span: Span,
+    info: ConnInfo,
+    sink: Box<dyn SinkKind>,
+    parking: Option<Arc<Parking>>,
+    snapshot: Arc<SnapshotProgress>,
+    /// `None` if `[http]` is not configured.
+    telemetry: Option<Arc<Telemetry>>,
+    /// Notes the keys of acknowledged rows; `None` if rows are not marked.
+    sent_rows: Option<Arc<SentRows>>,
+}
+
+impl Relay<'_> {
+    /// Relays on this thread until the future that `stop` returns resolves. Returns the latencies.
+    pub(super) fn run_until<F: Future<Output = ()>>(
+        self,
+        environment: RelayEnvironment,
+        stop: impl FnOnce() -> Result<F, Failure>,
+    ) -> Result<CommitToAck, Failure> {
+        let span = self.span.clone();
+        span.in_scope(|| self.relay_until(environment, stop))
+    }
+
+    fn relay_until<F: Future<Output = ()>>(
+        self,
+        environment: RelayEnvironment,
+        stop: impl FnOnce() -> Result<F, Failure>,
+    ) -> Result<CommitToAck, Failure> {
+        let (config, sink) = (self.config, &*self.sink);
+        let diverted = environment.count_of_diverted();
+        for warning in sink.warnings() {
+            warn!("{}", warning.finding);
+        }
+        // Parked keys are watched until this scope ends.
+        let parked = self.parking.clone();
+        let parked = parked.and_then(|parking| {
+            let Some(store) = sink.dead_letters() else {
+                // Nothing is confirmed, so no earlier run has parked a key.
+                parking.set_ready();
+                return None;
+            };
+            Some(store.watch(dlq_address(config), parking))
+        });
+        let _watch = parked.transpose()?;
+        let stats = self.telemetry.as_ref().map(|of| Arc::clone(&of.sink));
+        let (factory, stats) = sink.factory(stats);
+        if !config.sink.confirms() {
+            let source = self.copy_source()?;
+            let relayed = self.relay(source, factory, environment, stop, COPY_DRAINED);
+            return relayed.map_err(copy_failure);
+        }
+        let mut source = self.slot_source().with_progress(Arc::clone(&self.snapshot));
+        if let Some(stats) = stats {
+            source = source.with_sink(stats);
+        }
+        let _workers = self.start_workers(&source, &diverted)?;
+        self.relay(source, factory, environment, stop, DRAINED)
+    }
+
+    /// Makes the source that reads the configured slot and confirms positions in it.
+    fn slot_source(&self) -> PostgresSource {
+        let config = self.config;
+        let options = SourceOptions {
+            wal_sender_timeout: config.source.wal_sender_timeout,
+            state_file: config.source.state_file.clone(),
+            accept_gap: self.accept_gap,
+            retained_wal_warning: config.source.retained_wal_warning,
+        };
+        PostgresSource::new(self.info.clone(), wanted(config), options)
+    }
+
+    /// Starts the threads that keep the rolling bookmark, delete confirmed rows and mark them as sent,
+    /// where these are configured. Dropping them stops the threads.
+    fn start_workers(
+        &self,
+        source: &PostgresSource,
+        diverted: &Arc<AtomicU64>,
+    ) -> Result<Vec<Background>, Failure> {
+        let (config, info, telemetry) = (self.config, &self.info, &self.telemetry);
+        let slot = &config.source.slot;
+        let no_thread = |error: io::Error| {
+            Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
+        };
+        let mut workers = Vec::new();
+        if let Some(retention) = config.retention {
+            let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
+                Failure::new("bookmark-name", Exit::Config, why)
+                    .remedy("choose a shorter name for [source] slot")
+            })?;
+            let keeping = Keeping {
+                info: info.clone(),
+                slot: slot.clone(),
+                bookmark,
+                keep: Keep {
+                    time: retention.keep,
+                    max_wal: retention.max_wal,
+                },
+                state_file: config.source.state_file.clone(),
+                walsender: source.walsender(),
+                telemetry: telemetry.clone(),
+            };
+            workers.push(rolling::start(keeping).map_err(no_thread)?);
+        }
+        // A dead letter is written by this process, or was written by another one that read the slot
+        // before this process' walsender.
+        let unsent = || {
+            let (walsender, diverted) = (source.walsender(), Arc::clone(diverted));
+            let epoch = move || {
+                let walsender = walsender.load(Ordering::Acquire);
+                Some((walsender, diverted.load(Ordering::Acquire)))
+            };
+            dead_letters(config, epoch)
+        };
+        let keep = config.prune.as_ref().and_then(|prune| prune.keep);
+        let prune = keep.map(|keep| pruning(config, Some(keep), unsent()?));
+        let prune = prune.transpose()?;
+        let mark = config.source.mark_sent.as_ref().map(|_| {
+            Ok::<_, Failure>(Marking {
+                dead_letters: unsent()?,
+                sent: self.sent_rows.clone(),
+                ..marking(config)
+            })
+        });
+        let mark = mark.transpose()?;
+        for work in [prune.map(Work::Prune), mark.map(Work::Mark)]
+            .into_iter()
+            .flatten()
+        {
+            let worker = RowWorker {
+                info: info.clone(),
+                slot: slot.clone(),
+                work,
+                walsender: source.walsender(),
+                telemetry: telemetry.clone(),
+            };
+            workers.push(worker.start().map_err(no_thread)?);
+        }
+        Ok(workers)
+    }
+
+    /// Makes the source that reads temporary copies of the configured slot, so that nothing is
+    /// confirmed in it.
+    fn copy_source(&self) -> Result<CopySource, Failure> {
+        if self.accept_gap {
+            return Err(Failure::new(
+                "accept-gap-unused",
+                Exit::Usage,
+                "--accept-gap has no effect with sink.kind = \"stdout\": the slot is not touched",
+            )
+            .remedy("leave it out, or set sink.stdout.confirm = true as well"));
+        }
+        let timeout = self.config.source.wal_sender_timeout;
+        let wanted = wanted(self.config);
+        Ok(CopySource::of_configured(
+            self.info.clone(),
+            wanted,
+            timeout,
+        ))
+    }
+
+    fn relay<S, K, F>(
+        &self,
+        source: S,
+        factory: K,
+        environment: RelayEnvironment,
+        stop: impl FnOnce() -> Result<F, Failure>,
+        drained: &'static str,
+    ) -> Result<CommitToAck, Failure>
+    where
+        S: Source<Error = PostgresError>,
+        K: SinkFactory,
+        K::Error: ToFailure,
+        F: Future<Output = ()>,
+    {
+        let config = self.config;
+        let servers = self.sink.servers();
+        info!(
+            version = env!("CARGO_PKG_VERSION"),
+            source = %self.info.redacted(),
+            slot = config.source.slot,
+            publication = config.source.publication,
+            tables = ?config.source.tables.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            sink = servers.as_deref().unwrap_or(self.sink.name()),
+            max_in_flight_records = config.delivery.max_in_flight_records,
+            max_in_flight_bytes = config.delivery.max_in_flight_bytes,
+            "starting"
+        );
+        let (router, messages) = router(config)?;
+        let telemetry = self.telemetry.as_ref();
+        let stats = telemetry.and_then(|telemetry| telemetry.registry_stats());
+        let schemas = schemas(config, stats)?;
+        let mut pipeline = Pipeline::new(
+            source,
+            router,
+            factory,
+            environment.with_telemetry(telemetry.cloned()),
+            Settings {
+                sent_rows: self.sent_rows.clone(),
+                ..settings(config, messages, self.parking.clone(), schemas)
+            },
+        );
+        let result = block_on(async {
+            let stop = stop()?;
+            Ok::<_, Failure>(pipeline.run(stop).await)
+        })??;
+        pipeline.observer().log_totals(&pipeline.counts());
+        check_outcome(result, drained)?;
+        Ok(pipeline.observer().latencies().p50_p99_ms())
+    }
+}
+
+/// Corrects the remedy of `slot-moved` for a copy: nobody else reads the copy, but a relay that
+/// reads the original slot moves it on.
+fn copy_failure(failure: Failure) -> Failure {
+    if failure.id != "slot-moved" {
+        return failures::of_copy(failure);
+    }
+    failure.remedy(
+        "the connection was lost, and the slot has moved on since: another relay confirmed what \
+         was committed meanwhile, and it is not printed. Start again to print what follows",
+    )
+}
+
+/// Makes the part of the telemetry's setup that the configuration says.
+fn setup(config: &PipelineConfig) -> Setup {
+    let source = &config.source;
+    Setup {
+        name: config.name().to_owned(),
+        slot: source.slot.clone(),
+        publication: source.publication.clone(),
+        tables: source.tables.iter().map(ToString::to_string).collect(),
+        max_in_flight_records: u64::from(config.delivery.max_in_flight_records),
+        max_in_flight_bytes: config.delivery.max_in_flight_bytes,
+        dead_letter_topic: config.poison.topic.clone(),
+        registry: config.registry.is_some().then(Arc::default),
+        config: config.shown.clone(),
+        ..Setup::default()
+    }
+}
+
+/// Starts the HTTP endpoint of a process and its exporter to OpenTelemetry, where configured.
+/// Dropping them stops both.
+pub(super) fn start_views(
+    process: &ProcessConfig,
+    relays: &[&Relay<'_>],
+) -> Result<Option<(Background, Option<Exporter>)>, Failure> {
+    let Some(http) = &process.http else {
+        return Ok(None);
+    };
+    let monitored = relays.iter().filter_map(|relay| {
+        let monitor = SlotMonitor::new(relay.info.clone(), relay.config.source.slot.clone());
+        Some((Arc::clone(relay.telemetry.as_ref()?), monitor))
+    });
+    let monitored: Vec<_> = monitored.collect();
+    let pipelines: Pipelines = monitored.iter().map(|(one, _)| Arc::clone(one)).collect();
+    let endpoint = start_endpoint(http, monitored).map_err(failures::endpoint)?;
+    let exporter = process.otel.as_ref();
+    let exporter = exporter.map(|otel| Exporter::start(otel, pipelines));
+    let exporter = exporter.transpose().map_err(EndpointError::Thread);
+    Ok(Some((endpoint, exporter.map_err(failures::endpoint)?)))
+}
+
+/// Logs `drained` if the pipeline drained; otherwise returns the failure.
+fn check_outcome<K: ToFailure>(
+    result: Result<Outcome, PipelineError<PostgresError, K>>,
+    drained: &'static str,
+) -> Result<(), Failure> {
+    match result {
+        Ok(Outcome::Drained { confirmed }) => {
+            info!(%confirmed, "{drained}");
+            Ok(())
+        }
+        Ok(Outcome::Unused) => Ok(()),
+        Ok(Outcome::Incomplete {
+            records, reason, ..
+        }) => {
+            let what = match records {
+                0 => "not drained: all records are acknowledged, and not confirmed".to_owned(),
+                1 => "not drained: 1 record is unsent or not acknowledged".to_owned(),
+                _ => format!("not drained: {records} records are unsent or not acknowledged"),
+            };
+            Err(Failure::new("drain-incomplete", Exit::Temporary, what)
+                .caused_by(reason)
+                .remedy("nothing is lost: the next start sends again what was not confirmed"))
+        }
+        Err(error) => Err(failures::pipeline(error)),
+    }
+}
