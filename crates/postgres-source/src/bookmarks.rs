@@ -22,13 +22,13 @@ pub struct Bookmark {
 }
 
 impl Bookmark {
-    /// Where a replay from the bookmark begins; `None` if its slot is lost.
+    /// Returns where a replay from the bookmark begins; `None` if its slot is lost.
     pub fn position(&self) -> Option<Lsn> {
         self.slot.confirmed.filter(|_| !self.slot.is_lost())
     }
 }
 
-/// The name of a bookmark's slot.
+/// Returns the name of a bookmark's slot.
 ///
 /// # Errors
 /// A text for the user: why this cannot be the name of a slot.
@@ -49,7 +49,7 @@ pub fn slot_of(slot: &str, name: &str) -> Result<String, String> {
     Ok(whole)
 }
 
-/// The bookmarks of `slot` among `slots`, ordered by position.
+/// Returns the bookmarks of `slot` among `slots`, ordered by position.
 pub fn bookmarks_among(slot: &str, slots: Vec<SlotRow>) -> Vec<Bookmark> {
     let prefix = format!("{slot}{INFIX}");
     let mut found: Vec<Bookmark> = slots
@@ -68,7 +68,7 @@ pub async fn bookmarks(session: &mut Session, slot: &str) -> Result<Vec<Bookmark
     Ok(bookmarks_among(slot, slots(session).await?))
 }
 
-/// SQL that copies a slot with its position. A temporary copy ends with its session.
+/// Returns SQL that copies a slot with its position. A temporary copy ends with its session.
 pub fn copy_slot(from: &str, to: &str, temporary: bool) -> String {
     format!(
         "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, {temporary})",
@@ -77,7 +77,7 @@ pub fn copy_slot(from: &str, to: &str, temporary: bool) -> String {
     )
 }
 
-/// SQL that moves a slot without a reader to a later position.
+/// Returns SQL that moves a slot without a reader to a later position.
 pub fn advance_slot(slot: &str, to: Lsn) -> String {
     format!(
         "SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance({}, {})",

@@ -1,11 +1,11 @@
-//! What an error says of a publication that carries other tables than the configured ones.
+//! The words of an error about a publication that carries other tables than the configured ones.
 
 use walrelay_relay::TableName;
 use walrelay_walsender::quote_ident;
 
 use super::script;
 
-/// What a publication was made for.
+/// The tables that a publication was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carries {
     /// `FOR TABLE`.
@@ -16,10 +16,10 @@ pub enum Carries {
     AllTables,
 }
 
-/// How many tables an error lists.
+/// The number of tables that an error lists.
 const LISTED: usize = 5;
 
-/// The first tables, and how many more there are.
+/// Returns the first tables, and how many more there are.
 pub(super) fn listed(tables: &[TableName]) -> String {
     match tables.split_at_checked(LISTED) {
         Some((first, more)) if !more.is_empty() => {
@@ -29,13 +29,13 @@ pub(super) fn listed(tables: &[TableName]) -> String {
     }
 }
 
-/// The names of the tables, joined by commas.
+/// Returns the names of the tables, joined by commas.
 pub(super) fn named(tables: &[TableName]) -> String {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
     names.join(", ")
 }
 
-/// The remedy for a publication that carries other tables than the configured ones.
+/// Returns the remedy for a publication that carries other tables than the configured ones.
 pub(super) fn remedy(
     publication: &str,
     tables: &[TableName],

@@ -56,7 +56,7 @@ struct OldPartition {
 }
 
 impl Pruning {
-    /// Whether the table is partitioned by RANGE on `column`, that of a row's time.
+    /// Returns whether the table is partitioned by RANGE on `column`, that of a row's time.
     pub(super) async fn is_partitioned(
         &self,
         session: &mut Session,
@@ -73,8 +73,8 @@ impl Pruning {
         Ok(count_rows(session, &sql).await? > 0)
     }
 
-    /// The changes that [`change_partitions`](Self::change_partitions) would make if all rows were
-    /// confirmed.
+    /// Returns the changes that [`change_partitions`](Self::change_partitions) would make if all
+    /// rows were confirmed.
     pub async fn planned(&self, session: &mut Session) -> Result<Vec<Change>, PruneError> {
         let mut planned = Vec::new();
         for table in &self.partitioned(session).await? {
@@ -128,7 +128,7 @@ impl Pruning {
         first.map_or(Ok(()), Err)
     }
 
-    /// The tables that are partitioned by time. Sets the session's time zone to UTC.
+    /// Returns the tables that are partitioned by time. Sets the session's time zone to UTC.
     async fn partitioned(&self, session: &mut Session) -> Result<Vec<TableName>, PruneError> {
         session.query("SET TimeZone TO 'UTC'").await?;
         let mut tables = Vec::new();
@@ -141,7 +141,7 @@ impl Pruning {
         Ok(tables)
     }
 
-    /// The partitions of the current and the next ranges that do not exist, under any name.
+    /// Returns the partitions of the current and the next ranges that do not exist, under any name.
     async fn new_partitions(
         &self,
         session: &mut Session,
@@ -181,8 +181,8 @@ impl Pruning {
         Ok(new.collect())
     }
 
-    /// The partitions whose whole range is older than `keep`, and the tables that were detached as
-    /// such. The detached ones come first.
+    /// Returns the partitions whose whole range is older than `keep`, and the tables that were
+    /// detached as such. The detached ones come first.
     async fn old_partitions(
         &self,
         session: &mut Session,
@@ -462,7 +462,7 @@ impl Pruning {
     }
 }
 
-/// The [`PruneError`] of a statement that changes partitions. `part`: the partition that it
+/// Returns the [`PruneError`] of a statement that changes partitions. `part`: the partition that it
 /// creates.
 fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
     match (error.sqlstate(), part) {
@@ -476,8 +476,8 @@ fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> Pru
     }
 }
 
-/// A subquery of a table's partitions with their bounds, with the alias `parts`. The bounds of
-/// DEFAULT are NULL.
+/// Returns a subquery of a table's partitions with their bounds, with the alias `parts`. The bounds
+/// of DEFAULT are NULL.
 fn partition_bounds(table: &TableName) -> String {
     // The bound of the one column is a quoted literal, or a keyword.
     let bound = |word, open, value| {
@@ -497,12 +497,12 @@ fn partition_bounds(table: &TableName) -> String {
     )
 }
 
-/// The comment that marks a detached partition as one to be dropped.
+/// Returns the comment that marks a detached partition as one to be dropped.
 fn detached_comment(table: &TableName) -> String {
     format!("walrelay has detached this from {table}, and drops it once its rows are confirmed")
 }
 
-/// A partition's name: the same for every relay that creates it.
+/// Returns a partition's name: the same for every relay that creates it.
 fn partition_name(table: &str, time: &str) -> String {
     let mut stem = table;
     while stem.len() > LONGEST_STEM {

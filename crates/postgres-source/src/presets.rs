@@ -62,8 +62,8 @@ struct Fit {
     value: Option<String>,
 }
 
-/// The remedy if the route reads columns that the table does not have. `by_templates`: the route
-/// consists of templates instead of Debezium's options.
+/// Returns the remedy if the route reads columns that the table does not have. `by_templates`: the
+/// route consists of templates instead of Debezium's options.
 pub fn remedy(present: &[String], by_templates: bool) -> String {
     let how = if by_templates {
         "under [router.former_columns], as in body = \"payload\""
@@ -129,7 +129,7 @@ fn has(present: &[String], columns: &[String]) -> bool {
     columns.iter().all(|column| present.contains(column))
 }
 
-/// The columns that a preset reads.
+/// Returns the columns that a preset reads.
 fn columns(preset: &Preset) -> Vec<String> {
     let Ok(routes) = preset.routes() else {
         unreachable!("a preset is made of templates");

@@ -5,18 +5,18 @@ use walrelay_walsender::{dollar_quoted, quote_ident, quote_literal};
 
 const EMIT: &str = include_str!("emit.sql");
 
-/// A table's name in SQL: `"schema"."name"`.
+/// Returns a table's name in SQL: `"schema"."name"`.
 pub fn table(name: &TableName) -> String {
     format!("{}.{}", quote_ident(&name.schema), quote_ident(&name.name))
 }
 
-/// Quoted table names, joined by commas.
+/// Returns quoted table names, joined by commas.
 pub fn tables(names: &[TableName]) -> String {
     names.iter().map(table).collect::<Vec<_>>().join(", ")
 }
 
-/// SQL that creates the publication: inserts only, partitions under their root's name. Without
-/// tables the publication carries only logical messages, which any publication carries.
+/// Returns SQL that creates the publication: inserts only, partitions under their root's name.
+/// Without tables the publication carries only logical messages, which any publication carries.
 pub fn create_publication(publication: &str, names: &[TableName]) -> String {
     create_publication_in("", publication, names)
 }
@@ -34,8 +34,8 @@ fn create_publication_in(indent: &str, publication: &str, names: &[TableName]) -
     )
 }
 
-/// SQL that creates or replaces the function `outbox.emit`, which writes an event into the WAL as a
-/// logical message with this prefix.
+/// Returns SQL that creates or replaces the function `outbox.emit`, which writes an event into the
+/// WAL as a logical message with this prefix.
 pub fn create_emit(prefix: &str) -> String {
     let [before, _, after] = emit_parts();
     format!(
@@ -56,31 +56,31 @@ fn emit_body(prefix: &str) -> String {
     body.replace("{prefix}", &quote_literal(prefix))
 }
 
-/// A query for the body of `outbox.emit`; no row if the function does not exist.
+/// Returns a query for the body of `outbox.emit`; no row if the function does not exist.
 pub fn find_emit() -> &'static str {
     "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
      pg_catalog.to_regprocedure('outbox.emit(text, text, jsonb, jsonb, text, text, uuid)')"
 }
 
-/// Whether a function with this body is [`create_emit`]'s.
+/// Returns whether a function with this body is [`create_emit`]'s.
 pub fn is_emit(body: &str, prefix: &str) -> bool {
     emit_body(prefix) == body
 }
 
-/// SQL that creates the role of the relay. The role may log in and replicate; it owns and reads
-/// nothing.
+/// Returns SQL that creates the role of the relay. The role may log in and replicate; it owns and
+/// reads nothing.
 pub fn create_role(role: &str) -> String {
     format!("CREATE ROLE {} LOGIN REPLICATION;", quote_ident(role))
 }
 
-/// The statement, executed only if `found` returns no row, so that a script that failed halfway can
-/// be run again. For statements that have no IF NOT EXISTS.
+/// Returns the statement, executed only if `found` returns no row, so that a script that failed
+/// halfway can be run again. For statements that have no IF NOT EXISTS.
 fn unless(found: &str, statement: &str) -> String {
     let body = format!(" BEGIN IF NOT EXISTS ({found}) THEN\n    {statement} END IF; END ");
     format!("DO {};", dollar_quoted("do", &body))
 }
 
-/// [`create_publication`], unless a publication of that name exists.
+/// Returns [`create_publication`], unless a publication of that name exists.
 pub fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
     let name = quote_literal(publication);
     unless(
@@ -89,7 +89,7 @@ pub fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
     )
 }
 
-/// [`create_role`], unless a role of that name exists.
+/// Returns [`create_role`], unless a role of that name exists.
 pub fn ensure_role(role: &str) -> String {
     let name = quote_literal(role);
     unless(
@@ -98,7 +98,7 @@ pub fn ensure_role(role: &str) -> String {
     )
 }
 
-/// [`create_slot`], unless a slot of that name exists.
+/// Returns [`create_slot`], unless a slot of that name exists.
 pub fn ensure_slot(slot: &str, failover: bool) -> String {
     let name = quote_literal(slot);
     let create = create_slot(slot, failover);
@@ -108,8 +108,8 @@ pub fn ensure_slot(slot: &str, failover: bool) -> String {
     )
 }
 
-/// SQL that creates the slot. From then on the server keeps WAL for the relay. `failover`: standbys
-/// keep a copy of the slot (Postgres 17 and newer).
+/// Returns SQL that creates the slot. From then on the server keeps WAL for the relay. `failover`:
+/// standbys keep a copy of the slot (Postgres 17 and newer).
 pub fn create_slot(slot: &str, failover: bool) -> String {
     format!(
         "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{});",
@@ -118,7 +118,7 @@ pub fn create_slot(slot: &str, failover: bool) -> String {
     )
 }
 
-/// SQL that grants SELECT on the tables to a role.
+/// Returns SQL that grants SELECT on the tables to a role.
 pub fn grant_select(names: &[TableName], role: &str) -> String {
     format!(
         "GRANT SELECT ON {} TO {};",
@@ -127,7 +127,7 @@ pub fn grant_select(names: &[TableName], role: &str) -> String {
     )
 }
 
-/// SQL that drops the slot.
+/// Returns SQL that drops the slot.
 pub fn drop_slot(slot: &str) -> String {
     format!(
         "SELECT pg_catalog.pg_drop_replication_slot({});",

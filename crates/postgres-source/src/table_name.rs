@@ -75,7 +75,7 @@ fn identifier(name: &str) -> Result<(), String> {
     }
 }
 
-/// The value of a key that is an identifier.
+/// Returns the value of a key that is an identifier.
 pub fn owned_identifier(name: &str) -> Result<String, String> {
     identifier(name).map(|()| name.to_owned())
 }

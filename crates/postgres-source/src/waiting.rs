@@ -7,15 +7,15 @@ use super::bookmarks::copy_slot;
 use super::catalog::Wanted;
 use super::script;
 
-/// Bytes of WAL after the slot's position that are looked at.
+/// Bytes of WAL after the slot's position that are read.
 pub const WAL_LIMIT: u64 = 64 << 20;
-/// How many messages are looked at, up to the end of their transaction.
+/// The number of messages that are read, up to the end of their transaction.
 const MESSAGE_LIMIT: u32 = 100_000;
 /// `statement_timeout`: the server may have to decode much WAL from before the slot's position.
 const SETTINGS: [(&str, &str); 1] = [("statement_timeout", "3s")];
 
-/// The Relation messages of the tables that have inserted rows in the first [`WAL_LIMIT`] bytes
-/// after `confirmed`, the slot's position.
+/// Returns the Relation messages of the tables that have inserted rows in the first [`WAL_LIMIT`]
+/// bytes after `confirmed`, the slot's position.
 ///
 /// Reads a temporary copy of the slot, so a relay may read the slot meanwhile.
 ///
@@ -45,7 +45,8 @@ pub async fn waiting(
         .collect())
 }
 
-/// A query of the Relation messages that wait, and of the first five bytes of each Insert message.
+/// Returns a query of the Relation messages that wait, and of the first five bytes of each Insert
+/// message.
 ///
 /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 fn peek_sql(copy: &str, wanted: &Wanted, confirmed: Lsn) -> String {
@@ -63,13 +64,13 @@ fn peek_sql(copy: &str, wanted: &Wanted, confirmed: Lsn) -> String {
     )
 }
 
-/// The table that a Relation or Insert message names in its first five bytes.
+/// Returns the table that a Relation or Insert message names in its first five bytes.
 fn relation_of(message: &[u8]) -> Option<RelationId> {
     let id = message.get(1..5)?.try_into().ok()?;
     Some(RelationId::new(u32::from_be_bytes(id)))
 }
 
-/// The bytes of a text in hexadecimal digits.
+/// Returns the bytes of a text in hexadecimal digits.
 fn bytes(hex: &str) -> Option<Vec<u8>> {
     let digits = hex.as_bytes().chunks(2);
     digits

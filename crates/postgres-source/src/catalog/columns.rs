@@ -26,7 +26,7 @@ struct Column {
 struct Type {
     oid: u32,
     name: String,
-    /// `pg_type.typtype`.
+    /// The column `pg_type.typtype`.
     kind: String,
     is_array: bool,
     /// OID of an array's element type or of a domain's base type; 0 for other types.

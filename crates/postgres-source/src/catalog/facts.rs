@@ -47,13 +47,13 @@ pub struct ServerFacts {
 /// A row of `pg_class`, with the columns of the table.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct TableFacts {
-    /// `pg_class.oid`.
+    /// The column `pg_class.oid`.
     pub oid: u32,
     /// `pg_class.relkind`: `r` ordinary, `p` partitioned. Other kinds cannot be published.
     pub kind: String,
     /// `pg_class.relpersistence` is `p` (permanent). An unlogged table writes no WAL.
     pub permanent: bool,
-    /// `pg_class.relreplident`.
+    /// The column `pg_class.relreplident`.
     pub identity: String,
     /// The columns, in order.
     pub columns: Vec<ColumnFacts>,
@@ -64,16 +64,16 @@ pub struct TableFacts {
 /// A row of `pg_attribute`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct ColumnFacts {
-    /// `attname`.
+    /// The column `pg_attribute.attname`.
     pub name: String,
-    /// `atttypid`.
+    /// The column `pg_attribute.atttypid`.
     pub type_oid: u32,
-    /// `atttypmod`.
+    /// The column `pg_attribute.atttypmod`.
     pub modifier: i32,
     /// The column belongs to the replica identity.
     pub is_key: bool,
-    /// How the column is generated; `None` for an ordinary column. A publication carries a generated
-    /// column only if it lists the column.
+    /// The way in which the column is generated; `None` for an ordinary column. A publication
+    /// carries a generated column only if it lists the column.
     pub generated: Option<Generated>,
     /// The type is `smallint`, `integer` or `bigint`.
     pub integer: bool,
@@ -97,9 +97,9 @@ pub enum Generated {
 pub struct PublicationFacts {
     /// The publication publishes INSERTs.
     pub insert: bool,
-    /// It was made `FOR ALL TABLES`.
+    /// True if the publication was made `FOR ALL TABLES`.
     pub all_tables: bool,
-    /// It was made `FOR TABLES IN SCHEMA`, perhaps among others.
+    /// True if the publication was made `FOR TABLES IN SCHEMA`, perhaps among others.
     pub schemas: bool,
     /// The tables whose changes it carries, under the names that the stream announces: without
     /// `publish_via_partition_root`, partitions are listed themselves.
@@ -107,7 +107,7 @@ pub struct PublicationFacts {
 }
 
 impl PublicationFacts {
-    /// The tables that have a row filter, each with its filter.
+    /// Returns the tables that have a row filter, each with its filter.
     pub fn filtered(&self) -> impl Iterator<Item = (&TableName, &str)> {
         let tables = self.tables.iter();
         tables.filter_map(|published| Some((&published.table, published.row_filter.as_deref()?)))
@@ -129,7 +129,7 @@ pub struct PublishedTable {
 /// The process that reads a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotReader {
-    /// Its process id on the server.
+    /// The process id on the server.
     pub pid: i64,
     /// Its `application_name`; `None` if the process is gone.
     pub application_name: Option<String>,
@@ -141,8 +141,8 @@ pub struct SlotReader {
 }
 
 impl Facts {
-    /// The columns of a wanted table that the relay receives, with `pg_type.oid` and `atttypmod`:
-    /// those that the publication carries, or would carry if it were created.
+    /// Returns the columns of a wanted table that the relay receives, with `pg_type.oid` and
+    /// `atttypmod`: those that the publication carries, or would carry if it were created.
     pub fn sent<'f>(&'f self, name: &TableName, table: &'f TableFacts) -> Vec<(&'f str, u32, i32)> {
         let listed = self.publication.as_ref().and_then(|publication| {
             let mut tables = publication.tables.iter();

@@ -28,8 +28,8 @@ pub async fn place(
     })
 }
 
-/// A query of one row: whether a table has the OID, and the numbers of the first configured table
-/// that is this table or above it, and of the first one below it.
+/// Returns a query of one row: whether a table has the OID, and the numbers of the first configured
+/// table that is this table or above it, and of the first one below it.
 ///
 /// A role that may only replicate can run it. `pg_partition_ancestors` returns the table itself, too,
 /// and no row for a table that does not exist or belongs to no partition tree.

@@ -13,7 +13,7 @@ pub(crate) const CONFLICTING: &str = "conflicting with recovery";
 /// A row of `pg_replication_slots`, with the WAL that the slot retains. Any role may read it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlotRow {
-    /// `slot_name`.
+    /// The column `slot_name`.
     pub name: String,
     /// `slot_type`: `logical` or `physical`.
     pub kind: String,
@@ -42,8 +42,8 @@ pub struct SlotRow {
     pub inactive_since: Option<String>,
     /// `inactive_since` as a timestamp: the slot was neither read nor moved since then.
     pub unmoved_since: Option<PgTimestamp>,
-    /// Why the slot cannot be read any more: `invalidation_reason` (Postgres 17 and newer),
-    /// `conflicting` (16).
+    /// The reason why the slot cannot be read any more: `invalidation_reason` (Postgres 17 and
+    /// newer), `conflicting` (16).
     pub invalidated: Option<String>,
     /// Rows of transactions that committed after `confirmed` have this `xmin` or a later one.
     pub catalog_xmin: Option<u32>,
@@ -54,12 +54,12 @@ pub struct SlotRow {
 }
 
 impl SlotRow {
-    /// The slot is invalidated, or the server has removed its WAL.
+    /// Returns whether the slot is invalidated, or the server has removed its WAL.
     pub fn is_lost(&self) -> bool {
         self.lost().is_some()
     }
 
-    /// Why the slot is lost; `None` if it can be read.
+    /// Returns why the slot is lost; `None` if it can be read.
     pub fn lost(&self) -> Option<String> {
         let removed = self.wal_status.as_deref() == Some("lost");
         let reason = self.invalidated.clone();
@@ -92,12 +92,12 @@ fn select(major: u32) -> String {
     )
 }
 
-/// A query of all slots, ordered by name.
+/// Returns a query of all slots, ordered by name.
 pub(super) fn slots_sql(major: u32) -> String {
     format!("{} ORDER BY slot_name", select(major))
 }
 
-/// A query of one slot.
+/// Returns a query of one slot.
 pub(super) fn slot_sql(major: u32, name: &str) -> String {
     format!(
         "{} WHERE slot_name = {}",
@@ -106,7 +106,7 @@ pub(super) fn slot_sql(major: u32, name: &str) -> String {
     )
 }
 
-/// The slot of the first row, if there is one.
+/// Returns the slot of the first row, if there is one.
 pub(super) fn first_slot(rows: &Rows) -> Option<SlotRow> {
     rows.first().map(|row| slot_row(&row))
 }

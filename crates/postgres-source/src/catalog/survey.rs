@@ -1,6 +1,6 @@
-//! What `walrelay check` reads besides the [`Facts`](super::Facts): limits, privileges, other
-//! slots, open transactions. A role that may only replicate can read all of it, unless a field says
-//! otherwise.
+//! The data that `walrelay check` reads besides the [`Facts`](super::Facts): limits, privileges,
+//! other slots, open transactions. A role that may only replicate can read all of it, unless a
+//! field says otherwise.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ const LONGEST_VALUE: u32 = 256;
 /// Timeout of a query of an outbox table, in milliseconds.
 const STATEMENT_TIMEOUT_MS: u32 = 3_000;
 
-/// What `walrelay check` reads besides the facts.
+/// The data that `walrelay check` reads besides the facts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Survey {
     /// Value and unit of each setting.
@@ -78,7 +78,7 @@ pub struct Prepared {
     pub seconds: u64,
 }
 
-/// What a publication publishes besides INSERTs.
+/// The operations that a publication publishes besides INSERTs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublishedOperations {
     /// The published ones of `update`, `delete` and `truncate`.
@@ -87,7 +87,7 @@ pub struct PublishedOperations {
     pub via_root: bool,
 }
 
-/// What `check` asks of an outbox table.
+/// The data of an outbox table that `check` reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TableSurvey {
     /// `pg_class.relreplident`: `d` default, `n` nothing, `f` full, `i` index.
@@ -99,17 +99,18 @@ pub struct TableSurvey {
 }
 
 impl Survey {
-    /// A setting as a number, in the setting's own unit.
+    /// Returns a setting as a number, in the setting's own unit.
     pub fn number(&self, name: &str) -> Option<i64> {
         self.settings.get(name)?.0.parse().ok()
     }
 
-    /// The value of a setting; `None` if the server does not know it.
+    /// Returns the value of a setting; `None` if the server does not know it.
     pub fn setting(&self, name: &str) -> Option<&str> {
         Some(self.settings.get(name)?.0.as_str())
     }
 
-    /// A setting with its unit, as text; `None` if it is 0, or unknown to the server's version.
+    /// Returns a setting with its unit, as text; `None` if it is 0, or unknown to the server's
+    /// version.
     pub fn duration(&self, name: &str) -> Option<String> {
         let (value, unit) = self.settings.get(name)?;
         (value != "0").then(|| format!("{value} {}", unit.as_deref().unwrap_or_default()))
@@ -177,7 +178,7 @@ pub async fn survey(session: &mut Session, wanted: &Wanted) -> Result<Survey, Er
     Ok(found)
 }
 
-/// The statements of [`survey`], in the order in which it reads their answers.
+/// Returns the statements of [`survey`], in the order in which it reads their answers.
 fn statements(major: u32, wanted: &Wanted) -> Vec<String> {
     let names = SETTINGS.map(quote_literal);
     let mut statements = vec![
@@ -224,8 +225,8 @@ fn statements(major: u32, wanted: &Wanted) -> Vec<String> {
     statements
 }
 
-/// The privileges that the session's role lacks to create the publication, as texts for the user;
-/// empty if none is missing.
+/// Returns the privileges that the session's role lacks to create the publication, as texts for the
+/// user; empty if none is missing.
 ///
 /// Source: the documentation of CREATE PUBLICATION, "Notes": CREATE on the database, and ownership
 /// of each table.
@@ -328,8 +329,8 @@ pub async fn sample(
     })
 }
 
-/// The percentage of a table that holds about [`SAMPLED_ROWS`] rows, and the table's number of
-/// blocks.
+/// Returns the percentage of a table that holds about [`SAMPLED_ROWS`] rows, and the table's number
+/// of blocks.
 async fn table_size(session: &mut Session, table: &str) -> Result<(f64, u32), Error> {
     let sql = format!(
         "SELECT least(100, {SAMPLED_ROWS} * 100.0 / greatest(reltuples, 1)) AS percent, \

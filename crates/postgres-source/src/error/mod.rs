@@ -19,7 +19,7 @@ use super::state_file::StateFileError;
 #[error("Postgres sent a row of a snapshot that cannot be read: {0}")]
 pub struct RowError(pub(crate) &'static str);
 
-/// Why a stream could not be opened, or why it ended.
+/// The reason why a stream could not be opened, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
     /// The connection failed, or the server answered with an error.
@@ -68,9 +68,9 @@ pub enum PostgresError {
     /// The server accepted a command and did not answer in time.
     #[error("Postgres did not answer within {after:?}: {doing}")]
     NoAnswer {
-        /// What the server was asked to do.
+        /// The request to the server.
         doing: &'static str,
-        /// How long was waited.
+        /// The time that was waited.
         after: Duration,
     },
     /// The two connections reach different servers.
@@ -132,9 +132,9 @@ fn name(reader: Option<&SlotReader>) -> String {
 }
 
 impl PostgresError {
-    /// The error of a statement that reads the rows of a snapshot. The statement contains SQL of
-    /// the configuration, so syntax errors (class 42, except missing privileges) and data errors
-    /// (class 22) are errors of the configuration.
+    /// Creates the error of a statement that reads the rows of a snapshot. The statement contains
+    /// SQL of the configuration, so syntax errors (class 42, except missing privileges) and data
+    /// errors (class 22) are errors of the configuration.
     pub fn of_rows(error: walrelay_walsender::Error) -> Self {
         let state = error.sqlstate().unwrap_or_default();
         if state != "42501" && (state.starts_with("42") || state.starts_with("22")) {

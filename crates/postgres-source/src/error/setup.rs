@@ -54,7 +54,7 @@ pub enum SetupError {
         table: TableName,
         /// The column.
         column: String,
-        /// How it is generated.
+        /// The way in which the column is generated.
         generated: Generated,
         /// Name of the publication.
         publication: String,
@@ -85,7 +85,7 @@ pub enum SetupError {
     PublicationLacks {
         /// Name of the publication.
         publication: String,
-        /// These tables.
+        /// The tables that the publication lacks.
         tables: Vec<TableName>,
     },
     /// The publication has tables that the configuration does not name.
@@ -96,11 +96,11 @@ pub enum SetupError {
     PublicationForeign {
         /// Name of the publication.
         publication: String,
-        /// These tables.
+        /// The tables that the configuration does not name.
         tables: Vec<TableName>,
         /// The configured tables.
         wanted: Vec<TableName>,
-        /// What the publication was made for.
+        /// The tables that the publication was made for.
         carries: Carries,
     },
     /// A column list leaves out a column that the router reads.
@@ -238,7 +238,7 @@ fn kind(generated: Generated) -> &'static str {
     }
 }
 
-/// Why the server does not send a generated column.
+/// Returns why the server does not send a generated column.
 fn unsent(generated: Generated, publication: &str, published: bool, major: u32) -> String {
     match generated {
         Generated::Virtual => "Postgres publishes no virtual column".to_owned(),
@@ -252,7 +252,7 @@ fn unsent(generated: Generated, publication: &str, published: bool, major: u32) 
     }
 }
 
-/// What prevents that a slot is lost again for this reason: `invalidation_reason` of
+/// Returns what prevents that a slot is lost again for this reason: `invalidation_reason` of
 /// `pg_replication_slots`, or our text for `conflicting`.
 fn prevention(reason: &str) -> &'static str {
     match reason {
@@ -268,7 +268,7 @@ fn prevention(reason: &str) -> &'static str {
 }
 
 impl SetupError {
-    /// The error's id: a short stable name, for documents and scripts.
+    /// Returns the error's id: a short stable name, for documents and scripts.
     pub fn id(&self) -> &'static str {
         match self {
             Self::WalLevel(_) => "wal-level",
@@ -297,7 +297,7 @@ impl SetupError {
         }
     }
 
-    /// What the user does about the error.
+    /// Returns what the user does about the error.
     pub fn remedy(&self) -> String {
         match self {
             Self::WalLevel(_) => {
@@ -467,7 +467,7 @@ impl SetupError {
         }
     }
 
-    /// Tells whether another attempt can succeed, and whose it is to mend.
+    /// Returns whether another attempt can succeed, and who must repair the cause.
     pub fn disposition(&self) -> Disposition {
         match self {
             Self::Standby(_) => Disposition::Retryable,

@@ -83,7 +83,7 @@ pub struct Source at "source" {
 }
 
 impl Source {
-    /// The time without data from the server after which the connection counts as dead.
+    /// Returns the time without data from the server after which the connection counts as dead.
     pub fn receive_timeout(&self) -> Duration {
         self.receive_timeout.unwrap_or(self.wal_sender_timeout)
     }
@@ -159,7 +159,7 @@ fn postgres_url(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether the userinfo of the URL (RFC 3986, section 3.2.1) has a password.
+/// Returns whether the userinfo of the URL (RFC 3986, section 3.2.1) has a password.
 fn has_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -169,7 +169,8 @@ fn has_password(url: &str) -> bool {
         .is_some_and(|(_, password)| !password.is_empty())
 }
 
-/// `ReplicationSlotValidateName`: lower-case letters, digits and underscores, below `NAMEDATALEN`.
+/// Checks a slot's name as `ReplicationSlotValidateName` does: lower-case letters, digits and
+/// underscores, below `NAMEDATALEN`.
 fn slot_name(text: &str) -> Result<String, String> {
     let plain = text
         .bytes()

@@ -15,18 +15,18 @@ use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::script;
 
-/// How long a session tries to lock the setup of a slot, before a new one does. Another relay may
-/// take long: Postgres waits for open transactions before it creates a slot, and a snapshot is read
-/// under the lock.
+/// The time that a session tries to lock the setup of a slot, before a new one does. Another relay
+/// may take long: Postgres waits for open transactions before it creates a slot, and a snapshot is
+/// read under the lock.
 const LOCK_DEADLINE: Duration = Duration::from_secs(30);
 /// Interval of the tries to lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(200);
-/// How long the undoing of an unfinished setup may take. A stop waits for it.
+/// The time that the undoing of an unfinished setup may take. A stop waits for it.
 pub(crate) const UNDO_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of the queries for a slot whose creation was ended.
 const UNDO_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the creation of a slot on a standby waits for.
+/// The text about the event that the creation of a slot on a standby waits for.
 pub const ON_STANDBY: &str = "the standby waits for the next record of running transactions \
     from its primary, and for open transactions; SELECT pg_log_standby_snapshot() on the primary \
     writes such a record at once";
@@ -70,8 +70,8 @@ pub(crate) struct Prepared {
     pub snapshot: bool,
 }
 
-/// What a setup has begun and not completed: a publication without its slot would look as if the
-/// slot had been dropped.
+/// The part of a setup that was begun and not completed: a publication without its slot would look
+/// as if the slot had been dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Unfinished {
     /// The publication was created, and its slot was not.

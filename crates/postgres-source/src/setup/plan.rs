@@ -5,7 +5,7 @@ use crate::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
 
-/// When the database is inspected. It decides what a missing or lost slot means.
+/// The moment of an inspection of the database. It decides what a missing or lost slot means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// `walrelay init`: missing objects are to be created.
@@ -19,7 +19,7 @@ pub enum Moment {
         /// A gap is accepted (`--accept-gap`).
         accept_gap: bool,
     },
-    /// This process has already streamed from the slot.
+    /// The process has already streamed from the slot.
     Relayed {
         /// The position up to which it has relayed.
         upto: Lsn,
@@ -27,7 +27,7 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// The last position known to be relayed.
+    /// Returns the last position known to be relayed.
     pub fn known(self) -> Option<Lsn> {
         match self {
             Moment::Init | Moment::Print => None,
@@ -36,7 +36,7 @@ impl Moment {
         }
     }
 
-    /// Whether a gap is accepted.
+    /// Returns whether a gap is accepted.
     fn accepts_gap(self) -> bool {
         matches!(self, Moment::Start { accept_gap, .. } if accept_gap)
     }
@@ -62,7 +62,7 @@ pub enum Action {
 /// The actions before streaming, with findings and the accepted gap.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// What is created or changed, in order.
+    /// The changes to make, in order.
     pub actions: Vec<Action>,
     /// Findings to log as warnings.
     pub notes: Vec<String>,
@@ -195,7 +195,8 @@ pub fn sends_columns(wanted: &Wanted, facts: &Facts, name: &TableName) -> Result
     Ok(())
 }
 
-/// The columns that the router reads and that are not in `present`, under any of their names.
+/// Returns the columns that the router reads and that are not in `present`, under any of their
+/// names.
 fn columns_missing(wanted: &Wanted, present: &[String]) -> Vec<String> {
     let columns = wanted.columns.iter();
     let missing = columns.filter(|column| wanted.found(column, present).is_none());
@@ -419,7 +420,7 @@ pub fn carries_inserts(wanted: &Wanted, publication: &PublicationFacts) -> Resul
     Err(SetupError::PublicationWithoutInsert(name))
 }
 
-/// The tables that the publication carries besides the wanted ones.
+/// Returns the tables that the publication carries besides the wanted ones.
 fn others<'p>(
     wanted: &'p Wanted,
     publication: &'p PublicationFacts,
@@ -428,7 +429,7 @@ fn others<'p>(
     carried.filter(|table| !wanted.tables.contains(table))
 }
 
-/// Whether the publication may carry a table that is not wanted.
+/// Returns whether the publication may carry a table that is not wanted.
 fn passes_over(wanted: &Wanted, table: &TableName) -> bool {
     let mut named = wanted.pass_over.iter();
     named.any(|of| of.schema == table.schema && (of.name == table.name || of.name == "*"))

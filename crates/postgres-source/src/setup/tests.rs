@@ -51,7 +51,7 @@ fn text_column(name: String) -> ColumnFacts {
     }
 }
 
-/// Facts of a complete setup.
+/// Returns the facts of a complete setup.
 fn facts() -> Facts {
     Facts {
         server: ServerFacts {
@@ -116,7 +116,7 @@ const fn start(known: Option<Lsn>, accept_gap: bool) -> Moment {
     Moment::Start { known, accept_gap }
 }
 
-/// Facts before the first setup.
+/// Returns the facts before the first setup.
 fn bare() -> Facts {
     Facts {
         publication: None,

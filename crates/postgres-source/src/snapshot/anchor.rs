@@ -23,7 +23,7 @@ use crate::error::PostgresError;
 /// The database, tables and rows of a snapshot.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where the server is.
+    /// The address of the server.
     pub info: ConnInfo,
     /// Name of the publication.
     pub publication: String,
@@ -31,7 +31,7 @@ pub struct Plan {
     pub tables: Vec<TableName>,
     /// The rows that are read, and their order.
     pub selection: Selection,
-    /// Where progress is reported to.
+    /// The counters that progress is reported to.
     pub progress: Arc<SnapshotProgress>,
 }
 
@@ -46,9 +46,9 @@ pub(crate) struct Anchor {
     name: String,
     /// The position at which the snapshot ends.
     pub point: Lsn,
-    /// When the snapshot was taken, by the server's clock.
+    /// The time when the snapshot was taken, by the server's clock.
     time: PgTimestamp,
-    /// When the snapshot was exported.
+    /// The time when the snapshot was exported.
     pub begun: Instant,
 }
 
@@ -163,8 +163,8 @@ impl Anchor {
     }
 }
 
-/// The number of rows that the planner expects in a snapshot of these tables. Fails if the rows
-/// cannot be read because of an invalid condition or column or a missing privilege.
+/// Returns the number of rows that the planner expects in a snapshot of these tables. Fails if the
+/// rows cannot be read because of an invalid condition or column or a missing privilege.
 pub async fn expected_rows(
     session: &mut Session,
     published: &[PublishedTable],
@@ -174,7 +174,7 @@ pub async fn expected_rows(
     estimate(session, &query::groups(tables, selection)?).await
 }
 
-/// The current time by the server's clock.
+/// Returns the current time by the server's clock.
 async fn server_time(session: &mut Session) -> Result<PgTimestamp, Error> {
     let rows = session
         .query("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 AS micros")
@@ -185,7 +185,7 @@ async fn server_time(session: &mut Session) -> Result<PgTimestamp, Error> {
         .unwrap_or(PgTimestamp::new(0)))
 }
 
-/// The number of rows that the planner expects.
+/// Returns the number of rows that the planner expects.
 async fn estimate(session: &mut Session, groups: &[Group]) -> Result<u64, PostgresError> {
     #[derive(Deserialize)]
     struct Explained {

@@ -66,7 +66,7 @@ pub(super) async fn hold(session: &mut Session, table: &TableName) -> Result<(),
     }
 }
 
-/// The error for a table that the snapshot does not see as published.
+/// Returns the error for a table that the snapshot does not see as published.
 pub(super) async fn unseen(
     session: &mut Session,
     publication: &str,

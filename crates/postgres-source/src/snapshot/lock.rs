@@ -22,7 +22,7 @@ pub struct SnapshotLock {
 }
 
 impl SnapshotLock {
-    /// `session` holds the lock.
+    /// Creates the lock that `session` holds.
     pub fn new(session: Session, temporary: String) -> Self {
         Self {
             session: Arc::new(Mutex::new(session)),
@@ -30,13 +30,13 @@ impl SnapshotLock {
         }
     }
 
-    /// The session, when no other task uses it.
+    /// Returns the session, when no other task uses it.
     pub async fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().await
     }
 
-    /// Whether the session lives, as far as this machine knows. `false`: [`prove`](Self::prove)
-    /// tells. Costs one system call.
+    /// Returns whether the session lives, as far as this machine knows. `false`:
+    /// [`prove`](Self::prove) tells. Costs one system call.
     pub(super) fn is_quiet(&self) -> bool {
         let session = self.session.try_lock();
         session.is_ok_and(|session| session.is_quiet())

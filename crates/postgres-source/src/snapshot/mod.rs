@@ -51,7 +51,7 @@ impl SnapshotProgress {
         self.of_attempt.fetch_add(1, Relaxed);
     }
 
-    /// Every row is acknowledged by the sink.
+    /// Records that the sink has acknowledged every row.
     fn acknowledge(&self) {
         self.acknowledged.store(true, Relaxed);
         self.notify.notify_one();
@@ -64,7 +64,7 @@ impl SnapshotProgress {
         }
     }
 
-    /// The snapshot is complete: the stream continues from the slot.
+    /// Records that the snapshot is complete: the stream continues from the slot.
     pub fn end(&self) {
         self.running.store(false, Relaxed);
     }
@@ -79,17 +79,17 @@ impl SnapshotProgress {
         self.acknowledged.load(Relaxed)
     }
 
-    /// Rows read in all attempts.
+    /// Returns the number of rows read in all attempts.
     pub fn rows(&self) -> u64 {
         self.rows.load(Relaxed)
     }
 
-    /// Rows read in this attempt.
+    /// Returns the number of rows read in this attempt.
     pub fn of_attempt(&self) -> u64 {
         self.of_attempt.load(Relaxed)
     }
 
-    /// Rows that the planner expects; `None` before the first attempt.
+    /// Returns the number of rows that the planner expects; `None` before the first attempt.
     pub fn expected(&self) -> Option<u64> {
         let expected = self.expected.load(Relaxed);
         (self.rows() > 0 || expected > 0).then_some(expected)

@@ -26,7 +26,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table's Relation message.
     pub(super) fn relation_message(&self) -> Vec<u8> {
         let columns = self.columns().map(|column| Column {
             name: &column.name,
@@ -63,7 +62,7 @@ impl Table {
         self.facts.columns.iter().any(|known| known.name == column)
     }
 
-    /// The columns that order the table's rows; empty if it has none.
+    /// Returns the columns that order the table's rows; empty if it has none.
     fn order<'t>(&'t self, selection: &'t Selection) -> Vec<&'t str> {
         if !selection.order.is_empty() {
             return selection.order.iter().map(String::as_str).collect();
@@ -87,7 +86,7 @@ impl Table {
         time.into_iter().chain(key).collect()
     }
 
-    /// The conditions on the table's rows.
+    /// Returns the conditions on the table's rows.
     fn filters(&self, selection: &Selection) -> Result<Vec<String>, SetupError> {
         let mut filters: Vec<String> = self.row_filter.iter().cloned().collect();
         if let Some(filter) = &selection.filter {
@@ -100,8 +99,8 @@ impl Table {
         Ok(filters)
     }
 
-    /// A SELECT of the table's rows and of the columns that order them. `number`: the table's index
-    /// in its group.
+    /// Returns a SELECT of the table's rows and of the columns that order them. `number`: the
+    /// table's index in its group.
     ///
     /// # Errors
     /// If no column tells which rows to read, or in which order.
@@ -186,7 +185,8 @@ pub(super) fn groups(tables: Vec<Table>, selection: &Selection) -> Result<Vec<Gr
     groups.map(|tables| Group::new(tables, selection)).collect()
 }
 
-/// Whether one statement can read the rows of both tables: their columns and order are the same.
+/// Returns whether one statement can read the rows of both tables: their columns and order are the
+/// same.
 fn can_share_group(one: &Table, other: &Table, selection: &Selection) -> bool {
     let shape = |table: &Table| -> Vec<(String, u32, i32)> {
         let columns = table.columns();
@@ -225,7 +225,7 @@ pub(super) async fn find_tables(
     Ok(found.collect())
 }
 
-/// The SQL condition for the rows of a table that no relay has sent.
+/// Returns the SQL condition for the rows of a table that no relay has sent.
 pub(crate) async fn unsent_condition(
     session: &mut Session,
     table: &TableName,

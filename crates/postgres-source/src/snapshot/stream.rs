@@ -21,7 +21,7 @@ use crate::error::PostgresError;
 /// Interval of empty reads while the server sends no rows, for example because it sorts them. The
 /// pipeline takes a stream without reads for dead; here, TCP keepalives detect a dead server.
 const EMPTY_READ_INTERVAL: Duration = Duration::from_secs(1);
-/// For so long a row may be sent after the lock was last seen.
+/// The longest time after the lock was last seen in which a row may be sent.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 /// Interval of log lines about the progress.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub struct RowStream {
     /// The position at which the snapshot ends.
     point: Lsn,
-    /// When the snapshot was taken, by the server's clock: the commit time of the rows.
+    /// The time when the snapshot was taken, by the server's clock: the commit time of the rows.
     time: PgTimestamp,
     since: Instant,
     rows: Rows,
@@ -49,16 +49,16 @@ pub struct RowStream {
     progress: Arc<SnapshotProgress>,
     /// The lock that the rows are sent under; `None` if any process may send them.
     lock: Option<SnapshotLock>,
-    /// When the lock was last seen.
+    /// The time when the lock was last seen.
     locked_at: Option<Instant>,
     /// A query whether the lock is still held. No row is sent before its answer.
     proving: Option<Proving>,
     /// The stream of a slot follows, so this one ends when all rows are acknowledged.
     followed: bool,
-    /// When the next read ends without bytes. Not counted from the call: the pipeline drops a read
-    /// and calls it again whenever something else is due.
+    /// The time when the next read ends without bytes. Not counted from the call: the pipeline
+    /// drops a read and calls it again whenever something else is due.
     empty_at: Instant,
-    /// When the progress is logged next.
+    /// The time when the progress is logged next.
     log_at: Instant,
 }
 
@@ -76,7 +76,7 @@ enum Rows {
 }
 
 impl RowStream {
-    /// `session` is in a transaction with the snapshot.
+    /// Creates the stream. `session` is in a transaction with the snapshot.
     pub(super) fn new(
         session: Session,
         groups: Vec<Group>,
@@ -103,7 +103,7 @@ impl RowStream {
         }
     }
 
-    /// No stream follows: this one stays open until the pipeline closes it.
+    /// Declares that no stream follows: this one stays open until the pipeline closes it.
     pub fn without_successor(self) -> Self {
         Self {
             followed: false,
@@ -111,7 +111,7 @@ impl RowStream {
         }
     }
 
-    /// Rows are sent only while this lock is held.
+    /// Sends rows only while this lock is held.
     pub fn under(self, lock: SnapshotLock) -> Self {
         Self {
             lock: Some(lock),
@@ -119,9 +119,9 @@ impl RowStream {
         }
     }
 
-    /// Whether rows may be sent now. If the session of the lock may have ended, starts a query, for
-    /// [`read`](WalStream::read) to wait for. This process may have been stopped since it received
-    /// the rows, so they are no proof.
+    /// Returns whether rows may be sent now. If the session of the lock may have ended, starts a
+    /// query, for [`read`](WalStream::read) to wait for. This process may have been stopped since
+    /// it received the rows, so they are no proof.
     fn may_send(&mut self) -> bool {
         let Some(lock) = &self.lock else {
             return true;
@@ -210,8 +210,8 @@ impl RowStream {
     }
 }
 
-/// The position before `point`. No WAL record begins there, because records begin at multiples of
-/// eight.
+/// Returns the position before `point`. No WAL record begins there, because records begin at
+/// multiples of eight.
 fn position_before(point: Lsn) -> Lsn {
     Lsn::new(point.get().saturating_sub(1))
 }
@@ -223,7 +223,7 @@ impl WalStream for RowStream {
         true
     }
 
-    /// Always `Unix`, whatever the connection is: rows arrive in large reads, which need no delay
+    /// Returns `Unix`, whatever the connection is: rows arrive in large reads, which need no delay
     /// between them.
     fn socket(&self) -> Socket {
         Socket::Unix

@@ -11,7 +11,7 @@ use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_relay::{Chain, Opened, Resume, SlotCheck, Source, TableName, TablePlace};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, StartReplication};
 
-use super::inspections::OwnLooks;
+use super::inspections::OwnSlotChecks;
 use super::one_task::OneTask;
 use super::stream::Stream;
 use crate::bookmarks::copy_slot;
@@ -23,7 +23,7 @@ use crate::setup::{Action, Moment, plan};
 /// The slot to copy, and what is needed to read a copy.
 #[derive(Debug, Clone)]
 pub struct Original {
-    /// Where the server is.
+    /// The address of the server.
     pub info: ConnInfo,
     /// The slot that is copied. Nothing is confirmed in it here; its own reader may move it on.
     pub slot: String,
@@ -59,13 +59,13 @@ pub struct CopySource {
     walsender: Arc<AtomicI32>,
     control: Option<Session>,
     /// No other process can read a temporary slot.
-    looks: OwnLooks,
+    slot_checks: OwnSlotChecks,
     /// The query for the place of a table: when it was started, the table, and its place.
     placing: OneTask<(Instant, RelationId, Result<TablePlace, PostgresError>)>,
 }
 
 impl CopySource {
-    /// `name`: the prefix of the copies' names.
+    /// Creates a source without a copy. `name`: the prefix of the copies' names.
     pub fn new(original: Original, name: &str) -> Self {
         Self {
             original,
@@ -77,14 +77,14 @@ impl CopySource {
             copies: 0,
             walsender: Arc::default(),
             control: None,
-            looks: OwnLooks::default(),
+            slot_checks: OwnSlotChecks::default(),
             placing: OneTask::default(),
         }
     }
 
-    /// A source for `walrelay run` with a sink that confirms nothing: the configured slot, after
-    /// the checks of a relay's setup. Creates nothing that outlives the connection. If the slot is
-    /// missing, a temporary slot at the end of the WAL takes its place.
+    /// Creates a source for `walrelay run` with a sink that confirms nothing: the configured slot,
+    /// after the checks of a relay's setup. Creates nothing that outlives the connection. If the
+    /// slot is missing, a temporary slot at the end of the WAL takes its place.
     pub fn of_configured(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Duration) -> Self {
         let original = Original {
             info,
@@ -103,9 +103,9 @@ impl CopySource {
         }
     }
 
-    /// A source for `walrelay replay`: the slot that `wanted` names, from `start` on, after the
-    /// checks of a relay's setup. With `must_hold_start`, a slot that has moved beyond `start` is a
-    /// [`PostgresError::ReplayGone`].
+    /// Creates a source for `walrelay replay`: the slot that `wanted` names, from `start` on, after
+    /// the checks of a relay's setup. With `must_hold_start`, a slot that has moved beyond `start`
+    /// is a [`PostgresError::ReplayGone`].
     pub fn of_kept(
         info: ConnInfo,
         wanted: Wanted,
@@ -122,12 +122,12 @@ impl CopySource {
         }
     }
 
-    /// PID of the stream's walsender; 0 before the first stream.
+    /// Returns the PID of the stream's walsender; 0 before the first stream.
     pub fn walsender(&self) -> Arc<AtomicI32> {
         Arc::clone(&self.walsender)
     }
 
-    /// The control connection, or a new one.
+    /// Returns the control connection, or a new one.
     async fn control(&mut self) -> Result<Session, PostgresError> {
         Ok(match self.control.take() {
             Some(control) => control,
@@ -135,12 +135,12 @@ impl CopySource {
         })
     }
 
-    /// Name of the current copy.
+    /// Returns the name of the current copy.
     fn copy(&self) -> String {
         format!("{}_{}", self.name, self.copies)
     }
 
-    /// Whether there is a slot to copy.
+    /// Returns whether there is a slot to copy.
     ///
     /// # Errors
     /// Also if the database is not set up as a relay needs it.
@@ -198,7 +198,8 @@ impl CopySource {
         Ok(copy.confirmed.unwrap_or(Lsn::ZERO))
     }
 
-    /// The error that a stream which begins at `position` lacks the beginning of what is to be read.
+    /// Returns the error that a stream which begins at `position` lacks the beginning of what is to
+    /// be read.
     pub(super) fn missing(&self, resume: Option<&Resume>, position: Lsn) -> Option<PostgresError> {
         let start = self.first(resume);
         (position > start).then(|| PostgresError::ReplayGone {
@@ -208,7 +209,7 @@ impl CopySource {
         })
     }
 
-    /// The position from which on the stream is needed.
+    /// Returns the position from which on the stream is needed.
     fn first(&self, resume: Option<&Resume>) -> Lsn {
         let known = resume.map_or(Lsn::ZERO, |resume| resume.confirmed.lsn());
         self.start.max(known)
@@ -272,7 +273,7 @@ impl CopySource {
     }
 }
 
-/// The place of a table on the server that has this copy.
+/// Returns the place of a table on the server that has this copy.
 async fn place_of(
     info: ConnInfo,
     tables: Vec<TableName>,
@@ -298,7 +299,7 @@ impl Source for CopySource {
 
     fn check_slot(&mut self, unresolved: Option<RelationId>) {
         match unresolved {
-            None => self.looks.ask(),
+            None => self.slot_checks.request(),
             Some(id) => {
                 let asked_at = Instant::now();
                 let (info, tables) = (self.original.info.clone(), self.original.tables.clone());
@@ -312,11 +313,11 @@ impl Source for CopySource {
 
     async fn slot_checked(&mut self, _: bool) -> Result<SlotCheck, PostgresError> {
         if !self.placing.is_started() {
-            return Ok(self.looks.answer().await);
+            return Ok(self.slot_checks.answer().await);
         }
         let (asked_at, id, placed) = self.placing.ended().await;
         Ok(match placed {
-            Ok(place) => OwnLooks::ours(asked_at, Some((id, place))),
+            Ok(place) => OwnSlotChecks::ours(asked_at, Some((id, place))),
             Err(error) => SlotCheck::Failed {
                 reason: Chain(&error).to_string(),
             },

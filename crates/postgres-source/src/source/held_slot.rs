@@ -15,7 +15,7 @@ use super::Original;
 
 /// The longest interval of status updates.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the orderly end may take. A walsender first sends a transaction that it has begun.
+/// The time that the orderly end may take. A walsender first sends a transaction that it has begun.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A slot whose walsender is this process'. Nothing is read or confirmed: the walsender waits when

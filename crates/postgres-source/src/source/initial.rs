@@ -10,7 +10,7 @@ use walrelay_relay::{Chain, Opened, SlotCheck};
 use walrelay_walsender::SystemIdentity;
 
 use super::PostgresSource;
-use super::inspections::{DEADLINE, OwnLooks};
+use super::inspections::{DEADLINE, OwnSlotChecks};
 use super::one_task::OneTask;
 use super::opening::Connected;
 use super::stream::Stream;
@@ -26,12 +26,12 @@ use crate::snapshot::{Anchor, Plan, SnapshotLock};
 #[derive(Debug)]
 pub(super) struct InitialSnapshot {
     anchor: Anchor,
-    /// Only one of several relays reads the snapshot.
+    /// The lock by which only one of several relays reads the snapshot.
     lock: SnapshotLock,
-    /// How long a proof that the lock is held is valid, as for the stream of a slot.
+    /// The time that a proof that the lock is held is valid, as for the stream of a slot.
     lease: Duration,
-    /// The look under way, if there is one: when it was started, and its answer.
-    looks: OneTask<(Instant, Result<(), PostgresError>)>,
+    /// The check under way, if there is one: when it was started, and its answer.
+    check: OneTask<(Instant, Result<(), PostgresError>)>,
     /// The snapshot cannot be read any more. It still holds the lock, if the session lives: the
     /// records in flight must be given up first.
     over: bool,
@@ -42,7 +42,7 @@ pub(super) struct InitialSnapshot {
 impl InitialSnapshot {
     /// Opens the stream of the rows, from the first row.
     async fn open(&mut self) -> Result<Opened<Stream>, PostgresError> {
-        self.looks = OneTask::default();
+        self.check = OneTask::default();
         // The server may have ended the sessions of the snapshot, which this process does not
         // notice.
         bounded("reading the slot", self.lock.prove()).await?;
@@ -64,21 +64,21 @@ impl InitialSnapshot {
         })
     }
 
-    /// Starts a look, unless one is under way.
-    pub(super) fn look(&mut self) {
+    /// Starts a check, unless one is under way.
+    pub(super) fn check_slot(&mut self) {
         let lock = self.lock.clone();
-        self.looks.start(async move {
+        self.check.start(async move {
             let asked_at = Instant::now();
             let proven = bounded_by(DEADLINE, "a look at the snapshot", lock.prove());
             (asked_at, proven.await)
         });
     }
 
-    /// Waits for the look under way; pending if there is none. Cancel-safe.
-    pub(super) async fn looked(&mut self) -> Result<SlotCheck, PostgresError> {
-        let (asked_at, proven) = self.looks.ended().await;
+    /// Waits for the check under way; pending if there is none. Cancel-safe.
+    pub(super) async fn slot_checked(&mut self) -> Result<SlotCheck, PostgresError> {
+        let (asked_at, proven) = self.check.ended().await;
         match proven {
-            Ok(()) => Ok(OwnLooks::ours(asked_at, None)),
+            Ok(()) => Ok(OwnSlotChecks::ours(asked_at, None)),
             Err(error @ PostgresError::NoAnswer { .. }) => Ok(SlotCheck::Failed {
                 reason: Chain(&error).to_string(),
             }),
@@ -147,7 +147,7 @@ impl PostgresSource {
             anchor,
             lock: SnapshotLock::new(connected.control, temporary),
             lease: self.wal_sender_timeout,
-            looks: OneTask::default(),
+            check: OneTask::default(),
             over: false,
             system: connected.system,
             server_start: connected.server.start,

@@ -26,7 +26,7 @@ const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s")];
 /// The result of an inspection.
 #[derive(Debug)]
 pub(super) struct Inspection {
-    /// When the inspection was started.
+    /// The time when the inspection was started.
     pub(super) asked_at: Instant,
     /// The catalogs' answer, or why there is none.
     pub(super) facts: Result<Facts, PostgresError>,
@@ -34,20 +34,20 @@ pub(super) struct Inspection {
     pub(super) place: Option<(RelationId, TablePlace)>,
 }
 
-/// Looks at a slot or snapshot that no other process can read. Each is answered at once, without a
+/// Checks of a slot or snapshot that no other process can read. Each is answered at once, without a
 /// query.
 #[derive(Debug, Default)]
-pub(super) struct OwnLooks {
-    /// When the look was requested that is not answered yet.
+pub(super) struct OwnSlotChecks {
+    /// The time when the slot check was requested that is not answered yet.
     asked_at: Option<Instant>,
 }
 
-impl OwnLooks {
-    pub(super) fn ask(&mut self) {
+impl OwnSlotChecks {
+    pub(super) fn request(&mut self) {
         self.asked_at.get_or_insert_with(Instant::now);
     }
 
-    /// Answers the requested look; pending if none was requested.
+    /// Answers the requested check; pending if none was requested.
     pub(super) async fn answer(&mut self) -> SlotCheck {
         match self.asked_at.take() {
             Some(asked_at) => Self::ours(asked_at, None),
@@ -55,7 +55,7 @@ impl OwnLooks {
         }
     }
 
-    /// The answer: this process has the slot. `place`: of the table that was asked for.
+    /// Returns the answer: this process has the slot. `place`: of the table that was asked for.
     pub(super) fn ours(asked_at: Instant, place: Option<(RelationId, TablePlace)>) -> SlotCheck {
         SlotCheck::Answered {
             asked_at,
@@ -75,7 +75,7 @@ pub(super) struct Inspections {
 }
 
 impl Inspections {
-    /// No inspection runs; the next one uses this connection.
+    /// Creates the state in which no inspection runs; the next one uses this connection.
     pub(super) fn over(session: Session) -> Self {
         Self {
             session: Some(session),

@@ -47,7 +47,7 @@ pub struct SourceOptions {
     pub wal_sender_timeout: Duration,
     /// The file of the acknowledged position, written before the position is confirmed to the slot.
     pub state_file: Option<PathBuf>,
-    /// Whether the first connection may continue after a gap in the WAL.
+    /// True if the first connection may continue after a gap in the WAL.
     pub accept_gap: bool,
     /// Warn if more bytes of WAL than this are kept for the slot; 0 disables the warning.
     pub retained_wal_warning: u64,
@@ -63,7 +63,7 @@ pub struct PostgresSource {
     /// The inspections beside the current stream. They own the control connection.
     inspections: Inspections,
     state_file: Option<StateWriter>,
-    /// Whether a gap may be accepted; reset when the first stream is open.
+    /// True if a gap may be accepted; reset when the first stream is open.
     accept_gap: bool,
     /// A gap was accepted.
     accepted: bool,
@@ -82,7 +82,7 @@ pub struct PostgresSource {
     watch: RetentionWatch,
     /// The setup that is being carried out.
     setup: Option<Setup>,
-    /// What is left of a setup that failed and could not be undone.
+    /// The remains of a setup that failed and could not be undone.
     unfinished: Unfinished,
     /// The snapshot that is being read.
     snapshot: Option<InitialSnapshot>,
@@ -90,7 +90,7 @@ pub struct PostgresSource {
 }
 
 impl PostgresSource {
-    /// A source that has not connected yet.
+    /// Creates a source that has not connected yet.
     pub fn new(info: ConnInfo, wanted: Wanted, options: SourceOptions) -> Self {
         Self {
             watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
@@ -133,12 +133,12 @@ impl PostgresSource {
         self
     }
 
-    /// PID of the stream's walsender; 0 before the first stream.
+    /// Returns the PID of the stream's walsender; 0 before the first stream.
     pub fn walsender(&self) -> Arc<AtomicI32> {
         Arc::clone(&self.walsender)
     }
 
-    /// The position in the state file, if there is one.
+    /// Returns the position in the state file, if there is one.
     fn kept(&self) -> Option<&Position> {
         self.state_file.as_ref().and_then(StateWriter::kept)
     }
@@ -210,21 +210,21 @@ impl Source for PostgresSource {
         self.relayed
             .fetch_max(position.lsn().get(), Ordering::Relaxed);
         match &mut self.state_file {
-            Some(state_file) => Ok(state_file.note(position)?),
+            Some(state_file) => Ok(state_file.persist_position(position)?),
             None => Ok(position),
         }
     }
 
     fn check_slot(&mut self, unresolved: Option<RelationId>) {
         match &mut self.snapshot {
-            Some(snapshot) => snapshot.look(),
+            Some(snapshot) => snapshot.check_slot(),
             None => self.inspections.start(&self.info, &self.wanted, unresolved),
         }
     }
 
     async fn slot_checked(&mut self, blocked: bool) -> Result<SlotCheck, PostgresError> {
         if let Some(snapshot) = &mut self.snapshot {
-            return snapshot.looked().await;
+            return snapshot.slot_checked().await;
         }
         let Inspection {
             asked_at,

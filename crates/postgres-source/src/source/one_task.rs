@@ -5,7 +5,7 @@ use std::future::{Future, pending};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-/// At most one task. Dropping it ends the task.
+/// A holder of at most one task. Dropping it ends the task.
 #[derive(Debug)]
 pub(super) struct OneTask<T>(JoinSet<T>);
 
@@ -16,7 +16,7 @@ impl<T> Default for OneTask<T> {
 }
 
 impl<T: Send + 'static> OneTask<T> {
-    /// Whether a task was started whose result is not taken yet.
+    /// Returns whether a task was started whose result is not taken yet.
     pub(super) fn is_started(&self) -> bool {
         !self.0.is_empty()
     }

@@ -31,7 +31,7 @@ use crate::state_file::Position;
 
 /// Interval of the queries for the reader of a busy slot.
 const BUSY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a busy slot's reader is queried before START_REPLICATION is tried again.
+/// The time that a busy slot's reader is queried before START_REPLICATION is tried again.
 const BUSY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Both connections with the server's answers.
@@ -42,7 +42,7 @@ pub(super) struct Connected {
     pub(super) system: SystemIdentity,
     ancestors: Vec<Ancestor>,
     moment: Moment,
-    /// There is no slot, and a snapshot is to be read first.
+    /// True if there is no slot, and a snapshot is to be read first.
     snapshot: bool,
 }
 
@@ -122,8 +122,8 @@ impl PostgresSource {
         Ok(())
     }
 
-    /// The moment of the inspection, with the relayed position limited to the history that a server
-    /// with these ancestors shares.
+    /// Returns the moment of the inspection, with the relayed position limited to the history that
+    /// a server with these ancestors shares.
     fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
         let in_common = |known: &Resume| known.in_common(ancestors).lsn();
         match resume {
@@ -172,8 +172,8 @@ impl PostgresSource {
         }
     }
 
-    /// The ancestors of the server's timeline; empty if it is the timeline of the last stream and
-    /// state file.
+    /// Returns the ancestors of the server's timeline; empty if it is the timeline of the last
+    /// stream and state file.
     async fn ancestors(
         &self,
         replication: &mut Session,

@@ -24,7 +24,7 @@ use crate::error::PostgresError;
 /// Commit times may decrease a little from one commit to the next. The range has ended when a
 /// commit time is this many microseconds after `before`.
 const CLOCK_TOLERANCE: i64 = 60_000_000;
-/// How much time a throttle may catch up with after a pause.
+/// The amount of time that a throttle may catch up with after a pause.
 const BURST: Duration = Duration::from_millis(100);
 
 /// The transactions to read: those whose commit record starts before `end` and whose commit time is
@@ -40,19 +40,20 @@ pub struct Range {
 }
 
 impl Range {
-    /// Whether a transaction whose commit record is at `start` shows that the range has ended.
+    /// Returns whether a transaction whose commit record is at `start` shows that the range has
+    /// ended.
     fn is_over(&self, start: Lsn, committed: PgTimestamp) -> bool {
         let late =
             |before: PgTimestamp| committed.get() >= before.get().saturating_add(CLOCK_TOLERANCE);
         start >= self.end || self.before.is_some_and(late)
     }
 
-    /// Whether transactions before one with this commit time may belong to the range.
+    /// Returns whether transactions before one with this commit time may belong to the range.
     fn may_begin_before(&self, committed: PgTimestamp) -> bool {
         self.after.is_none_or(|after| committed > after)
     }
 
-    /// Whether a transaction with this commit time belongs to the range.
+    /// Returns whether a transaction with this commit time belongs to the range.
     fn contains(&self, committed: PgTimestamp) -> bool {
         self.after.is_none_or(|after| committed >= after)
             && self.before.is_none_or(|before| committed < before)
@@ -68,12 +69,12 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The highest position that was read.
+    /// Returns the highest position that was read.
     pub fn position(&self) -> Lsn {
         Lsn::new(self.position.load(Ordering::Relaxed))
     }
 
-    /// Whether the whole range was read.
+    /// Returns whether the whole range was read.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
@@ -116,7 +117,7 @@ impl RangeSource {
         }
     }
 
-    /// The progress of the reading.
+    /// Returns the progress of the reading.
     pub fn reading(&self) -> Arc<Reading> {
         Arc::clone(&self.reading)
     }
@@ -168,7 +169,7 @@ enum Transaction {
     OutOfRange,
 }
 
-/// What to do with the next frame.
+/// The decision about the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     /// Return it. `event`: it counts for the rate.
@@ -197,7 +198,7 @@ pub struct RangeStream {
 #[derive(Debug)]
 struct Throttle {
     interval: Duration,
-    /// When the next event may pass.
+    /// The time when the next event may pass.
     next: Instant,
 }
 
@@ -220,7 +221,8 @@ impl Throttle {
 }
 
 impl RangeStream {
-    /// The decision about the next frame; `None` if no frame is buffered, or the range has ended.
+    /// Returns the decision about the next frame; `None` if no frame is buffered, or the range has
+    /// ended.
     fn decide(&mut self) -> Result<Option<Decision>, PostgresError> {
         if let Some(decision) = self.decision {
             return Ok(Some(decision));
@@ -290,7 +292,7 @@ impl RangeStream {
         }
     }
 
-    /// When the peeked event may pass; `None` if it may pass now.
+    /// Returns when the peeked event may pass; `None` if it may pass now.
     fn blocked_until(&self) -> Option<Instant> {
         let throttle = self.throttle.as_ref()?;
         let event = self.decision == Some(Decision::Pass { event: true });
@@ -353,8 +355,8 @@ impl WalStream for RangeStream {
     }
 }
 
-/// The commit time of a slot's first transaction, read from a copy of the slot; `None` if nothing
-/// was committed before `end`. Waits until the server has decoded up to there.
+/// Returns the commit time of a slot's first transaction, read from a copy of the slot; `None` if
+/// nothing was committed before `end`. Waits until the server has decoded up to there.
 pub async fn first_commit(
     original: Original,
     name: &str,

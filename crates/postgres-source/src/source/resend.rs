@@ -3,7 +3,7 @@
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_relay::{Opened, Resume, SlotCheck, Source};
 
-use super::inspections::OwnLooks;
+use super::inspections::OwnSlotChecks;
 use crate::error::PostgresError;
 use crate::snapshot::{Anchor, Plan, RowStream};
 
@@ -13,7 +13,7 @@ use crate::snapshot::{Anchor, Plan, RowStream};
 pub struct ResendSource {
     plan: Plan,
     anchor: Option<Anchor>,
-    looks: OwnLooks,
+    slot_checks: OwnSlotChecks,
 }
 
 impl ResendSource {
@@ -22,7 +22,7 @@ impl ResendSource {
         Self {
             plan,
             anchor: None,
-            looks: OwnLooks::default(),
+            slot_checks: OwnSlotChecks::default(),
         }
     }
 
@@ -64,11 +64,11 @@ impl Source for ResendSource {
     }
 
     fn check_slot(&mut self, _: Option<RelationId>) {
-        self.looks.ask();
+        self.slot_checks.request();
     }
 
     async fn slot_checked(&mut self, _: bool) -> Result<SlotCheck, PostgresError> {
-        Ok(self.looks.answer().await)
+        Ok(self.slot_checks.answer().await)
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {

@@ -28,7 +28,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// `relayed`: the LSN up to which everything is acknowledged, which errors name.
+    /// Creates the stream of a slot. `relayed`: the LSN up to which everything is acknowledged,
+    /// which errors name.
     pub(super) fn of_slot(stream: ReplicationStream, slot: &str, relayed: Arc<AtomicU64>) -> Self {
         let slot = slot.to_owned();
         let context = ErrorContext { slot, relayed };

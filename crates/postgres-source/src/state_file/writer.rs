@@ -46,7 +46,7 @@ impl StateWriter {
         self
     }
 
-    /// The position that is known to be on disk.
+    /// Returns the position that is known to be on disk.
     pub(crate) fn kept(&self) -> Option<&Position> {
         self.kept.as_ref()
     }
@@ -108,7 +108,7 @@ impl StateWriter {
         }
     }
 
-    /// The id of the cluster to write: that of the sink, or else that of the file.
+    /// Returns the id of the cluster to write: that of the sink, or else that of the file.
     ///
     /// # Errors
     /// [`StateFileError::OtherCluster`].
@@ -128,7 +128,10 @@ impl StateWriter {
 
     /// Starts to write `confirmed`, unless a write is running. Returns the position that is on
     /// disk, at most `confirmed`.
-    pub(crate) fn note(&mut self, confirmed: CommitEnd) -> Result<CommitEnd, StateFileError> {
+    pub(crate) fn persist_position(
+        &mut self,
+        confirmed: CommitEnd,
+    ) -> Result<CommitEnd, StateFileError> {
         self.finish_write()?;
         let Some(kept) = &self.kept else {
             // Nothing is on disk, so nothing may be confirmed. (Every stream starts with `set`.)
@@ -255,7 +258,7 @@ mod tests {
     async fn note_until_written(writer: &mut StateWriter, path: &Path, upto: CommitEnd) {
         tokio::time::timeout(PATIENCE, async {
             loop {
-                let reached = writer.note(upto).unwrap();
+                let reached = writer.persist_position(upto).unwrap();
                 let file = read(path).unwrap().unwrap();
                 assert!(
                     reached.lsn() <= file.confirmed,
@@ -277,10 +280,18 @@ mod tests {
             let path = dir.path().join("state");
             let mut writer = StateWriter::new(path.clone());
             writer.load().await.unwrap();
-            assert_eq!(writer.note(at(5)).unwrap(), at(0), "before anything is set");
+            assert_eq!(
+                writer.persist_position(at(5)).unwrap(),
+                at(0),
+                "before anything is set"
+            );
             writer.set(position(10)).await.unwrap();
-            assert_eq!(writer.note(at(9)).unwrap(), at(9));
-            assert_eq!(writer.note(at(11)).unwrap(), at(10), "not at once");
+            assert_eq!(writer.persist_position(at(9)).unwrap(), at(9));
+            assert_eq!(
+                writer.persist_position(at(11)).unwrap(),
+                at(10),
+                "not at once"
+            );
             for upto in [11, 12, 40] {
                 note_until_written(&mut writer, &path, at(upto)).await;
             }
@@ -301,7 +312,7 @@ mod tests {
                 !writer.load().await.unwrap(),
                 "the file has the known position"
             );
-            writer.note(at(11)).unwrap();
+            writer.persist_position(at(11)).unwrap();
             assert!(!writer.load().await.unwrap(), "this relay wrote the file");
             write(&path, &position(50)).unwrap();
             // This relay has not noticed yet that it lost the slot.
@@ -332,7 +343,7 @@ mod tests {
             writer.set(position(10)).await.unwrap();
             std::fs::remove_file(&path).unwrap();
             for _ in 0..3 {
-                assert_eq!(writer.note(at(10)).unwrap(), at(10));
+                assert_eq!(writer.persist_position(at(10)).unwrap(), at(10));
             }
             assert!(writer.writing.is_none() && !path.exists());
         });
@@ -348,7 +359,7 @@ mod tests {
             std::fs::remove_dir_all(&inside).unwrap();
             let failing = async {
                 loop {
-                    match writer.note(at(20)) {
+                    match writer.persist_position(at(20)) {
                         Ok(reached) => assert_eq!(reached, at(10)),
                         Err(error) => return error,
                     }
@@ -400,7 +411,11 @@ mod tests {
             sink.set_cluster_id("two");
             let mut second = writer(false);
             second.load().await.unwrap();
-            for refused in [first.note(at(13)), second.note(at(12)), second.note(at(13))] {
+            for refused in [
+                first.persist_position(at(13)),
+                second.persist_position(at(12)),
+                second.persist_position(at(13)),
+            ] {
                 let error = refused.unwrap_err();
                 assert!(
                     matches!(error, StateFileError::OtherCluster { .. }),
@@ -417,7 +432,10 @@ mod tests {
             note_until_written(&mut third, &path, at(13)).await;
             assert_eq!(read(&path).unwrap(), Some(of("two", 13)));
             sink.set_cluster_id("one");
-            assert!(third.note(at(14)).is_err(), "only one was accepted");
+            assert!(
+                third.persist_position(at(14)).is_err(),
+                "only one was accepted"
+            );
         });
     }
 }
