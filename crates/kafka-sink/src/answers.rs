@@ -13,7 +13,7 @@ use crate::sync::lock;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TopicState {
     pub(crate) name: String,
-    /// Why the broker does not describe the topic.
+    /// The reason why the broker does not describe the topic.
     pub(crate) error: Option<RDKafkaErrorCode>,
     /// Partitions without a leader.
     pub(crate) leaderless: Vec<i32>,
@@ -28,9 +28,9 @@ pub(crate) struct TopicId(pub(crate) i64, pub(crate) i64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TopicRights {
     pub(crate) name: String,
-    /// Why the broker does not describe the topic.
+    /// The reason why the broker does not describe the topic.
     pub(crate) error: Option<RDKafkaErrorCode>,
-    /// Whether the principal may write records; `None` if the broker does not report it.
+    /// The principal's right to write records; `None` if the broker does not report it.
     pub(crate) write: Option<bool>,
 }
 

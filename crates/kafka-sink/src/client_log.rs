@@ -20,15 +20,15 @@ pub(crate) struct KindThrottle(Mutex<HashMap<String, (Instant, u64)>>);
 pub(crate) struct Suppressed(u64);
 
 impl Suppressed {
-    /// The value for a log line; `None` for zero, so that the field is left out.
+    /// Returns the value for a log line; `None` for zero, so that the field is left out.
     pub(crate) fn shown(self) -> Option<u64> {
         (self.0 > 0).then_some(self.0)
     }
 }
 
 impl KindThrottle {
-    /// `None` if this line is to be suppressed. Otherwise the number of lines of this kind that
-    /// were suppressed since the last one that passed.
+    /// Counts a line. Returns `None` if the line is to be suppressed, otherwise the number of lines
+    /// of this kind that were suppressed since the last one that passed.
     pub(crate) fn pass(&self, kind: &str) -> Option<Suppressed> {
         self.pass_at(kind, Instant::now()).map(Suppressed)
     }
@@ -63,7 +63,7 @@ pub(crate) fn no_token(throttle: &KindThrottle, reason: &str) {
     }
 }
 
-/// Whether librdkafka also passes this line to
+/// Returns whether librdkafka also passes this line to
 /// [`ClientContext::error`](rdkafka::ClientContext::error): `rd_kafka_broker_set_error` does so for
 /// failed connections.
 pub(crate) fn is_also_an_error(level: RDKafkaLogLevel, facility: &str) -> bool {

@@ -50,7 +50,7 @@ impl EmbeddedBroker {
         })
     }
 
-    /// The `bootstrap.servers` for clients.
+    /// Returns the `bootstrap.servers` for clients.
     pub fn bootstrap_servers(&self) -> &str {
         &self.bootstrap_servers
     }

@@ -37,7 +37,7 @@ const _: () = assert!(usize::BITS >= u64::BITS);
 const UNASSIGNED: i32 = -1;
 
 unsafe extern "C" {
-    /// <https://man7.org/linux/man-pages/man2/exit.2.html>
+    /// Ends the process at once: <https://man7.org/linux/man-pages/man2/exit.2.html>.
     fn _exit(status: c_int) -> !;
 }
 
@@ -69,7 +69,7 @@ pub(crate) trait TopicOwner: ProducerContext<DeliveryOpaque = usize> + 'static {
 unsafe impl<C: TopicOwner> Send for Topic<C> {}
 
 impl<C: TopicOwner> Topic<C> {
-    /// A handle with the producer's default topic configuration, and with a `context` the
+    /// Creates a handle with the producer's default topic configuration, and with a `context` the
     /// partitioner [`choose_partition`]. Starts a metadata request in the background. Call it once
     /// for each name: librdkafka has one handle per name, and would ignore the gate of a second
     /// call. With a gate the producer must have `sticky.partitioning.linger.ms=0`, or librdkafka
@@ -184,7 +184,7 @@ impl<C: TopicOwner> Drop for Topic<C> {
     }
 }
 
-/// The partitioner of a topic with a gate: murmur2 over the key as in Java, then
+/// Chooses the partition in a topic with a gate: murmur2 over the key as in Java, then
 /// [`TopicContext::partition`].
 unsafe extern "C" fn choose_partition(
     topic: *const sys::rd_kafka_topic_t,
@@ -209,7 +209,7 @@ unsafe extern "C" fn choose_partition(
     context.partition(message as u64, choice, !key.is_null(), count)
 }
 
-/// The partition of the key by murmur2, among `count`.
+/// Returns the partition of the key by murmur2, among `count`.
 fn murmur2(key: Option<&[u8]>, count: i32) -> i32 {
     let (key, len) = raw_parts(key);
     let none = ptr::null_mut();
@@ -217,7 +217,7 @@ fn murmur2(key: Option<&[u8]>, count: i32) -> i32 {
     unsafe { sys::rd_kafka_msg_partitioner_murmur2(ptr::null(), key, len, count, none, none) }
 }
 
-/// The topic of a report, if it has a gate.
+/// Returns the topic of a report, if it has a gate.
 pub(crate) fn topic_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<&'a TopicContext> {
     // SAFETY: the message is alive and holds its topic. A topic's opaque is null, or `Topic::new`
     // set it to a context that outlives the message's client; nothing else sets one.
@@ -238,6 +238,8 @@ struct Owned<T> {
 }
 
 impl<T> Owned<T> {
+    /// Creates an owner of `pointer`.
+    ///
     /// # Safety
     /// `pointer` is null, or `destroy` may be called with it once, when the value is dropped.
     const unsafe fn new(pointer: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Self {
@@ -254,7 +256,7 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// The record's headers as a list of librdkafka; null if there are none.
+/// Returns the record's headers as a list of librdkafka; null if there are none.
 fn header_list(record: &Record<'_>) -> Result<Owned<sys::rd_kafka_headers_t>, RDKafkaErrorCode> {
     let list = match record.headers.len() {
         0 => ptr::null_mut(),
@@ -282,8 +284,8 @@ fn header_list(record: &Record<'_>) -> Result<Owned<sys::rd_kafka_headers_t>, RD
     Ok(list)
 }
 
-/// Pointer and length for librdkafka, which distinguishes null and empty by the pointer: that of an
-/// empty slice is not null.
+/// Returns pointer and length for librdkafka, which distinguishes null and empty by the pointer:
+/// that of an empty slice is not null.
 fn raw_parts(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
     match bytes {
         None => (ptr::null_mut(), 0),
@@ -291,8 +293,9 @@ fn raw_parts(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
     }
 }
 
-/// **Blocks** until every queued record is reported (returns true) or the time is over. Meanwhile
-/// nothing lingers. Unlike rdkafka's own `flush`, leaves the reports to the poll thread.
+/// Flushes the producer: **blocks** until every queued record is reported (returns true) or the
+/// time is over. Meanwhile nothing lingers. Unlike rdkafka's own `flush`, leaves the reports to the
+/// poll thread.
 pub(crate) fn flush(producer: &BaseProducer<impl TopicOwner>, timeout: Duration) -> bool {
     let client = producer.client().native_ptr();
     // SAFETY: the client is alive. rdkafka configures it to deliver reports as events, so that
@@ -335,8 +338,8 @@ pub(crate) fn topic_states(
     Ok(topics)
 }
 
-/// Whether a connection to some broker is established. Otherwise makes librdkafka connect to one.
-/// **Blocks** for `timeout` at most.
+/// Returns whether a connection to some broker is established. Otherwise makes librdkafka connect
+/// to one. **Blocks** for `timeout` at most.
 pub(crate) fn connects(producer: &BaseProducer<impl TopicOwner>, timeout: Duration) -> bool {
     // `rd_kafka_metadata` fails so if no broker is connected, and with a timeout if the broker has
     // not responded yet.
@@ -359,7 +362,7 @@ fn milliseconds(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
 }
 
-/// A list of librdkafka, which may be null if it is empty.
+/// Returns a list of librdkafka, which may be null if it is empty.
 ///
 /// # Safety
 /// `first` is null, or the first of `count` elements that live for `'a`.
@@ -424,7 +427,7 @@ pub(crate) fn topic_ids<C: ClientContext>(
     Ok(ids.collect())
 }
 
-/// The descriptions in a response to DescribeTopics.
+/// Returns the descriptions in a response to DescribeTopics.
 fn described(
     answer: &Owned<sys::rd_kafka_event_t>,
 ) -> Result<&[*const sys::rd_kafka_TopicDescription_t], RDKafkaErrorCode> {
@@ -441,7 +444,7 @@ fn described(
     }
 }
 
-/// The response to a DescribeTopics request. `rights`: it includes the principal's rights.
+/// Returns the response to a DescribeTopics request. `rights`: it includes the principal's rights.
 fn describe_topics<C: ClientContext>(
     client: &Client<C>,
     topics: &[String],
@@ -497,8 +500,8 @@ pub(crate) fn add_brokers(producer: &BaseProducer<impl TopicOwner>, brokers: &st
     usize::try_from(known).unwrap_or(0)
 }
 
-/// The cluster's id, by the last metadata that the client received. `None` before the first, or if
-/// the cluster has none. Does not block.
+/// Returns the cluster's id, by the last metadata that the client received. `None` before the
+/// first, or if the cluster has none. Does not block.
 pub(crate) fn cluster_id(producer: &BaseProducer<impl TopicOwner>) -> Option<String> {
     // SAFETY: the client is alive. The result is null or a NUL-terminated copy, which is ours, and
     // is freed once after it was read. rdkafka's `fetch_cluster_id` does not free it.
@@ -555,8 +558,8 @@ pub(crate) fn set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> 
     Err(reason.to_string_lossy().into_owned())
 }
 
-/// A client that records why a certificate is refused. It refuses exactly the certificates that the
-/// configured verification refuses.
+/// Returns a client that records why a certificate is refused. It refuses exactly the certificates
+/// that the configured verification refuses.
 pub(crate) fn inspecting_client(config: &ClientConfig) -> KafkaResult<Client<Findings>> {
     let native = config.create_native_config()?;
     // SAFETY: the configuration is alive and ours. The callback has the type that rdkafka.h
@@ -566,9 +569,9 @@ pub(crate) fn inspecting_client(config: &ClientConfig) -> KafkaResult<Client<Fin
     Client::new(config, native, RDKafkaType::RD_KAFKA_PRODUCER, context)
 }
 
-/// The callback of `rd_kafka_conf_set_ssl_cert_verify_cb`: called by a broker's thread for each
-/// certificate of a chain, with the result of verification so far in `x509_error`. Returning 0 ends
-/// the handshake.
+/// Implements the callback of `rd_kafka_conf_set_ssl_cert_verify_cb`: called by a broker's thread for
+/// each certificate of a chain, with the result of verification so far in `x509_error`. Returning 0
+/// ends the handshake.
 unsafe extern "C" fn inspect(
     _: *mut sys::rd_kafka_t,
     broker: *const c_char,

@@ -1,4 +1,4 @@
-//! How to react to an error code of librdkafka or of the broker.
+//! The reaction to an error code of librdkafka or of the broker.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use walrelay_sink::{DeliveryError, Poison};
 const REBUILD: &str = "the idempotent producer has lost its state: a new one must be made and \
                        everything unconfirmed sent again";
 
-/// The error to report for a record.
+/// Returns the error to report for a record.
 pub(crate) fn delivery_error(topic: &str, code: Code) -> DeliveryError {
     let advice = advice(code);
     let reason = if advice.is_empty() {
@@ -26,7 +26,8 @@ pub(crate) fn delivery_error(topic: &str, code: Code) -> DeliveryError {
     }
 }
 
-/// Why the record itself cannot be delivered, if the error is about the record; and how to react.
+/// Returns why the record itself cannot be delivered, if the error is about the record; and how to
+/// react.
 ///
 /// A missing topic and a topic that may not be written to count as the record's fault: other topics
 /// continue.
@@ -61,7 +62,7 @@ fn classify(code: Code) -> (Option<Poison>, Disposition) {
     }
 }
 
-/// What to do about an error; empty where librdkafka's message says it.
+/// Returns what to do about an error; empty where librdkafka's message says it.
 fn advice(code: Code) -> &'static str {
     match code {
         Code::MessageSizeTooLarge => {

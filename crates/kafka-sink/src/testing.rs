@@ -26,7 +26,7 @@ const END: Duration = Duration::from_secs(50);
 
 pub(crate) type Cluster = MockCluster<'static, DefaultProducerContext>;
 
-/// A mock cluster of one broker, with these topics and numbers of partitions.
+/// Returns a mock cluster of one broker, with these topics and numbers of partitions.
 pub(crate) fn cluster(topics: &[(&str, i32)]) -> Cluster {
     let cluster = MockCluster::new(1).expect("a mock cluster");
     for (topic, partitions) in topics {
@@ -35,7 +35,7 @@ pub(crate) fn cluster(topics: &[(&str, i32)]) -> Cluster {
     cluster
 }
 
-/// A configuration for these `bootstrap.servers`, with more properties.
+/// Returns a configuration for these `bootstrap.servers`, with more properties.
 pub(crate) fn config_at(
     servers: &str,
     options: KafkaOptions,
@@ -49,12 +49,13 @@ pub(crate) fn config_at(
     KafkaConfig::new(properties, options).expect("valid")
 }
 
-/// The default configuration for a cluster, with more properties.
+/// Returns the default configuration for a cluster, with more properties.
 pub(crate) fn config_of(cluster: &Cluster, more: &[(&str, &str)]) -> KafkaConfig {
     config_at(&cluster.bootstrap_servers(), KafkaOptions::default(), more)
 }
 
-/// The random choices of a test, by the seed of the run; 7 unless `WALRELAY_TEST_SEED` sets one.
+/// Returns the random choices of a test, by the seed of the run; 7 unless `WALRELAY_TEST_SEED` sets
+/// one.
 pub(crate) fn random() -> fastrand::Rng {
     let seed = std::env::var("WALRELAY_TEST_SEED").unwrap_or_default();
     let seed = seed.parse().unwrap_or(7);
@@ -87,7 +88,7 @@ pub(crate) fn ends(what: &str, act: impl FnOnce() + Send + 'static) {
     acting.join().expect("it does not panic");
 }
 
-/// The next record of a topic's end, which must come.
+/// Returns the next record of a topic's end, which must come.
 #[track_caller]
 pub(crate) fn next(tail: &mut Tail) -> ReadRecord {
     let mut found = None;
@@ -105,7 +106,7 @@ pub(crate) fn read(cluster: &Cluster, topics: &[&str], count: usize) -> Vec<Read
     (0..count).map(|_| next(&mut tail)).collect()
 }
 
-/// The number of records in a topic.
+/// Returns the number of records in a topic.
 pub(crate) fn count_of(cluster: &Cluster, topic: &str) -> usize {
     let client: BaseProducer = ClientConfig::new()
         .set("bootstrap.servers", cluster.bootstrap_servers())

@@ -9,7 +9,7 @@ use crate::answers::Finding;
 use crate::config::KafkaConfig;
 use crate::ffi;
 
-/// How long brokers may take to send their certificates.
+/// The time that brokers may take to send their certificates.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Connects once more, without a client certificate and without a login, verifies as configured,
@@ -46,8 +46,8 @@ pub(crate) fn log_diagnosis(config: &KafkaConfig) {
     }
 }
 
-/// The message for a finding. The numbers are `X509_V_ERR_…` of OpenSSL's x509_vfy.h, which never
-/// change.
+/// Returns the message for a finding. The numbers are `X509_V_ERR_…` of OpenSSL's x509_vfy.h, which
+/// never change.
 fn describe(finding: &Finding) -> String {
     let broker = &finding.broker;
     // "ssl://host:port/bootstrap" or "ssl://host:port/1"

@@ -13,7 +13,8 @@ use crate::sync::lock;
 
 /// A token this young is returned to the next client, too: several clients are created together.
 const SHARED_FOR: Duration = Duration::from_secs(1);
-/// How long the thread of the delivery reports waits for a new token while the last one is valid.
+/// The time that the thread of the delivery reports waits for a new token while the last one is
+/// valid.
 const REFRESH_WAIT: Duration = Duration::from_secs(1);
 /// A token that expires sooner counts as expired.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(2);
@@ -30,9 +31,9 @@ pub struct Token {
     /// The principal's name in librdkafka's messages. The broker takes the principal from the
     /// token.
     pub principal: String,
-    /// When the token expires, in milliseconds since 1970-01-01 UTC.
+    /// The time when the token expires, in milliseconds since 1970-01-01 UTC.
     pub expires_at_ms: i64,
-    /// How long the token is valid from now on.
+    /// The time for which the token is valid from now on.
     pub valid_for: Duration,
 }
 
@@ -45,12 +46,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why there is no token. The message names cause and remedy, never the token.
+/// The reason why there is no token. The message names cause and remedy, never the token.
 pub type TokenError = Arc<dyn Error + Send + Sync>;
 
 /// A source of tokens.
 pub trait TokenSource: fmt::Debug + Send + Sync {
-    /// A token that is valid now. **Blocks** for a bounded time.
+    /// Returns a token that is valid now. **Blocks** for a bounded time.
     ///
     /// # Errors
     /// Shown unchanged, so an error must not contain any part of a token.
@@ -61,15 +62,15 @@ pub trait TokenSource: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct TokenCache {
     source: Arc<dyn TokenSource>,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TokenState {
     /// The last token, and when it was received.
     last: Option<(Token, Instant)>,
-    /// Why the last attempt failed, if it did.
+    /// The reason why the last attempt failed, if it did.
     failed: Option<TokenError>,
     fetching: bool,
     /// The number of finished attempts.
@@ -85,8 +86,8 @@ impl TokenCache {
         })
     }
 
-    /// A token for a client: a new one, or the last one if it is still valid and the source is
-    /// slow. The client then requests another one before that one expires.
+    /// Returns a token for a client: a new one, or the last one if it is still valid and the source
+    /// is slow. The client then requests another one before that one expires.
     ///
     /// **Blocks** for a second while there is a valid token, else as long as the source does.
     pub(crate) fn token(self: &Arc<Self>) -> Result<Token, TokenError> {
@@ -130,7 +131,7 @@ impl TokenCache {
         }
     }
 
-    /// [`token`](Self::token), in the type of librdkafka's refresh callback.
+    /// Returns [`token`](Self::token), in the type of librdkafka's refresh callback.
     pub(crate) fn for_refresh(self: &Arc<Self>) -> Result<OAuthToken, Box<dyn Error>> {
         match self.token() {
             Ok(token) => Ok(OAuthToken {
@@ -166,7 +167,7 @@ impl TokenCache {
         ended.1 = Some(self.source.token());
     }
 
-    /// The text without the current token.
+    /// Returns the text without the current token.
     pub(crate) fn scrub(&self, text: String) -> String {
         match &lock(&self.state).last {
             Some((token, _)) if text.contains(&token.value) => {
@@ -181,7 +182,7 @@ fn valid(token: &Token, since: Instant) -> bool {
     since.elapsed() + EXPIRY_MARGIN < token.valid_for
 }
 
-/// An error with its causes, on one line.
+/// Returns an error with its causes, on one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

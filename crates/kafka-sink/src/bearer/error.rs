@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Why there is no token. No variant contains any of the token or output.
+/// The reason why there is no token. No variant contains any of the token or output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
     #[error("cannot be read ({0}); the relay's user must be able to read it")]

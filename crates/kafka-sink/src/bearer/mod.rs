@@ -99,7 +99,8 @@ struct Claims {
     exp: Option<f64>,
 }
 
-/// The subject, and the expiry as time since 1970: `exp`, or `now + lifetime`, whichever is earlier.
+/// Returns the subject, and the expiry as time since 1970: `exp`, or `now + lifetime`, whichever is
+/// earlier.
 ///
 /// The signature is not verified, because the broker does that: the relay only needs to know when to
 /// request the next token.
@@ -121,7 +122,8 @@ fn subject_and_expiry(
     Ok((subject.unwrap_or_else(|| UNKNOWN_SUBJECT.to_owned()), end))
 }
 
-/// The claims of a JWT in compact form: the second of three parts. The signature may be empty.
+/// Returns the claims of a JWT in compact form: the second of three parts. The signature may be
+/// empty.
 fn claims(token: &str) -> Option<Claims> {
     let mut parts = token.split('.');
     let (_, payload, _) = (parts.next()?, parts.next()?, parts.next()?);

@@ -29,13 +29,13 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// Whether the metadata have no broker.
+struct ProxyState {
+    /// True if the metadata have no broker.
     without_broker: bool,
     /// The throttle time in responses to produce requests, in milliseconds.
     throttle_ms: u32,
@@ -88,7 +88,7 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// The value of `bootstrap.servers`.
+    /// Returns the value of `bootstrap.servers`.
     pub(crate) fn servers(&self) -> String {
         self.address.to_string()
     }
@@ -128,31 +128,30 @@ impl Proxy {
         }
     }
 
-    /// The number of accepted connections.
+    /// Returns the number of accepted connections.
     pub(crate) fn connections(&self) -> u64 {
         self.shared.lock().connections
     }
 
-    fn of(&self, key: ApiKey) -> Requests {
+    fn counts(&self, key: ApiKey) -> Requests {
         let state = self.shared.lock();
         state.requests.get(&key).copied().unwrap_or_default()
     }
 
-    /// The number of requests.
     pub(crate) fn requests(&self, key: ApiKey) -> u64 {
-        self.of(key).sent
+        self.counts(key).sent
     }
 
-    /// The most requests that had no response at the same time.
+    /// Returns the most requests that had no response at the same time.
     pub(crate) fn most_unanswered(&self, key: ApiKey) -> u64 {
-        self.of(key).most_unanswered
+        self.counts(key).most_unanswered
     }
 
     /// Waits until this many requests have no response.
     #[track_caller]
     pub(crate) fn wait_unanswered(&self, key: ApiKey, count: u64) {
         eventually("requests without a response", || {
-            self.of(key).unanswered >= count
+            self.counts(key).unanswered >= count
         });
     }
 }
@@ -167,7 +166,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap()
     }
 
@@ -186,7 +185,8 @@ impl Shared {
 
     /// Waits while the responses to these requests are withheld.
     fn wait_released(&self, key: ApiKey) {
-        let withheld = |state: &mut State| state.withheld.get(&key) == Some(&0) && !state.ended;
+        let withheld =
+            |state: &mut ProxyState| state.withheld.get(&key) == Some(&0) && !state.ended;
         let mut state = self.changed.wait_while(self.lock(), withheld).unwrap();
         if let Some(passing) = state.withheld.get_mut(&key) {
             *passing = passing.saturating_sub(1);
