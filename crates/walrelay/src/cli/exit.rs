@@ -10,19 +10,19 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Success. For `run`: stopped on request, and everything that was sent is confirmed.
     Ok = 0,
-    /// `EX_USAGE`.
+    /// The code `EX_USAGE`.
     Usage = 64,
-    /// `EX_DATAERR`.
+    /// The code `EX_DATAERR`.
     Data = 65,
-    /// `EX_UNAVAILABLE`.
+    /// The code `EX_UNAVAILABLE`.
     Unavailable = 69,
-    /// `EX_SOFTWARE`.
+    /// The code `EX_SOFTWARE`.
     Internal = 70,
-    /// `EX_TEMPFAIL`.
+    /// The code `EX_TEMPFAIL`.
     Temporary = 75,
-    /// `EX_NOPERM`.
+    /// The code `EX_NOPERM`.
     Denied = 77,
-    /// `EX_CONFIG`.
+    /// The code `EX_CONFIG`.
     Config = 78,
 }
 
@@ -39,12 +39,12 @@ impl Exit {
         Self::Config,
     ];
 
-    /// The number that the process exits with.
+    /// Returns the number that the process exits with.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The meaning in one line, for `--help` and the documents.
+    /// Returns the meaning in one line, for `--help` and the documents.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done; for `run`: stopped on request, everything sent is confirmed",
@@ -67,7 +67,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The list of exit codes at the end of `--help`.
+/// Returns the list of exit codes at the end of `--help`.
 pub(super) fn help() -> String {
     let lines = Exit::ALL.map(|exit| format!("\n  {:>2}  {}", exit.code(), exit.meaning()));
     format!("Exit codes:{}", lines.concat())

@@ -19,11 +19,11 @@ pub struct Failure {
     pub id: &'static str,
     /// The exit code of the program.
     pub exit: Exit,
-    /// What is wrong, without a full stop. Further lines may show where.
+    /// The cause, without a full stop. Further lines may show where.
     pub what: String,
     /// The cause. Its own chain of sources is printed, too.
     pub source: Option<Box<dyn Error + Send + Sync>>,
-    /// What the operator can do about it.
+    /// The remedy for the operator.
     pub remedy: Option<String>,
 }
 

@@ -67,7 +67,7 @@ pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
 
-/// Parses a command line without the program's name. A word with blanks stands in double quotes.
+/// Parses a command line without the program's name. A word with blanks is in double quotes.
 #[cfg(test)]
 fn parse(line: &str) -> Result<Command, clap::Error> {
     use clap::Parser as _;

@@ -17,7 +17,7 @@ use crate::commands::database::slots::{advance_slot, drop_slot};
 use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, Env, print_line, print_text};
 
-/// `walrelay bookmark`.
+/// Runs `walrelay bookmark`.
 pub(crate) fn bookmark(command: &BookmarkCommand, env: Env<'_>) -> CommandResult {
     let config = match command {
         BookmarkCommand::List(args) => &args.list.config,
@@ -36,14 +36,14 @@ pub(crate) fn bookmark(command: &BookmarkCommand, env: Env<'_>) -> CommandResult
     }))??)
 }
 
-/// The name of a bookmark's slot.
+/// Returns the name of a bookmark's slot.
 fn slot_name(server: &Server, name: &str) -> Result<String, Failure> {
     bookmark_slot(server.slot(), name).map_err(|why| {
         Failure::new("bookmark-name", Exit::Usage, why).remedy("choose a shorter, plain name")
     })
 }
 
-/// The name of the slot of an existing bookmark.
+/// Returns the name of the slot of an existing bookmark.
 async fn existing_slot(
     server: &Server,
     session: &mut Session,
@@ -57,7 +57,7 @@ async fn existing_slot(
     Err(unknown_bookmark(server.slot(), name))
 }
 
-/// The failure that a bookmark does not exist.
+/// Returns the failure that a bookmark does not exist.
 pub(crate) fn unknown_bookmark(slot: &str, name: &str) -> Failure {
     let what = format!("there is no bookmark {name} of slot {slot}");
     Failure::new("bookmark-unknown", Exit::Usage, what)
@@ -96,7 +96,7 @@ async fn create(args: &CreateBookmarkArgs, server: Server) -> Result<(), Failure
     ))
 }
 
-/// The row of the relay's slot.
+/// Returns the row of the relay's slot.
 fn relay_slot<'s>(all: &'s [SlotRow], slot: &str) -> Result<&'s SlotRow, Failure> {
     all.iter().find(|found| found.name == slot).ok_or_else(|| {
         let what = format!("there is no replication slot {slot}");

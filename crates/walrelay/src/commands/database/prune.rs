@@ -14,7 +14,7 @@ use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{CommandResult, Env, print_as, print_notice};
 use crate::config::PipelineConfig;
 
-/// `walrelay prune`.
+/// Runs `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
@@ -132,7 +132,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The pruning that `[prune]` configures, of rows older than `keep`.
+/// Returns the pruning that `[prune]` configures, of rows older than `keep`.
 pub(crate) fn pruning(
     config: &PipelineConfig,
     keep: Option<Duration>,

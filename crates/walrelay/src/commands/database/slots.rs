@@ -22,7 +22,7 @@ use crate::commands::terminal::confirm::{ask_to_continue, confirm};
 use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, Env, print_line, print_notice, print_text};
 
-/// `walrelay slots`.
+/// Runs `walrelay slots`.
 pub(crate) fn slots(command: &SlotsCommand, env: Env<'_>) -> CommandResult {
     let config = match command {
         SlotsCommand::List(args) => &args.config,
@@ -205,7 +205,7 @@ async fn target(
     Ok(to)
 }
 
-/// The slot of this name; fails if it does not exist or is being read.
+/// Returns the slot of this name; fails if it does not exist or is being read.
 async fn find_unread(session: &mut Session, name: &str) -> Result<SlotRow, Failure> {
     let slots = read_slots(session).await.map_err(failure)?;
     let Some(slot) = slots.into_iter().find(|slot| slot.name == name) else {

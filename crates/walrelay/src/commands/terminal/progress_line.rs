@@ -10,7 +10,7 @@ const REDRAW: Duration = Duration::from_millis(500);
 /// if standard error is no terminal.
 #[derive(Debug)]
 pub(crate) struct ProgressLine {
-    /// When the line was last written; `None` without a terminal, and after the end.
+    /// The time when the line was last written; `None` without a terminal, and after the end.
     drawn: Option<Instant>,
 }
 
@@ -21,7 +21,7 @@ impl ProgressLine {
         }
     }
 
-    /// Whether standard error is a terminal.
+    /// Returns whether standard error is a terminal.
     pub(crate) fn is_shown(&self) -> bool {
         self.drawn.is_some()
     }

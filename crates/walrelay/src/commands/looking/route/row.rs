@@ -81,7 +81,7 @@ impl FileRow {
         Ok(Self { columns, facts })
     }
 
-    /// The facts that the catalogs would give of the table; `None` if the file gives none.
+    /// Returns the facts that the catalogs would give of the table; `None` if the file gives none.
     pub(super) fn facts(&self, table: &TableName) -> Option<TableFacts> {
         (!self.facts.is_empty()).then(|| TableFacts {
             schema: table.schema.clone(),
@@ -90,7 +90,7 @@ impl FileRow {
         })
     }
 
-    /// The Relation message of the table.
+    /// Returns the Relation message of the table.
     pub(super) fn relation(&self, table: &TableName) -> Vec<u8> {
         let columns = self.columns.iter().map(|(name, column_type, _)| Column {
             name,
@@ -102,7 +102,7 @@ impl FileRow {
         encode::relation(RELATION, &table.schema, &table.name, identity, columns)
     }
 
-    /// The Insert message of the row.
+    /// Returns the Insert message of the row.
     pub(super) fn insert(&self) -> Vec<u8> {
         let values: Vec<Value<'_>> = self
             .columns
@@ -131,7 +131,7 @@ impl Definition {
     }
 }
 
-/// The text of a JSON value, and the column type inferred from it.
+/// Returns the text of a JSON value, and the column type inferred from it.
 fn value(raw: &RawValue) -> Result<(Option<String>, ColumnType), ()> {
     let json = raw.get();
     Ok(match json.as_bytes().first() {
@@ -148,7 +148,7 @@ fn value(raw: &RawValue) -> Result<(Option<String>, ColumnType), ()> {
     })
 }
 
-/// The column type inferred from a text.
+/// Returns the column type inferred from a text.
 fn inferred_type(text: &str) -> ColumnType {
     // In a pattern, 9 stands for a decimal digit and x for a hexadecimal one.
     let begins = |pattern: &str| {

@@ -5,13 +5,13 @@ use walrelay_lsn::TypeOid;
 /// The type of a column, as in a Relation message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ColumnType {
-    /// `pg_type.oid`.
+    /// The column `pg_type.oid`.
     pub(super) oid: TypeOid,
     /// `pg_attribute.atttypmod`; -1 if the type has no modifier.
     pub(super) modifier: i32,
 }
 
-/// How `atttypmod` follows from the numbers in parentheses.
+/// The rule by which `atttypmod` follows from the numbers in parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Modifier {
     /// The type takes no numbers.

@@ -27,13 +27,13 @@ const READING_TIME: Duration = Duration::from_secs(5);
 /// One step of the drill.
 struct Step {
     heading: &'static str,
-    /// Whether the relay shows the effect of the step.
+    /// The condition that the relay shows the effect of the step.
     expected: fn(&StatusReport) -> bool,
     /// Names of the lines of `walrelay status` that show it.
     lines: &'static [&'static str],
     /// Names of the metrics that show it.
     metrics: &'static [&'static str],
-    /// What alerts and runbook say.
+    /// The words of alerts and runbook.
     runbook: &'static str,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Drill<'a> {
     pub(super) config: &'a Config,
     pub(super) broker: &'a EmbeddedBroker,
     pub(super) info: &'a ConnInfo,
-    /// Whether the writer still writes; the drill ends when it does not.
+    /// True while the writer writes; the drill ends when it does not.
     pub(super) writing: &'a AtomicBool,
 }
 

@@ -59,7 +59,7 @@ fn outbox() -> TableName {
     }
 }
 
-/// `walrelay demo`.
+/// Runs `walrelay demo`.
 pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> CommandResult {
     let log = Log {
         level: Level::WARN,
@@ -251,7 +251,7 @@ async fn create_tables(info: &ConnInfo) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same relay as `walrelay run`, until `stop` is sent or dropped.
+/// Runs the relay of `walrelay run` until `stop` is sent or dropped.
 fn relay(
     config: &Config,
     errors: RecentErrors,
@@ -273,7 +273,7 @@ fn relay(
     })
 }
 
-/// The configuration of the demonstration's relay.
+/// Returns the configuration of the demonstration's relay.
 fn demo_config(server: &str, broker: &str, page: SocketAddr) -> Result<Config, Vec<Failure>> {
     let text = format!(
         "[source]\nurl = \"{server}\"\ntables = [\"public.outbox\"]\n\
@@ -284,7 +284,7 @@ fn demo_config(server: &str, broker: &str, page: SocketAddr) -> Result<Config, V
     Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::of_config)
 }
 
-/// The usual address of the status page, or another one with a free port.
+/// Returns the usual address of the status page, or another one with a free port.
 fn page_address() -> Result<SocketAddr, Failure> {
     let bound = TcpListener::bind(PAGE).or_else(|_| TcpListener::bind((PAGE.0, 0)));
     bound

@@ -18,8 +18,8 @@ pub(super) struct EventTracker {
 
 #[derive(Default)]
 struct Events {
-    /// When the commit of an event was sent to the server: an event may arrive before the server's
-    /// answer to the commit.
+    /// The time when the commit of an event was sent to the server: an event may arrive before the
+    /// server's answer to the commit.
     committed: HashMap<String, Instant>,
     rolled_back: HashSet<String>,
     transactions: u64,
@@ -28,7 +28,7 @@ struct Events {
     repeats: u64,
 }
 
-/// How an event that arrives relates to the commits.
+/// The relation of an event that arrives to the commits.
 pub(super) enum Arrival {
     /// The event was committed and arrives for the first time. The duration is the time since its
     /// commit was sent.
@@ -53,7 +53,7 @@ impl EventTracker {
         lock(&self.events)
     }
 
-    /// The commit of a transaction with these events is about to be sent.
+    /// Records that the commit of a transaction with these events is about to be sent.
     pub(super) fn committing(&self, ids: &[String]) {
         let now = Instant::now();
         let mut events = self.events();
@@ -63,14 +63,14 @@ impl EventTracker {
             .extend(ids.iter().map(|id| (id.clone(), now)));
     }
 
-    /// A transaction with these events was rolled back.
+    /// Records that a transaction with these events was rolled back.
     pub(super) fn rolled_back(&self, ids: &[String]) {
         let mut events = self.events();
         events.rolled_back_transactions += 1;
         events.rolled_back.extend(ids.iter().cloned());
     }
 
-    /// An event was read from a topic.
+    /// Records that an event was read from a topic.
     pub(super) fn arrived(&self, id: &str) -> Arrival {
         let mut events = self.events();
         let Some(committed) = events.committed.get(id).copied() else {
@@ -96,7 +96,8 @@ impl EventTracker {
         drop(self.arrived.wait_timeout(self.events(), limit));
     }
 
-    /// Whether each committed event has arrived, nothing else has, and the order per key was kept.
+    /// Returns whether each committed event has arrived, nothing else has, and the order per key
+    /// was kept.
     pub(super) fn is_correct(&self, totals: &ViewerTotals) -> bool {
         self.all_arrived() && totals.not_committed == 0 && totals.out_of_order == 0
     }

@@ -37,7 +37,7 @@ use crate::config::PipelineConfig;
 use crate::sinks::NullSinkFactory;
 use crate::sinks::{Counting, StdoutKind, configured_sink};
 use note::{Note, NoteFile};
-use progress::ReplayEnvironment;
+use progress::ReplayObserver;
 use range::{check_retained, plan_replay};
 
 /// The header with the id of the replay that sent a record.
@@ -165,7 +165,7 @@ where
         ));
     }
     let environment =
-        ReplayEnvironment::new(note, file, Arc::clone(&reading), Arc::clone(&sent), line);
+        ReplayObserver::new(note, file, Arc::clone(&reading), Arc::clone(&sent), line);
     let factory = Counting::new(factory, Arc::clone(&sent));
     let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
     let begun = Instant::now();
@@ -190,7 +190,7 @@ where
 fn finish(
     result: Result<Outcome, Failure>,
     reading: &Reading,
-    environment: ReplayEnvironment,
+    environment: ReplayObserver,
     totals: &Totals<'_>,
     word: &str,
 ) -> Result<(), Failure> {

@@ -54,7 +54,7 @@ pub(super) struct NoteFile {
 }
 
 impl Note {
-    /// Where the rest of the replay begins.
+    /// Returns where the rest of the replay begins.
     pub(super) fn resumes_at(&self) -> Lsn {
         self.acknowledged.unwrap_or(self.start)
     }
@@ -181,7 +181,7 @@ fn path(dir: &Path, id: &str) -> PathBuf {
     dir.join(format!("walrelay-replay-{id}.json"))
 }
 
-/// The failure that a note's file has a content that no replay writes.
+/// Returns the failure that a note's file has a content that no replay writes.
 pub(super) fn unusable(id: &str) -> Failure {
     let what = format!("the file of replay {id} cannot be used");
     Failure::new("replay-resume", Exit::Config, what)

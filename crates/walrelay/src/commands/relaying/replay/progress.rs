@@ -18,7 +18,7 @@ use crate::commands::terminal::units::percent_bar;
 
 /// The environment of a replay's pipeline.
 #[derive(Debug)]
-pub(super) struct ReplayEnvironment {
+pub(super) struct ReplayObserver {
     file: Option<NoteFile>,
     /// The last position that was noted in the file.
     noted: Lsn,
@@ -30,7 +30,7 @@ pub(super) struct ReplayEnvironment {
     begun: Instant,
 }
 
-impl ReplayEnvironment {
+impl ReplayObserver {
     pub(super) fn new(
         note: &Note,
         file: Option<NoteFile>,
@@ -50,7 +50,7 @@ impl ReplayEnvironment {
         }
     }
 
-    fn note(&mut self, acknowledged: CommitEnd) {
+    fn persist_position(&mut self, acknowledged: CommitEnd) {
         let position = acknowledged.lsn();
         if let Some(file) = self.file.as_mut().filter(|_| position > self.noted) {
             // A later write may succeed. A resumed replay sends again what is not noted.
@@ -77,24 +77,24 @@ impl ReplayEnvironment {
     pub(super) fn interrupted(mut self, acknowledged: Option<CommitEnd>) -> bool {
         self.line.end();
         if let Some(acknowledged) = acknowledged {
-            self.note(acknowledged);
+            self.persist_position(acknowledged);
         }
         self.file.is_some()
     }
 }
 
-impl Observer for ReplayEnvironment {
+impl Observer for ReplayObserver {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
 
     fn progress(&mut self, progress: &Progress) {
-        self.note(progress.confirmed);
+        self.persist_position(progress.confirmed);
         self.draw();
     }
 }
 
-/// The part of the range that was read, from 0 to 1.
+/// Returns the part of the range that was read, from 0 to 1.
 fn part(begin: Lsn, position: Lsn, end: Lsn) -> f64 {
     let whole = end.get().saturating_sub(begin.get());
     let read = position.get().saturating_sub(begin.get());
@@ -105,7 +105,7 @@ fn part(begin: Lsn, position: Lsn, end: Lsn) -> f64 {
     }
 }
 
-/// The progress line: bar, number of records, rate and time left.
+/// Returns the progress line: bar, number of records, rate and time left.
 fn line(part: f64, records: u64, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(0.001);
     let left = if part > 0.01 {

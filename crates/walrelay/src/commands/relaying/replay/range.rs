@@ -35,7 +35,7 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The note of a new replay by the arguments.
+/// Returns the note of a new replay by the arguments.
 pub(super) async fn plan_replay(args: &ReplayArgs, server: &Server) -> Result<Note, Failure> {
     let Some(from) = &args.from else {
         return Err(Failure::new(
@@ -112,7 +112,7 @@ pub(super) async fn check_retained(note: &Note, server: &Server) -> Result<(), F
     Err(not_retained(from, oldest_position(&all)))
 }
 
-/// The server's bookmarks of the relay's slot and that slot, the oldest position first.
+/// Returns the server's bookmarks of the relay's slot and that slot, the oldest position first.
 async fn retained(server: &Server) -> Result<Vec<Candidate>, Failure> {
     let mut session = server.connect().await?;
     let rows = slots(&mut session).await?;
@@ -120,7 +120,7 @@ async fn retained(server: &Server) -> Result<Vec<Candidate>, Failure> {
     Ok(candidates(server.slot(), rows))
 }
 
-/// As [`retained`], among these slots.
+/// Returns the relay's slot and its bookmarks among these slots, the oldest position first.
 fn candidates(slot: &str, rows: Vec<SlotRow>) -> Vec<Candidate> {
     let live = rows.iter().find(|row| row.name == slot).cloned();
     let live = live.map(|row| Bookmark {
@@ -154,7 +154,7 @@ fn named<'c>(
     found.ok_or_else(|| unknown_bookmark(slot, name))
 }
 
-/// The newest candidate that has all transactions committed from this position on.
+/// Returns the newest candidate that has all transactions committed from this position on.
 fn at_position(candidates: &[Candidate], from: Lsn, end: Lsn) -> Result<&Candidate, Failure> {
     if from > end {
         return Err(invalid_range(format!(
@@ -170,8 +170,8 @@ fn oldest_position(candidates: &[Candidate]) -> Option<String> {
     Some(format!("{}, of {oldest}", oldest.position))
 }
 
-/// The newest candidate that was at its position at this time, or that has a transaction committed
-/// at this time or before: it has all transactions committed later.
+/// Returns the newest candidate that was at its position at this time, or that has a transaction
+/// committed at this time or before: it has all transactions committed later.
 async fn at_time<'c>(
     candidates: &'c [Candidate],
     from: OffsetDateTime,
@@ -211,7 +211,8 @@ fn invalid_range(what: String) -> Failure {
         .remedy("name another beginning or end: walrelay bookmark list --times")
 }
 
-/// The failure that the beginning is not retained; `oldest` is the first position or time that is.
+/// Returns the failure that the beginning is not retained; `oldest` is the first position or time
+/// that is.
 fn not_retained(from: impl fmt::Display, oldest: Option<String>) -> Failure {
     let what = format!(
         "{from} is no longer retained: {}",
