@@ -17,7 +17,8 @@ pub(crate) struct Checker {
     topics: u32,
 }
 
-/// When the broker appended the records of a run, in milliseconds since 1970 by its clock.
+/// The times when the broker appended the records of a run, in milliseconds since 1970 by its
+/// clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Appended {
     pub(crate) first: i64,
@@ -28,13 +29,13 @@ pub(crate) struct Appended {
 }
 
 impl Appended {
-    /// Records per second over the second half of `rows`.
+    /// Returns the records per second over the second half of `rows`.
     pub(crate) fn second_half(&self, rows: u64) -> f64 {
         let millis = (self.last - self.half).max(1);
         (rows - rows / 2) as f64 * 1e3 / millis as f64
     }
 
-    /// Seconds from the first to the last record.
+    /// Returns the seconds from the first to the last record.
     pub(crate) fn seconds(&self) -> f64 {
         (self.last - self.first).max(1) as f64 / 1e3
     }

@@ -11,8 +11,8 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::harness::{PARTITIONS, WARM_UP_RECORDS};
 
-/// When a record was appended to the Kafka log and when the consumer received it, in microseconds
-/// since 1970.
+/// The times when a record was appended to the Kafka log and when the consumer received it, in
+/// microseconds since 1970.
 pub(crate) struct Seen {
     pub(crate) appended: i64,
     pub(crate) consumed: i64,

@@ -80,7 +80,8 @@ impl Contender {
         tcp(Kind::Debezium),
     ];
 
-    /// Debezium and the baseline take part only on request.
+    /// Returns whether the contender takes part: Debezium and the baseline take part only on
+    /// request.
     pub(crate) fn takes_part(self, harness: &Harness) -> bool {
         match self.kind {
             Kind::Debezium => harness.peers,
@@ -89,8 +90,8 @@ impl Contender {
         }
     }
 
-    /// Those of `contenders` that take part, in the order of a round. Every other round runs
-    /// backwards, so that no contender profits from its place in the order.
+    /// Returns those of `contenders` that take part, in the order of a round. Every other round
+    /// runs backwards, so that no contender profits from its place in the order.
     pub(crate) fn order(contenders: &[Self], harness: &Harness, round: usize) -> Vec<Self> {
         let mut order = contenders.to_vec();
         order.retain(|contender| contender.takes_part(harness));
@@ -100,7 +101,7 @@ impl Contender {
         order
     }
 
-    /// Name in the tables of draining.
+    /// Returns the name in the tables of draining.
     pub(crate) fn name(self) -> String {
         let by = if self.unix { "unix socket" } else { "TCP" };
         match self.names() {
@@ -109,7 +110,7 @@ impl Contender {
         }
     }
 
-    /// Name in the tables of latency.
+    /// Returns the name in the tables of latency.
     pub(crate) fn latency_name(self) -> String {
         match self.kind {
             Kind::Relay | Kind::Observed | Kind::Baseline => self.name().replace(", to Kafka", ""),
@@ -119,13 +120,13 @@ impl Contender {
         }
     }
 
-    /// Short name: for `BENCH_ONLY`, and in the names of slots and topics.
+    /// Returns the short name: for `BENCH_ONLY`, and in the names of slots and topics.
     pub(crate) fn word(self) -> String {
         let (_, word, _) = self.names();
         format!("{word}_{}", if self.unix { "unix" } else { "tcp" })
     }
 
-    /// Name in tables, short name, and destination.
+    /// Returns name in tables, short name, and destination.
     fn names(self) -> (&'static str, &'static str, Option<&'static str>) {
         const KAFKA: Option<&str> = Some("Kafka");
         match self.kind {
@@ -145,17 +146,17 @@ impl Contender {
         }
     }
 
-    /// Whether the contender is `walrelay run`.
+    /// Returns whether the contender is `walrelay run`.
     pub(crate) fn is_walrelay(self) -> bool {
         matches!(self.kind, Kind::Relay | Kind::Observed | Kind::Baseline)
     }
 
-    /// Whether the contender writes to Kafka.
+    /// Returns whether the contender writes to Kafka.
     pub(crate) fn produces(self) -> bool {
         !matches!(self.kind, Kind::Recvlogical | Kind::Null)
     }
 
-    /// Whether the contender reads from a slot that is created for it.
+    /// Returns whether the contender reads from a slot that is created for it.
     pub(crate) fn has_slot(self) -> bool {
         !matches!(self.kind, Kind::Null | Kind::Polling(_) | Kind::Writers)
     }
@@ -215,7 +216,7 @@ pub(crate) struct Backends {
 
 impl Backends {
     /// Waits until all server processes of the contender exist.
-    pub(crate) fn of(contender: Contender, harness: &Harness, slot: &str) -> Self {
+    pub(crate) fn wait_for(contender: Contender, harness: &Harness, slot: &str) -> Self {
         let pids = match contender.kind {
             Kind::Null | Kind::Writers => Vec::new(),
             Kind::Polling(_) => {
@@ -238,8 +239,8 @@ impl Backends {
         self.seen.iter().map(|(pid, _)| *pid)
     }
 
-    /// CPU seconds of all the processes so far. A process that has ended counts with its last
-    /// reading.
+    /// Returns the CPU seconds of all the processes so far. A process that has ended counts with
+    /// its last reading.
     pub(crate) fn cpu(&mut self) -> f64 {
         for (pid, cpu) in &mut self.seen {
             *cpu = proc::cpu(*pid).unwrap_or(*cpu);

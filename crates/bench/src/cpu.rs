@@ -9,7 +9,7 @@ use walrelay_testkit::Program;
 use crate::harness::Harness;
 use crate::quiet::machine_cpu;
 
-/// A line of `/proc/<pid>/status` in MB (10^6 bytes); `None` after the process has gone.
+/// Returns a line of `/proc/<pid>/status` in MB (10^6 bytes); `None` after the process has gone.
 pub(crate) fn megabytes(program: &Program, name: &str) -> Option<f64> {
     proc::memory(program.pid(), name).map(|bytes| bytes as f64 / 1e6)
 }
@@ -39,7 +39,7 @@ impl Cpu {
         }
     }
 
-    /// CPU used since `before`, multiplied by `times`.
+    /// Returns the CPU used since `before`, multiplied by `times`.
     pub(crate) fn since(self, before: Self, times: f64) -> Self {
         let since = |of: fn(&Self) -> f64| (of(&self) - of(&before)) * times;
         Self {
@@ -51,7 +51,7 @@ impl Cpu {
         }
     }
 
-    /// CPU used by anything else on the machine.
+    /// Returns the CPU used by anything else on the machine.
     pub(crate) fn others(&self) -> f64 {
         self.machine - self.relay - self.postgres - self.broker - self.own
     }

@@ -4,7 +4,7 @@ use walrelay_testkit::{Program, SlotWatch, debezium_properties, debezium_server}
 
 use crate::harness::{Harness, OUTBOX};
 
-/// What Debezium Server is tuned for.
+/// The aim that Debezium Server is tuned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tuned {
     Throughput,

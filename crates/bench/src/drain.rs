@@ -83,19 +83,20 @@ impl Drained {
         self.others > Self::DISTURBED
     }
 
-    /// CPU seconds of the broker per million rows. Panics for a run that does not write to Kafka.
+    /// Returns the CPU seconds of the broker per million rows. Panics for a run that does not write
+    /// to Kafka.
     pub(crate) fn cost_to_broker(&self) -> f64 {
         self.broker_cpu.expect("it is into Kafka")
     }
 }
 
-/// What is drained, and by which contender.
+/// The load to drain, and the contender that drains it.
 pub(crate) struct DrainSpec<'a> {
     pub(crate) harness: &'a Harness,
     pub(crate) backlog: &'a Backlog,
     pub(crate) contender: Contender,
     pub(crate) round: usize,
-    /// Whether the connections to Postgres and Kafka use TLS. Only for walrelay.
+    /// True if the connections to Postgres and Kafka use TLS. Only for walrelay.
     pub(crate) tls: bool,
 }
 
@@ -218,7 +219,7 @@ pub(crate) fn run(spec: &DrainSpec<'_>, checker: &mut Checker, quiet: &mut Quiet
     drained
 }
 
-/// What was read while a backlog was drained.
+/// The figures that were read while a backlog was drained.
 struct Watched {
     used: Cpu,
     /// Time until the backlog was drained.
@@ -249,7 +250,7 @@ impl Draining<'_> {
             ..
         } = self.spec;
         let begun = Instant::now();
-        let mut backends = Backends::of(contender, harness, self.slot);
+        let mut backends = Backends::wait_for(contender, harness, self.slot);
         let watch = SlotWatch::new(&harness.postgres.url(), self.slot);
         let (mut reader, mut memory, mut half_time) = (0.0, 0.0_f64, None);
         let time = loop {
@@ -319,7 +320,7 @@ fn take_own_figures(drained: &mut Drained, json: &std::path::Path, machine: f64)
     drained.others = ((machine - its) / whole).max(0.0);
 }
 
-/// The position up to which the walsender has sent (`sent_lsn`).
+/// Returns the position up to which the walsender has sent (`sent_lsn`).
 fn sent(harness: &Harness, backends: &Backends) -> Option<Lsn> {
     let pid = backends.pids().next()?.cast_signed();
     let sql = "SELECT sent_lsn::text FROM pg_stat_replication WHERE pid = $1";

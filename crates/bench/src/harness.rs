@@ -51,7 +51,7 @@ pub(crate) struct Harness {
     pub(crate) binary: PathBuf,
     /// An earlier walrelay, measured beside `binary`.
     pub(crate) baseline: Option<PathBuf>,
-    /// Whether Debezium Server takes part.
+    /// True if Debezium Server takes part.
     pub(crate) peers: bool,
     pub(crate) recvlogical: PathBuf,
     /// Path of this program.
@@ -62,7 +62,7 @@ pub(crate) struct Harness {
     logs: Cell<u32>,
 }
 
-/// What is written to the outbox.
+/// The rows to write to the outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Load {
     pub(crate) rows: u64,
@@ -82,7 +82,7 @@ impl Load {
         }
     }
 
-    /// The SELECT of a row, over its number `n`.
+    /// Returns the SELECT of a row, over its number `n`.
     fn row(&self) -> String {
         let kind = if self.topics == 1 {
             "'order'".to_owned()
@@ -99,7 +99,7 @@ impl Load {
         format!("SELECT {kind}, 'customer-' || n % 10000, 'OrderPlaced', {payload}")
     }
 
-    /// Topics that the records of this load go to.
+    /// Returns the topics that the records of this load go to.
     pub(crate) fn topics(&self, prefix: &str) -> Vec<String> {
         if self.topics == 1 {
             return vec![format!("{prefix}order")];
@@ -137,7 +137,7 @@ fn create_outbox(db: &Db, name: &str) {
     ));
 }
 
-/// What a relay's configuration contains.
+/// The contents of a relay's configuration.
 pub(crate) struct RelayConfig<'a> {
     pub(crate) url: &'a str,
     /// Name of the table and of its publication.
@@ -145,7 +145,7 @@ pub(crate) struct RelayConfig<'a> {
     pub(crate) slot: &'a str,
     /// Prefix of the topics.
     pub(crate) prefix: &'a str,
-    /// Whether the connection to the broker uses TLS.
+    /// True if the connection to the broker uses TLS.
     pub(crate) tls: bool,
 }
 
@@ -210,12 +210,12 @@ impl Harness {
         }
     }
 
-    /// URL for TCP without TLS.
+    /// Returns the URL for TCP without TLS.
     pub(crate) fn tcp(&self) -> String {
         format!("{}?sslmode=disable", self.postgres.url_tcp())
     }
 
-    /// URL for TCP with TLS and verification of the certificate.
+    /// Returns the URL for TCP with TLS and verification of the certificate.
     pub(crate) fn tls(&self) -> String {
         let url = self.postgres.url_tcp().replace("127.0.0.1", HOST);
         let ca = self.file("ca.pem");
@@ -225,7 +225,7 @@ impl Harness {
         )
     }
 
-    /// Path of a file in the directory of this benchmark.
+    /// Returns the path of a file in the directory of this benchmark.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -328,14 +328,14 @@ impl Harness {
         self.db.batch("TRUNCATE polled");
     }
 
-    /// The greatest `seq` so far.
+    /// Returns the greatest `seq` so far.
     pub(crate) fn last_seq(&self, table: &str) -> i64 {
         let sql = format!("SELECT coalesce(max(seq), 0) FROM {table}");
         self.db.value(&sql)
     }
 
-    /// Ids, numbers by [`insert_rows`](Self::insert_rows), and commit times in microseconds since
-    /// 1970 of the rows after `first`.
+    /// Returns ids, numbers by [`insert_rows`](Self::insert_rows), and commit times in microseconds
+    /// since 1970 of the rows after `first`.
     pub(crate) fn commit_times(&self, table: &str, first: i64) -> Vec<(String, i64, i64)> {
         let sql = format!(
             "SELECT id::text, type::int8, \
@@ -411,7 +411,7 @@ impl Harness {
         self.kafka.delete_topics(&names);
     }
 
-    /// Number of records in a topic, by the broker's offsets.
+    /// Returns the number of records in a topic, by the broker's offsets.
     pub(crate) fn records(&self, topic: &str) -> u64 {
         let of = |partition| {
             eventually_some(PATIENCE, || {
@@ -435,7 +435,7 @@ impl Harness {
         self.spawn(binary, &args, "\"streaming\"")
     }
 
-    /// CPU seconds of the broker so far.
+    /// Returns the CPU seconds of the broker so far.
     pub(crate) fn broker_cpu(&self) -> f64 {
         let pid = self.kafka.pid().expect("the broker runs");
         proc::cpu(pid).expect("the broker runs")

@@ -51,7 +51,7 @@ pub(crate) fn run(
         tls: false,
     };
     let relay = contender.start(harness, &config, Tuned::Throughput, 0);
-    let mut walsender = Backends::of(contender, harness, SLOT);
+    let mut walsender = Backends::wait_for(contender, harness, SLOT);
     let mut used = || [proc::cpu(relay.pid()).expect("it runs"), walsender.cpu()];
 
     thread::sleep(settle);

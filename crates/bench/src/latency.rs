@@ -56,8 +56,8 @@ pub(crate) struct Latency {
     pub(crate) committed: f64,
     pub(crate) append: Spread,
     pub(crate) consumer: Spread,
-    /// How long a transaction took its writer, until the commit was flushed. No relay sees a row
-    /// earlier.
+    /// The time that a transaction took its writer, until the commit was flushed. No relay sees a
+    /// row earlier.
     pub(crate) written: Spread,
     /// Milliseconds that a writer was late at most. Above a few milliseconds the rate was not kept.
     pub(crate) behind: f64,
@@ -66,7 +66,7 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Medians of the runs of one contender at one rate, each figure for itself.
+    /// Returns the medians of the runs of one contender at one rate, each figure for itself.
     pub(crate) fn median(runs: &[&Self]) -> Self {
         let of = |figure: &dyn Fn(&Self) -> f64| median(runs.iter().map(|run| figure(run)));
         let spread = |of_run: fn(&Self) -> Spread| {
@@ -187,7 +187,7 @@ fn run(
     };
     let starts = contender.kind != Kind::Writers;
     let relay = starts.then(|| contender.start(harness, &config, Tuned::Latency, 0));
-    let mut backends = Backends::of(contender, harness, &slot);
+    let mut backends = Backends::wait_for(contender, harness, &slot);
     quiet.wait();
     let steps = || streams.iter().flat_map(|stream| &stream.steps);
     let rows = steps().map(Step::rows).sum();
@@ -239,7 +239,7 @@ fn while_consuming<T>(
     })
 }
 
-/// Figures of each step of each stream.
+/// Returns the figures of each step of each stream.
 fn by_step(
     name: &str,
     streams: &[Stream],
@@ -262,7 +262,7 @@ fn by_step(
         append.push(seen.appended - committed);
         consumer.push(seen.consumed - committed);
     }
-    let spread = |times: &mut Vec<i64>| Spread::of(times).expect("rows of a step");
+    let spread = |times: &mut Vec<i64>| Spread::from_micros(times).expect("rows of a step");
     let mut measured = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
         for (at, step) in stream.steps.iter().enumerate() {
@@ -286,7 +286,7 @@ fn by_step(
     measured
 }
 
-/// Events per second, from their times in microseconds.
+/// Returns the events per second, from their times in microseconds.
 fn rate_of(times: &[i64]) -> f64 {
     let (first, last) = (times.iter().min(), times.iter().max());
     let span = first.zip(last).map_or(0, |(first, last)| last - first);

@@ -80,7 +80,7 @@ struct Figures {
     swept: Vec<Swept>,
 }
 
-/// What is measured by default. A sweep must be asked for.
+/// The parts that are measured by default. A sweep must be asked for.
 const PARTS: [&str; 5] = ["drain", "latency", "ramp", "light", "idle"];
 const SWEEP: &str = "sweep";
 
@@ -175,7 +175,7 @@ fn main() {
     println!("As JSON: {}", write(&figures).display());
 }
 
-/// Rates of `BENCH_RATE`, or the defaults.
+/// Returns the rates of `BENCH_RATE`, or the defaults.
 fn rates() -> Vec<u64> {
     let Ok(text) = env::var("BENCH_RATE") else {
         return latency::RATES.to_vec();
@@ -239,7 +239,7 @@ fn write(figures: &Figures) -> PathBuf {
     path
 }
 
-/// A number from the environment, or the default.
+/// Returns a number from the environment, or the default.
 fn number<T: FromStr>(name: &str, default: T) -> T {
     match env::var(name) {
         Ok(text) => text

@@ -38,7 +38,7 @@ pub(crate) const FLAG: &str = "--polling";
 /// Line that the process prints when it begins.
 pub(crate) const READY_LINE: &str = "polling begins";
 
-/// What happens to a row that was sent.
+/// The treatment of a row that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterSend {
     Update,
@@ -53,7 +53,8 @@ impl AfterSend {
         }
     }
 
-    /// The condition on `sent_at` selects the partial index, which contains only unsent rows.
+    /// Returns the statement. Its condition on `sent_at` selects the partial index, which contains
+    /// only unsent rows.
     fn statement(self) -> &'static str {
         match self {
             Self::Update => {
@@ -64,8 +65,8 @@ impl AfterSend {
     }
 }
 
-/// Arguments of the child process: it relays `rows` rows to topics with this prefix, or runs until
-/// it is killed if `rows` is 0.
+/// Returns the arguments of the child process: it relays `rows` rows to topics with this prefix, or
+/// runs until it is killed if `rows` is 0.
 pub(crate) fn arguments(
     url: &str,
     bootstrap: &str,
@@ -102,7 +103,7 @@ impl ProducerContext for ReportCounter {
     }
 }
 
-/// The main function of the child process.
+/// Runs the main function of the child process.
 pub(crate) fn serve() {
     let arguments: Vec<String> = env::args().skip(2).collect();
     let [url, bootstrap, prefix, rows, sent] = &arguments[..] else {
@@ -157,8 +158,8 @@ struct Polling {
     turn: Mutex<BatchStart>,
 }
 
-/// Where the next batch begins. It skips the rows that the other connection has locked, and dead
-/// rows.
+/// The beginning of the next batch. It skips the rows that the other connection has locked, and
+/// dead rows.
 #[derive(Default)]
 struct BatchStart {
     after: i64,

@@ -1,11 +1,11 @@
-//! Where the programs under measurement are.
+//! The paths of the programs under measurement.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use walrelay_throwaway::PostgresBinaries;
 
-/// The walrelay under measurement.
+/// Returns the walrelay under measurement.
 pub(crate) fn binary() -> PathBuf {
     let named = env::args_os()
         .nth(1)
@@ -13,7 +13,7 @@ pub(crate) fn binary() -> PathBuf {
     existing(named.map_or_else(beside_this_program, PathBuf::from))
 }
 
-/// The walrelay of `BENCH_BASELINE`, measured beside the other one.
+/// Returns the walrelay of `BENCH_BASELINE`, measured beside the other one.
 pub(crate) fn baseline() -> Option<PathBuf> {
     env::var_os("BENCH_BASELINE").map(|path| existing(PathBuf::from(path)))
 }
@@ -27,14 +27,14 @@ fn existing(path: PathBuf) -> PathBuf {
     path
 }
 
-/// `<target>/release/walrelay`; this program is `<target>/<profile>/walrelay-bench`.
+/// Returns `<target>/release/walrelay`; this program is `<target>/<profile>/walrelay-bench`.
 fn beside_this_program() -> PathBuf {
     let own = env::current_exe().expect("this program has a path");
     let target = own.ancestors().nth(2).unwrap_or(Path::new("target"));
     target.join("release").join("walrelay")
 }
 
-/// `pg_recvlogical`: beside the server's programs, in Debian's directory, or in `PATH`.
+/// Finds `pg_recvlogical`: beside the server's programs, in Debian's directory, or in `PATH`.
 pub(crate) fn recvlogical(programs: &PostgresBinaries) -> PathBuf {
     const NAME: &str = "pg_recvlogical";
     let path = env::var_os("PATH").unwrap_or_default();

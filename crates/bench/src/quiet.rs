@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_measure::proc;
 
-/// CPU seconds that all processors of the machine have spent on work.
+/// Returns the CPU seconds that all processors of the machine have spent on work.
 pub(crate) fn machine_cpu() -> f64 {
     proc::machine_cpu().expect("Linux's /proc")
 }

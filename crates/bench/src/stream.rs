@@ -17,15 +17,15 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Orders, like the rows of a backlog.
+    /// Creates a stream of orders, like the rows of a backlog.
     pub(crate) fn orders(steps: &[Step]) -> [Self; 1] {
         let (kind, steps) = ("order", steps.to_vec());
         [Self { kind, steps }]
     }
 }
 
-/// A step with one row per transaction, up to 1,000 commits per second: beyond that, commits would
-/// take a large part of two processors.
+/// Returns a step with one row per transaction, up to 1,000 commits per second: beyond that,
+/// commits would take a large part of two processors.
 pub(crate) fn step(rate: u64, seconds: u64) -> Step {
     const COMMITS: u64 = 1_000;
     Step {
@@ -41,7 +41,7 @@ const WRITERS: usize = 16;
 /// Distance between the row numbers of two streams.
 const STREAM_OFFSET: u64 = 1_000_000_000;
 
-/// Which stream and which step a row number belongs to.
+/// Returns which stream and which step a row number belongs to.
 pub(crate) fn step_of(streams: &[Stream], number: u64) -> (usize, usize) {
     let stream = (number / STREAM_OFFSET) as usize;
     let mut within = number % STREAM_OFFSET;

@@ -14,7 +14,7 @@ use crate::idle::Idle;
 use crate::latency::Latency;
 use crate::sweep::Swept;
 
-/// Facts about the machine, the servers and the binary.
+/// Returns facts about the machine, the servers and the binary.
 pub(crate) fn machine(harness: &Harness) -> Vec<(&'static str, String)> {
     let here = Machine::here();
     let unknown = || "?".to_owned();
@@ -62,7 +62,7 @@ fn most_memory(runs: &[&Drained]) -> String {
     format!("{most:.1} MB")
 }
 
-/// The first line that a program prints.
+/// Returns the first line that a program prints.
 fn first_line(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let bytes = output.map_or_else(
@@ -80,7 +80,7 @@ fn setting(harness: &Harness, name: &str) -> String {
     value.unwrap_or_default()
 }
 
-/// Version of the broker, which runs from a directory named after it.
+/// Returns the version of the broker, which runs from a directory named after it.
 fn kafka_version(harness: &Harness) -> String {
     let pid = harness.kafka.pid().unwrap_or_default();
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -127,7 +127,7 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
     )
 }
 
-/// Rates of walrelay into Kafka divided by those of the others, by the medians.
+/// Returns the rates of walrelay into Kafka divided by those of the others, by the medians.
 pub(crate) fn ratios(runs: &[Drained]) -> String {
     let rate = |word: &str, of: fn(&Drained) -> f64| median_of(&chosen(runs, word), of);
     let whole: fn(&Drained) -> f64 = |run| run.rows_per_second;
@@ -157,8 +157,8 @@ pub(crate) fn ratios(runs: &[Drained]) -> String {
 /// Runs of one contender.
 type Runs<'a> = Vec<&'a Drained>;
 
-/// The runs of a contender that count: the undisturbed ones, or all if every run was disturbed. The
-/// choice depends on what others used, never on the result.
+/// Returns the runs of a contender that count: the undisturbed ones, or all if every run was
+/// disturbed. The choice depends on what others used, never on the result.
 fn chosen<'a>(runs: &'a [Drained], word: &str) -> Runs<'a> {
     let mut all: Runs<'_> = runs.iter().filter(|run| run.word == word).collect();
     if !all.iter().all(|run| run.is_disturbed()) {
@@ -168,10 +168,10 @@ fn chosen<'a>(runs: &'a [Drained], word: &str) -> Runs<'a> {
 }
 
 pub(crate) fn sweep(swept: &[Swept]) -> String {
-    fn of(runs: &[Drained], figure: impl Fn(&Drained) -> f64) -> f64 {
+    fn median_of(runs: &[Drained], figure: impl Fn(&Drained) -> f64) -> f64 {
         median(runs.iter().map(figure))
     }
-    let rate = |runs: &[Drained]| of(runs, |run| run.rows_per_second);
+    let rate = |runs: &[Drained]| median_of(runs, |run| run.rows_per_second);
     let table = table!(swept, |case|
         "<load" => case.name.to_owned();
         "rows" => thousands(case.load.rows as f64);
@@ -179,9 +179,9 @@ pub(crate) fn sweep(swept: &[Swept]) -> String {
         "MB/s" => fixed(0, rate(&case.runs) * f64::from(case.load.bytes.unwrap_or(271)) / 1e6);
         "ordinary" => thousands(rate(&case.base));
         "ratio" => fixed(2, rate(&case.runs) / rate(&case.base));
-        "CPU relay" => fixed(2, of(&case.runs, |run| run.reader_cpu));
-        "Postgres" => fixed(2, of(&case.runs, |run| run.postgres_cpu));
-        "Kafka" => fixed(2, of(&case.runs, broker_cpu));
+        "CPU relay" => fixed(2, median_of(&case.runs, |run| run.reader_cpu));
+        "Postgres" => fixed(2, median_of(&case.runs, |run| run.postgres_cpu));
+        "Kafka" => fixed(2, median_of(&case.runs, broker_cpu));
         "peak memory" => most_memory(&case.runs.iter().collect::<Runs<'_>>());
     );
     format!(
@@ -212,7 +212,7 @@ pub(crate) fn idle(harness: &Harness, idle: &[Idle]) -> String {
     text
 }
 
-/// The runs grouped by rate and contender, in the order of the first round.
+/// Returns the runs grouped by rate and contender, in the order of the first round.
 fn by_contender(runs: &[Latency]) -> Vec<Vec<&Latency>> {
     let first = runs.iter().filter(|run| run.round == 1);
     let of = |run: &Latency| (run.step.rate, run.contender.clone());
@@ -254,7 +254,7 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
     )
 }
 
-/// Latency to a consumer of the others divided by that of walrelay by TCP.
+/// Returns the latency to a consumer of the others divided by that of walrelay by TCP.
 pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
     let medians = by_contender(runs)
         .into_iter()
@@ -277,7 +277,8 @@ pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
     )
 }
 
-/// The ramp with logarithmic bars, which show a step: each mark is a tenth of a factor of ten.
+/// Returns the ramp with logarithmic bars, which show a step: each mark is a tenth of a factor of
+/// ten.
 pub(crate) fn ramp(runs: &[Latency]) -> String {
     let marks = |ms: f64| ((ms / 0.1).log10() * 10.0).round().max(0.0) as usize;
     let table = table!(runs, |run|
@@ -354,7 +355,7 @@ pub(crate) fn every_run(runs: &[Drained]) -> String {
     )
 }
 
-/// One run on one line, for progress.
+/// Formats one run on one line, for progress.
 pub(crate) fn progress(run: &Drained) -> String {
     format!(
         "{:<42} {:>7} rows/s, {:>7} of the second half; CPU {:.2} {:.2} {}; {:.1} MB; others {:.2}",
@@ -369,7 +370,7 @@ pub(crate) fn progress(run: &Drained) -> String {
     )
 }
 
-/// NaN for a run without a broker.
+/// Returns the broker's CPU seconds; NaN for a run without a broker.
 fn broker_cpu(run: &Drained) -> f64 {
     run.broker_cpu.unwrap_or(f64::NAN)
 }

@@ -8,7 +8,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use tokio_postgres::Row;
 
-/// Producer settings as safe as walrelay's, with this `linger.ms`.
+/// Returns producer settings as safe as walrelay's, with this `linger.ms`.
 pub(crate) fn safe(bootstrap: &str, linger: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
@@ -20,7 +20,7 @@ pub(crate) fn safe(bootstrap: &str, linger: &str) -> ClientConfig {
     config
 }
 
-/// The header `id` by which the consumer identifies a record.
+/// Returns the header `id` by which the consumer identifies a record.
 pub(crate) fn id_header(id: &str) -> OwnedHeaders {
     let value = Some(id);
     OwnedHeaders::new_with_capacity(1).insert(Header { key: "id", value })
@@ -33,7 +33,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// The producer does not linger.
+    /// Creates a producer that does not linger.
     pub(crate) fn new(bootstrap: &str, prefix: &str) -> Self {
         Self {
             producer: safe(bootstrap, "0").create().expect("a producer"),

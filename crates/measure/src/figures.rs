@@ -27,14 +27,15 @@ impl Spread {
         })
     }
 
-    /// Percentiles of durations in microseconds, which it sorts; `None` if there are none.
-    pub fn of(micros: &mut [i64]) -> Option<Self> {
+    /// Computes the percentiles of durations in microseconds, and sorts the durations; `None` if
+    /// there are none.
+    pub fn from_micros(micros: &mut [i64]) -> Option<Self> {
         micros.sort_unstable();
         let last = micros.len().checked_sub(1)?;
         Self::by(|share| Some(micros[(last as f64 * share).round() as usize] as f64 / 1e3))
     }
 
-    /// The median of each percentile.
+    /// Returns the median of each percentile.
     pub fn median(spreads: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| median(spreads.iter().map(figure));
         Self {
@@ -54,7 +55,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// The median; NaN if there are no values.
+/// Returns the median; NaN if there are no values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -66,7 +67,7 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Two decimal places and the unit, or a dash for a figure that was not measured.
+/// Formats two decimal places and the unit, or a dash for a figure that was not measured.
 pub fn known(figure: impl Into<Option<f64>>, unit: &str) -> String {
     match figure.into().filter(|figure| figure.is_finite()) {
         Some(figure) => format!("{figure:.2}{unit}"),
@@ -74,12 +75,12 @@ pub fn known(figure: impl Into<Option<f64>>, unit: &str) -> String {
     }
 }
 
-/// A number with `places` decimal places.
+/// Returns a number with `places` decimal places.
 pub fn fixed(places: usize, figure: f64) -> String {
     format!("{figure:.places$}")
 }
 
-/// A whole number with separators of thousands.
+/// Returns a whole number with separators of thousands.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -139,8 +140,8 @@ mod tests {
         assert_eq!(known(1.234, " MB"), "1.23 MB");
         assert_eq!(known(f64::NAN, ""), "–");
         assert!((median([3.0, 1.0, 2.0, 4.0].into_iter()) - 2.5).abs() < 1e-9);
-        let spread = Spread::of(&mut [3_000, 1_000, 2_000]).unwrap();
+        let spread = Spread::from_micros(&mut [3_000, 1_000, 2_000]).unwrap();
         assert_eq!(spread.to_string(), "2.00 | 3.00 | 3.00 | 3.00");
-        assert!(Spread::of(&mut []).is_none());
+        assert!(Spread::from_micros(&mut []).is_none());
     }
 }

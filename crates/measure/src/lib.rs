@@ -1,5 +1,4 @@
-//! What a measurement needs besides the thing that it measures: a load, figures, and the use of CPU
-//! and memory.
+//! Loads, figures, and the use of CPU and memory, for measurements.
 //!
 //! # Contents
 //! - [`load`]: the load generator: a backlog, and rows on a fixed schedule.

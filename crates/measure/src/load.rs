@@ -17,8 +17,8 @@ use serde::Serialize;
 const BLOCK_ROWS: u64 = 10_000;
 const ROWS_PER_TRANSACTION: u64 = 100;
 
-/// The statements that write a backlog, each with the number of the last row it writes. `insert` is
-/// `INSERT INTO … SELECT …` over a row's number `n`, without the FROM clause.
+/// Returns the statements that write a backlog, each with the number of the last row it writes.
+/// `insert` is `INSERT INTO … SELECT …` over a row's number `n`, without the FROM clause.
 pub fn backlog(insert: &str, numbers: Range<u64>) -> impl Iterator<Item = (u64, String)> {
     let end = numbers.end;
     numbers.step_by(BLOCK_ROWS as usize).map(move |from| {
@@ -27,7 +27,7 @@ pub fn backlog(insert: &str, numbers: Range<u64>) -> impl Iterator<Item = (u64, 
     })
 }
 
-/// An anonymous block that writes the rows after `from`, up to `end`.
+/// Returns an anonymous block that writes the rows after `from`, up to `end`.
 fn block(insert: &str, from: u64, end: u64) -> String {
     let singles = from + (end - from) / 5;
     format!(
@@ -47,7 +47,7 @@ fn block(insert: &str, from: u64, end: u64) -> String {
 pub struct Step {
     /// Rows per second.
     pub rate: u64,
-    /// How long the rate is held.
+    /// The time that the rate is held.
     pub seconds: u64,
     /// Rows per transaction.
     pub together: u64,
@@ -58,7 +58,7 @@ impl Step {
         self.rate * self.seconds / self.together
     }
 
-    /// Rows that the step writes in all.
+    /// Returns the number of rows that the step writes in all.
     pub fn rows(&self) -> u64 {
         self.transactions() * self.together
     }
@@ -67,7 +67,7 @@ impl Step {
 /// A transaction of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// When it is due, from the beginning of the schedule.
+    /// The time when it is due, from the beginning of the schedule.
     pub at: Duration,
     /// Number of its first row.
     pub first: u64,
@@ -77,7 +77,8 @@ pub struct Due {
     pub step: usize,
 }
 
-/// The transactions of the steps, one step after another. Rows are numbered from `first` on.
+/// Returns the transactions of the steps, one step after another. Rows are numbered from `first`
+/// on.
 pub fn schedule(mut first: u64, steps: &[Step]) -> Vec<Due> {
     let mut due = Vec::new();
     let mut begin = Duration::ZERO;
@@ -97,12 +98,13 @@ pub fn schedule(mut first: u64, steps: &[Step]) -> Vec<Due> {
     due
 }
 
-/// How a step was written.
+/// The times of a step's writing.
 #[derive(Debug, Clone, Default)]
 pub struct StepTimes {
-    /// How late a transaction began at most. Above a few milliseconds the rate was not kept.
+    /// The longest delay of a transaction's beginning. Above a few milliseconds the rate was not
+    /// kept.
     pub behind: Duration,
-    /// How long each transaction took, in microseconds.
+    /// The time that each transaction took, in microseconds.
     pub took: Vec<i64>,
 }
 

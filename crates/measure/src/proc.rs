@@ -3,8 +3,8 @@
 use std::fmt::Display;
 use std::fs;
 
-/// CPU seconds that a process has used so far. `process` is its pid or `self`. The figure stays
-/// readable after the process has ended, until it is reaped.
+/// Returns the CPU seconds that a process has used so far. `process` is its pid or `self`. The
+/// figure stays readable after the process has ended, until it is reaped.
 pub fn cpu(process: impl Display) -> Option<f64> {
     let fields = fields(process)?;
     // utime and stime are fields 14 and 15 of `stat`; `fields` begins with the third.
@@ -12,7 +12,7 @@ pub fn cpu(process: impl Display) -> Option<f64> {
     Some((ticks(11)? + ticks(12)?) as f64 / ticks_per_second()?)
 }
 
-/// CPU seconds of a walsender; `None` if `pid` is no walsender of this machine.
+/// Returns the CPU seconds of a walsender; `None` if `pid` is no walsender of this machine.
 pub fn walsender_cpu(pid: i32) -> Option<f64> {
     // The server may run on another machine; the pid may then be any process here.
     let title = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -21,7 +21,7 @@ pub fn walsender_cpu(pid: i32) -> Option<f64> {
     is_walsender.then(|| cpu(pid)).flatten()
 }
 
-/// CPU seconds that all processors of the machine have spent on work.
+/// Returns the CPU seconds that all processors of the machine have spent on work.
 pub fn machine_cpu() -> Option<f64> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     // user nice system idle iowait irq softirq
@@ -31,21 +31,21 @@ pub fn machine_cpu() -> Option<f64> {
     Some(busy? as f64 / ticks_per_second()?)
 }
 
-/// Whether a process has ended, reaped or not.
+/// Returns whether a process has ended, reaped or not.
 pub fn has_ended(pid: u32) -> bool {
     fields(pid).is_none_or(|fields| fields.first().is_none_or(|state| state == "Z"))
 }
 
-/// The fields of `/proc/<process>/stat` after the name, from the state on. The name may contain any
-/// character, also spaces and brackets.
+/// Returns the fields of `/proc/<process>/stat` after the name, from the state on. The name may
+/// contain any character, also spaces and brackets.
 fn fields(process: impl Display) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let rest = text.rsplit_once(") ")?.1;
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// A line of `/proc/<process>/status` in bytes, such as `VmRSS` (resident memory) or `VmHWM` (its
-/// peak).
+/// Returns a line of `/proc/<process>/status` in bytes, such as `VmRSS` (resident memory) or
+/// `VmHWM` (its peak).
 pub fn memory(process: impl Display, name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -59,8 +59,8 @@ pub fn forget_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Clock ticks per second: `AT_CLKTCK` of the auxiliary vector, which is pairs of pointer-sized
-/// numbers.
+/// Returns the clock ticks per second: `AT_CLKTCK` of the auxiliary vector, which is pairs of
+/// pointer-sized numbers.
 fn ticks_per_second() -> Option<f64> {
     const AT_CLKTCK: usize = 17;
     const WIDTH: usize = size_of::<usize>();
