@@ -30,7 +30,7 @@ fn pair(ctx: &mut Context, guard: Guard) -> Standby {
             .change_setting("synchronized_standby_slots", Standby::NAME);
         set.expect("a setting is written");
     }
-    let standby = Standby::of(
+    let standby = Standby::start(
         &ctx.postgres,
         &[
             ("sync_replication_slots", "on"),
@@ -187,7 +187,7 @@ pub(crate) fn promoted_under_the_stream(ctx: &mut Context) -> Outcome {
     ctx.database();
     ctx.workload().create_tables();
     ctx.create_publication();
-    let standby = Standby::of(&ctx.postgres, &[("hot_standby_feedback", "on")]);
+    let standby = Standby::start(&ctx.postgres, &[("hot_standby_feedback", "on")]);
     let server = &standby.server;
     let url = server.url_for("postgres", Some(server.superuser_password()), &ctx.name);
     create_slot_of_standby(ctx, &url);
@@ -248,7 +248,7 @@ fn create_slot_of_standby(ctx: &Context, url: &str) {
 pub(crate) fn without_slot(ctx: &mut Context) -> Outcome {
     ctx.own_postgres(&[]);
     ctx.outbox();
-    let standby = Standby::of(&ctx.postgres, &[]);
+    let standby = Standby::start(&ctx.postgres, &[]);
     let url = standby.url_of_both(&ctx.postgres, &ctx.name);
     // `create = true` is the default.
     let config = ctx.config().url(&url);

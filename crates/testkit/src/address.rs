@@ -25,12 +25,11 @@ impl ReservedAddress {
         Self { socket, address }
     }
 
-    /// The address.
+    /// Returns the address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Listens at the address.
     pub(crate) fn listen(self) -> TcpListener {
         let listener = run(async { self.socket.listen(1024)?.into_std() });
         let listener = listener.expect("the port is bound already");

@@ -36,7 +36,7 @@ impl Authority {
         Self { issuer }
     }
 
-    /// The authority's own certificate in PEM, for those that are to trust it.
+    /// Returns the authority's own certificate in PEM, for those that are to trust it.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
@@ -89,7 +89,7 @@ fn params(hosts: Vec<String>, common_name: &str) -> CertificateParams {
 }
 
 impl Issued {
-    /// Configuration of a TLS server of the test's own with this certificate.
+    /// Returns the configuration of a TLS server of the test's own with this certificate.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         let certificates = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()

@@ -35,7 +35,7 @@ impl CommitLog {
         Self::create(url, name, tables, root, "")
     }
 
-    /// The same with a failover slot, of which standbys have a copy (Postgres 17 and newer).
+    /// Starts with a failover slot, of which standbys have a copy (Postgres 17 and newer).
     #[track_caller]
     pub fn start_for_failover(url: &str, name: &str, tables: &[&str]) -> Self {
         Self::create(url, name, tables, false, ", failover => true")
@@ -64,15 +64,15 @@ impl CommitLog {
         }
     }
 
-    /// Positions and ids of the rows committed since the start, in commit order. The first column
-    /// must be the id, of at most 60 bytes.
+    /// Returns the positions and ids of the rows committed since the start, in commit order. The
+    /// first column must be the id, of at most 60 bytes.
     #[track_caller]
     pub fn ids(&self) -> Vec<LoggedRow> {
         // 80 bytes contain a Begin message, and an Insert message up to the end of the id.
         self.read("substring(data from 1 for 80)", false)
     }
 
-    /// All columns of the rows committed since the start, in commit order.
+    /// Returns all columns of the rows committed since the start, in commit order.
     #[track_caller]
     pub fn rows(&self) -> Vec<LoggedRow> {
         self.read("data", true)

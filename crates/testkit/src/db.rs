@@ -81,47 +81,48 @@ impl Db {
         block_on(self.client.query(sql, parameters))
     }
 
-    /// The first column of the first row, which must be text; `None` for NULL or without a row.
+    /// Returns the first column of the first row, which must be text; `None` for NULL or without a
+    /// row.
     #[track_caller]
     pub fn text(&self, sql: &str) -> Option<String> {
         self.query(sql, &[]).first().and_then(|row| row.get(0))
     }
 
-    /// The first column of all rows.
+    /// Returns the first column of all rows.
     #[track_caller]
     pub fn column<T: FromSqlOwned>(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Vec<T> {
         let rows = self.query(sql, parameters);
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    /// The first column of the first row, which must exist.
+    /// Returns the first column of the first row, which must exist.
     #[track_caller]
     pub fn value<T: FromSqlOwned>(&self, sql: &str) -> T {
         self.query(sql, &[])[0].get(0)
     }
 
-    /// The LSN that a query returns as text; `None` for NULL or without a row.
+    /// Returns the LSN that a query returns as text; `None` for NULL or without a row.
     #[track_caller]
     pub fn lsn(&self, sql: &str) -> Option<Lsn> {
         let text = self.text(sql)?;
         Some(text.parse().expect("the server writes LSNs well"))
     }
 
-    /// End of the WAL that is written so far, flushed or not.
+    /// Returns the end of the WAL that is written so far, flushed or not.
     #[track_caller]
     pub fn insert_lsn(&self) -> Lsn {
         let lsn = self.lsn("SELECT pg_current_wal_insert_lsn()::text");
         lsn.expect("a primary has WAL")
     }
 
-    /// End of the flushed WAL.
+    /// Returns the end of the flushed WAL.
     #[track_caller]
     pub fn flush_lsn(&self) -> Lsn {
         let lsn = self.lsn("SELECT pg_current_wal_flush_lsn()::text");
         lsn.expect("a primary has WAL")
     }
 
-    /// The asynchronous client.
+    /// Returns the asynchronous client.
     pub fn client(&self) -> &Client {
         &self.client
     }

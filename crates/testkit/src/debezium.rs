@@ -7,8 +7,8 @@ use std::process::Command;
 
 use walrelay_throwaway::Postgres;
 
-/// Properties that make Debezium Server read `slot` for the table and publication `table`, and send
-/// to these brokers. `others` follow.
+/// Returns properties that make Debezium Server read `slot` for the table and publication `table`,
+/// and send to these brokers. `others` follow.
 pub fn debezium_properties(
     postgres: &Postgres,
     brokers: &str,
@@ -44,7 +44,8 @@ pub fn debezium_properties(
     )
 }
 
-/// The command that runs Debezium Server in this directory with these properties and JVM options.
+/// Returns the command that runs Debezium Server in this directory with these properties and JVM
+/// options.
 #[track_caller]
 pub fn debezium_server(dir: &Path, properties: &str, options: &[&str]) -> Command {
     let home = variable("WALRELAY_TEST_DEBEZIUM");

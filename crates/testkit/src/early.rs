@@ -35,7 +35,7 @@ pub struct TooEarly {
     /// Position at which the commit record begins.
     pub commit: Lsn,
     pub seen: Sighting,
-    /// When the broker appended the row's first record, if it ever did.
+    /// The time when the broker appended the row's first record, if it ever did.
     pub appended: Option<i64>,
 }
 
@@ -61,7 +61,7 @@ impl EarlyWatch {
         }
     }
 
-    /// The sightings so far: one for each advance of the slot, in order.
+    /// Returns the sightings so far: one for each advance of the slot, in order.
     pub fn sightings(&self) -> Vec<Sighting> {
         lock(&self.seen).clone()
     }
@@ -95,13 +95,13 @@ fn watch(url: &str, slot: &str, stop: &AtomicBool, seen: &Mutex<Vec<Sighting>>) 
     }
 }
 
-/// The wall clock in milliseconds since 1970.
+/// Returns the wall clock in milliseconds since 1970.
 pub fn millis_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as i64)
 }
 
-/// When the broker appended the first record of each id, in milliseconds since 1970.
+/// Returns when the broker appended the first record of each id, in milliseconds since 1970.
 pub fn first_appended(records: &[Delivered]) -> HashMap<&str, i64> {
     let mut appended: HashMap<&str, i64> = HashMap::new();
     for record in records {

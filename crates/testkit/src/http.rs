@@ -30,7 +30,7 @@ pub struct HttpRequest {
 pub type HttpAnswer = Option<(String, String)>;
 
 impl HttpRequest {
-    /// Value of a header, by its name in lower case.
+    /// Returns the value of a header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
@@ -118,7 +118,7 @@ impl HttpServer {
         }
     }
 
-    /// URL of the server: `http://127.0.0.1:…`, or `https://localhost:…`.
+    /// Returns the URL of the server: `http://127.0.0.1:…`, or `https://localhost:…`.
     pub fn url(&self) -> String {
         if self.secure {
             format!("https://localhost:{}", self.address.port())
@@ -127,7 +127,7 @@ impl HttpServer {
         }
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }

@@ -13,7 +13,7 @@ use crate::Committed;
 #[expect(missing_debug_implementations, reason = "a `BaseProducer` has none")]
 pub struct Producer(BaseProducer<Reports>);
 
-/// Whether a record was refused.
+/// A context that keeps whether a record was refused.
 #[derive(Default)]
 struct Reports(AtomicBool);
 
@@ -28,7 +28,7 @@ impl ProducerContext for Reports {
 }
 
 impl Producer {
-    /// A producer for these brokers; it connects when it is used.
+    /// Creates a producer for these brokers; it connects when it is used.
     pub fn new(bootstrap_servers: &str) -> Self {
         let mut config = ClientConfig::new();
         config
@@ -68,7 +68,8 @@ impl Producer {
         }
     }
 
-    /// Whether the broker takes all queued records within the limit, and has refused none before.
+    /// Returns whether the broker takes all queued records within the limit, and has refused none
+    /// before.
     pub fn delivers(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.0.in_flight_count() > 0 && Instant::now() < deadline {

@@ -47,7 +47,7 @@ impl Program {
         }
     }
 
-    /// The log so far.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         self.end_of_log(usize::MAX)
     }
@@ -94,17 +94,17 @@ impl Program {
         self.says("\"streaming\"");
     }
 
-    /// How often the relay has started to stream.
+    /// Returns how often the relay has started to stream.
     pub fn streams(&self) -> usize {
         self.log().matches("\"streaming\"").count()
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         lock(&self.child).id()
     }
 
-    /// The exit status, once the program has ended.
+    /// Returns the exit status, once the program has ended.
     pub fn status(&self) -> Option<ExitStatus> {
         lock(&self.child).try_wait().expect("a child")
     }
@@ -150,7 +150,7 @@ impl Program {
         self.signal(Signal::Kill);
     }
 
-    /// Peak of resident memory in MiB: `VmHWM` of proc(5).
+    /// Returns the peak of resident memory in MiB: `VmHWM` of proc(5).
     pub fn peak_memory(&self) -> u64 {
         proc::memory(self.pid(), "VmHWM").expect("it runs") >> 20
     }

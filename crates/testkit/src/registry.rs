@@ -63,7 +63,7 @@ impl SchemaRegistry {
         Self::listen(None, None)
     }
 
-    /// An address at which a registry can be started later; nothing listens there.
+    /// Returns an address at which a registry can be started later; nothing listens there.
     pub fn address_to_come() -> ReservedAddress {
         ReservedAddress::bind()
     }
@@ -87,7 +87,7 @@ impl SchemaRegistry {
         Self { server, state }
     }
 
-    /// URL of the registry: `http://127.0.0.1:…`, or `https://localhost:…`.
+    /// Returns the URL of the registry: `http://127.0.0.1:…`, or `https://localhost:…`.
     pub fn url(&self) -> String {
         self.server.url()
     }
@@ -107,14 +107,14 @@ impl SchemaRegistry {
         self.state().always = mishap;
     }
 
-    /// Subject and schema of an id.
+    /// Returns subject and schema of an id.
     pub fn schema(&self, id: u32) -> Option<(String, String)> {
         let state = self.state();
         let (subject, _, schema) = state.schemas.get((id as usize).checked_sub(1)?)?;
         Some((subject.clone(), schema.clone()))
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.state().asked.clone()
     }
@@ -169,7 +169,7 @@ impl State {
         })
     }
 
-    /// Id of an equal schema of the subject. Schemas are compared as JSON, not as text.
+    /// Returns the id of an equal schema of the subject. Schemas are compared as JSON, not as text.
     fn id(&self, subject: &str, kind: &str, schema: &str) -> Option<u32> {
         let read = |text: &str| serde_json::from_str::<Value>(text).ok();
         let same = |(of, is, text): &(String, String, String)| {

@@ -8,8 +8,8 @@ use fastrand::Rng;
 /// Name of the environment variable that sets the seed.
 const VARIABLE: &str = "WALRELAY_TEST_SEED";
 
-/// Seed of this process: the number in `WALRELAY_TEST_SEED`, else a random one. Panics if the
-/// variable is no number.
+/// Returns the seed of this process: the number in `WALRELAY_TEST_SEED`, else a random one. Panics
+/// if the variable is no number.
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| match env::var(VARIABLE) {
@@ -37,7 +37,7 @@ pub fn rng_of(seed: u64, test: &str) -> Rng {
     Rng::with_seed(mixed)
 }
 
-/// Says how to set the seed of this run, such as `WALRELAY_TEST_SEED=7`.
+/// Returns the setting for the seed of this run, such as `WALRELAY_TEST_SEED=7`.
 pub fn seed_setting() -> String {
     format!("{VARIABLE}={}", seed())
 }

@@ -8,7 +8,7 @@ use walrelay_throwaway::{Builder, Postgres, PostgresBinaries, Template, cache_di
 
 use crate::threads::lock;
 
-/// Programs of this major version: from the cache, else installed on the machine.
+/// Returns the programs of this major version: from the cache, else installed on the machine.
 #[track_caller]
 pub fn binaries(major: u32) -> PostgresBinaries {
     let cached = cache_dir().join(format!("postgres-{major}")).join("bin");
@@ -22,8 +22,9 @@ pub fn binaries(major: u32) -> PostgresBinaries {
         })
 }
 
-/// A builder of a server of this major version, without fsync: it need not survive a power cut. All
-/// servers of a version begin with copies of one data directory, and so have one system identifier.
+/// Returns a builder of a server of this major version, without fsync: it need not survive a power
+/// cut. All servers of a version begin with copies of one data directory, and so have one system
+/// identifier.
 #[track_caller]
 pub fn builder(major: u32) -> Builder {
     static TEMPLATES: Mutex<Option<HashMap<u32, Arc<Template>>>> = Mutex::new(None);
@@ -66,9 +67,9 @@ fn started(major: u32, builder: Builder) -> Postgres {
     }
 }
 
-/// URL of a superuser for a test that does not control the server: the one that
-/// `WALRELAY_TEST_POSTGRES` names (a server with `wal_level=logical`), else that of a server of this
-/// major version, which the test owns and so may stop.
+/// Returns the URL of a superuser for a test that does not control the server: the one that
+/// `WALRELAY_TEST_POSTGRES` names (a server with `wal_level=logical`), else that of a server of
+/// this major version, which the test owns and so may stop.
 #[track_caller]
 pub fn any_postgres(major: u32) -> (String, Option<Postgres>) {
     match env::var("WALRELAY_TEST_POSTGRES") {

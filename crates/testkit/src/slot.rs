@@ -36,7 +36,8 @@ impl SlotWatch {
         }
     }
 
-    /// State of the slot; `None` if the slot does not exist or has no positions (any more).
+    /// Returns the state of the slot; `None` if the slot does not exist or has no positions (any
+    /// more).
     #[track_caller]
     pub fn read(&self) -> Option<SlotState> {
         let rows = self.db.query(
@@ -56,19 +57,19 @@ impl SlotWatch {
         })
     }
 
-    /// The slot's `confirmed_flush_lsn`; panics if the slot does not exist.
+    /// Returns the slot's `confirmed_flush_lsn`; panics if the slot does not exist.
     #[track_caller]
     pub fn confirmed(&self) -> Lsn {
         self.read().expect("the slot").confirmed_flush
     }
 
-    /// Process id of the walsender that streams from the slot.
+    /// Returns the process id of the walsender that streams from the slot.
     #[track_caller]
     pub fn reader(&self) -> Option<i32> {
         self.read()?.active_pid
     }
 
-    /// End of the flushed WAL at this moment.
+    /// Returns the end of the flushed WAL at this moment.
     #[track_caller]
     pub fn wal_end(&self) -> Lsn {
         self.db.flush_lsn()

@@ -27,7 +27,7 @@ impl Standby {
     /// Creates a standby of this server, with these settings beyond the server's own, and waits
     /// until it streams. **The server is restarted meanwhile.**
     #[track_caller]
-    pub fn of(primary: &Postgres, settings: &[(&str, &str)]) -> Self {
+    pub fn start(primary: &Postgres, settings: &[(&str, &str)]) -> Self {
         Db::connect(&primary.url()).query(
             "SELECT pg_create_physical_replication_slot($1, true)",
             &[&Self::NAME],
@@ -81,8 +81,8 @@ impl Standby {
             .expect("the history says where the timelines part")
     }
 
-    /// URL of the superuser and this database that names both servers and asks for the writable
-    /// one.
+    /// Returns the URL of the superuser and this database that names both servers and asks for the
+    /// writable one.
     #[track_caller]
     pub fn url_of_both(&self, primary: &Postgres, database: &str) -> String {
         format!(

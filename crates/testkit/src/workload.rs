@@ -46,8 +46,8 @@ pub struct Workload {
     seed: u64,
 }
 
-/// What was written, as far as the writers know. A commit whose response was lost counts among the
-/// `errors`; only the table shows its outcome.
+/// The rows that were written, as far as the writers know. A commit whose response was lost counts
+/// among the `errors`; only the table shows its outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Written {
@@ -83,7 +83,7 @@ pub struct Running {
 }
 
 impl Workload {
-    /// Eight writers to `public.outbox` at this URL, until stopped.
+    /// Creates eight writers to `public.outbox` at this URL, until stopped.
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -97,13 +97,14 @@ impl Workload {
         }
     }
 
-    /// The outbox table. The table of counters has the same name with `_keys` at the end.
+    /// Sets the name of the outbox table. The table of counters has the same name with `_keys` at
+    /// the end.
     pub fn table(mut self, table: &str) -> Self {
         table.clone_into(&mut self.table);
         self
     }
 
-    /// Number of connections that write concurrently.
+    /// Sets the number of connections that write concurrently.
     pub fn writers(mut self, writers: u32) -> Self {
         self.writers = writers;
         self
@@ -115,13 +116,13 @@ impl Workload {
         self
     }
 
-    /// Aggregate types, each of which becomes a topic.
+    /// Sets the aggregate types, each of which becomes a topic.
     pub fn aggregate_types(mut self, types: &[&str]) -> Self {
         self.aggregate_types = types.iter().map(|&name| name.to_owned()).collect();
         self
     }
 
-    /// Number of keys of each aggregate type.
+    /// Sets the number of keys of each aggregate type.
     pub fn keys(mut self, keys: u32) -> Self {
         self.keys = keys;
         self
@@ -133,7 +134,7 @@ impl Workload {
         self
     }
 
-    /// Seed of the random numbers; another seed makes other transactions.
+    /// Sets the seed of the random numbers; another seed makes other transactions.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -373,7 +374,7 @@ async fn transaction(
     Ok(written - undone_rows)
 }
 
-/// Text with characters that need care in JSON, UTF-8 or SQL.
+/// Returns a text with characters that need care in JSON, UTF-8 or SQL.
 fn text(rng: &mut Rng) -> String {
     const SPECIAL: [char; 8] = ['"', '\\', '\n', 'é', '√', '🦀', '\u{2028}', '\''];
     let length = rng.usize(..=MAX_PADDING);

@@ -101,7 +101,7 @@ fn standby_takes_over(major: u32) {
     db.batch("CREATE TABLE t (n int); INSERT INTO t VALUES (1)");
     db.batch("SELECT pg_create_logical_replication_slot('relay', 'pgoutput')");
     drop(db);
-    let standby = Standby::of(&primary, &[]);
+    let standby = Standby::start(&primary, &[]);
     let proxy = ChaosProxy::start(("127.0.0.1", primary.port()));
     let at = |port: u16| format!(":{port}/");
     let url = primary.url_tcp();

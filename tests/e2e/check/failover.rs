@@ -7,7 +7,7 @@ use crate::rig::Rig;
 #[test]
 fn of_a_failover() {
     let rig = Rig::without_broker(18).outbox();
-    let standby = Standby::of(&rig.postgres, &[("hot_standby_feedback", "on")]);
+    let standby = Standby::start(&rig.postgres, &[("hot_standby_feedback", "on")]);
     let db = rig.db();
     rig.create_slot();
     let both = standby.url_of_both(&rig.postgres, "postgres");

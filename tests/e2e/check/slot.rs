@@ -159,7 +159,7 @@ fn of_what_is_carried() {
 #[test]
 fn of_a_slot_of_a_standby() {
     let rig = Rig::without_broker(18).outbox();
-    let standby = Standby::of(&rig.postgres, &[("hot_standby_feedback", "off")]);
+    let standby = Standby::start(&rig.postgres, &[("hot_standby_feedback", "off")]);
     let db = rig.db();
     db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");
     standby.wait_replayed(db.flush_lsn());

@@ -36,27 +36,28 @@ pub struct Delivered {
     pub payload: Option<Vec<u8>>,
     /// All headers in their order; names may repeat.
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// When the broker appended the record, in milliseconds since 1970 by its clock. Only for
-    /// topics with `message.timestamp.type=LogAppendTime`.
+    /// The time when the broker appended the record, in milliseconds since 1970 by its clock. Only
+    /// for topics with `message.timestamp.type=LogAppendTime`.
     pub appended: Option<i64>,
     /// The producer's timestamp, in milliseconds since 1970. Only for topics that keep it.
     pub created: Option<i64>,
 }
 
 impl Delivered {
-    /// Value of the first header with this name; `None` if there is none, and if it is not text.
+    /// Returns the value of the first header with this name; `None` if there is none, and if it is
+    /// not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
         str::from_utf8(value.as_deref()?).ok()
     }
 
-    /// The key; panics if there is none, and if it is not text.
+    /// Returns the key; panics if there is none, and if it is not text.
     #[track_caller]
     pub fn key_text(&self) -> &str {
         text(self.key.as_deref())
     }
 
-    /// The value; panics if there is none, and if it is not text.
+    /// Returns the value; panics if there is none, and if it is not text.
     #[track_caller]
     pub fn value_text(&self) -> &str {
         text(self.payload.as_deref())
@@ -74,7 +75,7 @@ fn text(bytes: Option<&[u8]>) -> &str {
 pub struct Altered {
     pub id: String,
     pub position: String,
-    /// What differs: "topic", "key" or "value".
+    /// The part that differs: "topic", "key" or "value".
     pub what: &'static str,
 }
 
@@ -114,12 +115,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether there is nothing wrong; duplicates are allowed.
+    /// Returns whether there is nothing wrong; duplicates are allowed.
     pub fn is_clean(&self) -> bool {
         self.is_clean_but_for_ragged() && self.ragged.is_empty()
     }
 
-    /// The same, with [`ragged`](Self::ragged) repetitions allowed too.
+    /// Returns whether there is nothing wrong; duplicates and [`ragged`](Self::ragged) repetitions
+    /// are allowed.
     pub fn is_clean_but_for_ragged(&self) -> bool {
         self.lost.is_empty()
             && self.phantom.is_empty()
@@ -399,8 +401,9 @@ impl History {
         read::records(bootstrap_servers, topic_prefix, distinct, limit)
     }
 
-    /// Number of records in all topics whose names begin with `topic_prefix`; `None` if the broker
-    /// does not answer now. For [`eventually_while_moving`](crate::eventually_while_moving).
+    /// Returns the number of records in all topics whose names begin with `topic_prefix`; `None` if
+    /// the broker does not answer now. For
+    /// [`eventually_while_moving`](crate::eventually_while_moving).
     pub fn count(bootstrap_servers: &str, topic_prefix: &str) -> Option<i64> {
         read::count(bootstrap_servers, topic_prefix)
     }

@@ -62,7 +62,8 @@ pub(super) fn records(
     read.records
 }
 
-/// Number of records in the topics with this prefix; `None` if the broker does not answer.
+/// Returns the number of records in the topics with this prefix; `None` if the broker does not
+/// answer.
 pub(super) fn count(bootstrap_servers: &str, prefix: &str) -> Option<i64> {
     let consumer = consumer(bootstrap_servers);
     let metadata = consumer.fetch_metadata(None, REQUEST_TIMEOUT).ok()?;
@@ -100,7 +101,7 @@ struct Reading {
     ids: HashSet<String>,
     /// Next offset of each partition that is read.
     next: BTreeMap<(String, i32), i64>,
-    /// When the last record was read.
+    /// The time when the last record was read.
     moved_at: Instant,
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Rows 1 to `n` of key `k` in topic `t`, with their numbers as ids.
+/// Returns rows 1 to `n` of key `k` in topic `t`, with their numbers as ids.
 fn rows(n: i64) -> Vec<Committed> {
     (1..=n).map(|number| row("t", "k", number)).collect()
 }
@@ -19,7 +19,7 @@ fn row(topic: &str, key: &str, number: i64) -> Committed {
     }
 }
 
-/// Records of the rows with these ids, in this order, in partition 0.
+/// Returns records of the rows with these ids, in this order, in partition 0.
 fn records<'a>(rows: &[Committed], ids: impl IntoIterator<Item = &'a str>) -> Vec<Delivered> {
     ids.into_iter()
         .zip(0..)
@@ -37,7 +37,7 @@ fn records<'a>(rows: &[Committed], ids: impl IntoIterator<Item = &'a str>) -> Ve
         .collect()
 }
 
-/// The verdict on rows 1 to `n` of one key that were delivered in the order of `ids`.
+/// Returns the verdict on rows 1 to `n` of one key that were delivered in the order of `ids`.
 fn verdict(n: i64, ids: &str) -> Verdict {
     check(&rows(n), &records(&rows(n), ids.split_whitespace()))
 }

@@ -100,7 +100,7 @@ impl KafkaCluster {
         builder.properties(node, (role, id), 3, &more)
     }
 
-    /// Addresses of all three brokers, for `bootstrap.servers`.
+    /// Returns the addresses of all three brokers, for `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> String {
         addresses(&self.ports(&Self::BROKERS))
     }
@@ -137,7 +137,7 @@ impl KafkaCluster {
         self.node(broker).signal(Signal::Cont);
     }
 
-    /// Log of a broker, from WARN upwards.
+    /// Returns the log of a broker, from WARN upwards.
     #[track_caller]
     pub fn log(&self, broker: i32) -> String {
         self.node(broker).log()
@@ -165,8 +165,8 @@ impl KafkaCluster {
         delete_topics(&self.bootstrap_servers(), names);
     }
 
-    /// The leader of this partition, according to the brokers that answer; waits until there is
-    /// one.
+    /// Returns the leader of this partition, according to the brokers that answer; waits until
+    /// there is one.
     #[track_caller]
     pub fn leader_of(&self, topic: &str, partition: i32) -> i32 {
         let client = self.client();
@@ -224,7 +224,7 @@ impl KafkaCluster {
         }
     }
 
-    /// A client of the running brokers.
+    /// Returns a client of the running brokers.
     fn client(&self) -> BaseConsumer {
         let running: Vec<i32> = Self::BROKERS
             .into_iter()

@@ -41,7 +41,7 @@ pub struct KafkaBuilder {
 const LISTENERS: usize = 6;
 
 impl KafkaBuilder {
-    /// Partitions of a topic that is created on demand. Default: 3.
+    /// Sets the number of partitions of a topic that is created on demand. Default: 3.
     pub fn partitions(self, partitions: u32) -> Self {
         self.setting("num.partitions", partitions.to_string())
     }
@@ -64,13 +64,14 @@ impl KafkaBuilder {
         self
     }
 
-    /// A line of `server.properties`; overrides the defaults.
+    /// Adds a line of `server.properties`; overrides the defaults.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// The host that the first listener is advertised as. It listens at 127.0.0.1 all the same.
+    /// Sets the host that the first listener is advertised as. It listens at 127.0.0.1 all the
+    /// same.
     pub fn advertised_host(mut self, host: impl Into<String>) -> Self {
         self.advertised_host = Some(host.into());
         self
@@ -84,7 +85,8 @@ impl KafkaBuilder {
         self
     }
 
-    /// An argument of `kafka.tools.StorageTool format`, such as those that create SCRAM users.
+    /// Adds an argument of `kafka.tools.StorageTool format`, such as those that create SCRAM
+    /// users.
     pub fn format_argument(mut self, argument: impl Into<String>) -> Self {
         self.format.push(argument.into());
         self
@@ -103,7 +105,7 @@ impl KafkaBuilder {
         }
     }
 
-    /// The text of `server.properties`. Of two equal names Java takes the later.
+    /// Returns the text of `server.properties`. Of two equal names Java takes the later.
     fn properties(
         &self,
         node: &Node,
@@ -152,7 +154,7 @@ struct OwnBroker {
 }
 
 impl Kafka {
-    /// A builder with the defaults.
+    /// Returns a builder with the defaults.
     pub fn builder() -> KafkaBuilder {
         KafkaBuilder::default()
     }
@@ -167,12 +169,12 @@ impl Kafka {
         }
     }
 
-    /// Address for `bootstrap.servers`.
+    /// Returns the address for `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> String {
         self.servers.clone()
     }
 
-    /// `localhost` and the port of a listener that [`KafkaBuilder::listener`] added.
+    /// Returns `localhost` and the port of a listener that [`KafkaBuilder::listener`] added.
     #[track_caller]
     pub fn listener(&self, name: &str) -> String {
         let listeners = &self.own().listeners;
@@ -181,7 +183,7 @@ impl Kafka {
         format!("localhost:{port}")
     }
 
-    /// The proxy before the second listener. Its address may serve as `bootstrap.servers`.
+    /// Returns the proxy before the second listener. Its address may serve as `bootstrap.servers`.
     #[track_caller]
     pub fn proxy(&self) -> &ChaosProxy {
         self.own().proxy.as_ref().expect("built with proxied()")
@@ -217,12 +219,12 @@ impl Kafka {
         self.own().node.start_again();
     }
 
-    /// Process id, if the test started the broker and it runs.
+    /// Returns the process id, if the test started the broker and it runs.
     pub fn pid(&self) -> Option<u32> {
         self.own.as_ref()?.node.pid()
     }
 
-    /// Log of the broker, from WARN upwards.
+    /// Returns the log of the broker, from WARN upwards.
     #[track_caller]
     pub fn log(&self) -> String {
         self.own().node.log()
@@ -296,7 +298,7 @@ impl OwnBroker {
         })
     }
 
-    /// Properties about the listeners.
+    /// Returns the properties of the listeners.
     fn listener_properties(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
         let mut listeners = format!("PLAINTEXT://127.0.0.1:{}", self.node.port);
         let host = builder.advertised_host.as_deref().unwrap_or("127.0.0.1");

@@ -25,7 +25,7 @@ const CLUSTER_ID: &str = "d2FscmVsYXktdGVzdGtpdA";
 /// A JVM starts slowly on a busy machine with two cores.
 const START_LIMIT: Duration = Duration::from_secs(240);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// What a process logs when its port is taken.
+/// The text that a process logs when its port is taken.
 const PORT_TAKEN: &str = "Address already in use";
 
 /// Options of the JVM.
@@ -33,7 +33,7 @@ const PORT_TAKEN: &str = "Address already in use";
 pub(super) struct Jvm {
     /// Maximum heap in MiB.
     pub(super) heap: u32,
-    /// Whether the optimising compiler is enabled.
+    /// True if the optimising compiler is enabled.
     pub(super) full_speed: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Node {
     name: String,
     /// Port of the listener.
     pub(super) port: u16,
-    /// Whether the node is a broker. A mere controller serves no clients.
+    /// True if the node is a broker. A mere controller serves no clients.
     broker: bool,
     jvm: Jvm,
     java: PathBuf,
@@ -55,7 +55,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A node whose data directory is not formatted yet.
+    /// Creates a node whose data directory is not formatted yet.
     pub(super) fn new(
         name: impl Into<String>,
         port: u16,
@@ -85,17 +85,17 @@ impl Node {
         })
     }
 
-    /// Data directory, for `log.dirs`.
+    /// Returns the data directory, for `log.dirs`.
     pub(super) fn data_dir(&self) -> PathBuf {
         self.scratch.path().join("data")
     }
 
-    /// Log of all starts, from WARN upwards.
+    /// Returns the log of all starts, from WARN upwards.
     pub(super) fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Process id, if the node runs.
+    /// Returns the process id, if the node runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process().as_ref().map(Process::pid)
     }
@@ -257,7 +257,7 @@ impl Node {
     }
 }
 
-/// A client of the brokers at these ports.
+/// Returns a client of the brokers at these ports.
 pub(super) fn consumer(ports: &[u16]) -> BaseConsumer {
     ClientConfig::new()
         .set("bootstrap.servers", addresses(ports))
@@ -266,7 +266,7 @@ pub(super) fn consumer(ports: &[u16]) -> BaseConsumer {
         .expect("a consumer can be made")
 }
 
-/// Addresses for `bootstrap.servers`.
+/// Returns the addresses for `bootstrap.servers`.
 pub(super) fn addresses(ports: &[u16]) -> String {
     let addresses = ports.iter().map(|port| format!("127.0.0.1:{port}"));
     addresses.collect::<Vec<_>>().join(",")

@@ -128,7 +128,7 @@ impl KafkaBuilder {
     }
 }
 
-/// A PEM as the value of a Java property, on one line.
+/// Returns a PEM as the value of a Java property, on one line.
 fn one_line(pem: &str) -> String {
     pem.lines().flat_map(|line| [line, "\\n"]).collect()
 }

@@ -30,13 +30,13 @@ use crate::{
 /// Direction of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From the client to the server behind the proxy.
+    /// The direction from the client to the server behind the proxy.
     ToServer,
-    /// From the server to the client.
+    /// The direction from the server to the client.
     ToClient,
 }
 
-/// How a connection is cut.
+/// The way in which a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// An orderly end of both directions (FIN).
@@ -114,18 +114,18 @@ impl ChaosProxy {
         }
     }
 
-    /// Address that clients connect to.
+    /// Returns the address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Port that clients connect to, on 127.0.0.1.
+    /// Returns the port that clients connect to, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Leads new connections to another server, like an address that moves. Open connections stay
-    /// with the former server: [`cut`](Self::cut) them.
+    /// Redirects new connections to another server, like an address that moves. Open connections
+    /// stay with the former server: [`cut`](Self::cut) them.
     #[track_caller]
     pub fn lead_to(&self, server: impl ToSocketAddrs) {
         let server = resolve(server);
@@ -208,7 +208,8 @@ impl ChaosProxy {
         lock(&self.shared.reset_after)[direction as usize] = Some(bytes);
     }
 
-    /// Whether a reset that [`reset_after`](Self::reset_after) ordered has not happened yet.
+    /// Returns whether a reset that [`reset_after`](Self::reset_after) ordered has not happened
+    /// yet.
     pub fn reset_pending(&self, direction: Direction) -> bool {
         lock(&self.shared.reset_after)[direction as usize].is_some()
     }
@@ -223,17 +224,17 @@ impl ChaosProxy {
         });
     }
 
-    /// Bytes forwarded in this direction.
+    /// Returns the number of bytes forwarded in this direction.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.shared.bytes[direction as usize].load(Ordering::SeqCst)
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// Connections open now.
+    /// Returns the number of connections open now.
     pub fn open(&self) -> usize {
         lock(&self.shared.open).len()
     }

@@ -8,7 +8,7 @@ use std::{
 use super::*;
 use crate::wait::PATIENCE;
 
-/// A connection through a proxy: the client's side and the server's side.
+/// Returns a connection through a proxy: the client's side and the server's side.
 fn pair() -> (ChaosProxy, net::TcpListener, net::TcpStream, net::TcpStream) {
     let listener = net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let proxy = ChaosProxy::start(listener.local_addr().unwrap());
@@ -25,8 +25,8 @@ fn read(stream: &mut net::TcpStream, n: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether nothing has arrived after the proxy, which has one thread, has served ten connections
-/// that were made later.
+/// Returns whether nothing has arrived after the proxy, which has one thread, has served ten
+/// connections that were made later.
 fn silent(stream: &mut net::TcpStream, proxy: &ChaosProxy, listener: &net::TcpListener) -> bool {
     for _ in 0..10 {
         again(proxy, listener);
@@ -37,7 +37,7 @@ fn silent(stream: &mut net::TcpStream, proxy: &ChaosProxy, listener: &net::TcpLi
     read == Err(io::ErrorKind::WouldBlock)
 }
 
-/// A new connection through the proxy, which the server must accept.
+/// Returns a new connection through the proxy, which the server must accept.
 fn again(proxy: &ChaosProxy, listener: &net::TcpListener) -> (net::TcpStream, net::TcpStream) {
     let client = net::TcpStream::connect(proxy.address()).unwrap();
     let (server, _) = listener.accept().unwrap();
