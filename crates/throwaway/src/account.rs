@@ -22,17 +22,17 @@ impl Account {
         gid: 65534,
     };
 
-    /// The account that a server must run as if this process runs as root: `postgres`, else
+    /// Returns the account that a server must run as if this process runs as root: `postgres`, else
     /// `nobody`. `None` if this process does not run as root.
     pub fn unprivileged() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        Some(Self::of("postgres", &passwd).unwrap_or(Self::NOBODY))
+        Some(Self::from_passwd("postgres", &passwd).unwrap_or(Self::NOBODY))
     }
 
-    fn of(name: &str, passwd: &str) -> Option<Self> {
+    fn from_passwd(name: &str, passwd: &str) -> Option<Self> {
         passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
             (fields.next()? == name).then_some(())?;
@@ -57,7 +57,7 @@ pub(crate) fn run_as(command: &mut Command, account: Option<Account>) -> &mut Co
     command
 }
 
-/// The first executable file of this name in `PATH`.
+/// Returns the first executable file of this name in `PATH`.
 pub(crate) fn find_in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -80,15 +80,18 @@ mod tests {
     #[test]
     fn account_is_read_from_passwd() {
         assert_eq!(
-            Account::of("postgres", PASSWD),
+            Account::from_passwd("postgres", PASSWD),
             Some(Account { uid: 101, gid: 104 })
         );
-        assert_eq!(Account::of("nobody", PASSWD), None);
+        assert_eq!(Account::from_passwd("nobody", PASSWD), None);
     }
 
     #[test]
     fn an_account_that_is_root_by_another_name_is_not_unprivileged() {
-        assert_eq!(Account::of("postgres", "postgres:x:0:0::/:/bin/sh\n"), None);
-        assert_eq!(Account::of("postgres", "postgres:x:abc\n"), None);
+        assert_eq!(
+            Account::from_passwd("postgres", "postgres:x:0:0::/:/bin/sh\n"),
+            None
+        );
+        assert_eq!(Account::from_passwd("postgres", "postgres:x:abc\n"), None);
     }
 }

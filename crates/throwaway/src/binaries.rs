@@ -78,7 +78,7 @@ impl PostgresBinaries {
         })
     }
 
-    /// The server whose `postgres` and `initdb` are in `dir`.
+    /// Returns the server whose `postgres` and `initdb` are in `dir`.
     ///
     /// # Errors
     /// [`ThrowawayError::NotPostgres`] if they are missing or cannot be run.
@@ -109,12 +109,12 @@ impl PostgresBinaries {
         }
     }
 
-    /// Version of the server.
+    /// Returns the version of the server.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Directory of the server's programs.
+    /// Returns the directory of the server's programs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -124,8 +124,8 @@ impl PostgresBinaries {
     }
 }
 
-/// Directory of downloaded servers: `WALRELAY_CACHE`, else `/var/cache/walrelay` for root (the
-/// unprivileged account that servers run as must be able to read it), else
+/// Returns the directory of downloaded servers: `WALRELAY_CACHE`, else `/var/cache/walrelay` for
+/// root (the unprivileged account that servers run as must be able to read it), else
 /// `$XDG_CACHE_HOME/walrelay`, else `~/.cache/walrelay`. `scripts/fetch-servers.sh` has the same
 /// rule.
 pub fn cache_dir() -> PathBuf {
@@ -145,7 +145,7 @@ pub fn cache_dir() -> PathBuf {
         .join("walrelay")
 }
 
-/// Directories that may contain a server, best first.
+/// Returns the directories that may contain a server, best first.
 fn candidates() -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     if let Some(postgres) = find_in_path("postgres") {
@@ -164,7 +164,7 @@ fn candidates() -> Vec<PathBuf> {
     dirs
 }
 
-/// `parent/<prefix><number>/bin`, highest number first.
+/// Returns the directories `parent/<prefix><number>/bin`, highest number first.
 fn numbered(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {

@@ -7,7 +7,7 @@ use super::{
 };
 
 impl Postgres {
-    /// A builder with defaults that suit a relay's tests.
+    /// Returns a builder with defaults that suit a relay's tests.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -39,7 +39,7 @@ impl fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// The server to run. Default: the result of [`PostgresBinaries::find`].
+    /// Sets the server to run. Default: the result of [`PostgresBinaries::find`].
     pub fn binaries(mut self, binaries: PostgresBinaries) -> Self {
         self.binaries = Some(binaries);
         self
@@ -52,22 +52,22 @@ impl Builder {
         self
     }
 
-    /// A line of `postgresql.conf`; the value is quoted here. Later settings override earlier ones,
-    /// and the defaults: `wal_level=logical`, `max_wal_senders=20`, `max_replication_slots=20`,
-    /// `dynamic_shared_memory_type=mmap`.
+    /// Adds a line of `postgresql.conf`; the value is quoted here. Later settings override
+    /// earlier ones, and the defaults: `wal_level=logical`, `max_wal_senders=20`,
+    /// `max_replication_slots=20`, `dynamic_shared_memory_type=mmap`.
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// A line of `pg_hba.conf`, before the default ones. The first line that matches a client
-    /// counts.
+    /// Adds a line of `pg_hba.conf`, before the default ones. The first line that matches a
+    /// client counts.
     pub fn hba(mut self, line: impl Into<String>) -> Self {
         self.hba.push(line.into());
         self
     }
 
-    /// A file in the data directory, readable by the server only, such as `server.key` and
+    /// Adds a file in the data directory, readable by the server only, such as `server.key` and
     /// `server.crt` for `ssl=on`.
     pub fn file(mut self, name: impl Into<String>, contents: impl Into<Vec<u8>>) -> Self {
         self.files.push((name.into(), contents.into()));

@@ -1,6 +1,6 @@
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// Why a throwaway server could not be found, started or stopped.
+/// The reason why a throwaway server could not be found, started or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says what its fields are")]
@@ -68,7 +68,8 @@ impl ThrowawayError {
         Self::Invalid { what, name, reason }
     }
 
-    /// For `map_err`: `what` was attempted, in words that follow "cannot".
+    /// Returns a function for `map_err`. `what`: the attempted action, in words that follow
+    /// "cannot".
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

@@ -27,7 +27,7 @@ pub(crate) fn prepare_environment(command: &mut Command, dir: &Path) {
     }
 }
 
-/// The line `name = 'value'` of a configuration file, quoted.
+/// Returns the line `name = 'value'` of a configuration file, quoted.
 pub(crate) fn setting_line(name: &str, value: &str) -> Result<String, ThrowawayError> {
     let invalid = |reason| Err(ThrowawayError::invalid("setting", name, reason));
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.');
@@ -42,7 +42,7 @@ pub(crate) fn setting_line(name: &str, value: &str) -> Result<String, ThrowawayE
     Ok(format!("{name} = '{quoted}'\n"))
 }
 
-/// Lines of a configuration file under a comment.
+/// Returns the lines of a configuration file under a comment.
 pub(crate) fn setting_lines<'s>(
     comment: &str,
     settings: impl Iterator<Item = (&'s str, &'s str)>,
@@ -67,7 +67,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], account: Option<Account>)
     make_private(path, 0o600, account)
 }
 
-/// A scratch directory for a server, with the directory of its Unix socket.
+/// Returns a scratch directory for a server, with the directory of its Unix socket.
 pub(crate) fn postgres_scratch(account: Option<Account>) -> Result<Scratch, ThrowawayError> {
     let scratch = Scratch::new("walrelay-pg-", account)
         .map_err(ThrowawayError::io("make a temporary directory"))?;

@@ -77,12 +77,12 @@ impl Scratch {
         })
     }
 
-    /// Path of the directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The account that owns the directory, if it is not that of this process.
+    /// Returns the account that owns the directory, if it is not that of this process.
     pub fn account(&self) -> Option<Account> {
         self.account
     }
@@ -109,8 +109,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A small shell in a process group of its own. Its pipe from the owner closes when the owner ends,
-/// in whatever way.
+/// Returns a small shell in a process group of its own. Its pipe from the owner closes when the
+/// owner ends, in whatever way.
 pub(crate) fn shell(script: &str, name: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     command

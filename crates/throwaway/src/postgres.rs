@@ -17,10 +17,10 @@ use super::{
 
 pub(crate) const SUPERUSER: &str = "postgres";
 
-/// How long a server may take to become ready.
+/// The time that a server may take to become ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a stop may take.
+/// The time that a stop may take.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The ways to stop a server, as in `pg_ctl stop --mode`.
@@ -217,18 +217,18 @@ impl Postgres {
             .map_err(ThrowawayError::io(format!("write {name}")))
     }
 
-    /// URL of the superuser and the database `postgres` by the Unix socket. It contains the
-    /// password.
+    /// Returns the URL of the superuser and the database `postgres` by the Unix socket. It contains
+    /// the password.
     pub fn url(&self) -> String {
         self.url_for(SUPERUSER, Some(&self.password), "postgres")
     }
 
-    /// The same URL by TCP.
+    /// Returns the URL of the superuser and the database `postgres` by TCP.
     pub fn url_tcp(&self) -> String {
         self.url_tcp_for(SUPERUSER, Some(&self.password), "postgres")
     }
 
-    /// URL of any role and database, by the Unix socket.
+    /// Returns the URL of any role and database, by the Unix socket.
     pub fn url_for(&self, user: &str, password: Option<&str>, database: &str) -> String {
         format!(
             "postgresql://{}@/{}?host={}&port={}",
@@ -239,50 +239,50 @@ impl Postgres {
         )
     }
 
-    /// URL of any role and database, by TCP.
+    /// Returns the URL of any role and database, by TCP.
     pub fn url_tcp_for(&self, user: &str, password: Option<&str>, db: &str) -> String {
         let (login, port, db) = (credentials(user, password), self.port, encode(db));
         format!("postgresql://{login}@127.0.0.1:{port}/{db}")
     }
 
-    /// Password of the superuser.
+    /// Returns the password of the superuser.
     pub fn superuser_password(&self) -> &str {
         &self.password
     }
 
-    /// Directory of the Unix socket.
+    /// Returns the directory of the Unix socket.
     pub fn socket_dir(&self) -> PathBuf {
         self.scratch.path().join("s")
     }
 
-    /// The port, which the name of the Unix socket contains too.
+    /// Returns the port, which the name of the Unix socket contains too.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The data directory. It belongs to the account that the server runs as.
+    /// Returns the data directory. It belongs to the account that the server runs as.
     pub fn data_dir(&self) -> PathBuf {
         self.scratch.path().join("data")
     }
 
-    /// Process id of the postmaster, if it runs.
+    /// Returns the process id of the postmaster, if it runs.
     pub fn pid(&self) -> Option<u32> {
         let process = self.process();
         let running = process.as_ref().filter(|process| process.ended().is_none());
         running.map(Process::pid)
     }
 
-    /// Version of the server.
+    /// Returns the version of the server.
     pub fn version(&self) -> Version {
         self.binaries.version()
     }
 
-    /// The server's log file, of all its starts.
+    /// Returns the server's log file, of all its starts.
     pub fn log_path(&self) -> PathBuf {
         self.scratch.path().join("log")
     }
 
-    /// The last 40 lines of the log file.
+    /// Returns the last 40 lines of the log file.
     pub fn log_tail(&self) -> String {
         tail(&self.log_path())
     }
@@ -313,13 +313,13 @@ impl Drop for Postgres {
     }
 }
 
-/// A port that nobody listens on at the moment.
+/// Returns a port that nobody listens on at the moment.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Whether `postmaster.pid` says that this very process accepts connections at this port. Lines:
-/// pid, data directory, start time, port, socket directory, address, shared memory, status
+/// Returns whether `postmaster.pid` says that this very process accepts connections at this port.
+/// Lines: pid, data directory, start time, port, socket directory, address, shared memory, status
 /// (`src/include/utils/pidfile.h`).
 fn is_ready(pid_file: &str, pid: u32, port: u16) -> bool {
     let lines: Vec<&str> = pid_file.lines().map(str::trim_end).collect();

@@ -73,17 +73,17 @@ impl Process {
         })
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The file that the output goes to.
+    /// Returns the file that the output goes to.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Exit status, if the process has ended.
+    /// Returns the exit status, if the process has ended.
     pub fn ended(&self) -> Option<ExitStatus> {
         self.reap().status
     }
@@ -137,7 +137,7 @@ impl Process {
         }
     }
 
-    /// Reaps the process if it has ended. The janitor is told once, because another process may
+    /// Reaps the process if it has ended. The janitor is informed once, because another process may
     /// follow.
     fn reap(&self) -> MutexGuard<'_, Reaped> {
         let mut reaped = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ impl Drop for Process {
     }
 }
 
-/// The last 40 lines of a log, or why it cannot be read.
+/// Returns the last 40 lines of a log, or why it cannot be read.
 pub(crate) fn tail(log: &Path) -> String {
     match fs::read(log) {
         Ok(bytes) => {

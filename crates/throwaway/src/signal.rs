@@ -5,19 +5,19 @@ use rustix::process::{Pid, Signal as Number, kill_process};
 /// A signal to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM
+    /// The signal SIGTERM.
     Term,
-    /// SIGINT
+    /// The signal SIGINT.
     Int,
-    /// SIGQUIT
+    /// The signal SIGQUIT.
     Quit,
-    /// SIGKILL
+    /// The signal SIGKILL.
     Kill,
-    /// SIGHUP
+    /// The signal SIGHUP.
     Hup,
-    /// SIGSTOP
+    /// The signal SIGSTOP.
     Stop,
-    /// SIGCONT
+    /// The signal SIGCONT.
     Cont,
 }
 

@@ -61,7 +61,7 @@ impl Postgres {
         Postgres::first_start(self.binaries.clone(), scratch, password)
     }
 
-    /// Connection string of a standby of this name to this server.
+    /// Returns the connection string of a standby of this name to this server.
     fn conninfo(&self, name: &str, port: u16) -> String {
         let password = self.superuser_password();
         let password = password.replace('\\', "\\\\").replace('\'', "\\'");

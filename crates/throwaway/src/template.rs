@@ -33,7 +33,7 @@ impl Template {
         })
     }
 
-    /// The data directory. No server runs in it.
+    /// Returns the data directory. No server runs in it.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.scratch.path().join("data")
     }
