@@ -44,7 +44,7 @@ impl Answer {
         }
     }
 
-    /// The id of the schema.
+    /// Returns the id of the schema.
     pub(super) fn id(&self, subject: &str) -> Result<u32, SchemaError> {
         let id = self.body.get("id").and_then(serde_json::Value::as_i64);
         let id = id.and_then(|id| i32::try_from(id).ok());
@@ -52,7 +52,7 @@ impl Answer {
         id.ok_or_else(|| self.malformed(subject, "no id of a schema in it"))
     }
 
-    /// The text of the schema, if it is of this format.
+    /// Returns the text of the schema, if it is of this format.
     pub(super) fn schema(&self, subject: &str, format: ValueFormat) -> Result<&str, SchemaError> {
         let text = |name: &str| self.body.get(name).and_then(serde_json::Value::as_str);
         let wanted = match format {
@@ -78,14 +78,14 @@ impl Answer {
         text("schema").ok_or_else(|| self.malformed(subject, "no schema in it"))
     }
 
-    /// The error of an answer that lacks a member.
+    /// Returns the error of an answer that lacks a member.
     fn malformed(&self, subject: &str, what: &str) -> SchemaError {
-        Refusal::unreachable(&self.url, &format!("its answer has {what}")).of(Some(subject))
+        Refusal::unreachable(&self.url, &format!("its answer has {what}")).to_error(Some(subject))
     }
 }
 
 impl Refusal {
-    /// No answer, or one that is not understood.
+    /// Creates the refusal for a missing answer, or one that is not understood.
     pub(super) fn unreachable(url: &str, message: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -95,7 +95,8 @@ impl Refusal {
         }
     }
 
-    /// An answer with another status than 200. A message that repeats `secret` is not shown.
+    /// Creates the refusal for an answer with another status than 200. Hides a message that repeats
+    /// `secret`.
     pub(super) fn of_status(
         url: &str,
         status: u16,
@@ -119,8 +120,8 @@ impl Refusal {
         }
     }
 
-    /// The kind of failure. After `Unavailable`, another server of the same registry may answer
-    /// otherwise.
+    /// Returns the kind of failure. After `Unavailable`, another server of the same registry may
+    /// answer otherwise.
     pub(super) fn kind(&self) -> SchemaFailure {
         match self.status {
             Some(401) => SchemaFailure::Unauthenticated,
@@ -134,8 +135,8 @@ impl Refusal {
         }
     }
 
-    /// The refusal as an error about a subject.
-    pub(super) fn of(&self, subject: Option<&str>) -> SchemaError {
+    /// Returns the refusal as an error about a subject.
+    pub(super) fn to_error(&self, subject: Option<&str>) -> SchemaError {
         let url = &self.url;
         let about = subject.map_or_else(String::new, |subject| format!(" for subject {subject:?}"));
         let mut reason = match self.status {
@@ -158,7 +159,7 @@ impl Refusal {
     }
 }
 
-/// The error of a schema that cannot be used.
+/// Returns the error of a schema that cannot be used.
 pub(super) fn refused(reason: String) -> SchemaError {
     SchemaError {
         kind: SchemaFailure::Refused,
@@ -166,7 +167,7 @@ pub(super) fn refused(reason: String) -> SchemaError {
     }
 }
 
-/// A message on one line, cut off after [`MAX_MESSAGE`] characters.
+/// Returns a message on one line, cut off after [`MAX_MESSAGE`] characters.
 fn shortened(message: &str) -> String {
     let plain = message
         .chars()

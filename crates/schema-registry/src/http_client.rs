@@ -12,11 +12,11 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 /// The root certificates that the client trusts.
 #[derive(Debug)]
 pub enum Roots {
-    /// None: for requests without TLS.
+    /// No certificates: for requests without TLS.
     None,
     /// The operating system's root certificates, as for Postgres with `sslrootcert=system`.
     System,
-    /// These certificates.
+    /// The certificates to trust.
     These(Vec<Certificate<'static>>),
 }
 
@@ -72,7 +72,7 @@ pub fn agent(timeout: Duration, roots: Roots) -> Agent {
         .new_agent()
 }
 
-/// The value of the header `Authorization` for HTTP basic authentication (RFC 7617).
+/// Returns the value of the header `Authorization` for HTTP basic authentication (RFC 7617).
 pub fn basic(user: &[u8], password: &[u8]) -> String {
     use base64::Engine as _;
     let plain = [user, b":", password].concat();

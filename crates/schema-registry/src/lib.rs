@@ -7,7 +7,7 @@
 //! Several URLs are tried in turn, until an answer does not depend on the server that gave it.
 //!
 //! # Contents
-//! - [`Registry`]: the client, a [`Schemas`] of a relay. [`RegistrySettings`]: what it is told.
+//! - [`Registry`]: the client, a [`Schemas`] of a relay. [`RegistrySettings`]: its settings.
 //! - [`RegistryStats`]: figures for metrics.
 //! - [`http_client`]: the HTTP client, for other servers too.
 //!
@@ -66,7 +66,7 @@ struct Inner {
 }
 
 impl Registry {
-    /// A client, as configured.
+    /// Creates a client, as configured.
     ///
     /// # Errors
     /// The file of certificates cannot be read or parsed.
@@ -114,7 +114,7 @@ impl Registry {
             Ok(_) => Ok(()),
             // Registries other than Confluent's may lack this path.
             Err(refusal) if refusal.status == Some(404) => Ok(()),
-            Err(refusal) => Err(refusal.of(None)),
+            Err(refusal) => Err(refusal.to_error(None)),
         }
     }
 
@@ -126,7 +126,7 @@ impl Registry {
             let known = match self.inner.post(subject, "", file) {
                 Ok(answer) => answer.id(subject).map(Some),
                 Err(refusal) if refusal.status == Some(404) => Ok(None),
-                Err(refusal) => Err(refusal.of(Some(subject))),
+                Err(refusal) => Err(refusal.to_error(Some(subject))),
             };
             (subject.as_str(), known)
         });
@@ -172,12 +172,12 @@ impl Inner {
         let schema = if let Some(file) = self.schemas.get(subject) {
             let versions = if self.register { "/versions" } else { "" };
             let answer = self.post(subject, versions, file);
-            let answer = answer.map_err(|refusal| refusal.of(Some(subject)))?;
+            let answer = answer.map_err(|refusal| refusal.to_error(Some(subject)))?;
             self.compile(subject, answer.id(subject)?, &file.text)?
         } else {
             let path = format!("/subjects/{}/versions/latest", escaped(subject));
             let answer = self.request(&path, None);
-            let answer = answer.map_err(|refusal| refusal.of(Some(subject)))?;
+            let answer = answer.map_err(|refusal| refusal.to_error(Some(subject)))?;
             let id = answer.id(subject)?;
             let schema = answer.schema(subject, self.format)?;
             self.compile(subject, id, schema)?.latest()
@@ -285,7 +285,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// A subject, percent-encoded as a path segment.
+/// Returns a subject, percent-encoded as a path segment.
 fn escaped(subject: &str) -> PercentEncode<'_> {
     utf8_percent_encode(subject, RESERVED)
 }

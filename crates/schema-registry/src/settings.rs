@@ -13,21 +13,21 @@ use walrelay_event_router::WireFormat;
 pub struct RegistrySettings {
     /// URLs of the registry: at least one, without credentials and trailing slash.
     pub urls: Vec<String>,
-    /// How the relay authenticates.
+    /// The way in which the relay authenticates.
     pub login: Option<RegistryLogin>,
     /// PEM file of certificates to trust; `None`: those of the operating system.
     pub ca_file: Option<PathBuf>,
     /// Timeout of one request.
     pub timeout: Duration,
-    /// Whether the relay registers the schemas.
+    /// True if the relay registers the schemas.
     pub register: bool,
     /// Schemas by subject.
     pub schemas: BTreeMap<String, SchemaFile>,
-    /// How values are encoded.
+    /// The encoding of values.
     pub wire: WireFormat,
 }
 
-/// How the relay authenticates to a schema registry.
+/// The way in which the relay authenticates to a schema registry.
 #[derive(Debug, Clone)]
 pub enum RegistryLogin {
     /// HTTP basic authentication.
@@ -50,7 +50,7 @@ pub struct SchemaFile {
     pub text: String,
 }
 
-/// Without the text, because the configuration may name a wrong file.
+/// Hides the text, because the configuration may name a wrong file.
 impl fmt::Debug for SchemaFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SchemaFile").field(&self.path).finish()

@@ -23,7 +23,7 @@ impl RegistryStats {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// The outcomes as metrics name them, each with its number of requests.
+    /// Returns the outcomes as metrics name them, each with its number of requests.
     pub fn requests(&self) -> [(&'static str, u64); 3] {
         [
             ("found", &self.found),

@@ -16,7 +16,7 @@ pub struct SchemaMismatch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaMismatchAt {
-    /// Not JSON, nested too deep, or not UTF-8.
+    /// The document is not JSON, nested too deep, or not UTF-8.
     #[error("is not JSON, or nested too deep")]
     NotJson,
     /// A value of another type than this one.

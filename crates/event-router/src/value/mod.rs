@@ -184,7 +184,7 @@ pub enum ValueError {
     /// NULL, where a value is needed.
     #[error("is NULL")]
     Null,
-    /// Not UTF-8.
+    /// The text is not UTF-8.
     #[error("is not UTF-8")]
     NotUtf8,
     /// Empty, where a text is needed.
@@ -193,31 +193,31 @@ pub enum ValueError {
     /// Marked as an unchanged TOAST value, which no inserted row contains.
     #[error("is left out as unchanged")]
     UnchangedToast,
-    /// In binary format; the relay requests text format.
+    /// The value is in binary format; the relay requests text format.
     #[error("is in binary format")]
     Binary,
     /// A boolean that is neither `t` nor `f`.
     #[error("is boolean and neither t nor f")]
     NotBoolean,
-    /// Not a number, or out of range.
+    /// The text is not a number, or out of range.
     #[error("is not a number in the range that is needed")]
     NotANumber,
-    /// Not a point in time since 1970.
+    /// The text is not a point in time since 1970.
     #[error("is not a point in time since 1970")]
     NotATime,
-    /// Not JSON, or nested too deep.
+    /// The text is not JSON, or nested too deep.
     #[error("is not JSON, or nested too deep")]
     NotJson,
-    /// Not `\\x` and hexadecimal digits.
+    /// The text is not `\\x` and hexadecimal digits.
     #[error("is not the hexadecimal form of bytes (bytea_output = hex)")]
     NotHex,
-    /// Not a key of the lookup table.
+    /// The value is not a key of the lookup table.
     #[error("is not in the lookup table")]
     NotInTable,
-    /// Not as Postgres writes values of the column's type.
+    /// The text is not as Postgres writes values of the column's type.
     #[error("is not written as Postgres writes values of its type")]
     Malformed,
-    /// Not bytes, and the converter writes only bytes.
+    /// The value is not bytes, and the converter writes only bytes.
     #[error(
         "is not bytes, and the converter writes nothing else: use a column of the type bytea, or a converter for texts"
     )]

@@ -104,8 +104,8 @@ impl DateTime<'_> {
 }
 
 impl Date {
-    /// Days since 1970-01-01, by Howard Hinnant's `days_from_civil`. The year has at most nine
-    /// digits.
+    /// Returns the days since 1970-01-01, by Howard Hinnant's `days_from_civil`. The year has at
+    /// most nine digits.
     pub(crate) fn days(self) -> i64 {
         let (month, day) = (i64::from(self.month), i64::from(self.day));
         let year = if month <= 2 { self.year - 1 } else { self.year };

@@ -104,7 +104,7 @@ pub enum CoreError {
         /// The catalogs do not have it any more.
         gone: bool,
     },
-    /// A table of the WAL stands above an outbox table in its partition tree: the publication
+    /// A table of the WAL is above an outbox table in its partition tree: the publication
     /// published rows of the outbox under that name, and rows of other partitions, too.
     #[error(
         "the stream has rows of table {table}, of which outbox table {partition} is a partition"

@@ -40,9 +40,9 @@ pub enum Step<'a> {
 /// The outcome of placing a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
-    /// Its rows are those of this outbox table.
+    /// The table's rows are those of this outbox table.
     Outbox(TableName),
-    /// Its rows, which the WAL has under this name, are passed over.
+    /// The table's rows, which the WAL has under this name, are passed over.
     PassedOver(TableName),
 }
 

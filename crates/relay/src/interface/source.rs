@@ -129,7 +129,7 @@ pub struct Opened<S> {
 /// then: a table may have been renamed, or announced as a partition, since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TablePlace {
-    /// This outbox table, under another name, or a partition of it.
+    /// The outbox table, under another name, or a partition of it.
     Outbox(TableName),
     /// A table of which this outbox table is a partition.
     Above(TableName),
@@ -153,7 +153,7 @@ pub enum SlotCheck {
         /// The table that was asked for, and its place.
         place: Option<(RelationId, TablePlace)>,
     },
-    /// There was no answer: nothing is known.
+    /// The check has no answer: nothing is known.
     Failed {
         /// The reason in words. Contains no secret.
         reason: String,

@@ -45,7 +45,7 @@ const LARGE_BACKLOG_FOR: Duration = Duration::from_millis(50);
 /// The rate in records a second below which requests cannot be filled, so that throughput mode does
 /// not help.
 const THROUGHPUT_RATE: f64 = 5_000.0;
-/// At or above this lag or rate (records a second), reads are spaced by [`READ_GAP`].
+/// Lag and rate (records a second) from which on reads are spaced by [`READ_GAP`].
 const SPACING_LAG: Duration = Duration::from_millis(5);
 const SPACING_RATE: f64 = 2_000.0;
 /// Below this lag the relay has caught up. The lag includes the time to flush a commit to the disk.

@@ -28,8 +28,8 @@ struct Problem {
 pub(crate) struct Throttled {
     /// The time for which the problem lasts.
     pub(crate) lasts: Duration,
-    /// How often it happened since the last warning without being logged; `None` instead of zero,
-    /// so that a log line has no field for it.
+    /// The number of times that it happened since the last warning without being logged; `None`
+    /// instead of zero, so that a log line has no field for it.
     pub(crate) suppressed: Option<u64>,
 }
 

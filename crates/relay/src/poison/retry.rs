@@ -1,5 +1,5 @@
-//! What to do after a sink refused a record: find the record at fault, retry while the refusal may
-//! pass, then apply the poison policy.
+//! The reaction to a record that a sink refused: find the record at fault, retry while the refusal
+//! may pass, then apply the poison policy.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) struct Refusal<'a> {
 /// The next action of the pipeline after a refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Do as the error's disposition says.
+    /// Follow the error's disposition.
     FollowDisposition,
     /// Read the slot again at once, because a decision was made.
     ReadAgain,

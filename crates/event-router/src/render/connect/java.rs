@@ -58,12 +58,12 @@ struct Binary {
 }
 
 impl Binary {
-    /// Bits of the fraction without the zeros at its end.
+    /// Returns the number of bits of the fraction without the zeros at its end.
     fn fraction_bits(self) -> i32 {
         EXP_SHIFT + 1 - self.fraction.trailing_zeros() as i32
     }
 
-    /// Bits of the fraction after the binary point.
+    /// Returns the number of bits of the fraction after the binary point.
     fn tiny_bits(self) -> i32 {
         (self.fraction_bits() - self.exponent - 1).max(0)
     }
@@ -276,7 +276,8 @@ impl Division {
     }
 }
 
-/// Bits of a power of five: `N_5_BITS`, and Java's estimate beyond that table.
+/// Returns the number of bits of a power of five: `N_5_BITS`, and Java's estimate beyond that
+/// table.
 fn power_bits(five: i32) -> i32 {
     if five < 27 {
         64 - 5u128.pow(five as u32).leading_zeros() as i32 + 64

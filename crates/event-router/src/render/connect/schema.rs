@@ -55,7 +55,7 @@ pub(crate) enum Data<'a> {
     Struct(Vec<Data<'a>>),
 }
 
-/// Does not show the value, as it is a row's.
+/// Hides the value, as it is a row's.
 impl std::fmt::Debug for Data<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Data")

@@ -15,7 +15,7 @@ const NEGATIVE_INFINITY: i128 = -9_223_372_036_832_400_000;
 const POSITIVE_INFINITY_DAY: i64 = -2_147_472_692;
 const NEGATIVE_INFINITY_DAY: i64 = -2_147_472_691;
 
-/// Days since 1970-01-01 of a `date`.
+/// Returns the days since 1970-01-01 of a `date`.
 pub(crate) fn date(text: &str) -> Result<i64, Malformed> {
     match text {
         "infinity" => Ok(POSITIVE_INFINITY_DAY),

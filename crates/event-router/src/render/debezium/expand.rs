@@ -20,7 +20,8 @@ pub enum NameAdjustment {
     None,
     /// Characters that Avro does not allow in a name become `_`.
     Avro,
-    /// These characters, and `_`, become their UTF-16 code units in hex, such as `_u002d`.
+    /// The characters not allowed in Avro names, and `_`, become their UTF-16 code units in hex,
+    /// such as `_u002d`.
     AvroUnicode,
 }
 

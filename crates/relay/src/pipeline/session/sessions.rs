@@ -194,7 +194,6 @@ impl UnconfirmedEvents {
         self.events.clear();
     }
 
-    /// Returns the number of events.
     pub(in crate::pipeline) fn count(&self) -> u64 {
         self.events.values().sum()
     }

@@ -3,13 +3,13 @@
 use super::node::Unit;
 use crate::value::time::{self, DateTime, TimeOfDay};
 
-/// Days since 1970-01-01 of a date such as `2026-01-02`.
+/// Returns the days since 1970-01-01 of a date such as `2026-01-02`.
 pub(super) fn date(text: &str) -> Option<i64> {
     let date_time = parse(text)?;
     date_time.time.is_none().then(|| date_time.date.days())
 }
 
-/// Units since midnight of a time such as `03:04:05`, optionally with a fraction.
+/// Returns the units since midnight of a time such as `03:04:05`, optionally with a fraction.
 pub(super) fn time(text: &str, unit: Unit) -> Option<i64> {
     let (time, offset) = time::time(text.as_bytes())?;
     if offset.is_some() || time.seconds >= 86_400 {
@@ -18,8 +18,8 @@ pub(super) fn time(text: &str, unit: Unit) -> Option<i64> {
     count(time.seconds, time, unit)
 }
 
-/// Units since 1970 of a date and a time with an offset, or without one if `local`. Truncated to
-/// the unit, towards the past.
+/// Returns the units since 1970 of a date and a time with an offset, or without one if `local`.
+/// Truncated to the unit, towards the past.
 pub(super) fn timestamp(text: &str, unit: Unit, local: bool) -> Option<i64> {
     let date_time = parse(text)?;
     let time = date_time.time.filter(is_real)?;
