@@ -20,7 +20,7 @@
 //!   committed with what arrived.
 //! - [`CommitLog`], [`EarlyWatch`], [`confirmed_early`]: where each row was committed in the WAL,
 //!   and whether a slot ever confirmed it before the broker had the row's record.
-//! - [`conformance`]: the promises that every sink keeps, driven against its server.
+//! - [`mod@conformance`]: the promises that every sink keeps, driven against its server.
 //! - [`SlotWatch`], [`Db`]: slots and queries, for blocking and asynchronous tests alike.
 //! - [`eventually`], [`eventually_some`]: wait for a condition instead of sleeping. [`PATIENCE`]:
 //!   the limit of most waits. [`eventually_while_moving`]: waits as long as a progress changes.

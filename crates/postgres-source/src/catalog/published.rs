@@ -59,10 +59,11 @@ pub(super) fn published_tables_sql(major: u32, publication: &str) -> String {
 
 /// The columns of table `c` in publication `p`, whose row for it is `r`.
 fn lists(major: u32) -> String {
-    let generated = if major >= 18 {
-        "(a.attgenerated = '' OR p.pubgencols = 's' AND a.attgenerated = 's')"
-    } else {
-        "a.attgenerated = ''"
+    let generated = match major {
+        // Listed, though not sent.
+        ..16 => "true",
+        16 | 17 => "a.attgenerated = ''",
+        18.. => "(a.attgenerated = '' OR p.pubgencols = 's' AND a.attgenerated = 's')",
     };
     // `pg_get_expr` of an expression with columns locks their table.
     format!(
