@@ -628,3 +628,38 @@ fn a_mark_in_vain_is_made_once() {
     refused(&rollback, 78, &["[cutover-mark]", "mark_sent"]);
     assert!(rig.slot().read().is_some());
 }
+
+/// A row that was inserted with the key of a row that was sent, and is gone, is another event: it is
+/// not marked by that key, which waits for its mark.
+#[test]
+fn a_row_with_the_key_of_a_sent_one_is_another_event() {
+    let rig = rig(17);
+    let db = rig.db();
+    let relay = rig.streaming(&config(&rig, ""));
+    db.batch(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN RAISE EXCEPTION ''no mark now''; END'; \
+         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW WHEN (NEW.aggregateid = 'first') \
+         EXECUTE FUNCTION refuse()",
+    );
+    insert(&db, 3, "first");
+    relay.says("no mark now");
+    db.batch(
+        "BEGIN; ALTER PUBLICATION walrelay DROP TABLE outbox; CREATE TABLE kept AS TABLE outbox; DELETE FROM outbox; \
+         UPDATE kept SET aggregateid = 'again'; INSERT INTO outbox SELECT * FROM kept; \
+         ALTER PUBLICATION walrelay ADD TABLE outbox; COMMIT",
+    );
+    insert(&db, 2, "last");
+    rig.caught_up();
+    eventually(PATIENCE, || count(&db, UNMARKED) == 3);
+    relay.says("its publication or its partitions were changed");
+    relay.ends_well();
+    assert_eq!(
+        count(
+            &db,
+            "outbox WHERE sent_at IS NULL AND aggregateid = 'again'"
+        ),
+        3
+    );
+    assert_eq!(rig.records(0).len(), 5);
+}

@@ -142,13 +142,12 @@ impl Marking {
             };
             total += self.note_in_vain(by_key.run(session, confirmed).await)?;
             if sent.take_incomplete() {
-                self.catching_up
-                    .set(Some(snapshot_bound(session, "xmax").await?));
+                self.catching_up.set(Some(new_transaction(session).await?));
             }
         }
         let mut begun = 0;
         if self.catching_up.get().is_some() {
-            begun = snapshot_bound(session, "xmin").await?;
+            begun = oldest_in_progress(session).await?;
         }
         let mut complete = true;
         for (table, unsent) in &tables {
@@ -328,12 +327,20 @@ impl Marking {
     }
 }
 
-/// `xmin` or `xmax` of a snapshot that is taken now.
-async fn snapshot_bound(session: &mut Session, bound: &str) -> Result<u64, Error> {
-    let sql = format!(
-        "SELECT pg_catalog.pg_snapshot_{bound}(pg_catalog.pg_current_snapshot())::text AS rows"
-    );
-    count_rows(session, &sql).await
+/// Returns the first transaction that may be invisible now.
+async fn oldest_in_progress(session: &mut Session) -> Result<u64, Error> {
+    let sql = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text AS rows";
+    count_rows(session, sql).await
+}
+
+/// Returns a transaction that begins now. A snapshot's `xmax` is not later than the first transaction
+/// whose commit waits for a standby, if all later ones wait, too.
+async fn new_transaction(session: &mut Session) -> Result<u64, Error> {
+    count_rows(
+        session,
+        "SELECT pg_catalog.pg_current_xact_id()::text AS rows",
+    )
+    .await
 }
 
 /// A temporary table with the primary keys of an outbox table's unconfirmed rows.

@@ -2,7 +2,9 @@
 //! slot has confirmed (docs/adr/0041-rows-are-marked-by-key.md).
 //!
 //! Such a row was carried, whatever the publication says now. Each row is found by the columns of a
-//! unique index, compared by their types.
+//! unique index, compared by their types, and by its `xmin`: a row that was inserted later with the
+//! key of a deleted one is another event. A row that is not found like this, because it was updated,
+//! or inserted inside a savepoint, makes the keys incomplete, so that the catching-up finds it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use walrelay_lsn::{Lsn, RelationId, Xid};
 use walrelay_relay::{KeyedTable, SentKey, SentKeys, SentRows, TableName};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use super::catalog::row::{is_true, text};
+use super::catalog::row::{is_true, parsed, text};
 use super::confirmed::{ConfirmedError, count_changed};
 use super::script;
 
@@ -42,7 +44,7 @@ impl MarkByKey<'_> {
     /// Marks the rows that a slot at `confirmed` has confirmed. Returns their number.
     ///
     /// A row that is locked, or whose transaction is not visible yet although the slot has confirmed
-    /// it, is marked by a later call. A row that is gone, or that was marked before, is left alone.
+    /// it, is marked by a later call. A row that was marked before is left alone.
     pub(super) async fn run(
         &self,
         session: &mut Session,
@@ -88,7 +90,7 @@ impl MarkByKey<'_> {
         let in_progress = in_progress(session).await?;
         let mut by_relation: HashMap<RelationId, Vec<SentKey<'_>>> = HashMap::new();
         for key in taken.iter().flat_map(SentKeys::iter) {
-            if in_progress.contains(&key.xid) {
+            if in_progress.contains(key.xid) {
                 later.push(&key);
             } else {
                 by_relation.entry(key.relation).or_default().push(key);
@@ -203,13 +205,16 @@ impl MarkByKey<'_> {
             .map(|array| format!("pg_catalog.unnest({array})"))
             .collect();
         let unnested = unnested.join(", ");
-        let same = if let [array] = arrays.as_slice() {
-            format!("{names} = ANY ({array})")
+        let xids = xids(keys);
+        let mut same = format!(
+            "({names}, xmin::text) IN (SELECT * FROM ROWS FROM ({unnested}, {xids}) AS keys)"
+        );
+        if let [array] = arrays.as_slice() {
+            same = format!("{names} = ANY ({array}) AND {same}");
         } else {
             // The server takes the table for small beside so many keys.
             session.query("SET LOCAL enable_seqscan = off").await?;
-            format!("({names}) IN (SELECT * FROM ROWS FROM ({unnested}) AS keys)")
-        };
+        }
         // The condition and the assignments are on lines of their own, because they may end in a
         // comment. The condition may name the table, so there is no alias of it.
         let change = format!(
@@ -232,17 +237,31 @@ impl MarkByKey<'_> {
         let joined: Vec<String> = joined
             .map(|((column, _), number)| format!("{name}.{column} = {number}"))
             .collect();
-        let unsent = format!(
-            "SELECT walrelay_key AS key FROM {from}, ROWS FROM ({unnested}) WITH ORDINALITY \
-             AS keys({}, walrelay_key) WHERE {} AND (\n{condition}\n)",
+        let rows = format!(
+            "SELECT walrelay_key AS key, (\n{condition}\n) AS unsent, {name}.xmin::text = walrelay_xid AS same \
+             FROM {from}, ROWS FROM ({unnested}, {xids}) WITH ORDINALITY \
+             AS keys({}, walrelay_xid, walrelay_key) WHERE {}",
             numbered.join(", "),
             joined.join(" AND "),
         );
-        let rows = session.query(&unsent).await?;
-        let left = rows
-            .iter()
-            .filter_map(|row| row.get(0)?.parse::<usize>().ok()?.checked_sub(1));
-        Ok((marked, left.collect()))
+        let rows = session.query(&rows).await?;
+        let mut left = BTreeSet::new();
+        for row in rows.iter() {
+            if !is_true(&row, "unsent") {
+                continue;
+            }
+            if is_true(&row, "same") {
+                let key = parsed::<usize>(&row, "key").and_then(|key| key.checked_sub(1));
+                left.extend(key);
+            } else {
+                self.sent.set_incomplete();
+            }
+        }
+        // Keys without a row: it was deleted, has another key now, or is not visible yet.
+        if rows.len() < keys.len() {
+            self.sent.set_incomplete();
+        }
+        Ok((marked, left))
     }
 }
 
@@ -269,6 +288,12 @@ fn arrays(columns: &[(String, String)], keys: &[SentKey<'_>]) -> Vec<String> {
         .collect()
 }
 
+/// The transactions of the keys, as an SQL function of texts.
+fn xids(keys: &[SentKey<'_>]) -> String {
+    let xids: Vec<String> = keys.iter().map(|key| key.xid.to_string()).collect();
+    format!("pg_catalog.unnest('{{{}}}'::text[])", xids.join(","))
+}
+
 /// Whether the server refuses the keys themselves, so that they would be refused again: a column was
 /// dropped, or has another type.
 fn is_of_the_keys(error: &ConfirmedError) -> bool {
@@ -279,12 +304,36 @@ fn is_of_the_keys(error: &ConfirmedError) -> bool {
     state.starts_with("22") || matches!(state, "42703" | "42804" | "42883" | "42704")
 }
 
-/// The transactions that are in progress. A transaction is, from its commit record until its commit
-/// is complete, which takes as long as a flush, or an answer of a synchronous standby.
-async fn in_progress(session: &mut Session) -> Result<HashSet<Xid>, Error> {
-    let sql = "SELECT (xid::text::numeric % 4294967296)::text AS xid FROM \
-               pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) AS xid";
+/// Transactions that may be invisible. A transaction is, from its commit record until its commit is
+/// complete, which takes as long as a flush, or an answer of a synchronous standby.
+struct InProgress {
+    xids: HashSet<Xid>,
+    /// The first transaction that was not complete when the newest one was. It and later ones are not
+    /// among `xids`.
+    from: Xid,
+}
+
+impl InProgress {
+    fn contains(&self, xid: Xid) -> bool {
+        // Transaction ids wrap around.
+        xid.get().wrapping_sub(self.from.get()) < 1 << 31 || self.xids.contains(&xid)
+    }
+}
+
+/// Reads which transactions may be invisible.
+async fn in_progress(session: &mut Session) -> Result<InProgress, Error> {
+    let sql = "WITH now AS (SELECT pg_catalog.pg_current_snapshot() AS snapshot), \
+               xids AS (SELECT pg_catalog.pg_snapshot_xmax(snapshot) AS xid FROM now UNION ALL \
+               SELECT pg_catalog.pg_snapshot_xip(snapshot) FROM now) \
+               SELECT (xid::text::numeric % 4294967296)::text AS xid FROM xids";
     let rows = session.query(sql).await?;
-    let xids = rows.iter().filter_map(|row| row.get(0)?.parse().ok());
-    Ok(xids.map(Xid::new).collect())
+    let mut xids = rows
+        .iter()
+        .filter_map(|row| parsed(&row, "xid").map(Xid::new));
+    // There is always one.
+    let from = xids.next().unwrap_or(Xid::new(0));
+    Ok(InProgress {
+        from,
+        xids: xids.collect(),
+    })
 }
