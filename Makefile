@@ -4,7 +4,7 @@ CARGO ?= cargo
 
 # Where `make install` puts the binary, its manual pages and completions.
 PREFIX ?= /usr/local
-BIN ?= target/release/walrelay
+BIN = target/release/walrelay
 ROOT = $(DESTDIR)$(PREFIX)
 SHARE = $(ROOT)/share
 
@@ -44,13 +44,13 @@ build:
 # Builds nothing, so that root needs no Rust: `make build && sudo make install`.
 install:
 	@test -x $(BIN) || { echo "make install: $(BIN) is not there; run make build first" >&2; exit 1; }
-	install -D -m 755 $(BIN) $(ROOT)/bin/walrelay
-	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
+	umask 022; install -D -m 755 $(BIN) $(ROOT)/bin/walrelay
+	umask 022; install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 		$(SHARE)/fish/vendor_completions.d
-	$(BIN) man $(SHARE)/man/man1
-	$(BIN) completions bash > $(SHARE)/bash-completion/completions/walrelay
-	$(BIN) completions zsh > $(SHARE)/zsh/site-functions/_walrelay
-	$(BIN) completions fish > $(SHARE)/fish/vendor_completions.d/walrelay.fish
+	umask 022; $(BIN) man $(SHARE)/man/man1
+	umask 022; $(BIN) completions bash > $(SHARE)/bash-completion/completions/walrelay
+	umask 022; $(BIN) completions zsh > $(SHARE)/zsh/site-functions/_walrelay
+	umask 022; $(BIN) completions fish > $(SHARE)/fish/vendor_completions.d/walrelay.fish
 
 # CI runs a release that takes less time to build: DEMO_PROFILE=ci.
 demo:

@@ -129,7 +129,7 @@ pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Resu
     };
     let (slot, notes) = (quote_literal(slot), quote_literal(notes));
     let sql = format!(
-        "{create}INSERT INTO {NOTES} AS b VALUES ({slot}, {notes}) ON CONFLICT (slot) DO UPDATE SET notes = {notes}"
+        "SET LOCAL synchronous_commit = off; {create}INSERT INTO {NOTES} AS b VALUES ({slot}, {notes}) ON CONFLICT (slot) DO UPDATE SET notes = {notes}"
     );
     match session.query(&sql).await {
         Ok(_) => Ok(true),

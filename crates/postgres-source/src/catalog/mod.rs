@@ -23,6 +23,7 @@ pub use facts::{
 };
 pub use locks::TableLock;
 pub use places::place;
+pub(crate) use published::Filters;
 use published::published_tables_sql;
 pub use retained::Retention;
 use row::{is_true, json, parsed, text};
@@ -113,7 +114,7 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
             publishes_schemas(major),
             quote_literal(&wanted.publication)
         ),
-        published_tables_sql(major, &wanted.publication),
+        published_tables_sql(major, &wanted.publication, Filters::Hidden),
     ];
     statements.extend(wanted.tables.iter().map(table_sql));
     let mut answers = session.query_all(&statements).await?.into_iter();
@@ -335,7 +336,8 @@ fn published(tables: &Rows) -> Vec<PublishedTable> {
 pub(super) async fn published_tables(
     session: &mut Session,
     publication: &str,
+    filters: Filters,
 ) -> Result<Vec<PublishedTable>, Error> {
-    let sql = published_tables_sql(session.server_version().major, publication);
+    let sql = published_tables_sql(session.server_version().major, publication, filters);
     Ok(published(&session.query(&sql).await?))
 }

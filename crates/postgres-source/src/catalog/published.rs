@@ -13,9 +13,18 @@ const PUBLISHABLE: &str = "c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AN
 /// Takes the place of a row filter whose text the server does not print without the table's lock.
 const HIDDEN_FILTER: &str = "a condition that is not shown while the table is locked";
 
+/// Whether row filters are printed of tables that another session locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filters {
+    /// A text takes the place of such a filter: the query waits for no lock.
+    Hidden,
+    /// The query waits for the lock, unless this transaction holds the table.
+    Shown,
+}
+
 /// A query of schema, name, column list (JSON) and row filter of each table that a publication
 /// carries. Column lists and row filters came with Postgres 15.
-pub(super) fn published_tables_sql(major: u32, publication: &str) -> String {
+pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filters) -> String {
     let name = quote_literal(publication);
     let (schemas, lists) = if major >= 15 {
         (
@@ -23,7 +32,7 @@ pub(super) fn published_tables_sql(major: u32, publication: &str) -> String {
                 " UNION SELECT c.oid FROM p JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid \
                  JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid WHERE {PUBLISHABLE}"
             ),
-            lists(major),
+            lists(major, filters),
         )
     } else {
         (
@@ -42,7 +51,7 @@ pub(super) fn published_tables_sql(major: u32, publication: &str) -> String {
           JOIN pg_catalog.pg_inherits i ON i.inhparent = c.oid), \
          carried AS (SELECT named.oid FROM named, p WHERE p.pubviaroot AND NOT ({below_another}) \
           UNION SELECT c.oid FROM parts JOIN pg_catalog.pg_class c ON c.oid = parts.oid, p \
-          WHERE NOT p.pubviaroot AND c.relkind <> 'p') \
+          WHERE NOT p.pubviaroot AND c.relkind <> 'p' AND (NOT p.puballtables OR {PUBLISHABLE})) \
          SELECT n.nspname AS schemaname, c.relname AS tablename, {lists} \
          FROM carried JOIN pg_catalog.pg_class c ON c.oid = carried.oid \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace CROSS JOIN p{row} ORDER BY 1, 2",
@@ -58,7 +67,8 @@ pub(super) fn published_tables_sql(major: u32, publication: &str) -> String {
 }
 
 /// The columns of table `c` in publication `p`, whose row for it is `r`.
-fn lists(major: u32) -> String {
+fn lists(major: u32, filters: Filters) -> String {
+    let hides = filters == Filters::Hidden;
     let generated = match major {
         // Listed, though not sent.
         ..16 => "true",
@@ -72,7 +82,8 @@ fn lists(major: u32) -> String {
           AND CASE WHEN r.prattrs IS NULL THEN {generated} ELSE a.attnum = ANY (r.prattrs::int2[]) END) \
           AS columns, \
          CASE WHEN r.prqual IS NOT NULL THEN CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_locks l \
-          WHERE l.relation = c.oid AND l.mode = 'AccessExclusiveLock') THEN {hidden} \
+          WHERE {hides} AND l.relation = c.oid AND l.mode = 'AccessExclusiveLock' AND l.database = \
+          (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())) THEN {hidden} \
           ELSE pg_catalog.pg_get_expr(r.prqual, r.prrelid) END END AS rowfilter",
         hidden = quote_literal(HIDDEN_FILTER),
     )
@@ -91,6 +102,7 @@ mod tests {
         CREATE TABLE root (id int, at int) PARTITION BY RANGE (at); \
         CREATE TABLE s.leaf PARTITION OF root FOR VALUES FROM (0) TO (10); \
         CREATE TABLE middle PARTITION OF root FOR VALUES FROM (10) TO (20) PARTITION BY LIST (at); \
+        CREATE UNLOGGED TABLE unlogged PARTITION OF root FOR VALUES FROM (30) TO (40); \
         CREATE TABLE deep PARTITION OF middle FOR VALUES IN (11)";
     /// What a publication is made for, on which versions.
     const PUBLICATIONS: &[(u32, &str)] = &[
@@ -152,7 +164,11 @@ mod tests {
                      WHERE pubname = '{name}' ORDER BY 1, 2"
                 );
                 let expected = rows(&mut session, &view).await;
-                let found = rows(&mut session, &published_tables_sql(major, &name)).await;
+                let found = rows(
+                    &mut session,
+                    &published_tables_sql(major, &name, Filters::Hidden),
+                )
+                .await;
                 assert_eq!(found, expected, "{major}: {name}");
                 carried += found.len();
             }

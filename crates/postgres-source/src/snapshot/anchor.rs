@@ -16,7 +16,7 @@ use super::query::{self, Group};
 use super::{RowStream, SnapshotProgress};
 use crate::catalog::Selection;
 use crate::catalog::row::{parsed, text};
-use crate::catalog::{PublishedTable, describe, published_tables};
+use crate::catalog::{Filters, PublishedTable, describe, published_tables};
 use crate::confirmed::count_rows;
 use crate::error::PostgresError;
 
@@ -135,10 +135,12 @@ impl Anchor {
             "SET LOCAL row_security = off".to_owned(),
         ];
         session.query_all(&begin).await?;
-        let published = published_tables(&mut session, &self.plan.publication).await?;
-        for published in &published {
+        let publication = &self.plan.publication;
+        for published in published_tables(&mut session, publication, Filters::Hidden).await? {
             hold(&mut session, &published.table).await?;
         }
+        // The snapshot is the same, and the tables are held, so the filters can be read.
+        let published = published_tables(&mut session, publication, Filters::Shown).await?;
         for table in &self.plan.tables {
             if !published.iter().any(|published| published.table == *table) {
                 return Err(unseen(&mut session, &self.plan.publication, table).await?);

@@ -287,7 +287,8 @@ pub struct InitArgs {
     pub role: Option<String>,
 
     /// Connect by this URL of an administrator, and also create the role of `[source] url`, unless
-    /// `--role` names another one. The relay itself goes on using its own URL.
+    /// `--role` names another one. The relay itself goes on using its own URL. Put the password into
+    /// ~/.pgpass: command lines are public.
     #[arg(long, value_name = "URL", value_parser = secret, conflicts_with = "dry_run")]
     pub admin_url: Option<SecretString>,
 

@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 use tracing::Level;
-use walrelay_observe::log_to_stderr;
+use walrelay_observe::{log_to_stderr, printable_json};
 
 use crate::cli::{ConfigArgs, Exit, Failure, Output};
 #[cfg(test)]
@@ -93,7 +93,7 @@ fn print_text(text: &str) -> Result<(), Failure> {
 fn print_as(output: Output, text: &impl Display, object: &impl Serialize) -> Result<(), Failure> {
     match output {
         Output::Table => print_text(&text.to_string()),
-        Output::Json => print_line(&serde_json::json!(object).to_string()),
+        Output::Json => print_line(&printable_json(&serde_json::json!(object).to_string())),
     }
 }
 

@@ -12,7 +12,7 @@ use walrelay_postgres_source::{
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
-use crate::cli::InitArgs;
+use crate::cli::{Exit, Failure, InitArgs};
 use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
 use crate::commands::{CommandResult, Env, load, print_as};
 use crate::config::{PipelineConfig, Router};
@@ -33,9 +33,23 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
     let mut info = conn_info(&config.source, env)?;
     let mut role = args.role.clone();
     if let Some(url) = &args.admin_url {
-        role.get_or_insert(info.user);
+        let refused = |what: String| Failure {
+            exit: Exit::Usage,
+            what,
+            ..Failure::new("source-url", Exit::Usage, "")
+        };
         let admin = url.expose_secret().parse::<ConnInfo>();
-        info = with_passfile(admin.map_err(|error| failures::conn_info(&error))?, env);
+        let admin = admin
+            .map_err(|error| refused("--admin-url cannot be used".to_owned()).caused_by(error))?;
+        if admin.dbname != info.dbname {
+            let what = format!(
+                "--admin-url names database {}, [source] url names {}",
+                admin.dbname, info.dbname
+            );
+            return Err(vec![refused(what).remedy("name the same database in both")]);
+        }
+        role.get_or_insert(info.user);
+        info = with_passfile(admin, env);
     }
     if args.dry_run {
         // Without `--role`, the relay connects as the user of its URL.

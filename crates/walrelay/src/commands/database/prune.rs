@@ -40,14 +40,16 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
             }
         });
         let changed = changed.await;
-        if changed.is_err() {
-            // The changes that were made are printed, also if a later one failed.
+        let deleted = pruning.run(&mut session, |_| {}).await;
+        done.deleted = deleted.as_ref().ok().copied();
+        done.seconds = begun.elapsed().as_secs_f64();
+        session.close().await;
+        if changed.is_err() || deleted.is_err() {
+            // What was changed is printed, also if something else failed.
             print_as(args.output, &done, &done)?;
         }
         changed.map_err(failed)?;
-        done.deleted = Some(pruning.run(&mut session, |_| {}).await.map_err(failed)?);
-        done.seconds = begun.elapsed().as_secs_f64();
-        session.close().await;
+        deleted.map_err(failed)?;
         Ok::<_, Failure>(done)
     }))??;
     Ok(print_as(args.output, &report, &report)?)

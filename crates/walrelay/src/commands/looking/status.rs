@@ -9,7 +9,8 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, SlotReport, SnapshotReport, StatusReport, printable_json, slot_report,
+    BookmarkReport, SlotReport, SnapshotReport, StatusReport, printable, printable_json,
+    slot_report,
 };
 use walrelay_postgres_source::slot_standing;
 use walrelay_schema_registry::http_client::{Roots, agent};
@@ -212,7 +213,7 @@ fn screen(slot: &str, status: &Status) -> String {
         }
     };
     lines.iter().fold(String::new(), |mut text, (name, value)| {
-        let _ = writeln!(text, "{name:<14} {value}");
+        let _ = writeln!(text, "{name:<14} {}", printable(value));
         text
     })
 }

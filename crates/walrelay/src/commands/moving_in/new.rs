@@ -84,7 +84,7 @@ fn relay_url(url: &str, role: &str, dbname: &str) -> Result<String, Failure> {
     let mut names = parameters
         .split('&')
         .filter_map(|pair| pair.split('=').next());
-    if names.any(|name| matches!(name, "user" | "password" | "dbname")) {
+    if names.any(|name| name.contains('%') || matches!(name, "user" | "password" | "dbname")) {
         return Err(unusable(
             "user, password or database is a parameter of the URL",
         ));

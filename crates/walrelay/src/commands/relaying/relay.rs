@@ -91,7 +91,7 @@ impl<'a> RelayRun<'a> {
             Arc::new(Telemetry::new(setup, errors))
         });
         drop(entered);
-        let marks = config.source.mark_sent.is_some();
+        let marks = config.source.mark_sent.is_some() && config.sink.confirms();
         Ok(Relay {
             config,
             accept_gap,
