@@ -663,3 +663,42 @@ fn a_row_with_the_key_of_a_sent_one_is_another_event() {
     );
     assert_eq!(rig.records(0).len(), 5);
 }
+
+/// A commit that waits for a synchronous standby is sent and confirmed before it is visible. Its row
+/// is marked once it is.
+#[test]
+fn a_row_whose_commit_waits_is_marked_once_it_is_visible() {
+    let rig = rig(16);
+    let db = rig.db();
+    let relay = rig.streaming(&config(&rig, ""));
+    insert(&db, 1, "before");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    let standby = |names: &str| {
+        db.batch(&format!(
+            "ALTER SYSTEM SET synchronous_standby_names = '{names}'"
+        ));
+        db.batch("SELECT pg_reload_conf()");
+    };
+    standby("nobody");
+    let waiting = std::thread::spawn({
+        let writer = rig.db();
+        move || insert(&writer, 1, "waiting")
+    });
+    let is_waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    eventually(PATIENCE, || db.value::<i64>(is_waiting) == 1);
+    // Its event is there, and rounds that mark come after it. No later transaction completes.
+    eventually(PATIENCE, || rig.records(0).len() == 2);
+    let slot = rig.slot();
+    slot.wait_until(slot.wal_end(), PATIENCE);
+    let asked = "SELECT max(query_start)::text FROM pg_stat_activity \
+                 WHERE application_name = 'walrelay' AND backend_type = 'client backend'";
+    for _ in 0..5 {
+        let last = db.text(asked);
+        eventually(PATIENCE, || db.text(asked) != last);
+    }
+    assert_eq!(count(&db, "outbox WHERE aggregateid = 'waiting'"), 0);
+    standby("");
+    waiting.join().expect("the commit ends");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+}

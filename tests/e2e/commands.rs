@@ -7,8 +7,8 @@ use walrelay_testkit::{eventually, servers};
 
 use crate::check::Checked;
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, json_lines, output,
-    output_with, psql, refused, run_command, said, stdout, unique, walrelay,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, json_lines, output,
+    output_with, psql, refused, run_command, said, stdout, unique, walrelay, with_source,
 };
 
 fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
@@ -474,6 +474,8 @@ fn init_by_an_administrator() {
     rig.db()
         .batch("CREATE ROLE admin SUPERUSER LOGIN PASSWORD 'secret'");
     let config = rig.config_with(&rig.url_as("relay", "hunter2", "postgres"), "");
+    // For which the role must be allowed to read the table.
+    let config = with_source(config, "snapshot = \"initial\"");
     let admin = rig.url_as("admin", "secret", "postgres");
     let done = stdout_with("init", &config, &["--admin-url", &admin]);
     assert_has(
@@ -481,7 +483,9 @@ fn init_by_an_administrator() {
         &["created table public.outbox", "created role relay"],
     );
     rig.db().batch("ALTER ROLE relay PASSWORD 'hunter2'");
+    insert(&rig.db(), 1);
     rig.streaming(&config).ends_well();
+    assert_eq!(rig.records(1).len(), 1);
 }
 
 /// The table whose columns a preset reads is found among others, and `run` works with the file.

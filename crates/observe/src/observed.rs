@@ -44,7 +44,7 @@ pub struct Setup {
     pub max_in_flight_records: u64,
     /// Bytes in flight, at most.
     pub max_in_flight_bytes: u64,
-    /// `None` if the sink is not Kafka.
+    /// The servers that records go to; `None` if the sink has none.
     pub bootstrap_servers: Option<String>,
     /// The topic of dead letters.
     pub dead_letter_topic: String,

@@ -43,7 +43,7 @@ pub struct StatusReport {
     pub latency: LatencyReport,
     /// Events that were not delivered, and parked keys.
     pub dead_letters: DeadLetterReport,
-    /// `null` where the sink is not Kafka.
+    /// `null` where the sink has no servers.
     pub kafka: Option<KafkaReport>,
     /// `null` where no schema registry is configured.
     pub registry: Option<RegistryReport>,

@@ -6,7 +6,9 @@
 //! - [`config`]: the configuration file.
 //! - `commands`: one module per command: `run`, `new`, `init`, `check`, `status`, `slots`, `bookmark`,
 //!   `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
-//! - `sinks`: the sink of standard output. Kafka's is the crate `walrelay-kafka-sink`.
+//!   `completions` and `man` are in `cli`.
+//! - `sinks`: the table of kinds, what a kind is refused for, the sink of standard output, and wrappers
+//!   that count and discard. Kafka's is the crate `walrelay-kafka-sink`.
 //! - `failures`: the errors of the crates below, with remedies.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
 //!   deletes or marks.

@@ -33,20 +33,22 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
     let mut info = conn_info(&config.source, env)?;
     let mut role = args.role.clone();
     if let Some(url) = &args.admin_url {
-        let refused = |what: String| Failure {
+        let unusable = |what: String| Failure {
             exit: Exit::Usage,
             what,
             ..Failure::new("source-url", Exit::Usage, "")
         };
         let admin = url.expose_secret().parse::<ConnInfo>();
         let admin = admin
-            .map_err(|error| refused("--admin-url cannot be used".to_owned()).caused_by(error))?;
+            .map_err(|error| unusable("--admin-url cannot be used".to_owned()).caused_by(error))?;
         if admin.dbname != info.dbname {
             let what = format!(
                 "--admin-url names database {}, [source] url names {}",
                 admin.dbname, info.dbname
             );
-            return Err(vec![refused(what).remedy("name the same database in both")]);
+            return Err(vec![
+                unusable(what).remedy("name the same database in both"),
+            ]);
         }
         role.get_or_insert(info.user);
         info = with_passfile(admin, env);
@@ -201,6 +203,12 @@ async fn create(
             done.created
                 .push(format!("role {role}; give it a password"));
         }
+    }
+    let reads = wanted.snapshot.is_some() && !wanted.tables.is_empty();
+    if let Some(role) = role.filter(|_| reads) {
+        session
+            .query(&script::grant_select(&wanted.tables, role))
+            .await?;
     }
     if wanted.record {
         if !record::exists(session).await? {
