@@ -185,6 +185,19 @@ pub(crate) async fn connect(info: &ConnInfo) -> Result<Session, Error> {
 }
 
 /// Connects a client with a stream to its scripted server.
+/// Returns a session after the login, and its server.
+pub(crate) async fn session() -> (Session, Fake) {
+    let (listener, port) = listen().await;
+    let info = info(port, "");
+    let serving = async {
+        let mut fake = Fake::accept(&listener).await;
+        fake.login().await;
+        fake
+    };
+    let (session, fake) = tokio::join!(connect(&info), serving);
+    (session.unwrap(), fake)
+}
+
 pub(crate) async fn stream() -> (ReplicationStream, Fake) {
     let (listener, port) = listen().await;
     let client = async {

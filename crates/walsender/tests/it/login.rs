@@ -168,13 +168,7 @@ async fn a_server_without_a_proof_of_the_password_is_refused() {
     // The server sends a challenge, but its proof is wrong.
     for proof in [&b"v=AAAA"[..], b"e=other-error", b"\xFF"] {
         let error = refused("password=x", async |mut fake: Fake| {
-            fake.startup().await;
-            fake.send(&ask(10, b"SCRAM-SHA-256\0\0")).await;
-            let (_, first) = fake.receive().await.unwrap();
-            let first = String::from_utf8_lossy(&first).into_owned();
-            let (_, nonce) = first.split_once("r=").unwrap();
-            let challenge = format!("r={nonce}x,s=c2FsdA==,i=4096");
-            fake.send(&ask(11, challenge.as_bytes())).await;
+            challenge(&mut fake, "4096").await;
             fake.answer(&ask(12, proof)).await;
             fake.send(&welcome(&[("server_version", "15")])).await;
         })
@@ -184,19 +178,24 @@ async fn a_server_without_a_proof_of_the_password_is_refused() {
     }
 }
 
+/// Sends the challenge of SCRAM with this number of iterations, after the startup.
+async fn challenge(fake: &mut Fake, iterations: &str) {
+    fake.startup().await;
+    fake.send(&ask(10, b"SCRAM-SHA-256\0\0")).await;
+    let (_, first) = fake.receive().await.unwrap();
+    let first = String::from_utf8_lossy(&first).into_owned();
+    let (_, nonce) = first.split_once("r=").unwrap();
+    let challenge = format!("r={nonce}x,s=c2FsdA==,i={iterations}");
+    fake.send(&ask(11, challenge.as_bytes())).await;
+}
+
 /// With few iterations, whoever poses as the server can guess the password from the answer; with very
 /// many the client computes for hours.
 #[tokio::test]
 async fn a_challenge_with_too_few_or_too_many_iterations_gets_no_answer() {
     for count in ["1", "4095", "1000001", "2147483647"] {
         let error = refused("password=x", async |mut fake: Fake| {
-            fake.startup().await;
-            fake.send(&ask(10, b"SCRAM-SHA-256\0\0")).await;
-            let (_, first) = fake.receive().await.unwrap();
-            let first = String::from_utf8_lossy(&first).into_owned();
-            let (_, nonce) = first.split_once("r=").unwrap();
-            let challenge = format!("r={nonce}x,s=c2FsdA==,i={count}");
-            fake.send(&ask(11, challenge.as_bytes())).await;
+            challenge(&mut fake, count).await;
             assert_eq!(fake.receive().await, None, "the client answers");
         })
         .await;

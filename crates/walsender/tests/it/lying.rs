@@ -3,13 +3,15 @@
 use std::fs;
 
 use tokio::io::AsyncWriteExt;
-use walrelay_walsender::{Error, ErrorClass, Session};
+use walrelay_walsender::{Error, ErrorClass};
 
-use crate::fake::{Fake, connect, error, info, listen, message, ready, rows, start, stream};
+use crate::fake::{
+    Fake, connect, error, info, listen, message, ready, rows, session, start, stream,
+};
 
 /// More than any answer may have, in bytes, with what the sockets hold.
 const BOUND: usize = 64 << 20;
-/// The same of a login, and of a message beside the data of a stream.
+/// The bound of a login, and of a message beside the data of a stream.
 const SMALL_BOUND: usize = 24 << 20;
 
 /// Sends `begin`, and then `part` again and again, until the client has closed the connection.
@@ -47,18 +49,6 @@ fn gave_up(what: &str, result: Result<(), Error>, sent: usize, bound: usize) {
 /// Header of a message that claims to have almost 1 GB.
 fn giant(tag: u8) -> Vec<u8> {
     vec![tag, 0x3F, 0xFF, 0xFF, 0xFF]
-}
-
-async fn session() -> (Session, Fake) {
-    let (listener, port) = listen().await;
-    let info = info(port, "");
-    let serving = async {
-        let mut fake = Fake::accept(&listener).await;
-        fake.login().await;
-        fake
-    };
-    let (session, fake) = tokio::join!(connect(&info), serving);
-    (session.unwrap(), fake)
 }
 
 #[tokio::test]

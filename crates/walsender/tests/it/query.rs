@@ -5,19 +5,7 @@ use std::time::Duration;
 use walrelay_walsender::{Error, ErrorClass, Session};
 
 use crate::PATIENCE;
-use crate::fake::{Fake, connect, error, info, listen, message, ready, rows, start};
-
-async fn session() -> (Session, Fake) {
-    let (listener, port) = listen().await;
-    let info = info(port, "");
-    let serving = async {
-        let mut fake = Fake::accept(&listener).await;
-        fake.login().await;
-        fake
-    };
-    let (session, fake) = tokio::join!(connect(&info), serving);
-    (session.unwrap(), fake)
-}
+use crate::fake::{error, message, ready, rows, session, start};
 
 #[tokio::test]
 async fn the_rows_of_the_last_statement_with_rows_are_returned() {
