@@ -67,7 +67,7 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
     Ok(print_as(args.output, &done, &done)?)
 }
 
-/// What `init` has done.
+/// The result of `init`.
 #[derive(Debug, Default, Serialize)]
 struct Done {
     /// The objects that it created: kind and name.

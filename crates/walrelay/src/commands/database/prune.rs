@@ -55,7 +55,7 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
     Ok(print_as(args.output, &report, &report)?)
 }
 
-/// What a command changes, or has changed.
+/// The changes that a command makes, or has made.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     /// Rows that are old enough. `None`: rows were deleted.

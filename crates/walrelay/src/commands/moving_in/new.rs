@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
-use std::io::{self, BufRead as _, ErrorKind, IsTerminal as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
@@ -13,6 +13,7 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use crate::cli::{Exit, Failure, NewArgs};
 use crate::commands::assembly::{block_on, with_passfile};
+use crate::commands::terminal::confirm;
 use crate::commands::{CommandResult, Env, print_text};
 use crate::failures;
 
@@ -48,20 +49,11 @@ pub(crate) fn new(args: &NewArgs, env: Env<'_>) -> CommandResult {
 
 /// Asks a question at the terminal.
 fn ask(question: &str, option: &str) -> Result<String, Failure> {
-    let missing = || {
+    let answer = confirm::ask(question).filter(|answer| !answer.is_empty());
+    answer.ok_or_else(|| {
         Failure::new("new-unknown", Exit::Usage, format!("nothing says {option}"))
             .remedy("say it as an option, or answer the question at a terminal")
-    };
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        return Err(missing());
-    }
-    // If standard error is closed, the question is not shown, and nobody answers it.
-    let _ = write!(io::stderr(), "{question}");
-    let mut answer = String::new();
-    match io::stdin().lock().read_line(&mut answer) {
-        Ok(_) if !answer.trim().is_empty() => Ok(answer.trim().to_owned()),
-        _ => Err(missing()),
-    }
+    })
 }
 
 /// The URL of the relay: that of the asker with another role, whose password is in the environment.

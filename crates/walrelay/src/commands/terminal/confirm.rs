@@ -1,4 +1,4 @@
-//! Asks the operator at the terminal before something is changed.
+//! Asks the operator at the terminal, also before something is changed.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -17,16 +17,29 @@ pub(crate) fn confirm(
         what: format!("{}: {reason}", not_agreed.what),
         ..not_agreed
     };
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+    if !is_terminal() {
         return Err(because("nobody can be asked, as this is no terminal"));
+    }
+    match ask(question) {
+        Some(answer) if agrees(&answer) => Ok(()),
+        _ => Err(because("it was not agreed to")),
+    }
+}
+
+/// Returns the answer to a question, without spaces around it. `None`: nobody can be asked.
+pub(crate) fn ask(question: &str) -> Option<String> {
+    if !is_terminal() {
+        return None;
     }
     // If standard error is closed, the question is not shown, and nobody answers it.
     let _ = write!(io::stderr(), "{question}");
     let mut answer = String::new();
-    match io::stdin().read_line(&mut answer) {
-        Ok(_) if agrees(answer.trim()) => Ok(()),
-        _ => Err(because("it was not agreed to")),
-    }
+    io::stdin().read_line(&mut answer).ok()?;
+    Some(answer.trim().to_owned())
+}
+
+fn is_terminal() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
 /// Asks whether to continue: y or yes.
