@@ -3,6 +3,7 @@
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_literal};
 
+use super::carried::record;
 use super::catalog::{SlotRow, slots};
 
 /// Name of the bookmark that a running relay keeps itself (`[retention]`).
@@ -112,24 +113,20 @@ pub async fn read_notes(session: &mut Session, slot: &str) -> Result<Option<Stri
 /// Writes what is to be noted of the rolling bookmark of this slot. Creates the table if it is
 /// missing. Returns false if this role may not, or the server is a standby.
 pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Result<bool, Error> {
-    let found = session
-        .query(&format!("SELECT pg_catalog.to_regclass('{NOTES}')"))
-        .await?;
-    let create = if found
-        .first()
-        .and_then(|row| row.get(0).map(|_| ()))
-        .is_none()
-    {
-        format!(
-            "CREATE SCHEMA IF NOT EXISTS walrelay_state; GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC; \
-             CREATE TABLE IF NOT EXISTS {NOTES} (slot name PRIMARY KEY, notes text NOT NULL); "
-        )
-    } else {
+    let missing = format!("SELECT WHERE pg_catalog.to_regclass('{NOTES}') IS NULL");
+    let create = if session.query(&missing).await?.is_empty() {
         String::new()
+    } else {
+        format!(
+            "{} CREATE SCHEMA IF NOT EXISTS walrelay_state; GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC; \
+             CREATE TABLE IF NOT EXISTS {NOTES} (slot name PRIMARY KEY, notes text NOT NULL); ",
+            record::LOCK
+        )
     };
     let (slot, notes) = (quote_literal(slot), quote_literal(notes));
     let sql = format!(
-        "SET LOCAL synchronous_commit = off; {create}INSERT INTO {NOTES} AS b VALUES ({slot}, {notes}) ON CONFLICT (slot) DO UPDATE SET notes = {notes}"
+        "SET LOCAL synchronous_commit = off; {create}INSERT INTO {NOTES} AS b VALUES ({slot}, {notes}) \
+         ON CONFLICT (slot) DO UPDATE SET notes = {notes}"
     );
     match session.query(&sql).await {
         Ok(_) => Ok(true),

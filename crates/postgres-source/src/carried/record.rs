@@ -51,13 +51,15 @@ async fn is_there(session: &mut Session, condition: &str) -> Result<bool, Error>
     Ok(!session.query(&sql).await?.is_empty())
 }
 
-/// Creates the table, also within an open transaction. Workers of one process do it at the same
-/// time.
+/// SQL that takes the lock under which objects of the schema `walrelay_state` are created, until the
+/// transaction ends. Workers of one process create them at the same time.
+pub(crate) const LOCK: &str = "DO $do$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(\
+     pg_catalog.hashtextextended('walrelay_state.carried', 0)); END $do$;";
+
+/// Creates the table, also within an open transaction.
 pub(super) async fn create(session: &mut Session) -> Result<(), Error> {
-    let lock = "DO $do$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(\
-         pg_catalog.hashtextextended('walrelay_state.carried', 0)); END $do$;";
     let sql = create_sql(None);
-    session.query(&format!("{lock}\n{sql}")).await?;
+    session.query(&format!("{LOCK}\n{sql}")).await?;
     Ok(())
 }
 
