@@ -40,7 +40,7 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
         dead_letters,
         largest_row,
     } = input;
-    let failed = |error: KafkaError| vec![(ITEMS[0], SinkCheck::failed(&error.to_failure()))];
+    let failed = |error: KafkaError| vec![(ITEMS[0], SinkCheck::failed(error.to_failure()))];
     let brokers = match probe(kafka, BROKER_TIMEOUT) {
         Ok(cluster) => cluster.brokers.len(),
         Err(error) => return failed(error),

@@ -51,15 +51,6 @@ fn sink() -> KafkaSection {
     }
 }
 
-/// The name of a verdict.
-fn name(check: &SinkCheck) -> &'static str {
-    match check.verdict {
-        SinkVerdict::Pass => "pass",
-        SinkVerdict::Warn => "warn",
-        SinkVerdict::Fail { .. } => "fail",
-    }
-}
-
 /// Runs a check of this topic, on a cluster with this `auto.create.topics.enable`.
 fn of(
     topic: TopicSurvey,
@@ -108,7 +99,7 @@ fn missing_topics_fail_unless_they_are_created() {
         (in_state(TopicState::Unknown("x".into())), None, "warn"),
     ] {
         let check = of(topic, auto_create, |of| of.topics());
-        assert_eq!(name(&check), verdict, "{check:?}");
+        assert_eq!(check.verdict.name(), verdict, "{check:?}");
     }
 }
 
@@ -125,12 +116,12 @@ fn missing_privileges_are_named() {
         (missing(Creation::Denied), "--operation Create"),
     ] {
         let check = of(topic, Some("true"), |of| of.access());
-        assert_eq!(name(&check), "fail", "{check:?}");
+        assert_eq!(check.verdict.name(), "fail", "{check:?}");
         let remedy = check.remedy.unwrap();
         assert!(remedy.contains(words), "{remedy}");
     }
     let check = of(existing(3, &[]), Some("true"), |of| of.access());
-    assert_eq!(name(&check), "pass", "{check:?}");
+    assert_eq!(check.verdict.name(), "pass", "{check:?}");
 }
 
 #[test]
@@ -150,7 +141,7 @@ fn replicas_and_in_sync_replicas() {
             settings.insert(size.0.into(), size.1.into());
         }
         let check = of(topic.clone(), Some("true"), |of| of.in_sync_replicas());
-        assert_eq!(name(&check), verdict, "{check:?}");
+        assert_eq!(check.verdict.name(), verdict, "{check:?}");
         let check = of(topic, Some("true"), |of| of.replication_factor());
         assert_eq!(
             check.verdict == SinkVerdict::Pass,
@@ -177,7 +168,7 @@ fn a_row_has_to_fit_both_limits() {
         let check = of(topic(), Some("true"), |cluster| {
             cluster.message_size(Some(client), &largest)
         });
-        assert_eq!(name(&check), verdict, "{check:?}");
+        assert_eq!(check.verdict.name(), verdict, "{check:?}");
         assert!(check.remedy.unwrap_or_default().contains(words));
     }
     let new = missing(Creation::NotConfigured);

@@ -80,13 +80,13 @@ fn check_sink(config: &PipelineConfig, checks: &mut Checks) -> Option<Box<dyn Si
     let sink = match sink {
         Ok(sink) => sink,
         Err(failure) => {
-            checks.push((item, Check::failed(failure.into())));
+            checks.push((item, Check::failed(Failure::from(failure))));
             return None;
         }
     };
     checks.extend(sink.servers().map(|servers| (item, Check::pass(servers))));
     let warnings = sink.warnings().into_iter();
-    checks.extend(warnings.map(|warning| (item, warning.into())));
+    checks.extend(warnings.map(|warning| (item, warning.with_class())));
     if let Err(failure) = check_abilities(config, &*sink) {
         checks.push((Item::Sink, Check::failed(failure)));
     }

@@ -1,7 +1,7 @@
-//! The items of the doctor, and the result of a check: its verdict, the finding and the remedy.
+//! The items of the doctor, and the results of its checks.
 
 use serde::Serialize;
-use walrelay_sink::check::{SinkCheck, SinkVerdict, finding};
+use walrelay_sink::check::{self, CheckFailure};
 
 use crate::cli::{Exit, Failure};
 
@@ -120,104 +120,27 @@ items! {
     Schema = Registry, "schema";
 }
 
-/// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Pass,
-    /// The relay runs, but something may fail later; or the check could not see enough.
-    Warn,
-    /// The relay does not run, or its events do not arrive.
-    Fail {
-        /// The id of the failure, as of other commands.
-        id: &'static str,
-        exit: Exit,
-    },
-}
+/// The verdict of a check, with the exit code of a failure.
+pub(super) type Verdict = check::Verdict<Exit>;
 
-impl Verdict {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Warn => "warn",
-            Self::Fail { .. } => "fail",
-        }
-    }
-}
-
-/// The result of a check. `finding` and `remedy` contain names, never secrets or row values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Check {
-    pub(super) verdict: Verdict,
-    /// Further lines may show causes.
-    pub(super) finding: String,
-    /// What the operator can do; SQL or a setting, where possible.
-    pub(super) remedy: Option<String>,
-}
-
-impl From<SinkCheck> for Check {
-    fn from(check: SinkCheck) -> Self {
-        Self {
-            verdict: match check.verdict {
-                SinkVerdict::Pass => Verdict::Pass,
-                SinkVerdict::Warn => Verdict::Warn,
-                SinkVerdict::Fail { id, class } => Verdict::Fail {
-                    id,
-                    exit: class.into(),
-                },
-            },
-            finding: check.finding,
-            remedy: check.remedy,
-        }
-    }
-}
+/// The result of a check, with the exit code of a failure.
+pub(super) type Check = check::Check<Exit>;
 
 /// The checks in the order of the report, each with its item.
 pub(super) type Checks = Vec<(Item, Check)>;
 
-impl Check {
-    pub(super) fn pass(finding: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Pass,
-            finding: finding.into(),
-            remedy: None,
-        }
-    }
+impl CheckFailure for Failure {
+    type Class = Exit;
 
-    pub(super) fn warn(finding: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Warn,
-            finding: finding.into(),
-            remedy: Some(remedy.into()),
-        }
-    }
-
-    pub(super) fn fail(
-        (id, exit): (&'static str, Exit),
-        finding: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self {
-            verdict: Verdict::Fail { id, exit },
-            ..Self::warn(finding, remedy)
-        }
-    }
-
-    /// A check that found a failure. Its causes become part of the finding.
-    pub(super) fn failed(failure: Failure) -> Self {
-        let finding = finding(&failure);
-        let Failure { id, exit, .. } = failure;
-        Self {
-            verdict: Verdict::Fail { id, exit },
-            finding,
-            remedy: failure.remedy,
-        }
+    fn into_parts(self) -> (&'static str, Exit, Option<String>) {
+        (self.id, self.exit, self.remedy)
     }
 }
 
 /// The exit code of the first failed check.
 pub(super) fn exit(checks: &[(Item, Check)]) -> Exit {
     let failed = checks.iter().find_map(|(_, check)| match check.verdict {
-        Verdict::Fail { exit, .. } => Some(exit),
+        Verdict::Fail { class: exit, .. } => Some(exit),
         _ => None,
     });
     failed.unwrap_or(Exit::Ok)

@@ -74,7 +74,7 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
         let kind = sink.name();
         let of_servers = of_servers.into_iter();
         checks.extend(
-            of_servers.map(|(name, check)| (Item::SinkServers { kind, name }, check.into())),
+            of_servers.map(|(name, check)| (Item::SinkServers { kind, name }, check.with_class())),
         );
     }
     if let Some(registry) = usable.registry {
