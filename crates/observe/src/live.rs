@@ -32,7 +32,7 @@ pub(super) struct Live {
     pub(super) earlier: Counts,
     /// Records that those sinks have acknowledged.
     pub(super) acknowledged_earlier: u64,
-    /// When a record was acknowledged last.
+    /// The time at which a record was acknowledged last.
     pub(super) acknowledged_at_ms: Option<u64>,
     pub(super) reconnects: BTreeMap<String, u64>,
     pub(super) feedback_sent: u64,
@@ -200,7 +200,7 @@ pub(super) fn describe(state: &State) -> (&'static str, Option<&str>) {
     }
 }
 
-/// What an operator can do about a state; `None` if nothing need be done.
+/// Returns the remedy for a state; `None` if nothing need be done.
 pub(super) fn remedy(state: &State) -> Option<String> {
     match state {
         State::Blocked { remedy, .. } => {

@@ -80,13 +80,13 @@ impl Pipelines {
     }
 }
 
-/// Whether a process is ready, as `/readyz` answers.
+/// The readiness of a process, as `/readyz` answers.
 #[derive(Debug, Serialize)]
 pub(super) struct Readiness {
     pub(super) ready: bool,
-    /// Why it is not ready, or stands by.
+    /// The reason why it is not ready, or stands by.
     reason: Option<String>,
-    /// What an operator can do.
+    /// The remedy for the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }

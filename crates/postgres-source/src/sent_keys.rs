@@ -20,7 +20,7 @@ use super::script;
 /// Bytes of keys by which one transaction marks rows: some 2,000 rows.
 const BATCH: usize = 128 << 10;
 
-/// How rows are marked.
+/// The way in which rows are marked.
 pub(super) struct MarkByKey<'a> {
     pub(super) sent: &'a SentRows,
     /// The tables, each with the condition for its unsent rows.
@@ -294,7 +294,7 @@ fn xids(keys: &[SentKey<'_>]) -> String {
     format!("pg_catalog.unnest('{{{}}}'::text[])", xids.join(","))
 }
 
-/// Whether the server refuses the keys themselves, so that they would be refused again: a column was
+/// Returns true if the server refuses the keys themselves, so that they would be refused again: a column was
 /// dropped, or has another type.
 fn is_of_the_keys(error: &ConfirmedError) -> bool {
     let ConfirmedError::Sql(error) = error else {

@@ -21,7 +21,7 @@ pub struct Problem {
     pub id: &'static str,
     /// Where the problem is.
     pub place: Location,
-    /// What is wrong, without a full stop.
+    /// The problem, without a full stop.
     pub what: String,
     /// The line with a caret under the place.
     pub excerpt: Option<String>,

@@ -76,7 +76,7 @@ impl fmt::Debug for DlqRecord {
     }
 }
 
-/// How a dead letter was resolved.
+/// The way in which a dead letter was resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The record was sent to its topic.
@@ -137,7 +137,7 @@ pub struct Listed {
     pub outcome: Option<Outcome>,
 }
 
-/// What to do with dead letters.
+/// The action on dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send the records to their topics, or to another one.
@@ -155,7 +155,7 @@ pub enum Action {
 /// The options of [`DeadLetters::carry_out`].
 #[derive(Debug, Clone)]
 pub struct ReplayOptions {
-    /// What to do with the dead letters.
+    /// The action on the dead letters.
     pub action: Action,
     /// The most dead letters to replay.
     pub limit: Option<usize>,
@@ -171,7 +171,7 @@ impl ReplayOptions {
     }
 }
 
-/// Why a dead letter stays open. The replay continues with the others.
+/// The reason why a dead letter stays open. The replay continues with the others.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRedriven {
     /// The value was left out of the dead letter.

@@ -25,11 +25,11 @@ pub struct SinkFailure {
     pub id: &'static str,
     /// The class.
     pub class: FailureClass,
-    /// What is wrong, without a full stop.
+    /// The problem, without a full stop.
     pub what: String,
     /// The cause.
     pub source: Option<Box<dyn Error + Send + Sync>>,
-    /// What the operator can do about it.
+    /// The remedy for the operator.
     pub remedy: Option<String>,
 }
 

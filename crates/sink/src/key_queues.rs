@@ -42,7 +42,7 @@ pub struct QueuedRecord {
     pub seq: u64,
     /// The bytes of the window that the record has taken.
     pub weight: u64,
-    /// How often the record was sent and refused for the moment.
+    /// The number of times that the record was sent and refused for the moment.
     pub refusals: u32,
     /// The record.
     pub record: HeldRecord,

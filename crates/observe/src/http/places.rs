@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use walrelay_sink::lock;
 
-/// How long a connection may neither send nor take a byte.
+/// The longest time that a connection may neither send nor take a byte.
 const LONGEST_STALL: Duration = Duration::from_secs(5);
 /// A connection that is younger gives way last: a probe is answered within this time.
 const YOUTH: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const RESERVE_SHARE: usize = 8;
 /// The connections that are open.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// How many there may be.
+    /// The largest number of connections.
     most: usize,
     open: Mutex<Vec<Arc<Place>>>,
 }

@@ -13,7 +13,7 @@ const PUBLISHABLE: &str = "c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AN
 /// Takes the place of a row filter whose text the server does not print without the table's lock.
 const HIDDEN_FILTER: &str = "a condition that is not shown while the table is locked";
 
-/// Whether row filters are printed of tables that another session locks.
+/// The choice whether row filters are printed of tables that another session locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filters {
     /// A text takes the place of such a filter: the query waits for no lock.
@@ -104,7 +104,7 @@ mod tests {
         CREATE TABLE middle PARTITION OF root FOR VALUES FROM (10) TO (20) PARTITION BY LIST (at); \
         CREATE UNLOGGED TABLE unlogged PARTITION OF root FOR VALUES FROM (30) TO (40); \
         CREATE TABLE deep PARTITION OF middle FOR VALUES IN (11)";
-    /// What a publication is made for, on which versions.
+    /// The tables of a publication, and the first version that knows the form.
     const PUBLICATIONS: &[(u32, &str)] = &[
         (14, ""),
         (14, "FOR TABLE plain, ONLY s.a"),

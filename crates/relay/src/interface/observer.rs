@@ -44,9 +44,9 @@ pub enum State {
     Streaming,
     /// The sink takes no record at the moment, or acknowledges none; feedback goes on.
     Blocked {
-        /// What the sink waits for, as far as it knows.
+        /// The condition that the sink waits for, as far as it knows.
         why: String,
-        /// What an operator can do about it, if the sink knows.
+        /// The remedy for the operator, if the sink knows one.
         remedy: Option<&'static str>,
     },
     /// The event at the front needs a schema that is not known yet; feedback goes on.

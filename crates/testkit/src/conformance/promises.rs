@@ -88,7 +88,7 @@ pub(super) fn order_per_key(run: &mut Run<'_>) {
             destination.resume();
         }
     });
-    assert!(poisoned.is_empty(), "condemned by an outage: {poisoned:?}");
+    assert!(poisoned.is_empty(), "rejected by an outage: {poisoned:?}");
     assert_all_stored(run, &events);
     let mut newest: BTreeMap<&[u8], usize> = BTreeMap::new();
     let mut first_time = BTreeSet::new();
@@ -271,7 +271,7 @@ fn is_left_out(run: &mut Run<'_>, refusals: &[Refusal]) {
     for number in &bad {
         (refusals[number % refusals.len()].spoil)(&mut events[*number]);
     }
-    assert_eq!(run.carry(&events, |_, _| ()), bad, "condemned");
+    assert_eq!(run.carry(&events, |_, _| ()), bad, "rejected");
     let stored = run.destination.stored(&run.topic);
     let stored: BTreeSet<&str> = stored.iter().map(|stored| &*stored.id).collect();
     for (number, event) in events.iter().enumerate() {
@@ -343,7 +343,7 @@ pub(super) fn repeats_have_the_same_id(run: &mut Run<'_>) {
     let poisoned = run.carry(&events, |_, _| ());
     assert!(
         poisoned.is_empty(),
-        "condemned without an answer: {poisoned:?}"
+        "rejected without an answer: {poisoned:?}"
     );
     assert_all_stored(run, &events);
 }
@@ -422,7 +422,7 @@ pub(super) fn nothing_in_logs(run: &mut Run<'_>) {
     assert!(logged.is_empty(), "logged: {logged:?}");
 }
 
-/// What an error may show to anybody.
+/// The part of an error that anybody may see.
 fn shown(error: &DeliveryError) -> String {
     format!("{error} {error:?}")
 }

@@ -96,7 +96,7 @@ impl Session {
         });
     }
 
-    /// What accepted records wait for.
+    /// The obstacle that accepted records wait for.
     pub(super) fn obstacle(&mut self) -> Option<Obstacle> {
         self.sink.poll();
         self.sink.waiting_for()

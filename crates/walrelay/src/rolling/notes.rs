@@ -33,7 +33,7 @@ const HEAD: &str =
     "# walrelay: where this relay was, and when. Written by it, for the rolling bookmark.\n";
 const SUFFIX: &str = ".bookmark";
 
-/// Where the samples are.
+/// The place of the samples.
 #[derive(Debug)]
 pub(super) struct Notes {
     place: Place,

@@ -24,7 +24,7 @@ const LOGIN_BYTES: usize = 256 * 1024;
 /// Memory of the answer to one command, in bytes: some 100,000 rows of a catalog.
 const ANSWER_BYTES: usize = 32 << 20;
 
-/// What a server may still send before an answer counts as one without end.
+/// The bytes that a server may still send before an answer counts as one without end.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     /// Bytes left for the whole answer.

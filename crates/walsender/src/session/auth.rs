@@ -53,7 +53,7 @@ struct Login<'a> {
     wire: &'a mut Wire,
     info: &'a ConnInfo,
     host: &'a Host,
-    /// What the server may still send.
+    /// The bytes that the server may still send.
     allowance: &'a mut Allowance,
 }
 

@@ -29,7 +29,7 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     /// The [`Core::first_unacknowledged`] of the last session, for the next one. Kept only while no
     /// other relay can have read the slot.
     acknowledged_before: Option<EventPosition>,
-    /// What is noted of rows, between two sessions.
+    /// The keys that are noted of rows, between two sessions.
     sent_rows: Option<PendingRows>,
     pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }

@@ -17,7 +17,7 @@ use crate::threads::lock;
 /// The server refuses larger values.
 const MAX_VALUE: usize = 8 << 10;
 
-/// What a broken sink does.
+/// The fault of a broken sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     AcknowledgesEarly,

@@ -76,7 +76,7 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
     }
 }
 
-/// Why a relay or its slot needs attention, as the failure of `--exit-code`; `None` if it does not.
+/// Returns why a relay or its slot needs attention, as the failure of `--exit-code`; `None` if it does not.
 fn not_well(slot: &str, status: &Status) -> Option<Failure> {
     let failure = |exit, what: String| Failure::new("not-ready", exit, what);
     let Some(relay) = &status.relay else {
@@ -98,7 +98,7 @@ fn not_well(slot: &str, status: &Status) -> Option<Failure> {
     })
 }
 
-/// What is wrong with a slot that the server was asked for, and the remedy.
+/// Returns the problem of a slot that the server was asked for, and the remedy.
 fn slot_problem(slot: &SlotReport) -> Option<(String, &'static str)> {
     if let Some(reason) = &slot.invalidation_reason {
         return Some((format!("is LOST: {reason}"), LOST_SLOT));
