@@ -11,8 +11,8 @@ use walrelay_sink::Poison;
 use crate::render::registry::encode;
 use crate::value::{Part, json};
 use crate::{
-    Event, Lookups, Member, Messages, Object, Options, Place, Router, Template, Templates,
-    TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
+    Address, AddressPart, Event, Lookups, Member, Messages, Object, Options, Place, Router,
+    Template, Templates, TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
 };
 
 const EVENT: Event = Event {
@@ -182,6 +182,7 @@ pub fn templates(bytes: &[u8]) {
     }
     for place in [
         Place::Topic,
+        Place::Address,
         Place::Key,
         Place::Value,
         Place::Member,
@@ -190,8 +191,19 @@ pub fn templates(bytes: &[u8]) {
         Place::Timestamp,
     ] {
         let (given, mut templates) = (template.clone(), plain.clone());
+        let mut address = None;
         match place {
             Place::Topic => templates.topic = given,
+            Place::Address => {
+                let part = AddressPart {
+                    key: "address",
+                    template: given,
+                };
+                address = Some(Address {
+                    routing_key: Some(part),
+                    ..Address::default()
+                });
+            }
             Place::Key => templates.key = Some(given),
             Place::Value => templates.value = ValueTemplate::Text(given),
             Place::Header => templates.headers = vec![("h".to_owned(), given)],
@@ -206,19 +218,26 @@ pub fn templates(bytes: &[u8]) {
             // Postgres accepts only JSON in a column of type jsonb.
             let is_possible = type_oid != 3802 || json::is_json(value.as_bytes());
             if is_possible && Template::parse(text, place, &plain.lookups).is_ok() {
-                rows(&templates, place, &names, type_oid, value);
+                let route = (&templates, address.as_ref());
+                rows(route, place, &names, type_oid, value);
             }
         }
     }
 }
 
 /// Routes rows of a table whose columns have one type: a row with `value` in all, and one of NULLs.
-fn rows(templates: &Templates, place: Place, names: &[&str], type_oid: u32, value: &str) {
+fn rows(
+    (templates, address): (&Templates, Option<&Address>),
+    place: Place,
+    names: &[&str],
+    type_oid: u32,
+    value: &str,
+) {
     let mut table = encode::Table::new(RelationId::new(1), "public", "outbox");
     for name in names {
         table = table.column(name, TypeOid::new(type_oid));
     }
-    let mut router = Router::new(templates.clone());
+    let mut router = Router::new(templates.clone()).with_address(address.cloned());
     let announced = table.relation();
     let Ok(Message::Relation(relation)) = decode(&announced) else {
         unreachable!("a Relation message was made")

@@ -10,12 +10,13 @@ pub struct HeldRecord {
     timestamp_ms: Option<i64>,
     position: EventPosition,
     topic: usize,
+    routing_key: Length,
     key: Length,
     value: Length,
     event_id: Length,
     /// The lengths of names and values.
     headers: Box<[(usize, Length)]>,
-    /// Topic, key, value, event id, and the name and value of each header, concatenated.
+    /// Topic, routing key, key, value, event id, and the name and value of each header, concatenated.
     bytes: Box<[u8]>,
 }
 
@@ -26,12 +27,14 @@ impl HeldRecord {
     /// Copies a record.
     pub fn new(record: &Record<'_>) -> Self {
         let id = record.event_id.map_or(0, <[u8]>::len);
-        let mut bytes = Vec::with_capacity(record.topic.len() + record.payload_bytes() + id);
+        let address = record.topic.len() + record.routing_key.map_or(0, str::len);
+        let mut bytes = Vec::with_capacity(address + record.payload_bytes() + id);
         let mut put = |part: Option<&[u8]>| {
             bytes.extend_from_slice(part.unwrap_or_default());
             part.map(<[u8]>::len)
         };
         put(Some(record.topic.as_bytes()));
+        let routing_key = put(record.routing_key.map(str::as_bytes));
         let (key, value) = (put(record.key), put(record.value));
         let event_id = put(record.event_id);
         let header = |header: &Header<'_>| {
@@ -44,6 +47,7 @@ impl HeldRecord {
             timestamp_ms: record.timestamp_ms,
             position: record.position,
             topic: record.topic.len(),
+            routing_key,
             key,
             value,
             event_id,
@@ -63,6 +67,7 @@ impl HeldRecord {
         // The bytes are those of a `str`.
         let text = |bytes| std::str::from_utf8(bytes).unwrap_or_default();
         let topic = text(take(self.topic));
+        let routing_key = self.routing_key.map(|length| text(take(length)));
         let (key, value) = (self.key.map(&mut take), self.value.map(&mut take));
         let event_id = self.event_id.map(&mut take);
         let header = |(name, value): &(usize, Length)| Header {
@@ -72,6 +77,7 @@ impl HeldRecord {
         let headers: Vec<Header<'_>> = self.headers.iter().map(header).collect();
         call(&Record {
             topic,
+            routing_key,
             partition: self.partition,
             timestamp_ms: self.timestamp_ms,
             key,
@@ -108,6 +114,7 @@ mod tests {
         ];
         let full = Record {
             topic: "t",
+            routing_key: Some("r"),
             partition: Some(4),
             timestamp_ms: Some(7),
             key: Some(b"key"),
@@ -124,6 +131,7 @@ mod tests {
         for record in [full, empty] {
             HeldRecord::new(&record).with(|held| {
                 assert_eq!((held.topic, held.partition), ("t", record.partition));
+                assert_eq!(held.routing_key, record.routing_key);
                 assert_eq!(held.timestamp_ms, record.timestamp_ms);
                 assert_eq!((held.key, held.value), (record.key, record.value));
                 assert_eq!(

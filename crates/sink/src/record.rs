@@ -5,8 +5,12 @@ use crate::EventPosition;
 /// One message for the broker, borrowed from the row it was made of.
 #[derive(Clone, Copy, Default)]
 pub struct Record<'a> {
-    /// The topic's name.
+    /// The name of the topic; for other sinks than Kafka the first part of the record's address,
+    /// such as an exchange or a URL.
     pub topic: &'a str,
+    /// The second part of the address, for a sink that has one; `None` if its configuration gives
+    /// no template of it.
+    pub routing_key: Option<&'a str>,
     /// A fixed partition; `None`: the sink's partitioner chooses one by the key.
     pub partition: Option<i32>,
     /// Milliseconds since 1970-01-01 UTC; `None`: the time of production.
@@ -52,6 +56,7 @@ impl fmt::Debug for Record<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")
             .field("topic", &self.topic)
+            .field("routing_key_bytes", &self.routing_key.map(str::len))
             .field("partition", &self.partition)
             .field("timestamp_ms", &self.timestamp_ms)
             .field("key_bytes", &self.key.map(<[u8]>::len))

@@ -179,7 +179,10 @@ impl RouteError {
             Self::Value { role, why, .. } => (why, role),
         };
         Some(match (why, role) {
-            (Null | NotUtf8 | Empty, Role::RouteBy | Role::Template(Target::Topic))
+            (
+                Null | NotUtf8 | Empty,
+                Role::RouteBy | Role::Template(Target::Topic | Target::Address(_)),
+            )
             | (Null | NotANumber, Role::Template(Target::Partition))
             | (NotInTable, _) => Poison::Unroutable,
             _ => Poison::Undecodable,

@@ -24,6 +24,8 @@ use crate::value::{ColumnIndex, Fault, Part, ValueError, value};
 
 pub(crate) struct Plan {
     pub(crate) topic: Topic,
+    /// The second part of the address.
+    pub(crate) routing_key: Option<Field>,
     pub(crate) key: Option<Field>,
     pub(crate) value: Field,
     pub(crate) headers: Vec<(Box<str>, Field)>,

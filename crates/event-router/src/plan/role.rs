@@ -33,6 +33,8 @@ pub enum Target {
     Id,
     /// The topic of the record.
     Topic,
+    /// A part of the sink's address, by the key of its template.
+    Address(&'static str),
     /// The key of the record.
     Key,
     /// The value of the record.
@@ -79,6 +81,7 @@ impl Role {
             Self::EventType => ("the selection by type", "table.field.event.type"),
             Self::Template(Target::Id) => ("the event's id", "router.route.id"),
             Self::Template(Target::Topic) => ("the topic", "router.route.topic"),
+            Self::Template(Target::Address(key)) => ("the address", key),
             Self::Template(Target::Key) => ("the key", "router.route.key"),
             Self::Template(Target::Value) => ("the value", "router.route.value"),
             Self::Template(Target::Member(_)) => ("member", "router.route.value"),

@@ -19,6 +19,9 @@ pub(crate) enum Topic {
     },
     /// A text rendered from any columns.
     Rendered(Renderer),
+    /// The first part of an address, and the key of its template. It may be empty, as the name of
+    /// AMQP's default exchange is.
+    Address(Renderer, &'static str),
 }
 
 /// Replaces the second argument by the topic for the first.
@@ -29,10 +32,11 @@ impl Topic {
         match self {
             Self::Routed { .. } => Role::RouteBy,
             Self::Rendered(_) => Role::Template(Target::Topic),
+            Self::Address(_, key) => Role::Template(Target::Address(key)),
         }
     }
 
-    /// Replaces `topic` by the topic of this row, which is not empty.
+    /// Replaces `topic` by the topic of this row, which is not empty, or by its address.
     pub(crate) fn render(
         &self,
         values: &[Value<'_>],
@@ -49,7 +53,7 @@ impl Topic {
                 let default = default.as_deref().map(str::as_bytes);
                 (*index, value(values, *index)?.or(default), name.as_ref())
             }
-            Self::Rendered(renderer) => {
+            Self::Rendered(renderer) | Self::Address(renderer, _) => {
                 part = (renderer.render)(values, scratch)?;
                 (renderer.index, part.resolve(scratch), None)
             }
@@ -61,7 +65,7 @@ impl Topic {
             Some(name) => name(text, topic),
             None => text.clone_into(topic),
         }
-        if topic.is_empty() {
+        if topic.is_empty() && !matches!(self, Self::Address(..)) {
             return Err(fault(ValueError::Empty));
         }
         Ok(())

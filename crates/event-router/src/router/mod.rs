@@ -25,7 +25,7 @@ use crate::plan::{ColumnNames, Columns, Plan, PlanColumns, PlanError, Role, Rout
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
 use crate::render::connect::TableFacts;
 use crate::render::registry::{Encoding, ValueSchema, WireFormat};
-use crate::render::template::Text;
+use crate::render::template::{Address, Text};
 use crate::route::Route;
 use crate::value::{ColumnIndex, Event, Part};
 
@@ -37,6 +37,7 @@ pub struct Router {
     route: Route,
     events: Option<CloudEvents>,
     encoding: Option<Encoding>,
+    address: Option<Address>,
     position_header: Option<String>,
     run_header: Option<(String, String)>,
     column_names: ColumnNames,
@@ -73,6 +74,7 @@ impl Router {
             route: route.into(),
             events: None,
             encoding: None,
+            address: None,
             position_header: None,
             run_header: None,
             column_names: ColumnNames::default(),
@@ -105,6 +107,13 @@ impl Router {
     #[must_use]
     pub fn with_wire_format(mut self, format: Option<WireFormat>) -> Self {
         self.encoding = format.map(Encoding::new);
+        self
+    }
+
+    /// Sets the templates of the sink's address, which replace the topic of the route.
+    #[must_use]
+    pub fn with_address(mut self, address: Option<Address>) -> Self {
+        self.address = address;
         self
     }
 
@@ -186,6 +195,9 @@ impl Router {
         let facts = facts.find(|of| of.schema == relation.namespace && of.name == relation.name);
         let mut columns = Columns::new(relation, names);
         let mut plan = self.route.compile(&mut columns, facts)?;
+        if let Some(address) = &self.address {
+            address.compile(&mut columns, &mut plan)?;
+        }
         if let Some(column) = topic {
             let (index, _) = columns.needed(column, || Role::RouteBy)?;
             plan.topic = Topic::Routed {
@@ -315,6 +327,8 @@ impl Router {
             Some(TopicChange::Prefix(_)) => &self.changed_topic,
             Some(TopicChange::To(topic)) => topic,
         };
+        // `RowReader` has checked that it is a text.
+        routed.routing_key = bytes(&row.routing_key).and_then(|it| std::str::from_utf8(it).ok());
         routed.key = bytes(&row.key);
         routed.value = bytes(&row.value);
         routed.partition = row.partition;

@@ -17,6 +17,7 @@ const INLINE_HEADERS: usize = 9;
 #[derive(Default)]
 pub struct Row<'t> {
     pub(super) plan: usize,
+    pub(super) routing_key: Part<'t>,
     pub(super) key: Part<'t>,
     pub(super) value: Part<'t>,
     pub(super) headers: SmallVec<[Part<'t>; INLINE_HEADERS]>,
@@ -31,6 +32,7 @@ pub struct Row<'t> {
 #[derive(Default)]
 pub struct Routed<'a> {
     pub(super) topic: &'a str,
+    pub(super) routing_key: Option<&'a str>,
     pub(super) key: Option<&'a [u8]>,
     pub(super) value: Option<&'a [u8]>,
     pub(super) headers: SmallVec<[Header<'a>; INLINE_HEADERS]>,
@@ -63,7 +65,23 @@ impl<'t> RowReader<'_, 't> {
         for (_, field) in &plan.headers {
             row.headers.push(self.part(field)?);
         }
+        if let Some(field) = &plan.routing_key {
+            row.routing_key = self.routing_key(field)?;
+        }
         Ok(())
+    }
+
+    /// Renders the second part of the address, which is a text and not NULL.
+    fn routing_key(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
+        let part = self.part(field)?;
+        let why = match part.resolve(self.scratch).map(str::from_utf8) {
+            Some(Ok(_)) => return Ok(part),
+            Some(Err(_)) => ValueError::NotUtf8,
+            None => ValueError::Null,
+        };
+        Err(self
+            .columns
+            .error(Fault::new(field.piece.index(), why), &field.role))
     }
 
     // Most parts are in the row, and need no rendering.
@@ -108,6 +126,7 @@ impl<'a> Routed<'a> {
     pub fn record(&self) -> Record<'_> {
         Record {
             topic: self.topic,
+            routing_key: self.routing_key,
             partition: self.partition,
             timestamp_ms: self.timestamp_ms,
             key: self.key,

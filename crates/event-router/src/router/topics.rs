@@ -50,7 +50,7 @@ impl TopicCache {
     ) -> Result<(), Fault> {
         let routed_by = match topic {
             Topic::Routed { index, .. } => value(values, *index)?,
-            Topic::Rendered(_) => None,
+            Topic::Rendered(_) | Topic::Address(..) => None,
         };
         let Some(routed_by) = routed_by.filter(|value| value.len() <= MAX_VALUE_BYTES) else {
             self.last = CACHE_SIZE;

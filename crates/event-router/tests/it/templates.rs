@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use walrelay_event_router::{
-    Lookups, Member, Object, Place, PlanError, Preset, RouteError, Router, Template, Templates,
-    ValueTemplate,
+    Address, AddressPart, Lookups, Member, Object, Options, Place, PlanError, Preset, Route,
+    RouteError, Router, Template, Templates, ValueTemplate,
 };
 use walrelay_pgoutput::Value;
 use walrelay_sink::Poison;
@@ -468,4 +468,95 @@ fn errors_and_debug_show_no_values() {
     assert!(!format!("{router:?}").contains("s3cret"), "{router:?}");
     let error = record_of(&mut router, &[text("s3cret")]).unwrap_err();
     assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+}
+
+fn address(topic: &str, routing_key: &str) -> Address {
+    let part = |key, text| {
+        Some(AddressPart {
+            key,
+            template: template(text, Place::Address),
+        })
+    };
+    Address {
+        topic: part("sink.x.exchange", topic),
+        routing_key: part("sink.x.routing_key", routing_key),
+        lookups: lookups(),
+    }
+}
+
+const EXCHANGE: &str =
+    "{aggregate_type | map(Order: 'orders.events', 'Pay.ment': '', default: 'default.events')}";
+const ROUTING_KEY: &str = "{event_type | lower | replace('event', '')}";
+
+#[test]
+fn an_address_replaces_the_topic_of_every_route() {
+    let columns = [
+        ("id", TEXT),
+        ("aggregate_id", TEXT),
+        ("aggregateid", TEXT),
+        ("aggregate_type", TEXT),
+        ("aggregatetype", TEXT),
+        ("event_type", TEXT),
+        ("type", TEXT),
+        ("payload", TEXT),
+        ("metadata", TEXT),
+        ("created_at", TIMESTAMPTZ),
+    ];
+    let templates = Preset::ALL.map(|preset| Route::from(preset.routes().unwrap()));
+    let debezium = Route::from(Options::default());
+    for route_of in templates.into_iter().chain([debezium]) {
+        let mut router = Router::new(route_of).with_address(Some(address(EXCHANGE, ROUTING_KEY)));
+        announce(&mut router, &relation(&columns)).unwrap();
+        let values = |aggregate, event: Value<'static>| {
+            [
+                text("7"),
+                text("k"),
+                text("k"),
+                aggregate,
+                aggregate,
+                event,
+                event,
+                text("{}"),
+                text("{}"),
+                text("2026-01-02 03:04:05+00"),
+            ]
+        };
+        let mut routed = |aggregate, event| {
+            let message = insert(&values(text(aggregate), event));
+            let routed = route(&mut router, &message)?;
+            let record = routed.record();
+            assert_eq!(record.key, Some(b"k".as_slice()));
+            Ok((
+                record.topic.to_owned(),
+                record.routing_key.map(str::to_owned),
+            ))
+        };
+        for (aggregate, exchange) in [
+            ("Order", "orders.events"),
+            ("Pay.ment", ""),
+            ("default", "default.events"),
+        ] {
+            let expected = (exchange.to_owned(), Some("orderpaid".to_owned()));
+            assert_eq!(routed(aggregate, text("OrderPaidEvent")), Ok(expected));
+        }
+        let expected = ("orders.events".to_owned(), Some(String::new()));
+        assert_eq!(routed("Order", text("Event")), Ok(expected));
+        let error: RouteError = routed("Order", Value::Null).unwrap_err();
+        assert_eq!(error.poison(), Some(Poison::Unroutable), "{error}");
+        assert!(error.to_string().contains("the address"), "{error}");
+    }
+}
+
+#[test]
+fn a_column_that_an_address_lacks_is_named_with_its_key() {
+    let mut router = Router::new(Preset::EVENTS_OUTBOX.routes().unwrap())
+        .with_address(Some(address("{exchange}", "")));
+    let columns = [
+        ("id", TEXT),
+        ("aggregate_id", TEXT),
+        ("type", TEXT),
+        ("payload", TEXT),
+    ];
+    let error = announce(&mut router, &relation(&columns)).unwrap_err();
+    assert!(error.to_string().contains("sink.x.exchange"), "{error}");
 }

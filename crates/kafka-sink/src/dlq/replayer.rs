@@ -286,6 +286,7 @@ impl DlqReplayer {
             .collect();
         let record = Record {
             topic,
+            routing_key: None,
             // Another topic may have other partitions.
             partition: dead_letter.partition.filter(|_| instead.is_none()),
             timestamp_ms: dead_letter.timestamp_ms,
@@ -334,6 +335,7 @@ impl DlqReplayer {
         ];
         let record = Record {
             topic: &self.topic,
+            routing_key: None,
             partition: Some(of.position.partition),
             timestamp_ms: None,
             key: of.key.as_deref(),

@@ -119,6 +119,7 @@ impl<'a> DlqRecord<'a> {
         Self {
             record: Record {
                 topic: &dlq_headers.topic,
+                routing_key: None,
                 // The key chooses the partition, so that all dead letters of a key and their
                 // resolutions are in one partition.
                 partition: None,

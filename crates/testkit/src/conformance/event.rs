@@ -27,6 +27,7 @@ impl Event {
         });
         let record = Record {
             topic: &self.topic,
+            routing_key: None,
             partition: None,
             timestamp_ms: None,
             key: Some(&self.key),

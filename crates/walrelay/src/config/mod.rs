@@ -31,7 +31,7 @@ mod tests;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use walrelay_event_router::{CloudEvents, ColumnNames};
+use walrelay_event_router::{Address, CloudEvents, ColumnNames};
 use walrelay_settings::ReadFile;
 
 pub use walrelay_settings::{ConfigError, Location, Problem};
@@ -75,6 +75,8 @@ pub struct PipelineConfig {
     pub registry: Option<walrelay_schema_registry::RegistrySettings>,
     /// `[sink]`: where records are sent.
     pub sink: SinkConfig,
+    /// The templates of the sink's address; `None`: the topic of the route is the address.
+    pub address: Option<Address>,
     /// `[delivery]`: limits of records in flight, pauses between retries.
     pub delivery: Delivery,
     /// `[poison]`: what happens to events that cannot be delivered.

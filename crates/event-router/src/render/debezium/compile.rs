@@ -58,6 +58,7 @@ impl Options {
                 default,
                 name: Some(Box::new(move |value, into| topic.render(value, into))),
             },
+            routing_key: None,
             key: Some(key.into_field(&self.key_converter, Role::EventKey)),
             value: self.value(payload, envelope),
             headers,

@@ -18,6 +18,8 @@ pub type Lookups = BTreeMap<String, BTreeMap<String, String>>;
 pub enum Place {
     /// The topic. NULL: the row is unroutable.
     Topic,
+    /// A part of the sink's address. NULL: the row is unroutable.
+    Address,
     /// The record's key. NULL: the null key.
     Key,
     /// The record's value. NULL: the null value, a tombstone.
@@ -52,10 +54,12 @@ pub(super) enum Argument {
     Text(String),
     Number(usize),
     Keep,
+    /// A value and its replacement; `None` for all other values.
+    Entry(Option<String>, String),
 }
 
 /// The filters and their usage, in the order of the documentation.
-pub(super) const FILTERS: [(&str, &str); 10] = [
+pub(super) const FILTERS: [(&str, &str); 11] = [
     ("lower", "lower"),
     ("upper", "upper"),
     ("before", "before('separator')"),
@@ -70,6 +74,7 @@ pub(super) const FILTERS: [(&str, &str); 10] = [
         "lookup",
         "lookup('table'), lookup('table', 'what others become') or lookup('table', keep)",
     ),
+    ("map", "map(value: 'replacement', …, default: 'others')"),
     ("text", "text"),
     ("optional", "optional"),
 ];
@@ -112,6 +117,7 @@ impl Place {
     pub(super) const fn always_present(self) -> Option<&'static str> {
         match self {
             Self::Topic => Some("the topic"),
+            Self::Address => Some("the address"),
             Self::Key => Some("the key, which is null without it,"),
             Self::Value => Some("the value, which is null without it,"),
             Self::Timestamp => Some("the timestamp, which is the time of production without it,"),

@@ -66,16 +66,34 @@ impl Op {
             ("lookup", [A::Text(name), A::Text(text)]) => {
                 Self::Lookup(table(name), Otherwise::Text(text.clone()))
             }
+            ("map", [_, ..]) => Self::map(&filter.arguments)?,
             ("json", path) => {
                 let step = |argument: &A| match argument {
                     A::Text(name) => Some(Step::Member(name.clone())),
                     A::Number(item) => Some(Step::Item(*item)),
-                    A::Keep => None,
+                    A::Keep | A::Entry(..) => None,
                 };
                 Self::Json(path.iter().map(step).collect::<Option<_>>()?)
             }
             _ => return None,
         })
+    }
+
+    /// Creates a lookup whose table is in the template. A value that is listed twice is refused.
+    fn map(entries: &[A]) -> Option<Self> {
+        let (mut table, mut otherwise) = (BTreeMap::new(), None);
+        for entry in entries {
+            let repeated = match entry {
+                A::Entry(Some(value), text) => table.insert(value.clone(), text.clone()),
+                A::Entry(None, text) => otherwise.replace(text.clone()),
+                _ => return None,
+            };
+            if repeated.is_some() {
+                return None;
+            }
+        }
+        let otherwise = otherwise.map_or(Otherwise::Refuse, Otherwise::Text);
+        Some(Self::Lookup(table, otherwise))
     }
 
     pub(super) fn apply<'t>(

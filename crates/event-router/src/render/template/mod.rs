@@ -9,6 +9,8 @@
 //!            | "before" "(" text ")" | "after" "(" text ")" | "replace" "(" text "," text ")"
 //!            | "default" "(" text ")" | "json" [ "(" step { "," step } ")" ]
 //!            | "lookup" "(" text [ "," ( text | "keep" ) ] ")"
+//!            | "map" "(" entry { "," entry } ")"
+//! entry      = ( name | text | "default" ) ":" text
 //! step       = text | digits                              a member's name, or an item's number from 0
 //! ```
 //!
@@ -18,6 +20,7 @@
 //! The [`Place`] of a template decides what NULL means. Within a longer text NULL is a fault,
 //! unless the filter `default` replaces it.
 
+mod address;
 mod ast;
 mod compile;
 mod error;
@@ -26,6 +29,7 @@ mod parse;
 mod preset;
 mod templates;
 
+pub use address::{Address, AddressPart};
 pub use ast::{Lookups, Member, Object, Place, Template, ValueTemplate};
 pub(crate) use compile::{Compiler, Text};
 pub use error::{TemplateError, TemplateProblem};

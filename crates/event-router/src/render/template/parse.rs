@@ -172,7 +172,13 @@ impl<'t> Parser<'t> {
         loop {
             let position = self.text.blanks();
             arguments.push(match self.text.peek() {
-                Some('\'') => Argument::Text(self.quoted('\'')?),
+                Some('\'') => {
+                    let text = self.quoted('\'')?;
+                    match self.replacement()? {
+                        Some(by) => Argument::Entry(Some(text), by),
+                        None => Argument::Text(text),
+                    }
+                }
                 Some('0'..='9') => match self.text.take_while(|c| c.is_ascii_digit()).parse() {
                     Ok(number) => Argument::Number(number),
                     Err(_) => {
@@ -180,11 +186,16 @@ impl<'t> Parser<'t> {
                     }
                 },
                 Some(c) if begins_name(c) => {
-                    if self.name() != "keep" {
-                        let expected = "a 'text' in single quotes, a number or keep";
-                        return P::Expected(expected).at(position);
+                    let name = self.name();
+                    match (self.replacement()?, name) {
+                        (Some(by), "default") => Argument::Entry(None, by),
+                        (Some(by), name) => Argument::Entry(Some(name.to_owned()), by),
+                        (None, "keep") => Argument::Keep,
+                        (None, _) => {
+                            let expected = "a 'text' in single quotes, a number or keep";
+                            return P::Expected(expected).at(position);
+                        }
                     }
-                    Argument::Keep
                 }
                 _ => return P::Expected("a 'text' in single quotes or a number").at(position),
             });
@@ -195,6 +206,19 @@ impl<'t> Parser<'t> {
                 _ => return P::Expected(", or )").at(position),
             }
         }
+    }
+
+    /// Parses the text behind a `:`; `None` if there is no `:`.
+    fn replacement(&mut self) -> Result<Option<String>> {
+        self.text.blanks();
+        if !self.text.take(":") {
+            return Ok(None);
+        }
+        let position = self.text.blanks();
+        if self.text.peek() != Some('\'') {
+            return P::Expected("a 'text' in single quotes").at(position);
+        }
+        self.quoted('\'').map(Some)
     }
 
     fn name(&mut self) -> &'t str {
@@ -241,6 +265,10 @@ mod tests {
                 "{a | lookup('t', 'x') | default('')}",
                 "{a | lookup('t', 'x') | default('')}",
             ),
+            (
+                "{a | map(b:'x' , 'c.d' : 'y', default: 'z')}",
+                "{a | map('b': 'x', 'c.d': 'y', default: 'z')}",
+            ),
             ("{a | text | optional}", "{a | text | optional}"),
         ] {
             let [template, expected] =
@@ -256,7 +284,7 @@ mod tests {
         let dollar = "a column is written {name}, without a dollar sign; write {'$'} for the \
                       character itself";
         let filters = "there is no filter \"lowr\"; did you mean \"lower\"?; filters are lower, \
-                       upper, before, after, replace, default, json, lookup, text, optional";
+                       upper, before, after, replace, default, json, lookup, map, text, optional";
         for (text, position, problem) in [
             ("é{type", 2, unclosed),
             ("{", 1, unclosed),
@@ -305,6 +333,12 @@ mod tests {
                 33,
                 "expected a smaller number",
             ),
+            (
+                "{a | map(b: 'x', 'b': 'y')}",
+                6,
+                "map is written map(value: 'replacement', …, default: 'others')",
+            ),
+            ("{a | map(b: x)}", 13, "expected a 'text' in single quotes"),
             ("{type | lowr}", 9, filters),
         ] {
             let error = text.parse::<Template>().unwrap_err();
@@ -322,10 +356,17 @@ mod tests {
         let check = |text, place| Template::parse(text, place, &lookups);
         assert!(check("{a | lookup('topics')}", Place::Topic).is_ok());
         assert!(check("", Place::Key).is_ok());
+        assert!(check("", Place::Address).is_ok());
         for place in [Place::Member, Place::Header, Place::Partition] {
             assert!(check("{a | optional}", place).is_ok());
         }
-        for place in [Place::Topic, Place::Key, Place::Value, Place::Timestamp] {
+        for place in [
+            Place::Topic,
+            Place::Address,
+            Place::Key,
+            Place::Value,
+            Place::Timestamp,
+        ] {
             let error = check("{a | optional}", place).unwrap_err();
             assert!(error.to_string().contains("cannot be left out"), "{error}");
         }
@@ -367,7 +408,7 @@ mod tests {
         }
 
         #[test]
-        fn any_template_is_parsed(text in r"(x|\{\{|\{a( \| (lower|upper|text|json|json\('b', 0\)|default\('z'''\)|before\('\.'\)|replace\('a', ''\)|lookup\('t', keep\))){0,3}\}){0,6}") {
+        fn any_template_is_parsed(text in r"(x|\{\{|\{a( \| (lower|upper|text|json|json\('b', 0\)|default\('z'''\)|before\('\.'\)|replace\('a', ''\)|lookup\('t', keep\)|map\(b: 'c', default: ''\))){0,3}\}){0,6}") {
             prop_assert!(text.parse::<Template>().is_ok());
         }
     }

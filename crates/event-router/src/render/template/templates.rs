@@ -109,6 +109,7 @@ impl Templates {
             timestamp.map(|it| compiler.field(it, Target::Timestamp, Text::into_timestamp));
         Ok(Plan {
             topic: Topic::Rendered(topic),
+            routing_key: None,
             key,
             value,
             headers,

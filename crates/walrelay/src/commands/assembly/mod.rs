@@ -103,6 +103,7 @@ pub(crate) fn router(config: &PipelineConfig) -> Result<(Router, Option<Messages
     let mut router = Router::new(route)
         .with_column_names(config.column_names.clone())
         .with_cloud_events(config.cloud_events.clone())
+        .with_address(config.address.clone())
         .with_position_header(config.position_header.clone())
         .with_wire_format(wire);
     if let Some(messages) = &messages {

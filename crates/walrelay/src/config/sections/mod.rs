@@ -91,6 +91,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     }
     let position_header = router::position_header(reader, router.as_ref().ok(), events);
     let sink = sink::sink(reader);
+    let address = sink::address(reader, sink.as_ref().ok());
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader);
     let retention = sections::retention(reader);
@@ -111,6 +112,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
             column_names: reader.shared::<ColumnNames>().clone(),
             registry: registry?,
             sink: sink?,
+            address: address?,
             delivery: delivery?,
             poison: poison?,
             retention: retention?,

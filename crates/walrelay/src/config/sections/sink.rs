@@ -1,5 +1,6 @@
 //! `[sink]` and `[sink.stdout]`. Kafka's sections are in `walrelay-kafka-sink`.
 
+use walrelay_event_router::Address;
 use walrelay_kafka_sink::KafkaSection;
 use walrelay_settings::{AlreadyReported, Reader, Section, boolean, choice, section};
 
@@ -59,4 +60,15 @@ pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, AlreadyReporte
         },
         KindKey::Kafka => SinkConfig::Kafka(kafka?),
     })
+}
+
+/// The templates of the address of a sink that has them in its section.
+pub(super) fn address(
+    _reader: &mut Reader<'_>,
+    sink: Option<&SinkConfig>,
+) -> Result<Option<Address>, AlreadyReported> {
+    match sink {
+        // A record of Kafka has the topic of the route, and standard output shows it.
+        Some(SinkConfig::Kafka(_) | SinkConfig::Stdout { .. }) | None => Ok(None),
+    }
 }
