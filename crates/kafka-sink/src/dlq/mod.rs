@@ -3,13 +3,12 @@
 //! [`walrelay_sink::dlq_headers`] describes the format. The relay writes dead letters like any
 //! other record, so this module only reads and resolves them.
 //!
+//! What is not Kafka's own is in [`walrelay_sink::dead_letters`].
+//!
 //! # Contents
-//! - `entry` parses a [`DlqRecord`](walrelay_sink::dead_letters::DlqRecord), `reader` reads the
-//!   topic. `store` is the topic as a
+//! - `reader` reads the topic. `store` is the topic as a
 //!   [`DeadLetterStore`](walrelay_sink::dead_letters::DeadLetterStore).
-//! - [`DlqIndex`]: which dead letters are open, and in which order they are replayed.
 //! - [`OpenDeadLetters`]: the events of the open ones, whose rows must be kept.
-//! - [`DlqReplayer`]: redrives or drops dead letters.
 //! - [`DlqWatcher`]: keeps the parked keys of a relay up to date.
 //!
 //! # Invariants
@@ -18,18 +17,12 @@
 //! - Records that are no dead letters are counted and skipped; they are never fatal.
 //! - No `Debug`, error or log line shows key, value or headers.
 
-mod entry;
-mod index;
 mod open;
 mod reader;
-mod replayer;
-mod sender;
 mod store;
 mod watcher;
 
-pub use index::DlqIndex;
 pub use open::OpenDeadLetters;
-pub use replayer::{DlqReplayer, ReplayError};
 pub use store::KafkaDeadLetters;
 pub use watcher::DlqWatcher;
 

@@ -1,12 +1,9 @@
-use std::collections::HashMap;
 use std::fmt;
 use std::thread;
 use std::time::Duration;
 
-use walrelay_sink::EventPosition;
-use walrelay_sink::dead_letters::{DlqRecord, OpenDeadLetter};
+use walrelay_sink::dead_letters::{OpenDeadLetter, OpenEvents};
 
-use super::entry::Entry;
 use super::reader::DlqReader;
 use crate::{KafkaConfig, KafkaError};
 
@@ -15,38 +12,31 @@ use crate::{KafkaConfig, KafkaError};
 const LOOKS: u32 = 3;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
-/// events are in the topic of dead letters alone, and without a value not even there.
-///
-/// Memory: some 50 bytes for each dead letter in the topic, and for an open one another 150 and its
-/// event id.
+/// Reads the open dead letters of one slot: see [`OpenEvents`].
 pub struct OpenDeadLetters {
     config: KafkaConfig,
     topic: String,
-    slot: String,
     patience: Duration,
     reader: Option<DlqReader>,
     /// The topic was found to be missing.
     missing: bool,
     /// The epoch of that, if it had one.
     missing_in: Option<(i32, u64)>,
-    /// `None`: resolved. A repeat of a resolved dead letter is resolved, too.
-    events: HashMap<EventPosition, Option<OpenDeadLetter>>,
+    events: OpenEvents,
 }
 
 impl OpenDeadLetters {
-    /// Nothing is read yet. `patience`: how long a broker may take for a response, and how long
+    /// Creates a set of which nothing is read yet. `patience`: how long a broker may take for a response, and how long
     /// reading may make no progress. Does not connect.
     pub fn new(config: KafkaConfig, topic: String, slot: String, patience: Duration) -> Self {
         Self {
             config,
             topic,
-            slot,
             patience,
             reader: None,
             missing: false,
             missing_in: None,
-            events: HashMap::new(),
+            events: OpenEvents::new(slot),
         }
     }
 
@@ -89,8 +79,7 @@ impl OpenDeadLetters {
         for look in 1..=looks {
             if reader.find()? {
                 self.missing = false;
-                let (slot, events) = (&self.slot, &mut self.events);
-                return reader.read(|entry| add(slot, events, entry));
+                return reader.read(|entry| self.events.add(entry));
             }
             if look < looks {
                 thread::sleep(LOOK_INTERVAL);
@@ -100,33 +89,9 @@ impl OpenDeadLetters {
         Ok(())
     }
 
-    /// The events of the open dead letters that were read.
+    /// Iterates over the events of the open dead letters that were read.
     pub fn events(&self) -> impl Iterator<Item = &OpenDeadLetter> {
-        self.events.values().flatten()
-    }
-}
-
-fn add(slot: &str, events: &mut HashMap<EventPosition, Option<OpenDeadLetter>>, entry: Entry) {
-    match entry {
-        Entry::DlqRecord(dead_letter) if dead_letter.slot == slot => {
-            let DlqRecord {
-                id,
-                table,
-                event_id,
-                xid,
-                ..
-            } = *dead_letter;
-            events.entry(id).or_insert(Some(OpenDeadLetter {
-                table,
-                id: event_id,
-                xid,
-            }));
-        }
-        Entry::Resolution(resolution) if resolution.slot == slot => {
-            events.insert(resolution.id, None);
-        }
-        // Another slot's, or no dead letter.
-        Entry::DlqRecord(_) | Entry::Resolution(_) | Entry::Foreign(_) => {}
+        self.events.iter()
     }
 }
 
@@ -134,7 +99,7 @@ impl fmt::Debug for OpenDeadLetters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenDeadLetters")
             .field("topic", &self.topic)
-            .field("slot", &self.slot)
+            .field("events", &self.events)
             .finish_non_exhaustive()
     }
 }

@@ -3,10 +3,9 @@ use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::dead_letters::DlqRecord;
+use walrelay_sink::dead_letters::{DlqEntry, DlqRecord};
 use walrelay_sink::topics::Position;
 
-use super::entry::Entry;
 use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError, probe};
 
@@ -105,7 +104,7 @@ impl DlqReader {
     ///
     /// # Errors
     /// Also if the topic was made anew. What was read is not in it then, so make a new reader.
-    pub(super) fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
+    pub(super) fn read(&mut self, mut each: impl FnMut(DlqEntry)) -> Result<(), KafkaError> {
         let mut ends = BTreeMap::new();
         for (partition, next) in &mut self.offsets {
             let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
@@ -194,7 +193,7 @@ impl DlqReader {
             if position.partition != first.partition || position.offset < first.offset {
                 continue;
             }
-            if let Entry::DlqRecord(dead_letter) = entry
+            if let DlqEntry::DlqRecord(dead_letter) = entry
                 && run.binary_search(&position).is_ok()
             {
                 found.insert(position, *dead_letter);
@@ -213,7 +212,10 @@ impl DlqReader {
         loop {
             match self.client.poll(POLL) {
                 Polled::Record(record) => {
-                    return Ok(Read::Entry(record.position(), Entry::of(record)));
+                    return Ok(Read::Entry(
+                        record.position(),
+                        DlqEntry::from_record(record),
+                    ));
                 }
                 Polled::End(partition) => return Ok(Read::End(partition)),
                 Polled::Error(code @ Code::TopicAuthorizationFailed) => {
@@ -237,6 +239,6 @@ pub(super) fn resumed(next: i64, low: i64, high: i64) -> Option<i64> {
 }
 
 enum Read {
-    Entry(Position, Entry),
+    Entry(Position, DlqEntry),
     End(i32),
 }

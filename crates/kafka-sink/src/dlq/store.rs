@@ -1,17 +1,19 @@
 use std::any::Any;
-use std::ops::ControlFlow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::dead_letters::{
-    DeadLetterStore, DeadLetters, DlqAddress, DlqRecord, Epoch, Listed, OutOfOrder, ReadOpen,
-    ReplayOptions, ReplaySummary, Step,
+    Answer, DeadLetterStore, DeadLetters, DlqAddress, DlqEntry, DlqLog, DlqRecord, DlqReplayer,
+    Epoch, ReadOpen, RecordSender,
 };
-use walrelay_sink::{FailureClass, Parking, SinkFailure, ToFailure};
+use walrelay_sink::topics::Position;
+use walrelay_sink::{Parking, Record, SinkFailure, ToFailure as _, any_factory};
 
-use super::{DlqReplayer, DlqWatcher, OpenDeadLetters, ReplayError};
-use crate::KafkaConfig;
+use super::reader::DlqReader;
+use super::{DlqWatcher, OpenDeadLetters};
 use crate::failures::dead_letters;
+use crate::{KafkaConfig, KafkaSinkFactory};
 
 /// Timeout of one request to a broker about open dead letters. A stop waits for it.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,6 +27,20 @@ impl KafkaDeadLetters {
     pub fn new(config: KafkaConfig) -> Self {
         Self(config)
     }
+
+    pub(super) fn replayer(
+        &self,
+        topic: &str,
+        patience: Duration,
+    ) -> Result<Option<DlqReplayer<TopicLog>>, SinkFailure> {
+        let reader = DlqReader::open(&self.0, topic, patience);
+        let reader = reader.map_err(|error| dead_letters(&error))?;
+        let factory = KafkaSinkFactory::new(self.0.clone()).of_one_producer();
+        Ok(reader.map(|reader| {
+            let sender = RecordSender::new(any_factory(factory));
+            DlqReplayer::new(topic, TopicLog { reader, sender })
+        }))
+    }
 }
 
 impl DeadLetterStore for KafkaDeadLetters {
@@ -33,9 +49,8 @@ impl DeadLetterStore for KafkaDeadLetters {
         topic: &str,
         patience: Duration,
     ) -> Result<Option<Box<dyn DeadLetters>>, SinkFailure> {
-        let opened = DlqReplayer::open(&self.0, topic, patience);
-        let opened = opened.map_err(|error| dead_letters(&error))?;
-        Ok(opened.map(|replayer| Box::new(replayer) as Box<dyn DeadLetters>))
+        let replayer = self.replayer(topic, patience)?;
+        Ok(replayer.map(|replayer| Box::new(replayer) as Box<dyn DeadLetters>))
     }
 
     fn watch(
@@ -59,75 +74,31 @@ impl DeadLetterStore for KafkaDeadLetters {
     }
 }
 
-impl DeadLetters for DlqReplayer {
+/// A topic of dead letters.
+pub(super) struct TopicLog {
+    reader: DlqReader,
+    sender: RecordSender,
+}
+
+impl DlqLog for TopicLog {
     fn start_at(&mut self, timestamp_ms: i64) -> Result<(), SinkFailure> {
-        let started = self.start_at(timestamp_ms);
+        let started = self.reader.start_at(timestamp_ms);
         started.map_err(|error| dead_letters(&error))
     }
 
-    fn read(&mut self, select: &dyn Fn(&DlqRecord) -> bool) -> Result<(), SinkFailure> {
-        let read = self.read(select);
-        read.map_err(|error| dead_letters(&error))
+    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+        self.reader.read(each).map_err(|error| dead_letters(&error))
     }
 
-    fn foreign(&self) -> u64 {
-        self.index().foreign()
-    }
-
-    fn selected(&self, resolved: bool) -> Vec<Listed> {
-        self.index().selected(resolved)
-    }
-
-    fn out_of_order(&self) -> Vec<OutOfOrder> {
-        self.out_of_order()
-    }
-
-    fn plan(&self, options: &ReplayOptions) -> Vec<Listed> {
-        self.plan(options)
-    }
-
-    fn each(
+    fn fetch(
         &mut self,
-        listed: &[Listed],
-        show: &mut dyn FnMut(&Listed, Option<&DlqRecord>) -> ControlFlow<()>,
-    ) -> Result<(), SinkFailure> {
-        let shown = self.each(listed, show);
-        shown.map_err(|error| dead_letters(&error))
+        positions: &[Position],
+    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+        let found = self.reader.fetch(positions.iter().copied());
+        found.map_err(|error| dead_letters(&error))
     }
 
-    fn carry_out(
-        &mut self,
-        options: &ReplayOptions,
-        select: &dyn Fn(&DlqRecord) -> bool,
-        report: &mut dyn FnMut(Step<'_>),
-    ) -> Result<ReplaySummary, SinkFailure> {
-        let carried = self.carry_out(options, select, report);
-        carried.map_err(|error| error.to_failure())
-    }
-}
-
-impl ToFailure for ReplayError {
-    fn to_failure(&self) -> SinkFailure {
-        let what = self.to_string();
-        match self {
-            Self::Kafka(error) => dead_letters(error),
-            Self::NoAnswer { source, .. } => SinkFailure {
-                source: source.clone().map(Into::into),
-                ..SinkFailure::new("dlq-no-answer", FailureClass::Unavailable, what).remedy(
-                    "see to the broker, then run it again: what was done is not repeated, but this \
-                     one dead letter may be",
-                )
-            },
-            Self::NotRecorded { source, .. } => SinkFailure::new(
-                "dlq-not-recorded",
-                FailureClass::Unavailable,
-                what,
-            )
-            .caused_by(source.clone())
-            .remedy(
-                "allow the principal WRITE on the topic of dead letters, then run it again: \
-                         this one dead letter is repeated",
-            ),
-        }
+    fn send(&mut self, record: &Record<'_>, patience: Duration) -> Answer {
+        self.sender.send(record, patience)
     }
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::Parking;
+use walrelay_sink::dead_letters::DlqEntry;
 use walrelay_sink::topics::{Position, ReadRecord};
 
-use super::entry::Entry;
 use super::reader::resumed;
 use crate::client_log::KindThrottle;
 use crate::consumer::{Consumer, Polled};
@@ -286,19 +286,19 @@ impl Watch {
 
     fn apply(&mut self, record: ReadRecord) {
         let Position { partition, offset } = record.position();
-        match Entry::of(record) {
-            Entry::DlqRecord(dead_letter) if dead_letter.slot == self.slot => {
+        match DlqEntry::from_record(record) {
+            DlqEntry::DlqRecord(dead_letter) if dead_letter.slot == self.slot => {
                 if let Some(key) = &dead_letter.key {
                     let topic = dead_letter.topic.as_deref();
                     self.parking.park(dead_letter.id, topic, key);
                 }
             }
-            Entry::Resolution(resolution) if resolution.slot == self.slot => {
+            DlqEntry::Resolution(resolution) if resolution.slot == self.slot => {
                 self.parking.resolve(resolution.id);
             }
             // Another slot's.
-            Entry::DlqRecord(_) | Entry::Resolution(_) => {}
-            Entry::Foreign(why) => {
+            DlqEntry::DlqRecord(_) | DlqEntry::Resolution(_) => {}
+            DlqEntry::Foreign(why) => {
                 if let Some(suppressed) = self.throttle.pass("foreign") {
                     tracing::warn!(
                         topic = self.topic,

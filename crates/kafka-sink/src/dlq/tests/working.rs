@@ -3,15 +3,18 @@ use std::ops::ControlFlow;
 
 use rdkafka::types::RDKafkaRespErr;
 use walrelay_sink::dead_letters::{
-    Action, DlqRecord, NotRedriven, ReplayOptions, ReplaySummary, Step,
+    Action, DeadLetters as _, DlqRecord, DlqReplayer, NotRedriven, ReplayOptions, ReplaySummary,
+    Step,
 };
 use walrelay_sink::topics::ReadRecord;
 
 use super::*;
-use crate::dlq::{DlqReplayer, ReplayError};
+use crate::dlq::KafkaDeadLetters;
+use crate::dlq::store::TopicLog;
 
-fn replayer(cluster: &Cluster) -> DlqReplayer {
-    DlqReplayer::open(&config(cluster), TOPIC, LONG)
+fn replayer(cluster: &Cluster) -> DlqReplayer<TopicLog> {
+    KafkaDeadLetters::new(config(cluster))
+        .replayer(TOPIC, LONG)
         .expect("readable")
         .expect("there is such a topic")
 }
@@ -55,15 +58,15 @@ fn carry_out(
     replayer.read(&select).expect("readable");
     let mut steps = Vec::new();
     let summary = replayer
-        .carry_out(options, &select, |step| steps.push(describe(&step)))
+        .carry_out(options, &select, &mut |step| steps.push(describe(&step)))
         .expect("it ends well");
     (summary, steps)
 }
 
 fn open_letters(cluster: &Cluster) -> usize {
     let mut replayer = replayer(cluster);
-    replayer.read(all).expect("readable");
-    replayer.index().open()
+    replayer.read(&all).expect("readable");
+    replayer.open()
 }
 
 /// All records of a topic, by partition and offset.
@@ -224,10 +227,10 @@ fn parked_dead_letters_follow_also_those_added_meanwhile() {
     writer.dead_letter(&parked("0/2 1", "b"));
     let select = |dead_letter: &DlqRecord| dead_letter.class == "rejected";
     let mut replayer = replayer(&cluster);
-    replayer.read(select).expect("readable");
+    replayer.read(&select).expect("readable");
     let mut steps = Vec::new();
     let summary = replayer
-        .carry_out(&redrive(), select, |step| {
+        .carry_out(&redrive(), &select, &mut |step| {
             // A relay that has not read the resolution yet parks more events.
             match steps.len() {
                 0 => writer.dead_letter(&parked("0/3 0", "a")),
@@ -271,19 +274,19 @@ fn dead_letters_that_would_be_out_of_order_are_found() {
     });
     let mut replayer = replayer(&cluster);
     replayer
-        .read(|dead_letter| dead_letter.id.lsn == 2)
+        .read(&|dead_letter| dead_letter.id.lsn == 2)
         .expect("readable");
     let found = replayer.out_of_order();
     let shown = found
         .iter()
         .map(|of| format!("{} behind {}", of.dead_letter, of.behind));
     assert_eq!(shown.collect::<Vec<_>>(), ["s 0/2 1 behind s 0/1 0"]);
-    let listed = replayer.index().selected(false);
+    let listed = replayer.selected(false);
     let names: Vec<String> = listed.iter().map(|l| l.name.to_string()).collect();
     assert_eq!(names, ["s 0/2 0", "s 0/2 1", "s 0/2 2", "t 0/2 3"]);
     let mut keys = Vec::new();
     replayer
-        .each(&listed, |_, dead_letter| {
+        .each(&listed, &mut |_, dead_letter| {
             keys.push(dead_letter.and_then(|of| of.key.clone()).expect("there"));
             ControlFlow::Continue(())
         })
@@ -291,7 +294,7 @@ fn dead_letters_that_would_be_out_of_order_are_found() {
     assert_eq!(keys, [b"a", b"a", b"b", b"a"]);
     let mut shown = 0;
     replayer
-        .each(&listed, |_, _| {
+        .each(&listed, &mut |_, _| {
             shown += 1;
             ControlFlow::Break(())
         })
@@ -305,19 +308,18 @@ fn without_an_acknowledgement_the_replay_fails_and_the_dead_letter_stays_open() 
     let writer = Writer::new(&cluster);
     writer.dead_letter(&draft("0/1 0", "a"));
     let mut replayer = replayer(&cluster);
-    replayer.read(all).expect("readable");
+    replayer.read(&all).expect("readable");
     let short = ReplayOptions {
         patience: Duration::from_secs(2),
         ..redrive()
     };
     let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
     cluster.topic_error("orders", away).expect("set");
-    match replayer.carry_out(&short, all, |step| panic!("{step:?}")) {
-        Err(ReplayError::NoAnswer { dead_letter, .. }) => {
-            assert_eq!(dead_letter.to_string(), "s 0/1 0");
-        }
-        other => panic!("{other:?}"),
-    }
+    let failure = replayer
+        .carry_out(&short, &all, &mut |step| panic!("{step:?}"))
+        .expect_err("no acknowledgement");
+    assert_eq!(failure.id, "dlq-no-answer");
+    assert!(failure.what.starts_with("dead letter s 0/1 0: "));
     assert_eq!(open_letters(&cluster), 1);
 }
 
@@ -328,12 +330,12 @@ fn dead_letters_removed_by_retention_are_gone() {
     let cluster = cluster(&[(TOPIC, 1)]);
     Writer::new(&cluster).dead_letter(&draft("0/1 0", "a"));
     let mut replayer = replayer(&cluster);
-    replayer.read(all).expect("readable");
-    let mut listed = replayer.index().selected(false);
+    replayer.read(&all).expect("readable");
+    let mut listed = replayer.selected(false);
     listed[0].position.offset = 100;
     let mut gone = 0;
     replayer
-        .each(&listed, |_, dead_letter| {
+        .each(&listed, &mut |_, dead_letter| {
             gone += usize::from(dead_letter.is_none());
             ControlFlow::Continue(())
         })
@@ -344,6 +346,7 @@ fn dead_letters_removed_by_retention_are_gone() {
 #[test]
 fn a_missing_topic_is_none() {
     let cluster = cluster(&[]);
-    let replayer = DlqReplayer::open(&config(&cluster), TOPIC, LONG).expect("readable");
+    let store = KafkaDeadLetters::new(config(&cluster));
+    let replayer = store.replayer(TOPIC, LONG).expect("readable");
     assert!(replayer.is_none());
 }

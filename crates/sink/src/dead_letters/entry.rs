@@ -1,12 +1,12 @@
-//! Parses the records of the topic of dead letters.
+//! Parses the records among which dead letters are kept.
 
-use walrelay_sink::dead_letters::{DlqRecord, Outcome};
-use walrelay_sink::topics::ReadRecord;
-use walrelay_sink::{EventPosition, dlq_headers};
+use super::interface::{DlqRecord, Outcome};
+use crate::topics::ReadRecord;
+use crate::{EventPosition, dlq_headers};
 
 /// The record that resolves a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Resolution {
+pub struct Resolution {
     /// The slot of the dead letter.
     pub slot: String,
     /// The event's position in the slot.
@@ -15,9 +15,9 @@ pub(super) struct Resolution {
     pub outcome: Outcome,
 }
 
-/// A record of the topic of dead letters.
+/// A record among dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Entry {
+pub enum DlqEntry {
     /// A dead letter.
     DlqRecord(Box<DlqRecord>),
     /// The resolution of a dead letter.
@@ -26,9 +26,9 @@ pub(super) enum Entry {
     Foreign(&'static str),
 }
 
-impl Entry {
+impl DlqEntry {
     /// Parses a record.
-    pub(super) fn of(record: ReadRecord) -> Self {
+    pub fn from_record(record: ReadRecord) -> Self {
         Self::read(record).unwrap_or_else(Self::Foreign)
     }
 
@@ -115,14 +115,14 @@ impl<'a> RelayHeaders<'a> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use walrelay_sink::topics::Position;
+mod tests {
+    use crate::topics::Position;
 
     use super::*;
 
     type Headers = Vec<(String, Option<Vec<u8>>)>;
 
-    pub(crate) fn headers(pairs: &[(&str, &str)]) -> Headers {
+    fn headers(pairs: &[(&str, &str)]) -> Headers {
         pairs
             .iter()
             .map(|(n, v)| ((*n).to_owned(), Some(v.as_bytes().to_vec())))
@@ -160,8 +160,8 @@ pub(crate) mod tests {
     ];
 
     fn dead_letter_of(headers: Headers) -> DlqRecord {
-        match Entry::of(record(headers)) {
-            Entry::DlqRecord(dead_letter) => *dead_letter,
+        match DlqEntry::from_record(record(headers)) {
+            DlqEntry::DlqRecord(dead_letter) => *dead_letter,
             other => panic!("{other:?}"),
         }
     }
@@ -197,7 +197,10 @@ pub(crate) mod tests {
             }
         );
         assert_eq!(dead_letter.payload_bytes(), 10 + 12 + 2 + 13);
-        let shown = format!("{dead_letter:?} {:?}", Entry::of(record(headers(FULL))));
+        let shown = format!(
+            "{dead_letter:?} {:?}",
+            DlqEntry::from_record(record(headers(FULL)))
+        );
         assert!(!shown.contains("secret"), "{shown}");
     }
 
@@ -230,7 +233,7 @@ pub(crate) mod tests {
             (dlq_headers::RESOLVES, "orders 1/16B3748 3"),
             (dlq_headers::RESOLUTION, "dropped"),
         ]);
-        let Entry::Resolution(found) = Entry::of(record(given)) else {
+        let DlqEntry::Resolution(found) = DlqEntry::from_record(record(given)) else {
             panic!("no resolution");
         };
         assert_eq!(
@@ -276,8 +279,10 @@ pub(crate) mod tests {
                 "what it resolves",
             ),
         ] {
-            match Entry::of(record(given)) {
-                Entry::Foreign(why) => assert!(why.contains(expected), "{why} is not {expected}"),
+            match DlqEntry::from_record(record(given)) {
+                DlqEntry::Foreign(why) => {
+                    assert!(why.contains(expected), "{why} is not {expected}")
+                }
                 other => panic!("{expected}: {other:?}"),
             }
         }

@@ -1,8 +1,3 @@
-//! Dead letters of a sink that can be read back: what `walrelay dlq` and the relay need of them.
-//!
-//! [`crate::dlq_headers`] describes the format of a dead letter. A relay writes dead
-//! letters like any other record; a [`DeadLetterStore`] reads and resolves them.
-
 use std::any::Any;
 use std::error::Error;
 use std::fmt;

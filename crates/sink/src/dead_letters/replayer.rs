@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::dead_letters::{
-    Action, DlqRecord, DlqRecordId, Listed, NotRedriven, OutOfOrder, Outcome, ReplayOptions,
-    ReplaySummary, Step,
-};
-use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, dlq_headers};
-
 use super::index::{DlqIndex, Due, OrderScope, OrderScopes};
-use super::reader::DlqReader;
-use super::sender::{Sender, Unanswered};
-use crate::{KafkaConfig, KafkaError};
+use super::interface::{
+    Action, DeadLetters, DlqRecord, DlqRecordId, Listed, NotRedriven, OutOfOrder, Outcome,
+    ReplayOptions, ReplaySummary, Step,
+};
+use super::log::{DlqLog, Unanswered};
+use crate::topics::Position;
+use crate::{
+    DeliveryError, Disposition, FailureClass, Header, Poison, Record, SinkFailure, dlq_headers,
+};
 
 /// The most dead letters fetched at once, and the most bytes of them.
 const BATCH: usize = 500;
@@ -24,12 +24,12 @@ const BATCH_BYTES: usize = 16 << 20;
 const FOLLOW_WAIT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why a replay ended early.
+/// The reason why a replay ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// The dead letters cannot be read, or the producer could not be created.
+enum ReplayError {
+    /// The dead letters cannot be read, or the sink could not be created.
     #[error(transparent)]
-    Kafka(#[from] KafkaError),
+    Sink(#[from] SinkFailure),
     /// No acknowledgement came in time. The record may have been written or not.
     #[error("dead letter {dead_letter}: no acknowledgement within {patience:?}")]
     NoAnswer {
@@ -54,110 +54,36 @@ pub enum ReplayError {
     },
 }
 
-/// Redrives or drops the dead letters of a topic.
-///
-/// # Order
-/// Dead letters of a slot are replayed one after the other in the order of the WAL. A record is
-/// acknowledged before its resolution is written, and the resolution before the next dead letter is
-/// begun: a replay that is killed repeats one record at most. Behind a dead letter that stays open,
-/// no other one of its key is sent.
+/// Redrives or drops the dead letters of a topic, in the order that [`DeadLetters`] promises.
 ///
 /// Two replayers that run at the same time can repeat records and send a record behind a later one.
-pub struct DlqReplayer {
+pub struct DlqReplayer<L> {
     topic: String,
-    reader: DlqReader,
+    log: L,
     index: DlqIndex,
-    sender: Sender,
 }
 
-impl DlqReplayer {
-    /// Opens the topic; `None` if it does not exist. `patience`: how long a broker may take for a
-    /// response, and how long reading may make no progress.
-    ///
-    /// **Blocks**.
-    pub fn open(
-        config: &KafkaConfig,
-        topic: &str,
-        patience: Duration,
-    ) -> Result<Option<Self>, KafkaError> {
-        let reader = DlqReader::open(config, topic, patience)?;
-        Ok(reader.map(|reader| Self {
+impl<L: DlqLog> DlqReplayer<L> {
+    /// Creates a replayer of the dead letters that were written to `topic`. Nothing is read yet.
+    pub fn new(topic: &str, log: L) -> Self {
+        Self {
             topic: topic.to_owned(),
-            reader,
+            log,
             index: DlqIndex::default(),
-            sender: Sender::new(config),
-        }))
-    }
-
-    /// Skips the records with an earlier timestamp (milliseconds since 1970-01-01 UTC). For listing
-    /// only: it may hide dead letters that must be replayed before others.
-    pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
-        self.reader.start_at(timestamp_ms)
-    }
-
-    /// Reads the topic to its end into the index. `select` selects dead letters.
-    ///
-    /// **Blocks**.
-    pub fn read(&mut self, select: impl Fn(&DlqRecord) -> bool) -> Result<(), KafkaError> {
-        let index = &mut self.index;
-        self.reader.read(|entry| index.add(&entry, &select))
-    }
-
-    /// The index of the dead letters read so far.
-    pub fn index(&self) -> &DlqIndex {
-        &self.index
-    }
-
-    /// Selected dead letters that would pass an open one of their key if they were redriven.
-    pub fn out_of_order(&self) -> Vec<OutOfOrder> {
-        self.index.out_of_order()
-    }
-
-    /// The dead letters that [`carry_out`](Self::carry_out) would replay, without those that are
-    /// parked meanwhile.
-    pub fn plan(&self, options: &ReplayOptions) -> Vec<Listed> {
-        let nothing = OrderScopes::default();
-        let due = self.index.due(options.follows().then_some(&nothing));
-        due.into_iter()
-            .take(options.limit.unwrap_or(usize::MAX))
-            .map(|due| Listed {
-                name: due.name,
-                position: due.position,
-                outcome: None,
-            })
-            .collect()
-    }
-
-    /// Fetches dead letters and passes them to `show` in this order; `None` for one that is gone.
-    /// Stops when `show` breaks.
-    ///
-    /// **Blocks**.
-    pub fn each(
-        &mut self,
-        listed: &[Listed],
-        mut show: impl FnMut(&Listed, Option<&DlqRecord>) -> ControlFlow<()>,
-    ) -> Result<(), KafkaError> {
-        // Small batches, because the sizes of the values are not known here.
-        for some in listed.chunks(50) {
-            let found = self.reader.fetch(some.iter().map(|l| l.position))?;
-            for item in some {
-                if show(item, found.get(&item.position)).is_break() {
-                    return Ok(());
-                }
-            }
         }
-        Ok(())
     }
 
-    /// Replays the selected dead letters. With `follow`, `select` also selects among the dead
-    /// letters that are added meanwhile, of keys that were replayed.
-    ///
-    /// **Blocks** until all are replayed.
-    pub fn carry_out(
+    /// Returns the number of open dead letters that were read, selected or not.
+    pub fn open(&self) -> usize {
+        self.index.open()
+    }
+
+    /// Replays the selected dead letters.
+    fn replay(
         &mut self,
         options: &ReplayOptions,
-        select: impl Fn(&DlqRecord) -> bool,
-        mut report: impl FnMut(Step<'_>),
+        select: &dyn Fn(&DlqRecord) -> bool,
+        report: &mut dyn FnMut(Step<'_>),
     ) -> Result<ReplaySummary, ReplayError> {
         let mut run = Run {
             options,
@@ -177,7 +103,7 @@ impl DlqReplayer {
                 .take(run.left())
                 .collect();
             if !due.is_empty() {
-                self.replay_batches(&due, &mut run, &mut report)?;
+                self.replay_batches(&due, &mut run, report)?;
                 since = Instant::now();
             }
             let follows = options.follows() && run.left() > 0 && !run.taken.is_empty();
@@ -186,9 +112,12 @@ impl DlqReplayer {
             }
             thread::sleep(POLL_INTERVAL);
             let (index, taken) = (&mut self.index, &run.taken);
-            self.reader.read(|entry| {
+            self.log.read(&mut |entry| {
                 index.add(&entry, |dead_letter| {
-                    taken.before(&OrderScope::of(dead_letter)).is_some() && select(dead_letter)
+                    taken
+                        .before(&OrderScope::from_dead_letter(dead_letter))
+                        .is_some()
+                        && select(dead_letter)
                 });
             })?;
         }
@@ -198,7 +127,7 @@ impl DlqReplayer {
         &mut self,
         due: &[Due],
         run: &mut Run<'_>,
-        report: &mut impl FnMut(Step<'_>),
+        report: &mut dyn FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
         let mut rest = due;
         while !rest.is_empty() {
@@ -207,7 +136,8 @@ impl DlqReplayer {
             let ready = batch
                 .iter()
                 .filter(|due| run.blocked.before(&due.scope).is_none());
-            let found = self.reader.fetch(ready.map(|due| due.position))?;
+            let ready: Vec<Position> = ready.map(|due| due.position).collect();
+            let found = self.log.fetch(&ready)?;
             for due in batch {
                 self.replay_one(due, found.get(&due.position), run, report)?;
             }
@@ -220,7 +150,7 @@ impl DlqReplayer {
         due: &Due,
         dead_letter: Option<&DlqRecord>,
         run: &mut Run<'_>,
-        report: &mut impl FnMut(Step<'_>),
+        report: &mut dyn FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
         run.tried.insert(due.name.clone());
         if run.options.action != Action::Drop
@@ -297,8 +227,8 @@ impl DlqReplayer {
             position: dead_letter.id,
         };
         let patience = run.options.patience;
-        let answer = self.sender.send(&record, patience);
-        let answer = answer.map_err(|why| why.of(name, patience))?;
+        let answer = self.log.send(&record, patience);
+        let answer = answer.map_err(|why| why.into_error(name, patience))?;
         Ok(answer.map_err(|error| {
             // A missing or forbidden topic: the next record would wait half a minute for this
             // error.
@@ -344,8 +274,8 @@ impl DlqReplayer {
             event_id: of.event_id.as_deref(),
             position: of.id,
         };
-        let answer = self.sender.send(&record, patience);
-        let answer = answer.map_err(|why| why.of(name, patience))?;
+        let answer = self.log.send(&record, patience);
+        let answer = answer.map_err(|why| why.into_error(name, patience))?;
         answer.map_err(|source| ReplayError::NotRecorded {
             dead_letter: name.clone(),
             outcome,
@@ -355,14 +285,14 @@ impl DlqReplayer {
 }
 
 impl Unanswered {
-    fn of(self, dead_letter: &DlqRecordId, patience: Duration) -> ReplayError {
+    fn into_error(self, dead_letter: &DlqRecordId, patience: Duration) -> ReplayError {
         match self {
             Self::Late(source) => ReplayError::NoAnswer {
                 dead_letter: dead_letter.clone(),
                 patience,
                 source,
             },
-            Self::Client(error) => error.into(),
+            Self::Sink(failure) => failure.into(),
         }
     }
 }
@@ -397,7 +327,7 @@ impl Run<'_> {
         due: &Due,
         dead_letter: Option<&DlqRecord>,
         why: NotRedriven,
-        report: &mut impl FnMut(Step<'_>),
+        report: &mut dyn FnMut(Step<'_>),
     ) {
         self.blocked.add(&due.scope, &due.name);
         self.summary.failed += 1;
@@ -411,11 +341,99 @@ impl Run<'_> {
     }
 }
 
-impl fmt::Debug for DlqReplayer {
+impl<L> fmt::Debug for DlqReplayer<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DlqReplayer")
             .field("topic", &self.topic)
             .field("open", &self.index.open())
             .finish_non_exhaustive()
+    }
+}
+
+impl<L: DlqLog> DeadLetters for DlqReplayer<L> {
+    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), SinkFailure> {
+        self.log.start_at(timestamp_ms)
+    }
+
+    fn read(&mut self, select: &dyn Fn(&DlqRecord) -> bool) -> Result<(), SinkFailure> {
+        let index = &mut self.index;
+        self.log.read(&mut |entry| index.add(&entry, select))
+    }
+
+    fn foreign(&self) -> u64 {
+        self.index.foreign()
+    }
+
+    fn selected(&self, resolved: bool) -> Vec<Listed> {
+        self.index.selected(resolved)
+    }
+
+    fn out_of_order(&self) -> Vec<OutOfOrder> {
+        self.index.out_of_order()
+    }
+
+    fn plan(&self, options: &ReplayOptions) -> Vec<Listed> {
+        let nothing = OrderScopes::default();
+        let due = self.index.due(options.follows().then_some(&nothing));
+        due.into_iter()
+            .take(options.limit.unwrap_or(usize::MAX))
+            .map(|due| Listed {
+                name: due.name,
+                position: due.position,
+                outcome: None,
+            })
+            .collect()
+    }
+
+    fn each(
+        &mut self,
+        listed: &[Listed],
+        show: &mut dyn FnMut(&Listed, Option<&DlqRecord>) -> ControlFlow<()>,
+    ) -> Result<(), SinkFailure> {
+        // Small batches, because the sizes of the values are not known here.
+        for some in listed.chunks(50) {
+            let positions: Vec<Position> = some.iter().map(|listed| listed.position).collect();
+            let found = self.log.fetch(&positions)?;
+            for item in some {
+                if show(item, found.get(&item.position)).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(
+        &mut self,
+        options: &ReplayOptions,
+        select: &dyn Fn(&DlqRecord) -> bool,
+        report: &mut dyn FnMut(Step<'_>),
+    ) -> Result<ReplaySummary, SinkFailure> {
+        let carried = self.replay(options, select, report);
+        carried.map_err(ReplayError::into_failure)
+    }
+}
+
+impl ReplayError {
+    /// Finds the words for the operator.
+    fn into_failure(self) -> SinkFailure {
+        let what = self.to_string();
+        let failure = |id| SinkFailure::new(id, FailureClass::Unavailable, what);
+        match self {
+            Self::Sink(failure) => failure,
+            Self::NoAnswer { source, .. } => SinkFailure {
+                source: source.map(Into::into),
+                ..failure("dlq-no-answer").remedy(
+                    "see to the server of the sink, then run it again: what was done is not \
+                     repeated, but this one dead letter may be",
+                )
+            },
+            Self::NotRecorded { source, .. } => {
+                failure("dlq-not-recorded").caused_by(source).remedy(
+                    "allow the user of the sink to write to the topic of dead letters, then run it \
+                     again: this one dead letter is repeated",
+                )
+            }
+        }
     }
 }

@@ -1,53 +1,45 @@
+use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, Record, SendError, Sink as _, SinkFactory as _,
+use super::log::{Answer, Unanswered};
+use crate::{
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, Record, SendError, Sink,
+    SinkFactory as _, ToFailure as _,
 };
 
-use crate::config::KafkaConfig;
-use crate::error::KafkaError;
-use crate::producer::{KafkaSink, KafkaSinkFactory};
-
-/// Sends records with the relay's own producer, each acknowledged before the next is sent.
-pub(super) struct Sender {
-    factory: KafkaSinkFactory,
+/// Sends records with the relay's own sink, each acknowledged before the next is sent.
+pub struct RecordSender {
+    factory: AnySinkFactory,
     /// Replaced after a failure: a failed sink accepts no more records.
-    sink: Option<(KafkaSink, Receiver<Report>)>,
+    sink: Option<(Box<dyn Sink>, Receiver<Report>)>,
     seq: u64,
 }
 
-/// Why the outcome of a record is unknown.
-pub(super) enum Unanswered {
-    /// No acknowledgement came in time. Contains the last error reported, if any.
-    Late(Option<DeliveryError>),
-    /// The producer could not be created.
-    Client(KafkaError),
-}
-
-/// The inner error is a refusal that does not pass by itself.
-pub(super) type Answer = Result<Result<(), DeliveryError>, Unanswered>;
-
-impl Sender {
-    pub(super) fn new(config: &KafkaConfig) -> Self {
+impl RecordSender {
+    /// Creates a sender that makes a sink for its first record, and a new one after a failure.
+    pub fn new(factory: AnySinkFactory) -> Self {
         Self {
-            factory: KafkaSinkFactory::new(config.clone()).of_one_producer(),
+            factory,
             sink: None,
             seq: 0,
         }
     }
 
     /// Sends a record. **Blocks** until it is acknowledged or refused, for about `patience` at
-    /// most.
-    pub(super) fn send(&mut self, record: &Record<'_>, patience: Duration) -> Answer {
+    /// most. Repeats what is refused for a reason that may pass.
+    ///
+    /// # Errors
+    /// If the outcome is unknown.
+    pub fn send(&mut self, record: &Record<'_>, patience: Duration) -> Answer {
         let deadline = Instant::now() + patience;
         let mut heard = None;
         loop {
             let error = match self.attempt(record, deadline) {
                 Ok(Err(error)) => Some(error),
                 Err(Unanswered::Late(_)) => None,
-                answer @ (Ok(Ok(())) | Err(Unanswered::Client(_))) => return answer,
+                answer @ (Ok(Ok(())) | Err(Unanswered::Sink(_))) => return answer,
             };
             self.sink = None;
             let Some(error) = error else {
@@ -70,7 +62,8 @@ impl Sender {
             none => {
                 let (sender, reports) = mpsc::channel();
                 let sink = self.factory.create(None, Arc::new(Reports(sender)));
-                none.insert((sink.map_err(Unanswered::Client)?, reports))
+                let sink = sink.map_err(|error| Unanswered::Sink(error.to_failure()))?;
+                none.insert((sink, reports))
             }
         };
         self.seq += 1;
@@ -78,8 +71,11 @@ impl Sender {
         loop {
             if !accepted {
                 match sink.try_send(record, self.seq) {
-                    Ok(()) => accepted = true,
-                    // The topic is being created.
+                    Ok(()) => {
+                        accepted = true;
+                        sink.poll();
+                    }
+                    // For example, the topic is being created.
                     Err(SendError::Full) => {}
                     Err(SendError::Refused(error)) => return Ok(Err(error)),
                 }
@@ -87,7 +83,8 @@ impl Sender {
             let left = deadline.saturating_duration_since(Instant::now());
             match reports.recv_timeout(left) {
                 Ok(Report::Record(seq, outcome)) if seq == self.seq => return Ok(outcome),
-                Ok(Report::Record(..) | Report::Capacity) => {}
+                Ok(Report::Record(..)) => {}
+                Ok(Report::Capacity) => sink.poll(),
                 Err(_) => return Err(Unanswered::Late(None)),
             }
         }
@@ -114,5 +111,11 @@ impl Deliveries for Reports {
 
     fn capacity(&self) {
         let _ = self.0.send(Report::Capacity);
+    }
+}
+
+impl fmt::Debug for RecordSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordSender").finish_non_exhaustive()
     }
 }

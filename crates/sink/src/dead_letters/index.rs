@@ -3,18 +3,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use walrelay_sink::dead_letters::{DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
-use walrelay_sink::topics::Position;
-use walrelay_sink::{EventPosition, dlq_headers};
+use super::entry::DlqEntry;
+use super::interface::{DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
+use crate::topics::Position;
+use crate::{EventPosition, dlq_headers};
 
-use super::entry::Entry;
-
-/// An index of all dead letters, with the positions to fetch them again.
+/// Indexes all dead letters, with the positions to fetch them again.
 ///
-/// Memory: about 100 bytes for every dead letter in the topic, and for an open one another 150
+/// Memory: about 100 bytes for every dead letter that was read, and for an open one another 150
 /// bytes and its key. Values and headers are not kept.
 #[derive(Debug, Default)]
-pub struct DlqIndex {
+pub(super) struct DlqIndex {
     known: BTreeMap<DlqRecordId, Known>,
     /// Names of slots and topics, each stored once.
     names: HashSet<Arc<str>>,
@@ -57,7 +56,7 @@ pub(super) struct OrderScope {
 }
 
 impl OrderScope {
-    pub(super) fn of(dead_letter: &DlqRecord) -> Self {
+    pub(super) fn from_dead_letter(dead_letter: &DlqRecord) -> Self {
         Self {
             slot: Arc::from(dead_letter.slot.as_str()),
             key: dead_letter.key.as_deref().map(Arc::from),
@@ -76,14 +75,14 @@ pub(super) struct Due {
 
 impl DlqIndex {
     /// Adds a record. `select` decides whether a dead letter is selected.
-    pub(super) fn add(&mut self, entry: &Entry, select: impl FnOnce(&DlqRecord) -> bool) {
+    pub(super) fn add(&mut self, entry: &DlqEntry, select: impl FnOnce(&DlqRecord) -> bool) {
         match entry {
-            Entry::Foreign(_) => self.foreign += 1,
-            Entry::Resolution(resolution) => {
+            DlqEntry::Foreign(_) => self.foreign += 1,
+            DlqEntry::Resolution(resolution) => {
                 let name = self.name(&resolution.slot, resolution.id);
                 self.resolve(&name, resolution.outcome);
             }
-            Entry::DlqRecord(dead_letter) => self.dead_letter(dead_letter, select),
+            DlqEntry::DlqRecord(dead_letter) => self.dead_letter(dead_letter, select),
         }
     }
 
@@ -144,18 +143,18 @@ impl DlqIndex {
         }
     }
 
-    /// The number of open dead letters, selected or not.
-    pub fn open(&self) -> usize {
+    /// Returns the number of open dead letters, selected or not.
+    pub(super) fn open(&self) -> usize {
         self.open
     }
 
-    /// The number of records that were neither dead letters nor resolutions.
-    pub fn foreign(&self) -> u64 {
+    /// Returns the number of records that were neither dead letters nor resolutions.
+    pub(super) fn foreign(&self) -> u64 {
         self.foreign
     }
 
-    /// Selected dead letters in order; the resolved ones only if `resolved`.
-    pub fn selected(&self, resolved: bool) -> Vec<Listed> {
+    /// Returns the selected dead letters in order; the resolved ones only if `resolved`.
+    pub(super) fn selected(&self, resolved: bool) -> Vec<Listed> {
         let selected = self.known.iter().filter(|(_, known)| known.selected);
         let wanted = selected.filter(|(_, known)| resolved || known.outcome.is_none());
         let listed = wanted.filter_map(|(name, known)| {
@@ -168,14 +167,14 @@ impl DlqIndex {
         listed.collect()
     }
 
-    /// Open dead letters in order.
+    /// Iterates over the open dead letters in order.
     fn in_order(&self) -> impl Iterator<Item = (&DlqRecordId, &Known, &Open, Position)> {
         self.known.iter().filter_map(|(name, known)| {
             Some((name, known, known.open.as_deref()?, known.position?))
         })
     }
 
-    /// Selected dead letters behind an open one of the same scope that is not selected.
+    /// Returns the selected dead letters behind an open one of the same scope that is not selected.
     pub(super) fn out_of_order(&self) -> Vec<OutOfOrder> {
         let mut passed = OrderScopes::default();
         let mut found = Vec::new();
@@ -192,7 +191,7 @@ impl DlqIndex {
         found
     }
 
-    /// The dead letters to replay, in order: the selected ones, and with `follow` also those parked
+    /// Returns the dead letters to replay, in order: the selected ones, and with `follow` also those parked
     /// behind a replayed one. `follow` contains the scopes replayed before.
     pub(super) fn due(&self, follow: Option<&OrderScopes>) -> Vec<Due> {
         let mut taken = follow.cloned().unwrap_or_default();
@@ -240,7 +239,7 @@ impl OrderScopes {
         first.or_insert_with(|| name.clone());
     }
 
-    /// A dead letter of this set that an event of `scope` must not pass.
+    /// Returns a dead letter of this set that an event of `scope` must not pass.
     pub(super) fn before(&self, scope: &OrderScope) -> Option<&DlqRecordId> {
         let key = (Arc::clone(&scope.slot), Arc::clone(scope.key.as_ref()?));
         let by_topic = self.0.get(&key)?;
