@@ -73,6 +73,7 @@ mod failures;
 mod ffi;
 mod in_flight;
 mod kind;
+mod known_brokers;
 mod outcome;
 mod probe;
 mod producer;

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -26,8 +26,35 @@ pub struct SinkStats {
     pub all_down: AtomicBool,
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
-    clients: Mutex<Vec<Weak<Mutex<Vec<EndpointStats>>>>>,
+    clients: Clients<EndpointStats>,
+    unavailable: Clients<String>,
     cluster_id: Mutex<Option<Box<str>>>,
+}
+
+/// A list of each client, for as long as the client keeps it.
+#[derive(Debug)]
+struct Clients<T>(Mutex<Vec<Weak<Mutex<Vec<T>>>>>);
+
+impl<T> Default for Clients<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Clone> Clients<T> {
+    fn add(&self) -> Arc<Mutex<Vec<T>>> {
+        let list = Arc::default();
+        let mut clients = lock(&self.0);
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(Arc::downgrade(&list));
+        list
+    }
+
+    /// Returns the entries of all clients.
+    fn entries(&self) -> Vec<T> {
+        let lists: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
+        lists.iter().flat_map(|list| lock(list).clone()).collect()
+    }
 }
 
 /// Figures of a topic.
@@ -129,39 +156,47 @@ impl SinkStats {
     /// Registers a client; returns its list of endpoints. The list is part of
     /// [`endpoints`](Self::endpoints) until the client drops it.
     pub fn client(&self) -> Arc<Mutex<Vec<EndpointStats>>> {
-        let endpoints = Arc::default();
-        let mut clients = lock(&self.clients);
-        clients.retain(|client| client.strong_count() > 0);
-        clients.push(Arc::downgrade(&endpoints));
-        endpoints
+        self.clients.add()
     }
 
     /// Returns the endpoints of all clients, by name. `queued` and `retries` are summed over the
     /// clients; of the round-trip times the largest is taken.
     pub fn endpoints(&self) -> Vec<EndpointStats> {
-        let clients: Vec<_> = lock(&self.clients)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
         let mut endpoints: BTreeMap<String, EndpointStats> = BTreeMap::new();
-        for client in clients {
-            for endpoint in lock(&client).iter() {
-                match endpoints.get_mut(&endpoint.name) {
-                    None => _ = endpoints.insert(endpoint.name.clone(), endpoint.clone()),
-                    Some(known) => known.merge(endpoint),
-                }
+        for endpoint in self.clients.entries() {
+            match endpoints.get_mut(&endpoint.name) {
+                None => _ = endpoints.insert(endpoint.name.clone(), endpoint),
+                Some(known) => known.merge(&endpoint),
             }
         }
         endpoints.into_values().collect()
+    }
+
+    /// Registers a client; returns its list of destinations that take no record at the moment. The
+    /// list is part of [`unavailable`](Self::unavailable) until the client drops it.
+    pub fn client_unavailable(&self) -> Arc<Mutex<Vec<String>>> {
+        self.unavailable.add()
+    }
+
+    /// Returns the destinations in use that take no record at the moment, each once: partitions of
+    /// Kafka without a leader.
+    pub fn unavailable(&self) -> BTreeSet<String> {
+        self.unavailable.entries().into_iter().collect()
     }
 }
 
 impl EndpointStats {
     /// The [`state`](Self::state) of an endpoint that requests can be sent to.
     pub const UP: &str = "UP";
+    /// The [`state`](Self::state) of an endpoint that has a connection, and has answered no request
+    /// of it for seconds.
+    pub const NO_ANSWER: &str = "NO_ANSWER";
 
+    /// Adds the view of another client. One whose requests are not answered decides: the others may
+    /// have sent none.
     fn merge(&mut self, other: &Self) {
-        if other.state == Self::UP {
+        let decides = other.state == Self::UP && self.state != Self::NO_ANSWER;
+        if decides || other.state == Self::NO_ANSWER {
             self.state.clone_from(&other.state);
         }
         self.rtt_mean = larger(self.rtt_mean, other.rtt_mean);
@@ -220,7 +255,11 @@ mod tests {
             ),
             ("UP", Some(0.5), 4)
         );
+        lock(&second)[0].state = EndpointStats::NO_ANSWER.to_owned();
+        assert_eq!(stats.endpoints()[0].state, EndpointStats::NO_ANSWER);
         drop(first);
-        assert_eq!(stats.endpoints()[0].state, "DOWN");
+        assert_eq!(stats.endpoints()[0].state, EndpointStats::NO_ANSWER);
+        drop(second);
+        assert_eq!(stats.endpoints(), []);
     }
 }

@@ -22,6 +22,7 @@ pub use options::{KafkaOptions, TopicCreation};
 use rules::{ALIASES, FILES};
 
 use crate::client_log::{KindThrottle, no_token};
+use crate::known_brokers::KnownBrokers;
 use crate::error::KafkaError;
 use crate::ffi;
 use crate::in_flight::partition_gate::{Keyless, Requests};
@@ -89,6 +90,8 @@ pub struct KafkaConfig {
     statistics: bool,
     /// Throttles log lines about the cluster, for all producers of this configuration.
     throttle: Arc<KindThrottle>,
+    /// The brokers that any producer of this configuration has known.
+    known_brokers: Arc<KnownBrokers>,
     /// The limit of `batch.size` since a topic refused a batch, for all later producers of this
     /// configuration.
     batch_limit: Arc<AtomicUsize>,
@@ -120,6 +123,7 @@ impl KafkaConfig {
             tokens: tokens.map(TokenCache::new),
             statistics: false,
             throttle: Arc::default(),
+            known_brokers: Arc::default(),
             batch_limit: Arc::new(AtomicUsize::new(usize::MAX)),
         };
         config.check_together()?;
@@ -144,6 +148,10 @@ impl KafkaConfig {
 
     pub(crate) fn throttle(&self) -> &KindThrottle {
         &self.throttle
+    }
+
+    pub(crate) fn known_brokers(&self) -> &KnownBrokers {
+        &self.known_brokers
     }
 
     /// Enables statistics of producers, every [`STATISTICS_INTERVAL`] unless configured otherwise.

@@ -27,8 +27,9 @@ use crate::in_flight::shared::{Client, Shared};
 use crate::in_flight::topic::TopicContext;
 use crate::outcome::delivery_error;
 use crate::producer::advertised::Advertised;
+use crate::producer::broker_states::{self, Answers};
 use crate::producer::reachability::Reachability;
-use crate::producer::statistics::{self, Figures};
+use crate::producer::statistics::{self, BrokerFigures};
 use crate::sync::lock;
 
 /// librdkafka's memory per queued record in bytes, roughly (by its author, librdkafka#2114;
@@ -71,6 +72,10 @@ pub(crate) struct Context {
     /// dropped.
     topics: Mutex<Vec<Arc<TopicContext>>>,
     brokers: Arc<Mutex<Vec<EndpointStats>>>,
+    leaderless: Arc<Mutex<Vec<String>>>,
+    answers: Mutex<Answers>,
+    /// The time since which records are in flight and no broker is up.
+    unreached: Mutex<Option<Instant>>,
     /// The last throttle time of a response.
     throttled: Mutex<Option<Throttled>>,
     /// The topic of the last report: consecutive reports often have the same topic.
@@ -95,8 +100,13 @@ impl Client for BaseProducer<Context> {
 
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, config: KafkaConfig) -> Self {
+        let brokers = shared.stats.client();
+        *lock(&brokers) = config.known_brokers().complete(Vec::new());
         Self {
-            brokers: shared.stats.client(),
+            brokers,
+            leaderless: shared.stats.client_unavailable(),
+            answers: Mutex::default(),
+            unreached: Mutex::default(),
             throttled: Mutex::default(),
             last_topic: Mutex::default(),
             shared,
@@ -139,16 +149,53 @@ impl Context {
             self.reachability.found();
             self.shared.stats.all_down.store(false, Relaxed);
         } else if let Some(reason) = self.reachability.take_reason(Instant::now()) {
-            self.all_down.store(true, SeqCst);
-            self.shared.stats.all_down.store(true, Relaxed);
-            let kind = format!("{:?}", RDKafkaErrorCode::AllBrokersDown);
-            if let Some(suppressed) = self.throttle().pass(&kind) {
-                tracing::warn!(
-                    kind,
-                    suppressed = suppressed.shown(),
-                    "Kafka: no broker can be reached: {reason}"
-                );
-            }
+            self.lose_brokers(&format!("no broker can be reached: {reason}"));
+        }
+    }
+
+    /// Notes and logs that all brokers are down.
+    fn lose_brokers(&self, what: &str) {
+        self.all_down.store(true, SeqCst);
+        self.shared.stats.all_down.store(true, Relaxed);
+        let kind = format!("{:?}", RDKafkaErrorCode::AllBrokersDown);
+        if let Some(suppressed) = self.throttle().pass(&kind) {
+            tracing::warn!(kind, suppressed = suppressed.shown(), "Kafka: {what}");
+        }
+    }
+
+    /// Notes the states of the brokers, and whether all of them are down: none is up, and one of them
+    /// answers nothing, or records have been in flight for [`broker_states::LIMIT`]. A broker that
+    /// was never needed may be up.
+    fn note_brokers(&self, mut brokers: Vec<BrokerFigures>, now: Instant) {
+        let throttled = lock(&self.throttled);
+        let is_throttled = |name: &str| {
+            let throttled = throttled.as_ref();
+            throttled.is_some_and(|throttled| throttled.broker == name && now < throttled.until)
+        };
+        lock(&self.answers).judge(&mut brokers, is_throttled, now);
+        drop(throttled);
+        let connected = brokers
+            .iter()
+            .any(|broker| broker.endpoint.state == EndpointStats::UP);
+        let brokers = brokers.into_iter().map(|broker| (broker.node, broker.endpoint));
+        *lock(&self.brokers) = self.config.known_brokers().complete(brokers.collect());
+        // With the views of the other producer: its requests may be the ones that wait.
+        let all = self.shared.stats.endpoints();
+        let is = |state| all.iter().any(|endpoint| endpoint.state == state);
+        let unanswered = is(EndpointStats::NO_ANSWER) && !is("INIT");
+        let mut unreached = lock(&self.unreached);
+        if is(EndpointStats::UP) || connected && !unanswered {
+            *unreached = None;
+            self.shared.stats.all_down.store(false, Relaxed);
+            return;
+        }
+        let in_flight = self.shared.window.in_flight() > 0;
+        *unreached = in_flight.then(|| unreached.unwrap_or(now));
+        let limit = broker_states::LIMIT;
+        let overdue = unreached.is_some_and(|since| now >= since + limit);
+        if (unanswered || overdue) && !self.all_down.load(SeqCst) {
+            let seconds = limit.as_secs();
+            self.lose_brokers(&format!("no broker has answered for {seconds} s"));
         }
     }
 
@@ -276,21 +323,17 @@ impl ClientContext for Context {
     /// document.
     fn stats_raw(&self, document: &[u8]) {
         match statistics::figures(document) {
-            Ok(Figures { brokers, throttled }) => {
-                if let Some((broker, time)) = throttled {
+            Ok(figures) => {
+                let now = Instant::now();
+                if let Some((broker, time)) = figures.throttled {
                     *lock(&self.throttled) = Some(Throttled {
                         broker,
                         time,
-                        until: Instant::now() + time + THROTTLE_GRACE,
+                        until: now + time + THROTTLE_GRACE,
                     });
                 }
-                if brokers
-                    .iter()
-                    .any(|broker| broker.state == EndpointStats::UP)
-                {
-                    self.shared.stats.all_down.store(false, Relaxed);
-                }
-                *lock(&self.brokers) = brokers;
+                *lock(&self.leaderless) = figures.leaderless;
+                self.note_brokers(figures.brokers, now);
             }
             Err(error) => tracing::debug!(%error, "librdkafka's statistics cannot be read"),
         }

@@ -93,6 +93,53 @@ fn an_idle_broker_that_stops_is_down_until_it_returns() {
     close_delivered(sink, &reports, 1);
 }
 
+/// A sink with statistics, as with `[http]`.
+fn observed(cluster: &Cluster, servers: &str) -> (KafkaSink, Arc<Reports>) {
+    let config = config_of(cluster, &[("bootstrap.servers", servers)]);
+    let factory = KafkaSinkFactory::new(config).with_stats(Arc::default());
+    reporting(|reports| factory.of_one_producer().create(None, reports))
+}
+
+/// librdkafka calls such a broker up for a minute.
+#[test]
+fn a_broker_that_answers_nothing_is_down_until_it_answers() {
+    let cluster = cluster(&[("t", 1)]);
+    let proxy = Proxy::start(&cluster);
+    let (mut sink, reports) = observed(&cluster, &proxy.servers());
+    send_first(&mut sink, &reports);
+    let stats = Arc::clone(&sink.shared.stats);
+    let states = || -> Vec<String> {
+        let endpoints = stats.endpoints().into_iter();
+        endpoints.map(|endpoint| endpoint.state).collect()
+    };
+    eventually("up", || states() == ["UP"]);
+    proxy.withhold(PRODUCE);
+    send_seq(&mut sink, &reports, "t", b"k", 1);
+    eventually("down", || stats.all_down.load(Relaxed));
+    eventually("no answer", || states() == ["NO_ANSWER"]);
+    proxy.release(PRODUCE);
+    eventually("up", || !stats.all_down.load(Relaxed) && states() == ["UP"]);
+    close_delivered(sink, &reports, 2);
+}
+
+#[test]
+fn a_partition_without_a_leader_is_named_until_it_has_one() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = observed(&cluster, &cluster.bootstrap_servers());
+    send_first(&mut sink, &reports);
+    let stats = Arc::clone(&sink.shared.stats);
+    let leaderless = || stats.unavailable().into_iter().collect::<Vec<_>>();
+    // Nothing is sent meanwhile: librdkafka's mock broker crashes at a record without a leader.
+    cluster.partition_leader("t", 0, None).expect("a partition");
+    let _ = ffi::topic_states(sink.client(), LONG);
+    eventually("leaderless", || leaderless() == ["t [0]"]);
+    assert!(!stats.all_down.load(Relaxed));
+    cluster.partition_leader("t", 0, Some(1)).expect("a broker");
+    let _ = ffi::topic_states(sink.client(), LONG);
+    eventually("led", || leaderless().is_empty());
+    close_delivered(sink, &reports, 1);
+}
+
 /// A broker that throttles a client does not read its connection for a time, so it does not respond
 /// to a request for metadata either.
 #[test]
