@@ -16,14 +16,21 @@ pub(crate) struct KnownBrokers(Mutex<BTreeMap<i64, String>>);
 impl KnownBrokers {
     /// Notes the brokers of a client, each with its id, and returns them with those that the client
     /// does not know. Bootstrap servers, which have no id, are left out if any broker was known.
-    pub(crate) fn complete(&self, brokers: Vec<(Option<i64>, EndpointStats)>) -> Vec<EndpointStats> {
+    pub(crate) fn complete(
+        &self,
+        brokers: Vec<(Option<i64>, EndpointStats)>,
+    ) -> Vec<EndpointStats> {
         let mut known = lock(&self.0);
         for (id, broker) in &brokers {
             if let Some(id) = id {
                 known.insert(*id, broker.name.clone());
             }
         }
-        let is_missing = |id: &i64| brokers.iter().all(|(present, _)| present.as_ref() != Some(id));
+        let is_missing = |id: &i64| {
+            brokers
+                .iter()
+                .all(|(present, _)| present.as_ref() != Some(id))
+        };
         let missing = known.iter().filter(|(id, _)| is_missing(id));
         let missing: Vec<_> = missing
             .map(|(_, name)| EndpointStats {

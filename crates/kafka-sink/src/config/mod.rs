@@ -22,10 +22,10 @@ pub use options::{KafkaOptions, TopicCreation};
 use rules::{ALIASES, FILES};
 
 use crate::client_log::{KindThrottle, no_token};
-use crate::known_brokers::KnownBrokers;
 use crate::error::KafkaError;
 use crate::ffi;
 use crate::in_flight::partition_gate::{Keyless, Requests};
+use crate::known_brokers::KnownBrokers;
 use crate::tokens::{TokenCache, TokenSource, chain};
 
 /// The relay's defaults where they differ from librdkafka's. They can be overridden within the

@@ -177,7 +177,9 @@ impl Context {
         let connected = brokers
             .iter()
             .any(|broker| broker.endpoint.state == EndpointStats::UP);
-        let brokers = brokers.into_iter().map(|broker| (broker.node, broker.endpoint));
+        let brokers = brokers
+            .into_iter()
+            .map(|broker| (broker.node, broker.endpoint));
         *lock(&self.brokers) = self.config.known_brokers().complete(brokers.collect());
         // With the views of the other producer: its requests may be the ones that wait.
         let all = self.shared.stats.endpoints();
