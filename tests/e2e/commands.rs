@@ -1,14 +1,17 @@
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
-use walrelay_testkit::{eventually, servers};
+use walrelay_testkit::{eventually, eventually_some, servers};
+use walrelay_throwaway::ChildGuard;
 
 use crate::check::Checked;
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, json_lines, output,
-    output_with, psql, refused, run_command, said, stdout, unique, walrelay, with_source,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, insert_of,
+    json_lines, output, output_with, psql, refused, run_command, said, stdout, unique, walrelay,
+    with_source,
 };
 
 fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
@@ -412,7 +415,8 @@ fn demo(arguments: &[&str]) -> String {
     command
         .env("WALRELAY_POSTGRES_BIN", servers::binaries(15).dir())
         // An argument has precedence over the variable, and a drill runs to its end.
-        .env("DEMO_SECONDS", "1");
+        .env("DEMO_SECONDS", "1")
+        .stdin(Stdio::null());
     let shown = command.output().expect("walrelay runs");
     assert!(shown.status.success(), "{}", said(&shown));
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
@@ -433,10 +437,30 @@ fn the_demo_shows_what_it_promises() {
     demo(&["--seconds", "3", "--rate", "50"]);
 }
 
+/// A demonstration whose reader has gone away, as in `walrelay demo | head -1`, ends.
+#[test]
+fn a_demo_that_nobody_reads_ends() {
+    let mut command = walrelay(&["demo", "--rate", "50"]);
+    command
+        .env("WALRELAY_POSTGRES_BIN", servers::binaries(15).dir())
+        .stdout(Stdio::piped());
+    let mut demo = ChildGuard::spawn(&mut command).expect("walrelay runs");
+    let mut first = String::new();
+    let mut lines = BufReader::new(demo.stdout.take().expect("a pipe"));
+    lines.read_line(&mut first).expect("a line");
+    assert!(first.starts_with("Starting"), "{first}");
+    drop(lines);
+    let ended = eventually_some(PATIENCE, || demo.try_wait().expect("a child"));
+    assert!(ended.success(), "{ended}");
+}
+
 /// Each fault shows up in the status and in the metrics, and nothing is lost.
 #[test]
 fn the_drill_shows_each_fault() {
-    let text = demo(&["--drill", "--rate", "50"]);
+    // Without a terminal, nobody presses Enter: the pause ends at the end of standard input.
+    let text = demo(&["--drill", "--pause", "--rate", "50"]);
+    assert_eq!(text.matches("press Enter").count(), 5, "{text}");
+    assert_has(&text, &["dead letters  1"]);
     let steps: Vec<&str> = text.split("\n--- ").skip(1).collect();
     let shown = [
         ["All is well", "streaming", "walrelay_ready 1.0"],

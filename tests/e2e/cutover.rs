@@ -97,6 +97,7 @@ fn cut_over(major: u32, kind: Kind, seed: u64) {
     let line = format!("switch --yes --poller {}", poller::APPLICATION);
     let switched = done(&step(&config, &line));
     assert_has(&switched, &["Start walrelay run now"]);
+    assert_lacks(&switched, &["WARN", "if the publication is left"]);
     wait_rows(&load, 200);
     let relay = rig.streaming(&config);
     wait_rows(&load, 300);
@@ -346,7 +347,7 @@ fn names_what_is_in_the_way() {
     let plan = step(&config, never);
     assert_ne!(plan.status.code(), Some(0), "{plan:?}");
     let none = step(&config, "rollback --yes");
-    refused(&none, 78, &["[cutover-no-slot]"]);
+    refused(&none, 78, &["[cutover-no-slot]", "a rollback drops it"]);
     for name in ["plan", "shadow", "switch", "verify", "rollback"] {
         let help = said(&step(&config, &format!("{name} --help")));
         assert_has(&help, &["Examples:"]);

@@ -291,13 +291,21 @@ fn letters_are_redriven_in_order_and_dropped() {
         ..draft("0/B00 51", "k4")
     });
 
-    let cases: [(&str, &[&str]); 5] = [
+    let cases: [(&str, &[&str]); 6] = [
+        (
+            "redrive --key k0",
+            &[
+                "[dlq-not-confirmed]",
+                "10 dead letters are to be sent",
+                "--yes",
+            ],
+        ),
         ("redrive", &["[dlq-no-filter]", "--all"]),
         ("drop --limit 3 --yes", &["[dlq-no-filter]"]),
         ("drop --class oversize", &["[dlq-not-confirmed]", "--yes"]),
-        ("redrive --id '0/A00 77'", &["[dlq-letter]"]),
+        ("redrive --yes --id '0/A00 77'", &["[dlq-letter]"]),
         (
-            "redrive --id '0/A00 4'",
+            "redrive --yes --id '0/A00 4'",
             &[
                 "[dlq-out-of-order]",
                 "walrelay 0/A00 4 is behind walrelay 0/A00 1",
@@ -309,10 +317,24 @@ fn letters_are_redriven_in_order_and_dropped() {
     }
     let pretended = fixture.stdout("redrive --all --dry-run");
     assert_eq!(pretended.lines().count(), 33, "{pretended}");
+    let goes_to = |options: &str| {
+        let line = format!("redrive --dry-run --output json {options}");
+        let lines = json_lines(&fixture.dlq(&line)).into_iter();
+        lines
+            .map(|line| line["goes_to"].clone())
+            .collect::<Vec<_>>()
+    };
+    let orders = format!("{}orders", fixture.prefix);
+    assert_eq!(goes_to("--id '0/A00 0'"), [orders.as_str()]);
+    assert_eq!(goes_to("--id '0/A00 0' --topic-override other"), ["other"]);
+    assert_eq!(
+        goes_to("--class oversize --class unroutable --out-of-order"),
+        [Value::Null, Value::Null]
+    );
     fixture.stdout("drop --all --dry-run");
     assert_eq!(fixture.listed("").len(), 32, "a dry run does nothing");
 
-    let done = fixture.stdout("redrive --key k0");
+    let done = fixture.stdout("redrive --yes --key k0");
     assert_eq!(done.lines().count(), 10, "{done}");
     assert!(done.starts_with("redriven 0/A00 0\n"), "{done}");
     let words = [
@@ -323,10 +345,9 @@ fn letters_are_redriven_in_order_and_dropped() {
         "[dlq-no-topic]",
         "--topic-override",
     ];
-    fixture.fails("redrive --all", 65, &words);
-    let orders = format!("{}orders", fixture.prefix);
+    fixture.fails("redrive --yes --all", 65, &words);
     fixture.stdout(&format!(
-        "redrive --class unroutable --topic-override {orders}"
+        "redrive --yes --class unroutable --topic-override {orders}"
     ));
     fixture.stdout("drop --id '0/B00 50' --yes --output json");
     assert_eq!(fixture.listed(""), [""; 0]);
@@ -341,7 +362,7 @@ fn letters_are_redriven_in_order_and_dropped() {
     }
     assert_eq!(rows["k4"], [51]);
     // The second run finds nothing to do.
-    fixture.stdout("redrive --all");
+    fixture.stdout("redrive --yes --all");
     assert_eq!(fixture.arrived(31).len(), 31);
 }
 
@@ -350,13 +371,13 @@ fn letters_are_redriven_in_order_and_dropped() {
 fn a_resolution_that_is_not_written_repeats_one_record() {
     let fixture = DlqFixture::new();
     fixture.dead_letters(5, 1);
-    fixture.stdout("redrive --all --limit 2");
+    fixture.stdout("redrive --yes --all --limit 2");
     fixture.allow_bytes("10", false);
     let words = ["[dlq-not-recorded]", "letter walrelay 0/A00 2"];
-    fixture.fails("redrive --all", 69, &words);
+    fixture.fails("redrive --yes --all", 69, &words);
     fixture.allow_bytes("1000000", true);
     assert_eq!(fixture.listed(""), ["0/A00 2", "0/A00 3", "0/A00 4"]);
-    fixture.stdout("redrive --all");
+    fixture.stdout("redrive --yes --all");
     assert_eq!(fixture.rows(5)["k0"], [0, 1, 2, 2, 3, 4]);
     assert_eq!(fixture.listed(""), [""; 0]);
 }
@@ -369,7 +390,7 @@ fn redriving_that_is_killed_goes_on_where_it_was() {
     let bootstrap = fixture.kafka.bootstrap_servers();
     let so_far = || History::records(&bootstrap, &fixture.prefix, 300, Duration::ZERO).len();
     for wanted in [1, 60, 120] {
-        let line = fixture.line("redrive --all");
+        let line = fixture.line("redrive --yes --all");
         let mut command = command_with(&line, &fixture.config(), &[]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let running = ChildGuard::spawn(&mut command).expect("walrelay runs");
@@ -377,7 +398,7 @@ fn redriving_that_is_killed_goes_on_where_it_was() {
         // Dropping sends SIGKILL.
         drop(running);
     }
-    fixture.stdout("redrive --all");
+    fixture.stdout("redrive --yes --all");
     let mut repeated = 0;
     for (key, mut rows) in fixture.rows(300) {
         let before = rows.len();
@@ -412,7 +433,7 @@ fn a_relay_that_watches_learns_of_letters_and_of_their_end() {
     assert!(parking.is_parked(later, &orders, b"left"));
     fixture.dead_letter(&draft("0/B00 0", "new"));
     eventually(PATIENCE, || parking.is_parked(later, &orders, b"new"));
-    fixture.stdout("redrive --key new");
+    fixture.stdout("redrive --yes --key new");
     eventually(PATIENCE, || !parking.is_parked(later, &orders, b"new"));
     assert!(parking.is_parked(later, &orders, b"left"));
     fixture.stdout("drop --all --yes");
@@ -460,7 +481,7 @@ fn a_parked_key_flows_again_in_order() {
     rig.caught_up();
     assert_eq!(open(), 8, "the event, and seven behind it");
     let redrive = format!(
-        "redrive --class unroutable --topic-override {}order",
+        "redrive --yes --class unroutable --topic-override {}order",
         rig.prefix
     );
     std::thread::scope(|scope| {
@@ -478,7 +499,7 @@ fn a_parked_key_flows_again_in_order() {
     let mut number = 60;
     rig.caught_up();
     eventually(PATIENCE, || {
-        dlq("redrive --all");
+        dlq("redrive --yes --all");
         // A row that is written before the relay knows of the end of the dead letters is parked.
         eventually(PATIENCE, || {
             metric(address, "walrelay_parked_keys") == Some(0.0)
@@ -509,7 +530,7 @@ fn what_cannot_work_says_why() {
         "letter walrelay 0/A00 0",
         "1 dead letters redriven, 1 failed",
     ];
-    fixture.fails("redrive --all", 65, &words);
+    fixture.fails("redrive --yes --all", 65, &words);
     fixture.fails("list --set sink.kind=stdout", 78, &["[dlq-sink]"]);
     fixture.fails(
         "list --set sink.kafka.bootstrap.servers=127.0.0.1:1",

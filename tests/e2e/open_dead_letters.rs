@@ -92,7 +92,11 @@ fn keep_their_rows() {
         &config,
         &[],
     ));
-    done(&output_with("dlq redrive --class parked", &config, &[]));
+    done(&output_with(
+        "dlq redrive --class parked --yes",
+        &config,
+        &[],
+    ));
     eventually(PATIENCE, || count(&db, MARKED) == 4);
     done(&output_with("prune", &config, &PRUNE));
     let log = relay.ends_well();

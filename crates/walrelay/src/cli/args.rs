@@ -350,6 +350,10 @@ pub struct DemoArgs {
     #[arg(long)]
     pub drill: bool,
 
+    /// Wait for Enter after each step of the drill, so that one can look at the page.
+    #[arg(long, requires = "drill")]
+    pub pause: bool,
+
     /// Orders written per second.
     #[arg(
         long,

@@ -28,14 +28,15 @@ pub enum DlqCommand {
     /// Send dead letters where they were bound for, and close them.
     ///
     /// One after the other in the order of the log. Behind a dead letter that is refused, no other
-    /// of its key is sent. Dead letters that were parked behind the selected ones follow them.
+    /// of its key is sent. Dead letters that were parked behind the selected ones follow them. Asks
+    /// first.
     #[command(after_help = "Examples:
   walrelay dlq redrive --all --dry-run
-  walrelay dlq redrive --class rejected --topic orders.events
+  walrelay dlq redrive --class rejected --topic orders.events --yes
   walrelay dlq redrive --id '0/16B3748 0' --topic-override orders.events")]
     Redrive(RedriveArgs),
 
-    /// Close dead letters without sending them: their events are given up.
+    /// Close dead letters without sending them: their events are given up. Asks first.
     #[command(after_help = "Examples:
   walrelay dlq drop --class oversize --dry-run
   walrelay dlq drop --id '0/16B3748 0' --yes")]
@@ -163,6 +164,10 @@ pub struct CloseArgs {
     #[arg(long)]
     pub dry_run: bool,
 
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+
     /// For people, or for programs.
     #[arg(long, value_enum, default_value_t)]
     pub output: Output,
@@ -196,10 +201,6 @@ pub struct RedriveArgs {
 /// Arguments of `dlq drop`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct DropArgs {
-    /// Yes, these events are not to be sent.
-    #[arg(long)]
-    pub yes: bool,
-
     /// The dead letters to close.
     #[command(flatten)]
     pub close: CloseArgs,

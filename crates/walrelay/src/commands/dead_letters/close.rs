@@ -9,12 +9,13 @@ use walrelay_sink::dead_letters::{
     ReplayOptions, ReplaySummary, Step,
 };
 
-use super::render::{Columns, DlqTable, Fields, json_line};
+use super::render::{Columns, DlqTable, Fields, json_line, json_line_to};
 use super::{
     CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, print_part, show_each,
 };
 use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
 use crate::commands::print_line;
+use crate::commands::terminal::confirm::ask_to_continue;
 
 /// Timeout of one acknowledgement. librdkafka takes half a minute to report that a topic does not
 /// exist.
@@ -47,18 +48,8 @@ pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> CommandResult {
 
 /// `walrelay dlq drop`.
 pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> CommandResult {
-    let close = CloseRun::new(&args.close, Action::Drop, Outcome::Dropped)?;
-    if !args.yes && !args.close.dry_run {
-        let failure = Failure::new(
-            "dlq-not-confirmed",
-            Exit::Usage,
-            "the events of dropped dead letters are not sent, now or later",
-        )
-        .remedy("see which they are with --dry-run, then say --yes");
-        return Err(vec![failure]);
-    }
     // A dropped dead letter is not sent, so it overtakes none.
-    close.run(env, |_| Ok(()))
+    CloseRun::new(&args.close, Action::Drop, Outcome::Dropped)?.run(env, |_| Ok(()))
 }
 
 impl<'a> CloseRun<'a> {
@@ -108,6 +99,9 @@ impl<'a> CloseRun<'a> {
         if self.args.dry_run {
             return self.print_plan(&mut *dead_letters, &plan);
         }
+        if !self.args.yes && !plan.is_empty() {
+            self.ask(plan.len())?;
+        }
         let mut written = Ok(());
         let mut failures = Vec::new();
         let mut holds_back = false;
@@ -145,15 +139,39 @@ impl<'a> CloseRun<'a> {
         }
     }
 
+    /// Asks whether so many dead letters are to be closed.
+    fn ask(&self, number: usize) -> Result<(), Failure> {
+        print_notice(&match &self.options.action {
+            Action::Drop => format!(
+                "{number} dead letters are to be dropped: their events are not sent, now or later."
+            ),
+            Action::Redrive { .. } => format!("{number} dead letters are to be sent and closed."),
+        });
+        let refused = Failure::new("dlq-not-confirmed", Exit::Usage, "nothing was changed");
+        ask_to_continue(refused.remedy("see which they are with --dry-run, then say --yes"))
+    }
+
     fn print_plan(&self, dead_letters: &mut dyn DeadLetters, plan: &[Listed]) -> CommandResult {
-        let mut table = DlqTable::new(Columns::default());
+        let destination = match &self.options.action {
+            Action::Redrive { topic, .. } => Some(topic.as_deref()),
+            Action::Drop => None,
+        };
+        let mut table = DlqTable::new(Columns {
+            destination,
+            ..Columns::default()
+        });
         show_each(dead_letters, plan, |listed, record| {
             match self.args.output {
                 Output::Table => {
                     table.add(listed, record);
                     Ok(ControlFlow::Continue(()))
                 }
-                Output::Json => print_part(&json_line("open", record, Fields::default())),
+                Output::Json => print_part(&json_line_to(
+                    "open",
+                    record,
+                    Fields::default(),
+                    destination,
+                )),
             }
         })?;
         if self.args.output == Output::Table && !plan.is_empty() {

@@ -18,6 +18,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
         slot: topic.slot.is_none(),
         status: args.resolved,
         key: args.keys,
+        destination: None,
     });
     let mut count = 0;
     if let Some(mut dead_letters) = topic.open()? {

@@ -13,10 +13,18 @@ use crate::json;
 
 /// The optional columns of a table.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Columns {
+pub(super) struct Columns<'a> {
     pub(super) slot: bool,
     pub(super) status: bool,
     pub(super) key: bool,
+    /// Where a dead letter goes when it is redriven, given the topic that replaces its own.
+    pub(super) destination: Option<Option<&'a str>>,
+}
+
+/// The topic that a redriven dead letter goes to; `None` if it cannot be sent.
+fn destination<'a>(record: &'a DlqRecord, instead: Option<&'a str>) -> Option<&'a str> {
+    let topic = instead.or(record.topic.as_deref());
+    topic.filter(|_| record.omitted_bytes.is_none())
 }
 
 /// The status of a dead letter: `open`, or its outcome.
@@ -25,36 +33,71 @@ pub(super) fn status(outcome: Option<Outcome>) -> &'static str {
 }
 
 /// The cell of a dead letter: `-` for `None`.
-type Cell = fn(&Listed, &DlqRecord) -> Option<String>;
+type Cell<'a> = Box<dyn Fn(&Listed, &DlqRecord) -> Option<String> + 'a>;
 
 /// A table of dead letters, kept in memory until it is written.
-pub(super) struct DlqTable {
-    cells: Vec<Cell>,
+pub(super) struct DlqTable<'a> {
+    cells: Vec<Cell<'a>>,
     table: Table,
 }
 
-impl DlqTable {
-    pub(super) fn new(columns: Columns) -> Self {
-        let all: [(bool, &str, Cell); 10] = [
-            (true, "ID", |_, record| Some(record.id.to_string())),
-            (true, "CLASS", |_, record| Some(record.class.clone())),
-            (true, "COMMITTED", |_, record| record.commit_time.clone()),
-            (true, "TABLE", |_, record| record.table.clone()),
-            (true, "TOPIC", |_, record| record.topic.clone()),
-            (true, "EVENT ID", |_, record| {
-                text(record.event_id.as_deref())
-            }),
-            (columns.slot, "SLOT", |_, record| Some(record.slot.clone())),
-            (columns.status, "STATUS", |listed, _| {
-                Some(status(listed.outcome).to_owned())
-            }),
-            (columns.key, "KEY", |_, record| text(record.key.as_deref())),
-            (true, "CAUSE", |_, record| record.cause.clone()),
-        ];
-        let shown = || all.iter().filter(|(shown, ..)| *shown);
+impl<'a> DlqTable<'a> {
+    pub(super) fn new(columns: Columns<'a>) -> Self {
+        let mut heads = Vec::new();
+        let mut cells: Vec<Cell<'a>> = Vec::new();
+        let mut add = |shown: bool, head, cell: Cell<'a>| {
+            if shown {
+                heads.push(head);
+                cells.push(cell);
+            }
+        };
+        add(
+            true,
+            "ID",
+            Box::new(|_, record| Some(record.id.to_string())),
+        );
+        add(
+            true,
+            "CLASS",
+            Box::new(|_, record| Some(record.class.clone())),
+        );
+        add(
+            true,
+            "COMMITTED",
+            Box::new(|_, record| record.commit_time.clone()),
+        );
+        add(true, "TABLE", Box::new(|_, record| record.table.clone()));
+        add(true, "TOPIC", Box::new(|_, record| record.topic.clone()));
+        let goes_to = columns.destination;
+        add(
+            goes_to.is_some(),
+            "GOES TO",
+            Box::new(move |_, record| destination(record, goes_to?).map(str::to_owned)),
+        );
+        add(
+            true,
+            "EVENT ID",
+            Box::new(|_, record| text(record.event_id.as_deref())),
+        );
+        add(
+            columns.slot,
+            "SLOT",
+            Box::new(|_, record| Some(record.slot.clone())),
+        );
+        add(
+            columns.status,
+            "STATUS",
+            Box::new(|listed, _| Some(status(listed.outcome).to_owned())),
+        );
+        add(
+            columns.key,
+            "KEY",
+            Box::new(|_, record| text(record.key.as_deref())),
+        );
+        add(true, "CAUSE", Box::new(|_, record| record.cause.clone()));
         Self {
-            cells: shown().map(|(_, _, cell)| *cell).collect(),
-            table: Table::new(shown().map(|(_, head, _)| *head)),
+            cells,
+            table: Table::new(heads.into_iter()),
         }
     }
 
@@ -124,6 +167,16 @@ pub(super) struct Fields {
 
 /// One dead letter as a JSON object on a line.
 pub(super) fn json_line(status: &str, record: &DlqRecord, fields: Fields) -> Vec<u8> {
+    json_line_to(status, record, fields, None)
+}
+
+/// The same, with the member `goes_to` as [`Columns::destination`].
+pub(super) fn json_line_to(
+    status: &str,
+    record: &DlqRecord,
+    fields: Fields,
+    goes_to: Option<Option<&str>>,
+) -> Vec<u8> {
     let lsn = Lsn::new(record.id.lsn).to_string();
     let mut line = JsonLine(b"{".to_vec());
     line.text("slot", Some(&record.slot));
@@ -140,6 +193,9 @@ pub(super) fn json_line(status: &str, record: &DlqRecord, fields: Fields) -> Vec
     line.number("partition", record.partition);
     line.number("timestamp_ms", record.timestamp_ms);
     line.number("omitted_bytes", record.omitted_bytes);
+    if let Some(instead) = goes_to {
+        line.text("goes_to", destination(record, instead));
+    }
     line.number("letter_partition", Some(record.position.partition));
     line.number("letter_offset", Some(record.position.offset));
     if fields.key {
@@ -240,9 +296,18 @@ mod tests {
             slot: true,
             status: true,
             key: true,
+            destination: None,
         });
         assert!(all.contains("orders  dropped  row-key  too"), "{all}");
         assert!(!all.contains("row-value"), "{all}");
+        let to = |destination| {
+            table(Columns {
+                destination: Some(destination),
+                ..Columns::default()
+            })
+        };
+        assert!(to(Some("orders.v2")).contains("-      orders.v2"));
+        assert!(to(None).contains("TOPIC  GOES TO"));
     }
 
     #[test]

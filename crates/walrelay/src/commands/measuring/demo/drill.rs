@@ -1,7 +1,8 @@
 //! The drill: injects faults one after the other, and prints what the relay shows of each.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_observe::StatusReport;
 use walrelay_walsender::ConnInfo;
 
-use super::{outbox, print_or_ignore};
+use super::tracker::EventTracker;
+use super::{outbox, print};
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::{block_on, sql_session};
 use crate::commands::looking::status::{fetch, fetch_status, status_lines};
@@ -96,11 +98,21 @@ pub(super) struct Drill<'a> {
     pub(super) info: &'a ConnInfo,
     /// True while the writer writes; the drill ends when it does not.
     pub(super) writing: &'a AtomicBool,
+    pub(super) tracker: &'a EventTracker,
+    /// `--pause`: wait for Enter after each step.
+    pub(super) pause: bool,
 }
 
 impl Drill<'_> {
-    /// Runs all steps, or those before the writer stops.
+    /// Runs all steps, or those before the writer stops or the reader of the output has gone away.
+    /// The broker is up when it ends.
     pub(super) fn run(&self) -> Result<(), Failure> {
+        let result = self.run_steps();
+        self.broker.set_up(true);
+        result
+    }
+
+    fn run_steps(&self) -> Result<(), Failure> {
         let poison = format!(
             "INSERT INTO {} VALUES (gen_random_uuid(), 'no topic!', 'order-1', 'OrderPlaced', '{{}}')",
             outbox()
@@ -119,7 +131,11 @@ impl Drill<'_> {
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active",
             )
         })?;
-        self.run_step(&POISON, || self.execute(&poison))
+        self.run_step(&POISON, || {
+            self.execute(&poison)?;
+            self.tracker.dead_letter();
+            Ok(())
+        })
     }
 
     fn execute(&self, sql: &str) -> Result<(), Failure> {
@@ -137,10 +153,9 @@ impl Drill<'_> {
         step: &Step,
         inject: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        if !self.writing.load(Ordering::Acquire) {
+        if !self.is_wanted() || !print(&format!("\n--- {}", step.heading)) {
             return Ok(());
         }
-        print_or_ignore(&format!("\n--- {}", step.heading));
         inject()?;
         let begun = Instant::now();
         let relay = loop {
@@ -148,7 +163,7 @@ impl Drill<'_> {
             if (step.expected)(&relay) {
                 break relay;
             }
-            if !self.writing.load(Ordering::Acquire) {
+            if !self.is_wanted() {
                 return Ok(());
             }
             if begun.elapsed() > STEP_TIMEOUT {
@@ -163,25 +178,43 @@ impl Drill<'_> {
             // The first line of each name: there are several warnings, the newest first.
             if let Some(index) = names.iter().position(|shown| *shown == name) {
                 names.swap_remove(index);
-                print_or_ignore(&format!("  {name:<14} {value}"));
+                print(&format!("  {name:<14} {value}"));
             }
         }
         let metrics = self.request(|http| fetch(http, "/metrics"))?;
         for line in metrics.lines() {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             if step.metrics.contains(&name) {
-                print_or_ignore(&format!("  {line}"));
+                print(&format!("  {line}"));
             }
         }
-        print_or_ignore(&format!(
+        print(&format!(
             "  => after {:.1} s; {}",
             begun.elapsed().as_secs_f64(),
             step.runbook
         ));
-        if std::io::stdout().is_terminal() {
+        if self.pause {
+            self.wait_for_enter();
+        } else if io::stdout().is_terminal() {
             thread::sleep(READING_TIME);
         }
         Ok(())
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.writing.load(Ordering::Acquire)
+    }
+
+    /// Waits for a line or the end of standard input, or until the writer stops.
+    fn wait_for_enter(&self) {
+        print("  Look at the page; press Enter to go on.");
+        let (pressed, is_pressed) = mpsc::channel();
+        // Nothing interrupts a read: at Ctrl-C the thread ends with the process.
+        thread::spawn(move || {
+            let _ = io::stdin().read_line(&mut String::new());
+            let _ = pressed.send(());
+        });
+        while self.is_wanted() && is_pressed.recv_timeout(INTERVAL).is_err() {}
     }
 
     /// Makes a request to the HTTP endpoint.

@@ -11,10 +11,10 @@ mod tracker;
 mod viewer;
 mod writer;
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_observe::{RecentErrors, RelayEnvironment, colours, log_to_stderr};
 use walrelay_postgres_source::OutboxTable;
 use walrelay_relay::TableName;
-use walrelay_sink::SinkFailure;
+use walrelay_sink::{SinkFailure, lock};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::ConnInfo;
 
@@ -79,10 +79,14 @@ pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> CommandResult {
         .into())
 }
 
-/// Prints a line on standard output; does nothing if it is closed.
-fn print_or_ignore(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+/// Prints a line on standard output. Returns false if its reader has gone away.
+fn print(line: &str) -> bool {
+    let written = writeln!(std::io::stdout(), "{line}");
+    !written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
+
+/// Ends the writer once it is dropped or taken.
+type Finish = Arc<Mutex<Option<oneshot::Sender<()>>>>;
 
 /// Runs the demonstration; returns whether each committed event arrived, in order, and no other
 /// did.
@@ -91,13 +95,13 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bo
     let page = page_address()?;
     let broker = servers.broker.bootstrap_servers().to_owned();
     let config = Arc::new(demo_config(&servers.postgres.url(), &broker, page)?);
-    print_or_ignore(&format!(
+    print(&format!(
         "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n\
          Status page: http://{page}/",
         args.rate, args.rollbacks
     ));
     if !args.drill {
-        print_or_ignore("\n   latency  topic                  key          value");
+        print("\n   latency  topic                  key          value");
     }
 
     let tracker = Arc::new(EventTracker::default());
@@ -111,13 +115,16 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bo
     let streaming = block_on(relay_ready)?.is_ok();
 
     let done = Arc::new(AtomicBool::new(!streaming));
+    let (finish, finished) = oneshot::channel();
+    let finish: Finish = Arc::new(Mutex::new(Some(finish)));
     let viewer = spawn("viewer", {
         let (tracker, done) = (Arc::clone(&tracker), Arc::clone(&done));
+        let finish = Arc::clone(&finish);
         let colours = (!args.drill).then(|| colours(std::io::stdout().is_terminal(), env));
-        move || viewer::watch(&broker, &topics(), &tracker, &done, colours)
+        move || viewer::watch(&broker, &topics(), &tracker, &done, colours, &finish)
     })?;
     let written = if streaming {
-        servers.place_orders(args, &config, &tracker)?
+        servers.place_orders(args, &config, &tracker, &finish, finished)?
     } else {
         Ok(())
     };
@@ -130,8 +137,8 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bo
         join_result(viewer.join())?.map_err(|error| Failure::from(SinkFailure::from(error)))?;
     written.map_err(Failure::from)?;
 
-    print_or_ignore(&tracker.summary(&totals, commit_to_ack));
-    print_or_ignore(HOW_TO);
+    print(&tracker.summary(&totals, commit_to_ack));
+    print(HOW_TO);
     Ok(tracker.is_correct(&totals))
 }
 
@@ -146,7 +153,7 @@ impl Servers {
     /// Starts both, and creates topics and tables.
     fn start() -> Result<Self, Failure> {
         let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
-        print_or_ignore(&format!(
+        print(&format!(
             "Starting a throwaway Postgres {} and a broker …",
             binaries.version()
         ));
@@ -169,19 +176,18 @@ impl Servers {
     }
 
     /// Places orders until the end of the demonstration, which is that of the drill if there is
-    /// one.
+    /// one, or until nobody reads the output any more.
     fn place_orders(
         &self,
         args: &DemoArgs,
         config: &Config,
         tracker: &EventTracker,
+        finish: &Finish,
+        finished: oneshot::Receiver<()>,
     ) -> Result<Result<(), walrelay_walsender::Error>, Failure> {
-        let (finish, finished) = oneshot::channel::<()>();
         let write = || block_on(writer::write(&self.info, args, tracker, finished));
         if !args.drill {
-            let written = write();
-            drop(finish);
-            return written;
+            return write();
         }
         let writing = AtomicBool::new(true);
         let drill = Drill {
@@ -189,11 +195,13 @@ impl Servers {
             broker: &self.broker,
             info: &self.info,
             writing: &writing,
+            tracker,
+            pause: args.pause,
         };
         thread::scope(|scope| {
             let drill = scope.spawn(move || {
                 let result = drill.run();
-                drop(finish);
+                drop(lock(finish).take());
                 result
             });
             let written = write();

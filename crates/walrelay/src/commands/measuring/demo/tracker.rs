@@ -26,6 +26,7 @@ struct Events {
     rolled_back_transactions: u64,
     arrived: HashSet<String>,
     repeats: u64,
+    dead_letters: u64,
 }
 
 /// The relation of an event that arrives to the commits.
@@ -85,6 +86,11 @@ impl EventTracker {
         }
     }
 
+    /// Records that the relay made a dead letter of a committed event.
+    pub(super) fn dead_letter(&self) {
+        self.events().dead_letters += 1;
+    }
+
     pub(super) fn all_arrived(&self) -> bool {
         let events = self.events();
         events.arrived.len() == events.committed.len()
@@ -109,8 +115,8 @@ impl EventTracker {
             String::new(),
             format!(
                 "  committed     {} events in {} transactions",
-                events.committed.len(),
-                events.transactions
+                events.committed.len() as u64 + events.dead_letters,
+                events.transactions + events.dead_letters
             ),
             format!(
                 "  rolled back   {} events in {} transactions",
@@ -122,6 +128,7 @@ impl EventTracker {
                 events.arrived.len(),
                 events.repeats
             ),
+            format!("  dead letters  {}", events.dead_letters),
             format!("  lost          {lost}"),
             format!("  not committed {}", totals.not_committed),
             format!("  out of order  {}", totals.out_of_order),

@@ -1,27 +1,29 @@
 //! Reads the topics of the demonstration and shows their records.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::{KafkaError, Tail};
 use walrelay_observe::Latencies;
+use walrelay_sink::lock;
 use walrelay_sink::topics::ReadRecord;
 
 use super::tracker::{Arrival, EventTracker, ViewerTotals};
+use super::{Finish, print};
 
 /// Records that are shown per second; a person cannot read more.
 const LINES_PER_SECOND: u32 = 12;
 
 /// Reads the topics until `done` is set and no record comes any more. Shows the records if
-/// `colours` is given, in colours if it is true.
+/// `colours` is given, in colours if it is true; ends the writer if nobody reads them.
 pub(super) fn watch(
     broker: &str,
     topics: &[String],
     tracker: &EventTracker,
     done: &AtomicBool,
     colours: Option<bool>,
+    finish: &Finish,
 ) -> Result<ViewerTotals, KafkaError> {
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
     let mut tail = Tail::open(broker, &names, Duration::from_secs(10))?;
@@ -72,8 +74,9 @@ pub(super) fn watch(
         second.1 += 1;
         if second.1 <= LINES_PER_SECOND
             && let Some(colours) = colours
+            && !show(&record, &note, colours)
         {
-            show(&record, &note, colours);
+            drop(lock(finish).take());
         }
     }
 }
@@ -94,7 +97,8 @@ fn number(record: &ReadRecord) -> u64 {
         .unwrap_or_default()
 }
 
-fn show(record: &ReadRecord, note: &str, colours: bool) {
+/// Shows a record; returns false if nobody reads it.
+fn show(record: &ReadRecord, note: &str, colours: bool) -> bool {
     let (cyan, yellow, green, off) = if colours {
         ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[0m")
     } else {
@@ -102,10 +106,8 @@ fn show(record: &ReadRecord, note: &str, colours: bool) {
     };
     let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
     let value = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default());
-    // Writing fails if standard output is closed.
-    let _ = writeln!(
-        std::io::stdout(),
+    print(&format!(
         "{green}{note}{off}  {cyan}{:<22}{off} {yellow}{key:<12}{off} {value}",
         record.topic
-    );
+    ))
 }

@@ -74,6 +74,15 @@ fn topics_of(sink: &dyn SinkKind) -> Result<&dyn SinkTopics, Failure> {
     })
 }
 
+/// The failure that there is no slot to compare or mark by.
+fn no_slot(slot: &str) -> Failure {
+    let what = format!("there is no slot {slot}: a rollback drops it, and only a switch makes it");
+    Failure::new("cutover-no-slot", Exit::Config, what).remedy(
+        "if the cutover was rolled back, or never made, the polling relay sends: start it, or begin with walrelay \
+         cutover plan. If the slot was dropped by hand, compare the outbox with Kafka first",
+    )
+}
+
 /// Fails unless the snapshot reads the rows that the polling relay has not sent.
 fn check_snapshot_mode(config: &PipelineConfig) -> Result<(), Failure> {
     if config.source.snapshot == SnapshotMode::Unsent {

@@ -8,7 +8,7 @@ use walrelay_postgres_source::{
 };
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
 
-use super::{INTERVAL, marking, stop, wait_until_gone};
+use super::{INTERVAL, marking, no_slot, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, dead_letters, not_carried};
@@ -81,7 +81,10 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
             .caused_by(error)
             .remedy("remove it before the next switch. The polling relay can be started now"));
     }
-    print_text(&format!("{done}.\nStart the polling relay now.\n"))
+    print_text(&format!(
+        "{done}.\nStart the polling relay now. walrelay has no slot any more: do not start walrelay run before the next \
+         walrelay cutover switch.\n"
+    ))
 }
 
 /// Takes the slot when it has no reader, so that no relay can, marks the rows whose commit is
@@ -192,15 +195,16 @@ fn dead_letters_failure(error: DeadLettersError) -> Failure {
 /// The configured slot; fails if it does not exist or is lost.
 async fn find_intact_slot(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
     let slot = server.find_slot(session).await?;
-    slot.filter(|slot| !slot.is_lost()).ok_or_else(|| {
+    let slot = slot.ok_or_else(|| no_slot(server.slot()))?;
+    if slot.is_lost() {
         let what = format!(
-            "there is no slot {}, or it is lost: nothing tells what walrelay published",
+            "slot {} is lost: nothing tells what walrelay published",
             server.slot()
         );
-        Failure::new("cutover-no-slot", Exit::Config, what).remedy(
-            "if walrelay was never switched to, start the polling relay. Otherwise compare the outbox with Kafka before",
-        )
-    })
+        return Err(Failure::new("cutover-no-slot", Exit::Config, what)
+            .remedy("compare the outbox with Kafka before the polling relay is started"));
+    }
+    Ok(slot)
 }
 
 fn mark_failure(error: MarkError) -> Failure {

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, recent_rows};
-use walrelay_relay::{Outcome, Pipeline, Progress};
+use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, age_columns, recent_rows};
+use walrelay_relay::{Outcome, Pipeline, Progress, TableName};
 use walrelay_sink::topics::ReadRecord;
 use walrelay_sink::{Record, lock};
 
 use super::compare::{Comparison, DifferenceKind, Event, event_id};
 use super::reading::TopicReader;
 use super::shadow::{now_ms, print_differences, report};
-use super::{marking, topics_of};
+use super::{marking, no_slot, topics_of};
 use crate::cli::{CutoverId, Exit, Failure, VerifyCutoverArgs};
 use crate::commands::assembly::pipelines::{
     OnProgress, router_and_settings, run_until, selected_rows, without_dead_letters,
@@ -108,11 +108,14 @@ fn read_rows(
     let (router, settings) = router_and_settings(config, false, without_dead_letters)?;
     let source = block_on(Box::pin(async {
         let mut session = server.connect().await?;
+        if server.find_slot(&mut session).await?.is_none() {
+            return Err(no_slot(server.slot()));
+        }
         let filter = match &args.r#where {
             Some(condition) => condition.clone(),
             None => recent_rows(&mut session, &config.source.tables, args.since)
                 .await?
-                .ok_or_else(no_time)?,
+                .ok_or_else(|| no_time(&config.source.tables))?,
         };
         let mut source = selected_rows(server, filter, &progress);
         // Counting also exports the snapshot.
@@ -135,9 +138,17 @@ fn read_rows(
     }
 }
 
-fn no_time() -> Failure {
-    let what = "no column of the outbox tells a row's time";
-    Failure::new("cutover-time", Exit::Usage, what).remedy("say --where with a condition in SQL")
+fn no_time(tables: &[TableName]) -> Failure {
+    let columns = age_columns(None).join(" or ");
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let what = format!(
+        "--since needs a column {columns}, the same in each table, and {} lacks it",
+        names.join(", ")
+    );
+    Failure::new("cutover-time", Exit::Usage, what).remedy(
+        "select rows by another column with --where, such as --where \"sent_at >= now() - interval '1 hour'\", or all \
+         of them with --where true",
+    )
 }
 
 fn not_confirmed(error: ConfirmedError) -> Failure {
