@@ -126,6 +126,12 @@ impl KeyQueues {
         self.blocked
     }
 
+    /// Returns a record in flight; `None` if it is not in flight.
+    pub fn in_flight(&self, seq: u64) -> Option<&QueuedRecord> {
+        let number = self.in_flight.get(&seq)?;
+        self.queues.get(number)?.records.front()
+    }
+
     /// Makes a record in flight be sent again at `at`. It holds back its key until it is done.
     pub fn refused(&mut self, seq: u64, at: Instant) {
         let Some(number) = self.in_flight.remove(&seq) else {
@@ -213,6 +219,8 @@ mod tests {
         push(&mut queues, "u", Some(1), 2);
         push(&mut queues, "t", None, 3);
         assert_eq!(next(&mut queues, now), Some(0));
+        assert_eq!(queues.in_flight(0).map(|queued| queued.weight), Some(100));
+        assert!(queues.in_flight(1).is_none(), "it waits for the first");
         queues.refused(0, later);
         assert_eq!((queues.blocked(), queues.next_due()), (1, Some(later)));
         assert_eq!(next(&mut queues, now), Some(2), "another topic's key");

@@ -1,0 +1,284 @@
+//! [`UrlTemplate`]: the URL of a record. [`is_private`]: addresses that a row must not choose.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use hyper::Uri;
+use hyper::http::uri::PathAndQuery;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// The placeholder of a record's topic.
+const TOPIC: &str = "{topic}";
+/// All characters except the unreserved ones of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// The URL of records: constant, or with the placeholder `{topic}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UrlTemplate {
+    text: String,
+    /// The target of every record; `None` if it depends on the topic.
+    constant: Option<Target>,
+    /// True if a record's topic decides the host.
+    pub(crate) chooses_host: bool,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// True for `https`.
+    pub(crate) secure: bool,
+    /// The host's name or address, without the brackets of IPv6.
+    pub(crate) host: Arc<str>,
+    pub(crate) port: u16,
+    /// Host and port as the URL has them.
+    pub(crate) authority: Arc<str>,
+    pub(crate) path: PathAndQuery,
+    /// True if a record has chosen the host.
+    pub(crate) chosen: bool,
+}
+
+/// The host and the port, without anything secret.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Target {
+    fn parse(url: &str, chosen: bool) -> Result<Self, String> {
+        let form = || "its form is https://host:port/path".to_owned();
+        if url.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#') {
+            return Err(form());
+        }
+        let uri: Uri = url.parse().map_err(|_| form())?;
+        let secure = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err("a URL begins with http:// or https://".to_owned()),
+        };
+        let authority = uri.authority().ok_or_else(form)?;
+        if authority.as_str().contains('@') {
+            return Err(
+                "write a token as the key `token` or `token_file`, not into the URL".into(),
+            );
+        }
+        let host = authority.host();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(form());
+        }
+        let port = match authority.port() {
+            Some(port) => port.as_u16(),
+            None if authority.as_str() != authority.host() => return Err(form()),
+            None if secure => 443,
+            None => 80,
+        };
+        let root = PathAndQuery::from_static("/");
+        Ok(Self {
+            secure,
+            host: Arc::from(host),
+            port,
+            authority: Arc::from(authority.as_str()),
+            path: uri.path_and_query().cloned().unwrap_or(root),
+            chosen,
+        })
+    }
+}
+
+impl UrlTemplate {
+    /// Parses a URL, which may have `{topic}` in its host, its path and its query.
+    ///
+    /// # Errors
+    /// What is expected, without the text itself.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let sample = text.replace(TOPIC, "t");
+        if sample.contains(['{', '}']) {
+            return Err("the only placeholder is {topic}".to_owned());
+        }
+        Target::parse(&sample, false)?;
+        let behind = text.split_once("://").map_or(text, |(_, behind)| behind);
+        let authority = behind.split(['/', '?']).next().unwrap_or(behind);
+        let chooses_host = authority.contains(TOPIC);
+        let constant = if text.contains(TOPIC) {
+            None
+        } else {
+            Some(Target::parse(text, false)?)
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            constant,
+            chooses_host,
+        })
+    }
+
+    /// Returns the target of records of a topic. The error says why there is none.
+    pub(crate) fn target(&self, topic: &str) -> Result<Target, String> {
+        if let Some(constant) = &self.constant {
+            return Ok(constant.clone());
+        }
+        if matches!(topic, "" | "." | "..") {
+            return Err("the topic cannot be part of a URL".to_owned());
+        }
+        let in_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+        if self.chooses_host && !topic.chars().all(in_host) {
+            return Err("the topic cannot be part of a host's name".to_owned());
+        }
+        let escaped = utf8_percent_encode(topic, RESERVED).to_string();
+        Target::parse(&self.text.replace(TOPIC, &escaped), self.chooses_host)
+    }
+
+    /// Returns the target that every record's host is in; `None` if records choose the host.
+    pub(crate) fn server(&self) -> Option<Target> {
+        match &self.constant {
+            Some(constant) => Some(constant.clone()),
+            None if self.chooses_host => None,
+            None => self.target("t").ok(),
+        }
+    }
+
+    /// Returns true if requests are encrypted.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.text.starts_with("https://")
+    }
+
+    /// Returns true if requests are not encrypted and may leave this machine.
+    pub(crate) fn is_bare(&self) -> bool {
+        let is_loopback = |target: &Target| {
+            let address = target.host.parse::<IpAddr>();
+            *target.host == *"localhost" || address.is_ok_and(|address| address.is_loopback())
+        };
+        !self.is_secure() && !self.server().as_ref().is_some_and(is_loopback)
+    }
+}
+
+/// Returns true for an address that is not of the public internet: private, loopback, link-local,
+/// shared (RFC 6598), multicast, reserved, and IPv6 forms that contain such an IPv4 address.
+pub(crate) fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_private_v4(v4),
+        IpAddr::V6(v6) => {
+            let segments = v6.segments();
+            // IPv4-mapped, IPv4-compatible, NAT64 (RFC 6052), 6to4 (RFC 3056).
+            let [.., a, b, c, d] = v6.octets();
+            let last = Ipv4Addr::new(a, b, c, d);
+            match segments {
+                [0, 0, 0, 0, 0, 0 | 0xffff, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => {
+                    is_private_v4(last)
+                }
+                [0x2002, high, low, ..] => {
+                    is_private_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)))
+                }
+                [first, ..] => {
+                    first & 0xfe00 == 0xfc00 || first & 0xffc0 == 0xfe80 || v6.is_multicast()
+                        // NAT64 of a network's own prefix (RFC 8215).
+                        || segments[..3] == [0x64, 0xff9b, 1]
+                }
+            }
+        }
+    }
+}
+
+fn is_private_v4(address: Ipv4Addr) -> bool {
+    let [a, b, ..] = address.octets();
+    address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_multicast()
+        || a == 0
+        || a >= 240
+        || (a == 100 && b & 0xc0 == 64)
+        || (a == 198 && b & 0xfe == 18)
+        || (a == 192 && b == 0 && address.octets()[2] == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(url: &str, topic: &str) -> Result<(String, String), String> {
+        let target = UrlTemplate::parse(url)?.target(topic)?;
+        Ok((target.to_string(), target.path.to_string()))
+    }
+
+    #[test]
+    fn a_url_is_constant_or_has_the_topic() {
+        let is = |host: &str, path: &str| Ok((host.to_owned(), path.to_owned()));
+        assert_eq!(target("https://h/a?b=c", "x"), is("h:443", "/a?b=c"));
+        assert_eq!(target("http://h", "x"), is("h:80", "/"));
+        assert_eq!(target("http://[::1]:8/x", "x"), is("[::1]:8", "/x"));
+        let path = "https://h:8443/hooks/{topic}";
+        assert_eq!(target(path, "a.B"), is("h:8443", "/hooks/a.B"));
+        assert_eq!(target(path, "a/ü?"), is("h:8443", "/hooks/a%2F%C3%BC%3F"));
+        assert_eq!(target("https://{topic}.h/", "eu"), is("eu.h:443", "/"));
+        for (url, topic) in [
+            (path, ".."),
+            (path, ""),
+            ("https://{topic}.h/", "a/b"),
+            ("https://{topic}.h/", "a@b"),
+            ("https://{topic}/", "h:80"),
+        ] {
+            assert!(target(url, topic).is_err(), "{url} {topic}");
+        }
+        for wrong in [
+            "",
+            "h",
+            "ftp://h/",
+            "https://",
+            "https:///x",
+            "https://u:secret@h/",
+            "http://h/{id}",
+            "http://h/a b",
+            "http://h/#x",
+            "http://h:/",
+            "http://h:99999/",
+        ] {
+            let why = UrlTemplate::parse(wrong).expect_err(wrong);
+            assert!(!why.contains("secret"), "{why}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_not_public_is_private() {
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:a00:1::",
+            "ff02::1",
+        ] {
+            assert!(is_private(private.parse().unwrap()), "{private}");
+        }
+        for public in [
+            "1.1.1.1",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2606:4700::1",
+            "::ffff:1.1.1.1",
+        ] {
+            assert!(!is_private(public.parse().unwrap()), "{public}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! [`Client`]: sends requests and keeps connections.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::time::timeout;
+use walrelay_sink::lock;
+
+use crate::address::Target;
+use crate::config::{HttpConfig, HttpVersion};
+use crate::connect::{ConnectError, connect};
+
+/// Bytes of an answer's body that are read so that its connection can be used again.
+const MAX_ANSWER: usize = 64 << 10;
+/// The time for which they are read.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+type RequestBody = Full<Bytes>;
+type One = http1::SendRequest<RequestBody>;
+type Two = http2::SendRequest<RequestBody>;
+/// Scheme, host and port: the same for requests that may share a connection.
+type ServerId = (bool, Arc<str>, u16);
+
+/// Why no answer came.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendFailure {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("the connection ended before the answer")]
+    Broken(#[source] hyper::Error),
+    #[error("no answer came within {0:?}")]
+    TimedOut(Duration),
+}
+
+/// Sends requests to any number of servers.
+#[derive(Clone)]
+pub(crate) struct Client(Arc<Inner>);
+
+struct Inner {
+    config: Arc<HttpConfig>,
+    /// Connections of HTTP/1.1 that no request uses.
+    idle: Mutex<HashMap<ServerId, Vec<One>>>,
+    /// The connection of HTTP/2. The lock is held while one is opened.
+    shared: Mutex<HashMap<ServerId, Arc<tokio::sync::Mutex<Option<Two>>>>>,
+}
+
+impl Client {
+    pub(crate) fn new(config: Arc<HttpConfig>) -> Self {
+        Self(Arc::new(Inner {
+            config,
+            idle: Mutex::default(),
+            shared: Mutex::default(),
+        }))
+    }
+
+    /// Sends the request and returns the head of the answer. Sends it twice if the server has closed a
+    /// connection that was kept.
+    pub(crate) async fn send(
+        &self,
+        target: &Target,
+        request: Request<RequestBody>,
+    ) -> Result<hyper::http::response::Parts, SendFailure> {
+        let limit = self.0.config.timeout;
+        let sent = async {
+            match self.0.config.version {
+                HttpVersion::One => self.send_one(target, request).await,
+                HttpVersion::Two => self.send_two(target, request).await,
+            }
+        };
+        match timeout(limit, sent).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                self.forget(target);
+                Err(SendFailure::TimedOut(limit))
+            }
+        }
+    }
+
+    async fn send_one(
+        &self,
+        target: &Target,
+        request: Request<RequestBody>,
+    ) -> Result<hyper::http::response::Parts, SendFailure> {
+        let server = server_id(target);
+        if let Some(mut kept) = self.kept(&server) {
+            // An error may mean that the server has closed the connection while it was idle. Then
+            // the request is sent again, under the same id, by a connection of its own.
+            if let Ok(answer) = kept.send_request(request.clone()).await {
+                return Ok(self.read_body(answer, Some((server, kept))));
+            }
+        }
+        let stream = connect(target, &self.0.config).await?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(SendFailure::Broken)?;
+        // It ends with the server's close, or when `sender` is dropped.
+        tokio::spawn(async move { drop(connection.await) });
+        let answer = sender.send_request(request).await;
+        let answer = answer.map_err(SendFailure::Broken)?;
+        Ok(self.read_body(answer, Some((server, sender))))
+    }
+
+    async fn send_two(
+        &self,
+        target: &Target,
+        request: Request<RequestBody>,
+    ) -> Result<hyper::http::response::Parts, SendFailure> {
+        let server = server_id(target);
+        let place = Arc::clone(lock(&self.0.shared).entry(server).or_default());
+        let mut sender = {
+            let mut known = place.lock().await;
+            match known.as_ref().filter(|sender| !sender.is_closed()) {
+                Some(sender) => sender.clone(),
+                None => {
+                    *known = None;
+                    let stream = connect(target, &self.0.config).await?;
+                    let handshake =
+                        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+                    let (sender, connection) = handshake.map_err(SendFailure::Broken)?;
+                    tokio::spawn(async move { drop(connection.await) });
+                    known.insert(sender).clone()
+                }
+            }
+        };
+        sender.ready().await.map_err(SendFailure::Broken)?;
+        let answer = sender.send_request(request).await;
+        let answer = answer.map_err(SendFailure::Broken)?;
+        Ok(self.read_body(answer, None))
+    }
+
+    /// Reads the body of an answer, and keeps the connection if it can be used again.
+    fn read_body(
+        &self,
+        answer: Response<Incoming>,
+        connection: Option<(ServerId, One)>,
+    ) -> hyper::http::response::Parts {
+        let (head, body) = answer.into_parts();
+        let client = self.clone();
+        let read = async move {
+            if !body.is_end_stream() {
+                let whole = Limited::new(body, MAX_ANSWER).collect();
+                if !matches!(timeout(ANSWER_TIMEOUT, whole).await, Ok(Ok(_))) {
+                    return;
+                }
+            }
+            if let Some((server, mut sender)) = connection
+                && sender.ready().await.is_ok()
+            {
+                let mut idle = lock(&client.0.idle);
+                idle.entry(server).or_default().push(sender);
+            }
+        };
+        tokio::spawn(read);
+        head
+    }
+
+    /// Takes a connection that was kept and is open.
+    fn kept(&self, server: &ServerId) -> Option<One> {
+        let mut idle = lock(&self.0.idle);
+        let kept = idle.get_mut(server)?;
+        loop {
+            let sender = kept.pop()?;
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+    }
+
+    /// Forgets the connections to a server that did not answer: the network may be cut.
+    fn forget(&self, target: &Target) {
+        let server = server_id(target);
+        lock(&self.0.idle).remove(&server);
+        let place = lock(&self.0.shared).get(&server).map(Arc::clone);
+        // If the lock is held, a connection is being opened.
+        if let Some(place) = place
+            && let Ok(mut known) = place.try_lock()
+        {
+            *known = None;
+        }
+    }
+}
+
+fn server_id(target: &Target) -> ServerId {
+    (target.secure, Arc::clone(&target.host), target.port)
+}

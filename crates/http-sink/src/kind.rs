@@ -1,0 +1,149 @@
+//! HTTP as a [`SinkKind`].
+
+use std::sync::Arc;
+use std::thread;
+
+use tokio::runtime;
+use tokio::time::timeout;
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::{
+    Ability, AnySinkFactory, FailureClass, KindDescription, SinkFailure, SinkKind, SinkStats,
+    ToFailure as _, any_factory,
+};
+
+use crate::address::{Target, UrlTemplate};
+use crate::config::{HttpConfig, HttpOptions};
+use crate::connect::connect;
+use crate::section::HttpSection;
+use crate::sink::HttpSinkFactory;
+
+/// The item of `walrelay check`.
+const SERVER: &str = "http-server";
+
+/// The servers of a URL.
+#[derive(Debug)]
+pub struct HttpKind {
+    config: HttpConfig,
+}
+
+impl HttpKind {
+    /// The facts about the kind. Dead letters that were posted cannot be read back.
+    pub const DESCRIPTION: KindDescription = KindDescription {
+        name: "http",
+        title: "HTTP",
+        settings_item: Some("http-settings"),
+        items: &[SERVER],
+        cannot: &[
+            Ability::Partitions,
+            Ability::Timestamps,
+            Ability::Tombstones,
+        ],
+    };
+
+    /// Makes the sink of a configuration. Does not connect. `options`: those that other sections
+    /// decide.
+    ///
+    /// # Errors
+    /// If a file of TLS cannot be used.
+    pub fn new(section: &HttpSection, options: HttpOptions) -> Result<Self, SinkFailure> {
+        let config = section.config(options);
+        let config = config.map_err(|error| error.to_failure())?;
+        Ok(Self { config })
+    }
+
+    fn urls(&self) -> impl Iterator<Item = &UrlTemplate> {
+        [Some(&self.config.url), self.config.dead_letter_url.as_ref()]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Connects to the target, with TLS if its URL asks for it. Sends no request.
+    fn check_server(&self, target: &Target) -> Result<(), SinkFailure> {
+        let failed = |id, class, cause: String| {
+            let what = format!("the server {target} of [sink.http] cannot be used");
+            SinkFailure::new(id, class, what).caused_by(cause)
+        };
+        let unreachable =
+            |cause: String| failed("http-unreachable", FailureClass::Unavailable, cause);
+        // On a thread of its own: the caller's may belong to a runtime.
+        let connected = thread::scope(|scope| {
+            let connecting = scope.spawn(|| {
+                let runtime = runtime::Builder::new_current_thread().enable_all().build();
+                let runtime = runtime.map_err(|error| error.to_string())?;
+                let limit = self.config.timeout;
+                let connected = runtime
+                    .block_on(async { timeout(limit, connect(target, &self.config)).await.ok() });
+                runtime.shutdown_background();
+                connected.ok_or_else(|| format!("no connection within {limit:?}"))
+            });
+            connecting.join()
+        });
+        match connected {
+            Ok(Ok(Ok(_))) => Ok(()),
+            Ok(Ok(Err(error))) => {
+                let remedy = error.remedy();
+                Err(if error.is_configuration() {
+                    failed("http-tls", FailureClass::Configuration, error.to_string())
+                } else {
+                    unreachable(error.to_string())
+                }
+                .remedy(remedy))
+            }
+            Ok(Err(cause)) => Err(unreachable(cause).remedy(
+                "check url and proxy in [sink.http], and that the server can be reached from here",
+            )),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl SinkKind for HttpKind {
+    fn description(&self) -> &'static KindDescription {
+        &Self::DESCRIPTION
+    }
+
+    fn servers(&self) -> Option<String> {
+        let server = self.config.url.server();
+        Some(server.map_or_else(
+            || "hosts that the events choose".to_owned(),
+            |server| server.to_string(),
+        ))
+    }
+
+    fn warnings(&self) -> Vec<SinkCheck> {
+        let bare = self.urls().any(UrlTemplate::is_bare);
+        let warning = bare.then(|| {
+            SinkCheck::warn(
+                "events are sent without TLS: everybody on the way can read and change them",
+                "let url and dead_letter_url in [sink.http] begin with https://",
+            )
+        });
+        warning.into_iter().collect()
+    }
+
+    fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
+        let stats = stats.unwrap_or_default();
+        let factory = HttpSinkFactory::new(self.config.clone(), Arc::clone(&stats));
+        (any_factory(factory), Some(stats))
+    }
+
+    fn check(&self, _: CheckInput<'_>) -> SinkChecks {
+        let mut servers: Vec<Target> = self.urls().filter_map(UrlTemplate::server).collect();
+        servers.dedup_by(|a, b| (a.secure, &a.host, a.port) == (b.secure, &b.host, b.port));
+        if servers.is_empty() {
+            let what = "no server is known before the first event, which chooses its host";
+            return vec![(SERVER, SinkCheck::pass(what))];
+        }
+        let checks = servers.iter().map(|target| {
+            let check = match self.check_server(target) {
+                Ok(()) if target.secure => {
+                    SinkCheck::pass(format!("{target} answers, and its certificate is trusted"))
+                }
+                Ok(()) => SinkCheck::pass(format!("{target} can be reached")),
+                Err(failure) => SinkCheck::failed(failure),
+            };
+            (SERVER, check)
+        });
+        checks.collect()
+    }
+}

@@ -1,0 +1,283 @@
+//! Makes the request of a record.
+//!
+//! Headers of an event become headers of the request. `ce_NAME`, as CloudEvents names attributes in
+//! Kafka, becomes `ce-NAME`, whose value is percent-encoded as the HTTP binding of CloudEvents
+//! says. Values of other headers are sent as they are, except bytes that no value may have, which
+//! are percent-encoded. A header with the value null is left out.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::http::uri::{Authority, Scheme};
+use hyper::{Method, Request, Uri};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
+use walrelay_sink::{Header, Record};
+
+use crate::address::Target;
+use crate::config::{HttpConfig, HttpVersion};
+use crate::signature::signature;
+
+/// The characters that a value of a header cannot have. All bytes beyond ASCII are encoded too.
+const VALUE: &AsciiSet = CONTROLS;
+/// The same, and those that the HTTP binding of CloudEvents (3.1.3.2) encodes.
+const ATTRIBUTE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
+
+/// Headers that the request itself has. An event's header of such a name is refused.
+const RESERVED: [&str; 13] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "cookie",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Returns the name of an event's header in a request.
+pub(crate) fn header_name(name: &str) -> Result<HeaderName, String> {
+    let attribute = name.strip_prefix("ce_").map(|name| format!("ce-{name}"));
+    let name = attribute.as_deref().unwrap_or(name);
+    let parsed = HeaderName::from_bytes(name.as_bytes());
+    // The name may be a value of the row, so the error must not show it.
+    let parsed = parsed.map_err(|_| "a header has a name that HTTP does not allow".to_owned())?;
+    let lower = parsed.as_str();
+    if RESERVED.contains(&lower) || lower.starts_with("webhook-") {
+        return Err("a header has a name that the request needs itself".to_owned());
+    }
+    Ok(parsed)
+}
+
+/// Returns bytes as the value of a header that no log shows.
+fn encoded(bytes: &[u8], set: &'static AsciiSet) -> HeaderValue {
+    let text = percent_encode(bytes, set).to_string();
+    // A recipient removes blanks at both ends.
+    let inner = text.trim_matches(' ');
+    let text = if inner.len() < text.len() {
+        let start = text.len() - text.trim_start_matches(' ').len();
+        let end = text.len() - start - inner.len();
+        format!("{}{inner}{}", "%20".repeat(start), "%20".repeat(end))
+    } else {
+        text
+    };
+    // Every byte is printable ASCII or a blank.
+    let mut value = HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
+}
+
+/// Checks that the headers of a record can be those of a request.
+pub(crate) fn check_headers(headers: &[Header<'_>]) -> Result<(), String> {
+    headers
+        .iter()
+        .try_for_each(|header| header_name(header.name).map(drop))
+}
+
+/// Returns the id of an event, the same in each attempt and each process: that of the row, or else
+/// the position in the WAL.
+fn webhook_id(record: &Record<'_>) -> HeaderValue {
+    match record.event_id {
+        Some(id) if !id.is_empty() => encoded(id, ATTRIBUTE),
+        _ => {
+            let id = format!("{:X}-{}", record.position.lsn, record.position.row);
+            encoded(id.as_bytes(), ATTRIBUTE)
+        }
+    }
+}
+
+/// Makes the request of a record, whose headers were checked.
+pub(crate) fn request(
+    record: &Record<'_>,
+    target: &Target,
+    config: &HttpConfig,
+    now: SystemTime,
+) -> Request<Full<Bytes>> {
+    let body = record.value.map(Bytes::copy_from_slice).unwrap_or_default();
+    let id = webhook_id(record);
+    let mut request = Request::new(Full::new(body.clone()));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = request_target(target, config);
+    let headers = request.headers_mut();
+    for header in record.headers {
+        if let (Ok(name), Some(value)) = (header_name(header.name), header.value) {
+            let set = if name.as_str().starts_with("ce-") {
+                ATTRIBUTE
+            } else {
+                VALUE
+            };
+            headers.append(name, encoded(value, set));
+        }
+    }
+    if config.version == HttpVersion::One {
+        // The authority was parsed from a URL, so it is the value of a header.
+        if let Ok(host) = HeaderValue::from_str(&target.authority) {
+            headers.insert(HOST, host);
+        }
+    }
+    headers.insert(
+        USER_AGENT,
+        HeaderValue::from_static(concat!("walrelay/", env!("CARGO_PKG_VERSION"))),
+    );
+    headers
+        .entry(CONTENT_TYPE)
+        .or_insert_with(|| config.content_type.clone());
+    if let (Some(name), Some(key)) = (&config.key_header, record.key) {
+        headers.insert(name.clone(), encoded(key, ATTRIBUTE));
+    }
+    if let Some(authorization) = &config.authorization {
+        headers.insert(AUTHORIZATION, authorization.clone());
+    }
+    if !config.secrets.is_empty() {
+        let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let signed = signature(
+            &config.secrets,
+            id.to_str().unwrap_or_default(),
+            seconds,
+            &body,
+        );
+        let signed = encoded(signed.as_bytes(), VALUE);
+        headers.insert(HeaderName::from_static("webhook-signature"), signed);
+        headers.insert(HeaderName::from_static("webhook-timestamp"), seconds.into());
+    }
+    headers.insert(HeaderName::from_static("webhook-id"), id);
+    request
+}
+
+/// Returns what the request line says: the path, or the whole URL for HTTP/2 and for a proxy that
+/// does not tunnel.
+fn request_target(target: &Target, config: &HttpConfig) -> Uri {
+    let whole = config.version == HttpVersion::Two || (config.proxy.is_some() && !target.secure);
+    let mut parts = hyper::http::uri::Parts::default();
+    parts.path_and_query = Some(target.path.clone());
+    if whole && let Ok(authority) = target.authority.parse::<Authority>() {
+        parts.authority = Some(authority);
+        let secure = target.secure;
+        parts.scheme = Some(if secure { Scheme::HTTPS } else { Scheme::HTTP });
+    }
+    Uri::from_parts(parts).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use walrelay_sink::EventPosition;
+
+    use super::*;
+    use crate::address::UrlTemplate;
+    use crate::config::HttpOptions;
+    use crate::signature::SigningSecret;
+
+    fn config() -> HttpConfig {
+        let options = HttpOptions {
+            max_in_flight_records: 1,
+            max_in_flight_bytes: 1,
+            backoff_initial: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(1),
+            retry_for: Duration::from_secs(1),
+            dead_letters: String::new(),
+        };
+        HttpConfig::new(UrlTemplate::parse("https://h:8/x?y").unwrap(), options)
+    }
+
+    fn of(record: &Record<'_>, config: &HttpConfig) -> Request<Full<Bytes>> {
+        let target = config.url.target("t").unwrap();
+        let now = UNIX_EPOCH + Duration::from_secs(1_614_265_330);
+        request(record, &target, config, now)
+    }
+
+    fn header<'a>(request: &'a Request<Full<Bytes>>, name: &str) -> Vec<&'a str> {
+        let values = request.headers().get_all(name).iter();
+        values.map(|value| value.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn headers_of_the_event_become_headers_of_the_request() {
+        let headers = [
+            ("ce_type", Some("a b\"%ü".as_bytes())),
+            ("content-type", Some(b"text/plain; x=\"%\"".as_slice())),
+            ("Twice", Some(b"1")),
+            ("twice", Some(b" 2\r\n\xff ")),
+            ("none", None),
+        ];
+        let headers = headers.map(|(name, value)| Header { name, value });
+        let record = Record {
+            key: Some(b"k 1"),
+            headers: &headers,
+            event_id: Some("ü".as_bytes()),
+            ..Record::default()
+        };
+        check_headers(&headers).unwrap();
+        let mut config = config();
+        config.key_header = Some(HeaderName::from_static("x-key"));
+        let request = of(&record, &config);
+        assert_eq!(header(&request, "ce-type"), ["a%20b%22%25%C3%BC"]);
+        assert_eq!(header(&request, "content-type"), ["text/plain; x=\"%\""]);
+        assert_eq!(header(&request, "twice"), ["1", "%202%0D%0A%FF%20"]);
+        assert_eq!(header(&request, "none"), <[&str; 0]>::default());
+        assert_eq!(header(&request, "x-key"), ["k%201"]);
+        assert_eq!(header(&request, "webhook-id"), ["%C3%BC"]);
+        assert_eq!(header(&request, "host"), ["h:8"]);
+        assert_eq!(request.uri(), "/x?y");
+        assert!(!request.headers().contains_key("webhook-signature"));
+        config.version = HttpVersion::Two;
+        let request = of(&record, &config);
+        assert!(!request.headers().contains_key("host"));
+        assert_eq!(request.uri(), "https://h:8/x?y");
+    }
+
+    #[test]
+    fn a_name_that_no_header_can_have_is_refused_without_being_shown() {
+        for name in [
+            "",
+            "a b",
+            "secret\r\n",
+            "Host",
+            "webhook-id",
+            "transfer-encoding",
+            "ü",
+        ] {
+            let value = Some(b"1".as_slice());
+            let why = check_headers(&[Header { name, value }]).expect_err(name);
+            assert!(!why.contains("secret"), "{why}");
+        }
+    }
+
+    #[test]
+    fn an_event_without_an_id_has_its_position_as_id_and_is_signed() {
+        let mut config = config();
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        config.secrets = SigningSecret::parse_all(secret).unwrap();
+        let record = Record {
+            value: Some(br#"{"test": 2432232314}"#),
+            position: EventPosition {
+                lsn: 0x1_6B37,
+                row: 2,
+            },
+            ..Record::default()
+        };
+        let request = of(&record, &config);
+        assert_eq!(header(&request, "webhook-id"), ["16B37-2"]);
+        assert_eq!(header(&request, "content-type"), ["application/json"]);
+        let id = Some(b"msg_p5jXN8AQM9LWM0D4loKWxJek".as_slice());
+        let request = of(
+            &Record {
+                event_id: id,
+                ..record
+            },
+            &config,
+        );
+        assert_eq!(header(&request, "webhook-timestamp"), ["1614265330"]);
+        assert_eq!(
+            header(&request, "webhook-signature"),
+            ["v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="]
+        );
+    }
+}

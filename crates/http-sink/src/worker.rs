@@ -1,0 +1,453 @@
+//! Sends the records of a sink, on a thread of its own.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+use walrelay_sink::{
+    Chain, Deliveries, DeliveryError, Disposition, EventPosition, KeyQueues, Obstacle, Poison,
+    QueuedRecord, SinkStats, Window, lock,
+};
+
+use crate::address::Target;
+use crate::answer::{Again, Outcome, of_status};
+use crate::client::{Client, SendFailure};
+use crate::config::HttpConfig;
+use crate::connect::ConnectError;
+use crate::request::request;
+use crate::stats::Endpoints;
+
+/// The positions of refused events that are remembered at most.
+const MAX_REFUSED: usize = 4_096;
+
+/// What a sink and its thread share.
+pub(crate) struct Shared {
+    pub(crate) window: Window,
+    pub(crate) state: Mutex<State>,
+    /// Notified when a record was queued, or the sink closes.
+    pub(crate) wake: Notify,
+    pub(crate) stats: Arc<SinkStats>,
+}
+
+pub(crate) struct State {
+    pub(crate) queues: KeyQueues,
+    /// Records that are accepted and not reported.
+    pub(crate) open: usize,
+    /// The time at which the sink gives up; `None` while it is open.
+    pub(crate) deadline: Option<Instant>,
+    /// Why no further request is sent, and the sink accepts no record.
+    pub(crate) stopped: Option<Stopped>,
+    /// What records wait for.
+    pub(crate) obstacle: Option<Obstacle>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Stopped {
+    pub(crate) reason: String,
+    pub(crate) disposition: Disposition,
+}
+
+/// Since when events are refused. Outlives a sink, as the relay makes another one to send a refused
+/// event alone.
+pub(crate) type RefusedSince = Arc<Mutex<HashMap<EventPosition, Instant>>>;
+
+pub(crate) struct Worker {
+    pub(crate) config: Arc<HttpConfig>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) deliveries: Arc<dyn Deliveries>,
+    pub(crate) refused_since: RefusedSince,
+    endpoints: Endpoints,
+    client: Client,
+    /// No request is sent before this time, which the server has asked for.
+    paused_until: Option<Instant>,
+    /// Refused records, reported when no request is in flight any more.
+    failed: Vec<(QueuedRecord, DeliveryError)>,
+}
+
+/// The end of an attempt.
+struct Attempt {
+    seq: u64,
+    server: String,
+    /// The time until the answer; `None` if none came.
+    taken: Option<Duration>,
+    outcome: Outcome,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        config: Arc<HttpConfig>,
+        shared: Arc<Shared>,
+        deliveries: Arc<dyn Deliveries>,
+        refused_since: RefusedSince,
+    ) -> Self {
+        Self {
+            endpoints: Endpoints::new(Arc::clone(&shared.stats)),
+            client: Client::new(Arc::clone(&config)),
+            config,
+            shared,
+            deliveries,
+            refused_since,
+            paused_until: None,
+            failed: Vec::new(),
+        }
+    }
+
+    /// Sends records until the sink is closed, and reports each of them.
+    pub(crate) async fn run(mut self) {
+        let mut attempts = JoinSet::new();
+        loop {
+            let Some(next_due) = self.start_attempts(&mut attempts) else {
+                break;
+            };
+            let due = async {
+                match next_due {
+                    Some(at) => sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let shared = Arc::clone(&self.shared);
+            tokio::select! {
+                biased;
+                Some(ended) = attempts.join_next() => match ended {
+                    Ok(attempt) => self.finish(attempt),
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    Err(_) => {}
+                },
+                () = shared.wake.notified() => {}
+                () = due => {}
+            }
+            if attempts.is_empty() {
+                self.report_stop();
+            }
+        }
+        drop(attempts);
+        self.report_stop();
+        self.give_up();
+    }
+
+    /// Starts as many attempts as may be in flight. Returns the time at which there is more to do,
+    /// if it is known; `None` if the sink is to end.
+    fn start_attempts(&mut self, attempts: &mut JoinSet<Attempt>) -> Option<Option<Instant>> {
+        let now = Instant::now();
+        let mut state = lock(&self.shared.state);
+        if let Some(deadline) = state.deadline
+            && (state.open == 0 || now >= deadline)
+        {
+            return None;
+        }
+        let deadline = state.deadline;
+        if state.stopped.is_some() {
+            return Some(deadline);
+        }
+        let paused = self.paused_until.filter(|until| *until > now);
+        if paused.is_some() {
+            return Some(paused.into_iter().chain(deadline).min());
+        }
+        while attempts.len() < self.config.max_in_flight as usize {
+            let Some(queued) = state.queues.next(now) else {
+                break;
+            };
+            let seq = queued.seq;
+            let made = queued.record.with(|record| {
+                let target = target(&self.config, record.topic)?;
+                let request = request(record, &target, &self.config, SystemTime::now());
+                Ok::<_, String>((target, request))
+            });
+            let client = self.client.clone();
+            attempts.spawn(async move {
+                // The target was checked when the record was accepted.
+                let (target, request) = match made {
+                    Ok(made) => made,
+                    Err(reason) => {
+                        return Attempt {
+                            seq,
+                            server: String::new(),
+                            taken: None,
+                            outcome: refused(Poison::Unroutable, reason),
+                        };
+                    }
+                };
+                let begun = Instant::now();
+                let answered = client.send(&target, request).await;
+                Attempt {
+                    seq,
+                    server: target.to_string(),
+                    taken: answered.is_ok().then(|| begun.elapsed()),
+                    outcome: outcome(answered, &target),
+                }
+            });
+        }
+        let next_due = if attempts.len() < self.config.max_in_flight as usize {
+            state.queues.next_due()
+        } else {
+            None
+        };
+        Some(next_due.into_iter().chain(deadline).min())
+    }
+
+    fn finish(&mut self, attempt: Attempt) {
+        let Attempt {
+            seq,
+            server,
+            taken,
+            outcome,
+        } = attempt;
+        let now = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        let mut state = lock(&shared.state);
+        let again = matches!(outcome, Outcome::Again(_));
+        if !server.is_empty() {
+            self.endpoints.attempt(&server, taken, again);
+        }
+        match outcome {
+            Outcome::Delivered => {
+                let Some(done) = state.queues.done(seq) else {
+                    return;
+                };
+                state.open -= 1;
+                if state.queues.blocked() == 0 {
+                    state.obstacle = None;
+                }
+                drop(state);
+                self.delivered(&done);
+            }
+            Outcome::Again(again) => {
+                let after = again
+                    .retry_after
+                    .map(|after| after.min(self.config.retry_after_max));
+                // The server limits the rate of all requests, not those of one key.
+                if let Some(after) = after
+                    && !self.config.url.chooses_host
+                {
+                    self.paused_until = self.paused_until.max(Some(now + after));
+                }
+                self.send_again(&mut state, seq, now, after);
+                state.obstacle = Some(obstacle(&server, again));
+            }
+            Outcome::Refused {
+                poison,
+                reason,
+                certain,
+            } => {
+                let Some(position) = self.position(&mut state, seq) else {
+                    return;
+                };
+                let since = {
+                    let mut refused = lock(&self.refused_since);
+                    if refused.len() >= MAX_REFUSED {
+                        refused.clear();
+                    }
+                    *refused.entry(position).or_insert(now)
+                };
+                if !certain && now.duration_since(since) < self.config.options.retry_for {
+                    self.send_again(&mut state, seq, now, None);
+                    state.obstacle = Some(Obstacle {
+                        what: format!(
+                            "{server}: {reason} for an event, which is refused in the end"
+                        ),
+                        disposition: Disposition::Retryable,
+                        remedy: Some(
+                            "see the log of the server; [poison] decides what happens then",
+                        ),
+                    });
+                    return;
+                }
+                state.stopped.get_or_insert_with(|| Stopped {
+                    reason: "another event was refused".to_owned(),
+                    disposition: Disposition::Retryable,
+                });
+                self.fail_later(state, seq, reason, Disposition::Fatal, Some(poison));
+            }
+            Outcome::Stop(reason) => {
+                let reason = format!("{server}: {reason}");
+                state.stopped = Some(Stopped {
+                    reason: reason.clone(),
+                    disposition: Disposition::Configuration,
+                });
+                self.fail_later(state, seq, reason, Disposition::Configuration, None);
+            }
+        }
+    }
+
+    /// Makes a record in flight be sent again after a pause, which grows with its refusals.
+    fn send_again(&self, state: &mut State, seq: u64, now: Instant, after: Option<Duration>) {
+        let options = &self.config.options;
+        let queued = state.queues.in_flight(seq);
+        let refusals = queued.map_or(0, |queued| queued.refusals.min(30));
+        let longest = options
+            .backoff_initial
+            .saturating_mul(1 << refusals)
+            .min(options.backoff_max);
+        // Between half and the whole, so that keys are not sent again all at once.
+        let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
+        state
+            .queues
+            .refused(seq, now + pause.max(after.unwrap_or_default()));
+    }
+
+    fn position(&self, state: &mut State, seq: u64) -> Option<EventPosition> {
+        let queued = state.queues.in_flight(seq)?;
+        Some(queued.record.with(|record| record.position))
+    }
+
+    fn fail_later(
+        &mut self,
+        mut state: std::sync::MutexGuard<'_, State>,
+        seq: u64,
+        reason: String,
+        disposition: Disposition,
+        poison: Option<Poison>,
+    ) {
+        if let Some(done) = state.queues.done(seq) {
+            drop(state);
+            let topic = done.record.with(|record| Arc::from(record.topic));
+            let error = DeliveryError {
+                topic,
+                reason,
+                disposition,
+                poison,
+            };
+            self.failed.push((done, error));
+        }
+    }
+
+    fn delivered(&self, done: &QueuedRecord) {
+        done.record.with(|record| {
+            let topic = self.shared.stats.topic(record.topic);
+            topic.delivered.fetch_add(1, Relaxed);
+            let bytes = record.payload_bytes() as u64;
+            topic.delivered_bytes.fetch_add(bytes, Relaxed);
+            if done.refusals > 0 {
+                lock(&self.refused_since).remove(&record.position);
+            }
+        });
+        self.deliveries.delivered(done.seq);
+        self.give_back(done.weight);
+    }
+
+    fn give_back(&self, weight: u64) {
+        let waits = self.shared.window.give_back(weight);
+        self.shared.window.update_stats(&self.shared.stats);
+        if waits {
+            self.deliveries.capacity();
+        }
+    }
+
+    /// After a stop: reports the refused records, and then the others as given up.
+    fn report_stop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        let Some(stopped) = state.stopped.clone() else {
+            return;
+        };
+        let others = state.queues.take_all();
+        state.open -= others.len() + self.failed.len();
+        drop(state);
+        for (record, error) in std::mem::take(&mut self.failed) {
+            self.fail(&record, error);
+        }
+        self.fail_all(others, &stopped.reason, stopped.disposition);
+    }
+
+    /// Reports all records that are left as given up. No record is accepted any more.
+    fn give_up(&self) {
+        let mut state = lock(&self.shared.state);
+        let left = state.queues.take_all();
+        state.open -= left.len();
+        drop(state);
+        let reason = "given up when the sink was closed";
+        self.fail_all(left, reason, Disposition::Retryable);
+    }
+
+    fn fail_all(&self, records: Vec<QueuedRecord>, reason: &str, disposition: Disposition) {
+        for record in records {
+            let topic = record.record.with(|record| Arc::from(record.topic));
+            let reason = reason.to_owned();
+            let error = DeliveryError {
+                topic,
+                reason,
+                disposition,
+                poison: None,
+            };
+            self.fail(&record, error);
+        }
+    }
+
+    fn fail(&self, record: &QueuedRecord, error: DeliveryError) {
+        self.shared
+            .stats
+            .topic(&error.topic)
+            .failed
+            .fetch_add(1, Relaxed);
+        let class = match (error.poison, error.disposition) {
+            (Some(poison), _) => poison.name(),
+            (None, Disposition::Configuration) => "configuration",
+            (None, _) => "given up",
+        };
+        self.shared.stats.failed(class.to_owned());
+        self.deliveries.failed(record.seq, error);
+        self.give_back(record.weight);
+    }
+}
+
+/// Returns where a record of a topic goes.
+pub(crate) fn target(config: &HttpConfig, topic: &str) -> Result<Target, String> {
+    match &config.dead_letter_url {
+        Some(url) if topic == config.options.dead_letters => url.target(topic),
+        _ => config.url.target(topic),
+    }
+}
+
+fn refused(poison: Poison, reason: String) -> Outcome {
+    Outcome::Refused {
+        poison,
+        reason,
+        certain: true,
+    }
+}
+
+fn outcome(
+    answered: Result<hyper::http::response::Parts, SendFailure>,
+    target: &Target,
+) -> Outcome {
+    let error = match answered {
+        Ok(head) => {
+            let after = head.headers.get(hyper::header::RETRY_AFTER);
+            let after = after.and_then(|value| value.to_str().ok());
+            return of_status(head.status, after, SystemTime::now());
+        }
+        Err(error) => error,
+    };
+    let connect = match &error {
+        // The host belongs to this event.
+        SendFailure::Connect(private @ ConnectError::Private) => {
+            return refused(Poison::Unroutable, format!("{target}: {private}"));
+        }
+        SendFailure::Connect(connect) => Some(connect),
+        _ => None,
+    };
+    Outcome::Again(Again {
+        what: Chain(&error).to_string(),
+        remedy: connect.map_or(
+            "check that the server runs, and that it answers within timeout in [sink.http]",
+            ConnectError::remedy,
+        ),
+        disposition: if connect.is_some_and(ConnectError::is_configuration) {
+            Disposition::Configuration
+        } else {
+            Disposition::Retryable
+        },
+        retry_after: None,
+    })
+}
+
+fn obstacle(server: &str, again: Again) -> Obstacle {
+    Obstacle {
+        what: format!("{server}: {}", again.what),
+        disposition: again.disposition,
+        remedy: Some(again.remedy),
+    }
+}

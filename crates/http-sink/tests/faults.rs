@@ -1,0 +1,289 @@
+//! What the sink does when a server answers something else than 200, or nothing.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use support::{Reaction, Received, Server, config};
+use walrelay_http_sink::{HttpConfig, HttpSink, HttpSinkFactory, HttpVersion};
+use walrelay_sink::{
+    Deliveries, DeliveryError, Disposition, EventPosition, Poison, Record, Sink as _,
+    SinkFactory as _, SinkStats,
+};
+use walrelay_testkit::conformance::Bounds;
+use walrelay_testkit::{Authority, PATIENCE, eventually, lock};
+
+const ROOMY: Bounds = Bounds {
+    records: 1_000,
+    bytes: 1 << 20,
+};
+const VERSIONS: [HttpVersion; 2] = [HttpVersion::One, HttpVersion::Two];
+
+#[derive(Default)]
+struct Reports(Mutex<BTreeMap<u64, Result<(), DeliveryError>>>);
+
+impl Deliveries for Reports {
+    fn delivered(&self, seq: u64) {
+        assert!(lock(&self.0).insert(seq, Ok(())).is_none(), "{seq} again");
+    }
+
+    fn failed(&self, seq: u64, error: DeliveryError) {
+        let before = lock(&self.0).insert(seq, Err(error));
+        assert!(before.is_none(), "{seq} again");
+    }
+
+    fn capacity(&self) {}
+}
+
+/// A sink with its reports.
+struct Sending {
+    sink: HttpSink,
+    reports: Arc<Reports>,
+    stats: Arc<SinkStats>,
+}
+
+impl Sending {
+    fn new(config: HttpConfig) -> Self {
+        let (reports, stats) = (Arc::<Reports>::default(), Arc::<SinkStats>::default());
+        let mut factory = HttpSinkFactory::new(config, Arc::clone(&stats));
+        let created = factory.create(None, Arc::clone(&reports) as Arc<dyn Deliveries>);
+        let sink = created.expect("a sink");
+        Self {
+            sink,
+            reports,
+            stats,
+        }
+    }
+
+    fn send(&mut self, key: &str, value: &str, seq: u64) {
+        let record = Record {
+            topic: "t",
+            key: Some(key.as_bytes()),
+            value: Some(value.as_bytes()),
+            position: EventPosition { lsn: 16, row: seq },
+            ..Record::default()
+        };
+        self.sink.try_send(&record, seq).expect("accepted");
+    }
+
+    fn report(&self, seq: u64) -> Result<(), DeliveryError> {
+        eventually(PATIENCE, || lock(&self.reports.0).contains_key(&seq));
+        lock(&self.reports.0)[&seq].clone()
+    }
+}
+
+fn ids(received: &[Received]) -> Vec<String> {
+    let id = |received: &Received| received.headers["webhook-id"].to_str().unwrap().to_owned();
+    received.iter().map(id).collect()
+}
+
+#[test]
+fn what_may_pass_is_sent_again_under_the_same_id_and_in_order() {
+    for version in VERSIONS {
+        let server = Server::reacting(version, None, |number, _| match number {
+            0 => Reaction::Answer(500, Vec::new()),
+            1 => Reaction::Answer(503, vec![("retry-after", "0".to_owned())]),
+            2 => Reaction::Answer(408, Vec::new()),
+            3 => Reaction::Break,
+            _ => Reaction::Store(202),
+        });
+        let mut sending = Sending::new(server.config(ROOMY));
+        sending.send("k", "first", 0);
+        sending.send("k", "second", 1);
+        assert_eq!(sending.report(1), Ok(()));
+        assert_eq!(sending.report(0), Ok(()));
+        let sent = ids(&server.received());
+        let (last, first) = sent.split_last().unwrap();
+        assert_eq!(last, "10-1");
+        assert!(
+            first.len() == 5 && first.iter().all(|id| id == "10-0"),
+            "{sent:?}"
+        );
+        assert_eq!(server.bodies(), ["first", "first", "second"]);
+        let endpoint = sending.stats.endpoints().pop().unwrap();
+        assert_eq!(&*endpoint.state, "UP");
+        assert!(endpoint.retries >= 3, "{endpoint:?}");
+        assert_eq!(endpoint.name, server.address.to_string());
+    }
+}
+
+#[test]
+fn an_answer_that_does_not_come_holds_back_its_key_alone() {
+    for version in VERSIONS {
+        let server = Server::reacting(version, None, |_, received| match &*received.body {
+            b"stuck" => Reaction::Never,
+            _ => Reaction::Store(200),
+        });
+        let mut sending = Sending::new(server.config(ROOMY));
+        sending.send("a", "stuck", 0);
+        sending.send("a", "behind", 1);
+        for seq in 2..10 {
+            sending.send("b", "other", seq);
+        }
+        assert_eq!(sending.report(9), Ok(()));
+        eventually(PATIENCE, || sending.sink.waiting_for().is_some());
+        let obstacle = sending.sink.waiting_for().unwrap();
+        assert_eq!(obstacle.disposition, Disposition::Retryable);
+        assert!(
+            obstacle.what.contains("no answer came within 2s"),
+            "{obstacle:?}"
+        );
+        assert!(
+            !lock(&sending.reports.0).contains_key(&1),
+            "it passed the first of its key"
+        );
+        Box::new(sending.sink).close(Duration::ZERO);
+        let error = lock(&sending.reports.0)[&0].clone().unwrap_err();
+        assert_eq!(
+            (error.disposition, error.poison),
+            (Disposition::Retryable, None)
+        );
+        assert!(!server.bodies().contains(&"behind".to_owned()));
+    }
+}
+
+#[test]
+fn retry_after_is_waited_for_and_bounded() {
+    let answers = ["1".to_owned(), "3600".to_owned()];
+    for (asked, least, most) in [
+        (&answers[0], 1_000, 3_600_000),
+        (&answers[1], 200, 3_600_000),
+    ] {
+        let asked = asked.clone();
+        let server = Server::reacting(HttpVersion::One, None, move |number, _| match number {
+            0 => Reaction::Answer(429, vec![("retry-after", asked.clone())]),
+            _ => Reaction::Store(200),
+        });
+        let mut config = server.config(ROOMY);
+        if least < 1_000 {
+            config.retry_after_max = Duration::from_millis(200);
+        }
+        let begun = Instant::now();
+        let mut sending = Sending::new(config);
+        sending.send("k", "v", 0);
+        // Bounded: it comes within the patience of the test and not after an hour.
+        assert_eq!(sending.report(0), Ok(()));
+        let taken = begun.elapsed();
+        assert!(taken >= Duration::from_millis(least), "{taken:?}");
+        assert!(taken < Duration::from_millis(most), "{taken:?}");
+    }
+}
+
+#[test]
+fn a_status_that_hits_every_event_stops_the_pipeline() {
+    for (status, words) in [
+        (410, "the endpoint is gone"),
+        (401, "correct token"),
+        (403, "correct token"),
+        (404, "correct url"),
+        (302, "no redirect is followed"),
+    ] {
+        let server = Server::reacting(HttpVersion::One, None, move |_, _| {
+            Reaction::Answer(status, vec![("location", "http://127.0.0.1:1/".to_owned())])
+        });
+        let mut sending = Sending::new(server.config(ROOMY));
+        sending.send("k", "confidential", 0);
+        sending.send("k", "confidential", 1);
+        let error = sending.report(0).unwrap_err();
+        assert_eq!(
+            (error.disposition, error.poison),
+            (Disposition::Configuration, None)
+        );
+        assert!(error.reason.contains(words), "{error}");
+        assert!(!error.reason.contains("confidential"), "{error}");
+        assert_eq!(sending.report(1).unwrap_err().poison, None);
+        assert_eq!(server.received().len(), 1, "{status}");
+    }
+}
+
+#[test]
+fn a_refused_event_is_poison_after_it_was_tried_for_a_while() {
+    for (status, poison) in [(422, Poison::Rejected), (413, Poison::Oversize)] {
+        let server = Server::reacting(HttpVersion::One, None, move |_, received| match &*received
+            .body
+        {
+            b"bad" => Reaction::Answer(status, Vec::new()),
+            _ => Reaction::Store(200),
+        });
+        let mut config = server.config(ROOMY);
+        config.options.retry_for = Duration::from_millis(200);
+        let mut sending = Sending::new(config);
+        sending.send("k", "bad", 0);
+        sending.send("k", "behind", 1);
+        let error = sending.report(0).unwrap_err();
+        assert_eq!(
+            (error.disposition, error.poison),
+            (Disposition::Fatal, Some(poison))
+        );
+        assert_eq!(sending.report(1).unwrap_err().poison, None);
+        assert!(server.received().len() > 1, "it was sent once");
+        assert_eq!(server.bodies(), <[&str; 0]>::default());
+    }
+}
+
+#[test]
+fn a_connection_that_was_closed_while_idle_is_replaced_and_a_slow_body_delays_nothing() {
+    for version in VERSIONS {
+        let server = Server::reacting(version, None, |_, received| match &*received.body {
+            b"slow" => Reaction::SlowBody,
+            _ => Reaction::Store(200),
+        });
+        let mut sending = Sending::new(server.config(ROOMY));
+        for (seq, value) in ["a", "slow", "b"].into_iter().enumerate() {
+            sending.send("k", value, seq as u64);
+            assert_eq!(sending.report(seq as u64), Ok(()));
+            server.end_connections();
+        }
+        assert_eq!(server.bodies(), ["a", "slow", "b"]);
+    }
+}
+
+#[test]
+fn tls_verifies_the_server_and_has_the_configured_version() {
+    let authority = Authority::new("test");
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    for (version, protocol) in [(HttpVersion::One, "http/1.1"), (HttpVersion::Two, "h2")] {
+        let mut tls = (*authority.server("localhost").server_config()).clone();
+        tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let server = Server::reacting(version, Some(Arc::new(tls)), |_, _| Reaction::Store(200));
+        let url = format!("https://localhost:{}/x", server.address.port());
+        let files = |ca| walrelay_http_sink::ClientFiles { ca, identity: None };
+        let trusting = config(&url, version, ROOMY).with_tls(&files(Some(ca.clone())));
+        let mut sending = Sending::new(trusting.unwrap());
+        sending.send("k", "v", 0);
+        assert_eq!(sending.report(0), Ok(()));
+        let strange = config(&url, version, ROOMY).with_tls(&files(None)).unwrap();
+        let mut sending = Sending::new(strange);
+        sending.send("k", "v", 0);
+        eventually(PATIENCE, || sending.sink.waiting_for().is_some());
+        let obstacle = sending.sink.waiting_for().unwrap();
+        assert_eq!(obstacle.disposition, Disposition::Configuration);
+        assert!(obstacle.what.contains("TLS fails"), "{obstacle:?}");
+        assert_eq!(server.received().len(), 1);
+    }
+}
+
+#[test]
+fn a_host_that_an_event_chooses_may_not_have_a_private_address() {
+    let server = Server::start(HttpVersion::One);
+    let url = format!("http://{{topic}}:{}/", server.address.port());
+    for allowed in [false, true] {
+        let mut config = config(&url, HttpVersion::One, ROOMY);
+        config.allow_private = allowed;
+        let mut sending = Sending::new(config);
+        let record = Record {
+            topic: "localhost",
+            value: Some(b"v"),
+            ..Record::default()
+        };
+        sending.sink.try_send(&record, 0).expect("accepted");
+        let report = sending.report(0);
+        let poison = report.err().map(|error| error.poison);
+        assert_eq!(poison, (!allowed).then_some(Some(Poison::Unroutable)));
+    }
+    assert_eq!(server.received().len(), 1);
+}
