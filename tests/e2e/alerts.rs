@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 use walrelay_testkit::{Db, eventually, servers};
 use walrelay_throwaway::Signal;
 
-use crate::endpoint::{address, config, get};
+use crate::endpoint::{address, config, get, status};
 use crate::replay::drop_rolling_bookmark;
-use crate::rig::{PATIENCE, Relay, Rig, done, insert, kafka_in_turn, output_with, with_source};
+use crate::rig::{
+    PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, with_source,
+};
 use expression::{Expression, Scrape};
 
 /// Time between two scrapes: at least this, and exactly this for the expressions.
@@ -250,6 +252,108 @@ fn of_the_rolling_bookmark_come_and_go() {
     watch.wait(&short, true, &[]);
     watch.wait(&short, false, &[]);
     relay.ends_well();
+}
+
+/// A clock of the server that is ahead: other sessions of this database see it, too.
+const CLOCK_AHEAD: &str = "ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO true_clock; \
+     CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS \
+     $$ SELECT pg_catalog.true_clock() + interval '100 s' $$";
+const CLOCK_RIGHT: &str = "DROP FUNCTION pg_catalog.clock_timestamp(); \
+     ALTER FUNCTION pg_catalog.true_clock() RENAME TO clock_timestamp";
+
+#[test]
+fn of_skipped_events_silence_and_clocks_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let more = "expect_event_every = \"2s\"\n[poison]\nunroutable = \"skip\"\n";
+    let configured = config(&rig, &rig.postgres.url(), more);
+    let relay = rig.streaming(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let db = rig.db();
+    // A busy machine may need longer than the two seconds for an event.
+    let write = || insert(&db, 1);
+    watch.wait_beside(write, &["WalrelaySilent"], false, &[]);
+    let skipped = ["WalrelayEventsSkipped"];
+    let clocks = ["WalrelayClocksApart"];
+    watch.wait(&skipped, false, &[]);
+    watch.wait(&clocks, false, &[]);
+
+    watch.wait(&["WalrelaySilent"], true, &[]);
+    let shown = status(address(&relay));
+    let silence = shown["delivery"]["last_event_seconds"].as_f64();
+    assert!(silence > Some(2.0), "{shown:#}");
+    let at = format!("--set=http.listen={}", address(&relay));
+    let screen = || {
+        let output = output_with("status", &configured, &[&at]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_has(&screen(), &["SILENT: an event is expected every 2 s"]);
+    watch.wait_beside(write, &["WalrelaySilent"], false, &[]);
+
+    // No topic can have this name.
+    db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'no topic!', 'key', 'T', '{}')");
+    watch.wait(&skipped, true, &[]);
+    watch.wait(&skipped, false, &[]);
+
+    db.batch(CLOCK_AHEAD);
+    watch.wait(&clocks, true, &[]);
+    assert_has(
+        &screen(),
+        &["APART: Postgres is 100.", "ahead of this machine"],
+    );
+    db.batch(CLOCK_RIGHT);
+    watch.wait(&clocks, false, &[]);
+    relay.ends_well();
+}
+
+/// Between two attempts the relay streams, so that no other alert fires.
+#[test]
+fn of_reconnects_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let more = "[delivery]\nbackoff_initial = \"10ms\"\nbackoff_max = \"20ms\"\n";
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
+    let mut watch = Watch::new(Some(&relay));
+    let db = rig.db();
+    let storm = ["WalrelayReconnects"];
+    watch.wait(&storm, false, &[]);
+    // As often as it reconnects: a busy machine makes few attempts in a fixed time.
+    let slot = rig.slot();
+    let terminate = || {
+        slot.wait_active(PATIENCE);
+        db.batch("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots");
+    };
+    watch.wait_beside(terminate, &storm, true, &[]);
+    watch.wait(&storm, false, &[]);
+    relay.ends_well();
+}
+
+/// A broker that is stopped by SIGSTOP keeps its connections, and answers nothing.
+#[test]
+fn of_a_broker_that_answers_nothing_come_and_go() {
+    let kafka = kafka_in_turn();
+    let rig = Rig::with_kafka(18, &kafka).outbox();
+    let configured = config(&rig, &rig.postgres.url(), "");
+    let relay = rig.streaming(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let down = ["WalrelayBrokersDown"];
+    insert(&rig.db(), 1);
+    rig.caught_up();
+    watch.wait(&down, false, &[]);
+    kafka.pause();
+    insert(&rig.db(), 2);
+    watch.wait(&down, true, &[]);
+    let at = address(&relay);
+    eventually(PATIENCE, || {
+        let shown = status(at);
+        let brokers = shown["kafka"]["brokers"].as_array().expect("brokers");
+        !brokers.is_empty() && brokers.iter().all(|broker| broker["state"] != "UP")
+    });
+    let set = format!("--set=http.listen={at}");
+    let output = output_with("status", &configured, &[&set]);
+    let screen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_has(&screen, &["0 of 1 brokers up", "no answer from"]);
+    kafka.resume();
+    watch.wait(&down, false, &[]);
+    rig.finish(relay).assert_clean();
 }
 
 /// A slot that somebody else reads pages; a relay that stands by for another one does not.

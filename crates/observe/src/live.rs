@@ -32,6 +32,10 @@ pub(super) struct Live {
     pub(super) earlier: Counts,
     /// Records that those sinks have acknowledged.
     pub(super) acknowledged_earlier: u64,
+    /// How far the server's clock is ahead of this machine's, in seconds, as far as it is known.
+    pub(super) clock_offset: Option<f64>,
+    /// When a record was acknowledged last, or this relay began to relay.
+    pub(super) event_at: Instant,
     /// The time at which a record was acknowledged last.
     pub(super) acknowledged_at_ms: Option<u64>,
     pub(super) reconnects: BTreeMap<String, u64>,
@@ -63,6 +67,8 @@ impl Live {
             progress_at: now,
             earlier: Counts::default(),
             acknowledged_earlier: 0,
+            clock_offset: None,
+            event_at: now,
             acknowledged_at_ms: None,
             reconnects: BTreeMap::new(),
             feedback_sent: 0,

@@ -7,10 +7,10 @@ use tokio::time::{interval, timeout};
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
-use super::millis_now;
 use super::observed::Telemetry;
 use super::report::SlotReport;
-use walrelay_postgres_source::{SlotStanding, slot_standing};
+use super::{millis_now, wall_clock};
+use walrelay_postgres_source::{SlotStanding, server_clock, slot_standing};
 
 /// Interval of the queries, and the timeout of one.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -42,23 +42,38 @@ impl SlotMonitor {
             if answer.is_err() {
                 session = None;
             }
-            telemetry.slot(answer.map(|standing| {
+            telemetry.slot(answer.map(|(standing, clock_offset)| {
+                telemetry.clock(clock_offset);
                 let end = standing.server_end;
                 (slot_report(standing), end)
             }));
         }
     }
 
+    /// Queries the slot, and how far the server's clock is ahead of this machine's, at least.
     async fn ask(
         &self,
         session: &mut Option<Session>,
-    ) -> Result<SlotStanding, walrelay_walsender::Error> {
+    ) -> Result<(SlotStanding, Option<f64>), walrelay_walsender::Error> {
         let session = match session {
             Some(session) => session,
             none => none.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
         };
-        slot_standing(session, &self.slot).await
+        let standing = slot_standing(session, &self.slot).await?;
+        let before = wall_clock().get();
+        let server = server_clock(session).await?;
+        let after = wall_clock().get();
+        let offset = server.map(|server| clock_offset(before, server.get(), after));
+        Ok((standing, offset))
     }
+}
+
+/// Returns the time in seconds by which a server's clock is ahead of this machine's, at least. The
+/// server read its clock between `before` and `after` (microseconds).
+fn clock_offset(before: i64, server: i64, after: i64) -> f64 {
+    // The nearest moment at which the server can have read it.
+    let nearest = server.clamp(before.min(after), after.max(before));
+    server.saturating_sub(nearest) as f64 / 1e6
 }
 
 /// Returns the report of a slot; `None` if the slot does not exist.
@@ -77,4 +92,23 @@ pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
         invalidation_reason: lost,
         seen_ms: millis_now(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clock_offset;
+
+    #[test]
+    fn a_clock_is_apart_only_beyond_the_time_of_the_query() {
+        for (before, server, after, offset) in [
+            (0, 500_000, 1_000_000, 0.0),
+            (0, 0, 0, 0.0),
+            (0, 3_000_000, 1_000_000, 2.0),
+            (5_000_000, 3_000_000, 6_000_000, -2.0),
+            // This machine's clock was set back meanwhile.
+            (2_000_000, 500_000, 1_000_000, -0.5),
+        ] {
+            assert_eq!(clock_offset(before, server, after), offset);
+        }
+    }
 }

@@ -26,6 +26,8 @@ use walrelay_sink::lock;
 
 /// Samples of the history, one a second: fifteen minutes.
 const SAMPLES: usize = 900;
+/// Partitions without a leader that are named.
+const NAMED_PARTITIONS: usize = 20;
 
 /// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
@@ -44,6 +46,8 @@ pub struct Setup {
     pub max_in_flight_records: u64,
     /// Bytes in flight, at most.
     pub max_in_flight_bytes: u64,
+    /// The longest usual time between two events; `None` if none is configured.
+    pub expect_event_every: Option<Duration>,
     /// The servers that records go to; `None` if the sink has none.
     pub bootstrap_servers: Option<String>,
     /// The topic of dead letters.
@@ -109,6 +113,10 @@ impl Telemetry {
         if matches!(live.state, State::Streaming) || live.standing_by().is_some() {
             live.streaming_at = Instant::now();
         }
+        // The events of a slot that another relay reads are that relay's.
+        if live.standing_by().is_some() {
+            live.event_at = Instant::now();
+        }
         if let State::Waiting { cause, .. } = state {
             *live.reconnects.entry((*cause).to_owned()).or_default() += 1;
         }
@@ -135,6 +143,7 @@ impl Telemetry {
         live.progress = Some(*progress);
         if live.acknowledged() > acknowledged {
             live.acknowledged_at_ms = Some(millis_now());
+            live.event_at = Instant::now();
         }
         live.progress_at = Instant::now();
     }
@@ -173,6 +182,11 @@ impl Telemetry {
             }
             Err(reason) => live.slot_error = Some(reason),
         }
+    }
+
+    /// Sets how far the server's clock is ahead of this machine's, in seconds.
+    pub fn clock(&self, offset: Option<f64>) {
+        lock(&self.live).clock_offset = offset;
     }
 
     /// Adds to the number of deleted rows.
@@ -353,12 +367,14 @@ impl Telemetry {
             lag_seconds: live.lag().as_secs_f64(),
             reconnects: live.reconnects.clone(),
             feedback_sent: live.feedback_sent,
+            clock_offset_seconds: live.clock_offset,
             passed_over_rows: live.passed_over.clone(),
         }
     }
 
     fn delivery(&self, live: &Live) -> DeliveryReport {
         let counts = live.counts();
+        let expected = self.setup.expect_event_every;
         DeliveryReport {
             in_flight_records: live.progress.map_or(0, |progress| progress.in_flight),
             in_flight_records_limit: self.setup.max_in_flight_records,
@@ -368,6 +384,12 @@ impl Telemetry {
             records: counts.records,
             acknowledged: live.acknowledged(),
             acknowledged_at_ms: live.acknowledged_at_ms,
+            last_event_seconds: live
+                .acknowledged_at_ms
+                .map(|_| live.event_at.elapsed().as_secs_f64()),
+            expected_event_seconds: expected.map(|expected| expected.as_secs_f64()),
+            silent: live.standing_by().is_none()
+                && expected.is_some_and(|expected| live.event_at.elapsed() > expected),
             transactions: counts.transactions,
             repeats_avoided: counts.repeats_avoided,
             pruned_rows: live.pruned,
@@ -416,7 +438,10 @@ impl Telemetry {
                 queued: broker.queued,
                 retries: broker.retries,
             });
+        let leaderless = self.sink.unavailable();
         Some(KafkaReport {
+            leaderless_partitions: leaderless.len() as u64,
+            leaderless: leaderless.into_iter().take(NAMED_PARTITIONS).collect(),
             bootstrap_servers,
             all_down: self.sink.all_down.load(Relaxed),
             brokers: brokers.collect(),

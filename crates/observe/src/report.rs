@@ -132,6 +132,9 @@ pub struct SourceReport {
     pub reconnects: BTreeMap<String, u64>,
     /// Status updates sent to the server.
     pub feedback_sent: u64,
+    /// How far the server's clock is ahead of this machine's, at least; negative if it is behind.
+    #[serde(default)]
+    pub clock_offset_seconds: Option<f64>,
     /// Rows of tables that are no outboxes, which were passed over, by table.
     #[serde(default)]
     pub passed_over_rows: BTreeMap<String, u64>,
@@ -230,6 +233,16 @@ pub struct DeliveryReport {
     /// When a record was acknowledged last, to a second; `null` before the first.
     #[serde(default)]
     pub acknowledged_at_ms: Option<u64>,
+    /// The time since a record was acknowledged last; `null` before the first.
+    #[serde(default)]
+    pub last_event_seconds: Option<f64>,
+    /// `http.expect_event_every`; `null` if it is not set.
+    #[serde(default)]
+    pub expected_event_seconds: Option<f64>,
+    /// Whether no record was acknowledged for longer than that, or since the start. Never of a relay
+    /// that stands by.
+    #[serde(default)]
+    pub silent: bool,
     /// Transactions received, those without events included.
     pub transactions: u64,
     /// Transactions skipped after a reconnect, as they were enqueued already.
@@ -291,9 +304,18 @@ pub struct DeadLetterReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KafkaReport {
     pub bootstrap_servers: String,
-    /// Whether no broker could be reached at the last attempt.
+    /// Whether no broker could be reached at the last attempt, or none has answered what is in
+    /// flight for five seconds.
     pub all_down: bool,
+    /// The brokers that this process has known: a broker that has left the cluster stays, as
+    /// `DOWN`.
     pub brokers: Vec<BrokerReport>,
+    /// The number of partitions in use that have no leader.
+    #[serde(default)]
+    pub leaderless_partitions: u64,
+    /// The first 20 of them, as `topic [partition]`.
+    #[serde(default)]
+    pub leaderless: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -301,7 +323,8 @@ pub struct KafkaReport {
 pub struct BrokerReport {
     /// `host:port/id`.
     pub name: String,
-    /// The state as librdkafka names it; `UP` if requests can be sent.
+    /// The state as librdkafka names it; `UP` if requests can be sent, `NO_ANSWER` if none was
+    /// answered for five seconds.
     pub state: String,
     pub rtt_avg_ms: Option<f64>,
     pub rtt_p99_ms: Option<f64>,

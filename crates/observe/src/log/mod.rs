@@ -70,9 +70,9 @@ where
             .with_filter(filter_fn(move |metadata| several || !metadata.is_span()))
             .boxed(),
         LogFormat::Auto | LogFormat::Json => {
-            let process = match slots {
-                [slot] => format!("{{\"slot\":{},", json(slot)),
-                _ => "{".to_owned(),
+            let slot = match slots {
+                [slot] => Some((*slot).to_owned()),
+                _ => None,
             };
             lines
                 .json()
@@ -81,7 +81,7 @@ where
                 .with_span_list(false)
                 .map_event_format(|format| NamedLines {
                     format,
-                    process,
+                    slot,
                     several,
                 })
                 .boxed()
@@ -115,8 +115,8 @@ fn json(text: &str) -> serde_json::Value {
 /// Formats JSON lines, with the members that name the pipeline at the beginning of each object.
 struct NamedLines<F> {
     format: F,
-    /// The beginning of lines without a pipeline of their own.
-    process: String,
+    /// The slot of the only pipeline.
+    slot: Option<String>,
     /// Lines differ in their pipeline.
     several: bool,
 }
@@ -138,10 +138,18 @@ where
             .format_event(context, Writer::new(&mut line), event)?;
         let rest = line.strip_prefix('{').unwrap_or(&line);
         let scope = context.event_scope().filter(|_| self.several);
-        let named = PipelineNames::of(scope, |PipelineNames { name, slot }| {
-            format!("{{\"pipeline\":{},\"slot\":{},", json(name), json(slot))
+        let names = PipelineNames::of(scope, |PipelineNames { name, slot }| {
+            (Some(name.clone()), Some(slot.clone()))
         });
-        writer.write_str(named.as_deref().unwrap_or(&self.process))?;
+        let (name, slot) = names.unwrap_or_else(|| (None, self.slot.clone()));
+        writer.write_char('{')?;
+        for (key, value) in [("pipeline", name), ("slot", slot)] {
+            // The event's own member stands alone: parsers differ in which of two they take.
+            let own = event.metadata().fields().field(key).is_some();
+            if let Some(value) = value.filter(|_| !own) {
+                write!(writer, "\"{key}\":{},", json(&value))?;
+            }
+        }
         writer.write_str(&printable_json(rest))
     }
 }

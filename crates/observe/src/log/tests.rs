@@ -123,3 +123,20 @@ fn lines_of_text_name_the_pipeline_only_of_several() {
         r#"ERROR pipeline{name="a" slot="slot_a"}: of a thread of a records=1"#
     );
 }
+
+#[test]
+fn a_key_stands_once_in_a_json_line() {
+    let lines = Lines::default();
+    let of_log = lines.clone();
+    let log = Log {
+        level: Level::WARN,
+        format: LogFormat::Json,
+    };
+    let (subscriber, _) = subscriber(log, &["slot_a"], move || of_log.clone(), false);
+    tracing::subscriber::with_default(subscriber, || {
+        tracing::warn!(slot = "slot_b", "another slot");
+    });
+    let text = String::from_utf8(lock(&lines.0).clone()).unwrap();
+    assert_eq!(text.matches("\"slot\":").count(), 1, "{text}");
+    assert!(text.contains(r#""slot":"slot_b""#), "{text}");
+}

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use walrelay_settings::{
-    AlreadyReported, Reader, Section, boolean, list, path, secret_file, section, text,
+    AlreadyReported, Reader, Section, boolean, duration, list, path, secret_file, section, text,
 };
 
 use secrecy::{ExposeSecret, SecretString};
@@ -19,6 +20,8 @@ pub struct Http {
     pub hosts: Vec<String>,
     /// `/readyz` answers 200 while another relay of the same configuration reads the slot.
     pub standby_ready: bool,
+    /// The longest usual time between two events.
+    pub expect_event_every: Option<Duration>,
     /// PEM files of the certificate chain and the private key.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
@@ -36,6 +39,8 @@ pub struct HttpKeys at "http" {
     "hosts" hosts: Vec<String> = list(host, None).or_empty();
     /// Whether `/readyz` answers 200 while another relay of the same configuration reads the slot and this one stands by.
     "standby_ready" standby_ready: bool = boolean().or("true");
+    /// The longest usual time between two events: without one for longer, the metric `walrelay_silent` is 1, and an alert fires. Unset: silence is no fault.
+    "expect_event_every" expect_event_every: Option<Duration> = duration(Duration::from_secs(1)..).optional();
     /// The certificate chain for HTTPS, a PEM file.
     "tls.certificate_file" certificate: Option<PathBuf> = path().optional();
     /// Its private key, a PEM file.
@@ -57,6 +62,7 @@ pub fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, AlreadyReported> {
             (TOKEN, keys.token.is_some()),
             ("http.allow_anonymous", keys.anonymous),
             ("http.standby_ready", !keys.standby_ready),
+            ("http.expect_event_every", keys.expect_event_every.is_some()),
             ("http.hosts", !keys.hosts.is_empty()),
             ("http.tls.certificate_file", keys.certificate.is_some()),
             ("http.tls.key_file", keys.key.is_some()),
@@ -96,6 +102,7 @@ pub fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, AlreadyReported> {
         token: keys.token,
         hosts: keys.hosts,
         standby_ready: keys.standby_ready,
+        expect_event_every: keys.expect_event_every,
         tls,
     }))
 }

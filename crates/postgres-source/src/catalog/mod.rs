@@ -177,6 +177,15 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
     })
 }
 
+/// Reads the server's clock.
+pub async fn server_clock(session: &mut Session) -> Result<Option<PgTimestamp>, Error> {
+    let sql = "SELECT (1000000 * extract(epoch FROM pg_catalog.clock_timestamp() \
+         - timestamptz '2000-01-01 00:00:00+00'))::int8 AS micros";
+    let rows = session.query(sql).await?;
+    let micros = rows.first().and_then(|row| parsed(&row, "micros"));
+    Ok(micros.map(PgTimestamp::new))
+}
+
 /// Whether commits wait for walsenders with this `application_name`.
 pub(crate) async fn is_synchronous(session: &mut Session, name: &str) -> Result<bool, Error> {
     let sql = "SELECT pg_catalog.current_setting('synchronous_standby_names') AS names";

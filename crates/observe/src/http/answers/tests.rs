@@ -26,6 +26,7 @@ fn answers_of(pipelines: &[&str], listen: &str, token: Option<&str>) -> Answers 
         token: token.map(SecretString::from),
         hosts: vec!["walrelay.internal".to_owned()],
         standby_ready: true,
+        expect_event_every: None,
         tls: None,
     };
     Answers::new(telemetry.collect(), &config)

@@ -14,6 +14,7 @@ use walrelay_observe::{
 };
 use walrelay_postgres_source::slot_standing;
 use walrelay_schema_registry::http_client::{Roots, agent};
+use walrelay_sink::EndpointStats;
 
 use crate::cli::{Exit, Failure, Output, StatusArgs};
 use crate::commands::assembly::server::failure;
@@ -218,6 +219,12 @@ fn screen(slot: &str, status: &Status) -> String {
     })
 }
 
+/// The remedy of silence.
+const SILENT: &str =
+    "see whether the application writes events, and into a table of [source] tables";
+/// Clocks that differ by more seconds are a fault.
+const CLOCKS_APART: f64 = 1.0;
+
 /// The lines of a relay's screen: name and value.
 pub(crate) fn status_lines(relay: &StatusReport) -> Vec<(String, String)> {
     let mut screen = Screen(Vec::new());
@@ -316,6 +323,27 @@ impl Screen {
                 },
             ),
         );
+        if let (true, Some(expected)) = (delivery.silent, delivery.expected_event_seconds) {
+            let expected = human_duration((expected * 1e3) as u64);
+            self.line("", format!("SILENT: an event is expected every {expected}"));
+            self.line("", format!("-> {SILENT}"));
+        }
+        if let Some(offset) = relay.source.clock_offset_seconds
+            && offset.abs() > CLOCKS_APART
+        {
+            let (offset, where_to) = (
+                offset.abs(),
+                if offset > 0.0 { "ahead of" } else { "behind" },
+            );
+            self.line(
+                "clocks",
+                format!("APART: Postgres is {offset:.1} s {where_to} this machine"),
+            );
+            self.line(
+                "",
+                "-> see that time is synchronised on both machines: timedatectl".to_owned(),
+            );
+        }
         if delivery.pruned_rows > 0 {
             self.line("pruned", format!("{} rows", delivery.pruned_rows));
         }
@@ -339,6 +367,18 @@ impl Screen {
             let (up, all) = (up.count(), kafka.brokers.len());
             let servers = &kafka.bootstrap_servers;
             self.line("kafka", format!("{up} of {all} brokers up, {servers}"));
+            let unanswered = kafka
+                .brokers
+                .iter()
+                .filter(|b| b.state == EndpointStats::NO_ANSWER);
+            let unanswered: Vec<_> = unanswered.map(|broker| &*broker.name).collect();
+            if !unanswered.is_empty() {
+                self.line("", format!("no answer from {}", unanswered.join(", ")));
+            }
+            if kafka.leaderless_partitions > 0 {
+                let (count, named) = (kafka.leaderless_partitions, kafka.leaderless.join(", "));
+                self.line("", format!("{count} partitions without a leader: {named}"));
+            }
         }
     }
 

@@ -86,6 +86,10 @@ impl<'a> RelayRun<'a> {
                 snapshot: (config.source.snapshot != SnapshotMode::Never)
                     .then(|| Arc::clone(&snapshot)),
                 spans: process.otel.is_some(),
+                expect_event_every: process
+                    .http
+                    .as_ref()
+                    .and_then(|http| http.expect_event_every),
                 ..setup(config)
             };
             Arc::new(Telemetry::new(setup, errors))

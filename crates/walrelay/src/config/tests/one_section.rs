@@ -118,6 +118,7 @@ fn an_endpoint_beyond_loopback_needs_a_token_or_consent() {
         http.listen=db:9187                  => config-invalid-value => same => it is an IP address and a port
         http.listen=0.0.0.0:9187             => config-conflict => same => it needs `http.token_file`, or `http.allow_anonymous = true`
         http.allow_anonymous=true            => config-conflict => same => has no effect without `http.listen`
+        http.expect_event_every=\"5m\"        => config-conflict => same => has no effect without `http.listen`
         http.hosts=[\"a\"]                     => config-conflict => same => has no effect without `http.listen`
         ",
     );
