@@ -7,8 +7,8 @@
 //! - `commands`: one module per command: `run`, `new`, `init`, `check`, `status`, `slots`, `bookmark`,
 //!   `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //!   `completions` and `man` are in `cli`.
-//! - `sinks`: the table of kinds, what a kind is refused for, the sink of standard output, and wrappers
-//!   that count and discard. Kafka's is the crate `walrelay-kafka-sink`.
+//! - `sinks`: the sink of standard output, and wrappers that count and discard. Kafka's is the crate
+//!   `walrelay-kafka-sink`, the table of kinds is in [`config`].
 //! - `failures`: the errors of the crates below, with remedies.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
 //!   deletes or marks.

@@ -281,7 +281,7 @@ mod tests {
         ] {
             match DlqEntry::from_record(record(given)) {
                 DlqEntry::Foreign(why) => {
-                    assert!(why.contains(expected), "{why} is not {expected}")
+                    assert!(why.contains(expected), "{why} is not {expected}");
                 }
                 other => panic!("{expected}: {other:?}"),
             }

@@ -62,14 +62,14 @@ pub use exit::Exit;
 pub use failure::{Failure, report};
 pub use import::ImportArgs;
 pub use new::NewArgs;
-pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
+pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
 
 /// Parses a command line without the program's name. A word with blanks is in double quotes.
 #[cfg(test)]
-fn parse(line: &str) -> Result<Command, clap::Error> {
+pub(crate) fn parse(line: &str) -> Result<Command, clap::Error> {
     use clap::Parser as _;
 
     let mut words = vec!["walrelay"];

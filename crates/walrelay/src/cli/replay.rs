@@ -4,14 +4,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use walrelay_event_router::Selection;
 use walrelay_lsn::Lsn;
 
 use super::common::ConfigArgs;
+use crate::config::sink_names;
 
 /// Arguments of `replay`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -53,9 +54,10 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Where records go, instead of to the configured sink.
-    #[arg(long, value_enum)]
-    pub sink: Option<ReplaySink>,
+    /// Where records go: to standard output, one JSON object a line, instead of to the configured
+    /// sink. The kind of the configured sink may be named, too.
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(sink_names()))]
+    pub sink: Option<String>,
 
     /// Go on with an interrupted replay.
     #[arg(
@@ -94,16 +96,6 @@ pub enum ReplayTo {
     Lsn(Lsn),
     /// Before the first transaction that was committed at this time or later.
     Time(OffsetDateTime),
-}
-
-/// The sink of a replay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ReplaySink {
-    /// To Kafka, as `[sink.kafka]` says.
-    Kafka,
-    /// To standard output, one JSON object a line.
-    Stdout,
 }
 
 impl FromStr for ReplayFrom {

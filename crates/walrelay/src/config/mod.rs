@@ -38,8 +38,10 @@ pub use walrelay_settings::{ConfigError, Location, Problem};
 
 pub use sections::{
     Backoff, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune, Retention,
-    Router, SinkConfig, SnapshotMode, Source,
+    Router, SinkConfig, SnapshotMode, Source, sink_names,
 };
+#[cfg(test)]
+pub(crate) use sections::{SinkSection, SinkSettings, StdoutSection, descriptions};
 
 /// Expands a string of the file in an empty environment, for tests of code that writes such files.
 #[cfg(test)]

@@ -34,8 +34,6 @@ use walrelay_sink::{
 
 pub(crate) use line::write as record_line;
 
-use crate::config::Delivery;
-
 /// Makes sinks that write to standard output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StdoutSinkFactory {
@@ -47,10 +45,11 @@ pub(super) struct StdoutSinkFactory {
 pub(crate) struct StdoutKind(StdoutSinkFactory);
 
 impl StdoutKind {
-    pub(crate) fn new(delivery: &Delivery) -> Self {
+    /// Creates a sink with so many records, and bytes of lines, in flight at most.
+    pub(crate) fn new(max_records: u64, max_bytes: u64) -> Self {
         Self(StdoutSinkFactory {
-            max_records: u64::from(delivery.max_in_flight_records),
-            max_bytes: delivery.max_in_flight_bytes,
+            max_records,
+            max_bytes,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod pipelines;
 pub(crate) mod server;
+pub(crate) mod sink;
 mod stop;
 
 pub(crate) use stop::{StopSignals, stop_signal, stop_signal_or};
@@ -29,7 +30,7 @@ use crate::cli::{Exit, Failure};
 use crate::commands::Env;
 use crate::config::{self, PipelineConfig, SnapshotMode};
 use crate::failures;
-use crate::sinks::{configured_sink, refused};
+use sink::{configured_sink, refused};
 
 /// Reads the connection string of `[source] url` with the password and the password file.
 pub(crate) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {

@@ -12,10 +12,10 @@ use walrelay_sink::dead_letters::{DeadLetters, DlqRecord, Listed};
 use walrelay_sink::{Ability, SinkKind};
 
 use crate::cli::{DlqCommand, DlqTopicArgs, Failure, FilterArgs};
+use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::{
     CommandResult, Env, load, log_warnings, print_bytes, print_notice, print_part,
 };
-use crate::sinks::{any_sink, refused};
 use filter::Filter;
 
 /// Timeout of one request to a server of the sink.
@@ -113,6 +113,24 @@ mod tests {
     use walrelay_sink::topics::Position;
 
     use super::*;
+
+    #[test]
+    fn a_sink_without_dead_letters_is_refused_by_name() {
+        use crate::commands::assembly::sink::recording::Recording;
+        let topic = DlqTopic {
+            sink: Box::new(Recording::default()),
+            topic: "letters".to_owned(),
+            slot: None,
+        };
+        let Err(failure) = topic.open() else {
+            panic!("it has no dead letters")
+        };
+        assert_eq!(failure.id, "dlq-sink");
+        assert_eq!(
+            failure.what,
+            "the sink recording cannot read dead letters back"
+        );
+    }
 
     /// A dead letter with a value for most fields.
     pub(crate) fn record() -> DlqRecord {

@@ -20,6 +20,7 @@ use walrelay_walsender::ConnInfo;
 
 use crate::cli::{Exit, Failure};
 use crate::commands::Env;
+use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
     block_on, conn_info, dead_letters, dlq_address, marking, router, schemas, settings, wanted,
 };
@@ -28,7 +29,6 @@ use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
 use crate::failures;
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
-use crate::sinks::configured_sink;
 
 /// The last log line of a run that drained.
 const DRAINED: &str = "drained: everything that was sent is confirmed";

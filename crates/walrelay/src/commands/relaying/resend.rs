@@ -16,13 +16,13 @@ use crate::commands::assembly::pipelines::{
     OnProgress, router_and_settings, run_until, selected_rows,
 };
 use crate::commands::assembly::server::{Server, failure};
+use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{block_on, id_column, run_id, wanted};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::rows_bar;
 use crate::commands::{CommandResult, Env, log_warnings, print_line, print_notice};
 use crate::config::PipelineConfig;
-use crate::sinks::configured_sink;
 
 /// The header with the id of the run that sent a record again.
 const HEADER: &str = "walrelay-resend";

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use walrelay_settings::{
     AlreadyReported, Reader, SECOND, Section, boolean, choice, choice_and_later, duration, integer,
-    nested, section, size, text,
+    nested, section, size, string,
 };
 
 use walrelay_relay::PoisonAction;
@@ -82,7 +82,7 @@ pub struct Poison at "poison" {
     /// A column cannot be read as its type.
     "undecodable" undecodable: PoisonAction = choice(ACTIONS).or("halt");
     /// The [topic of dead letters](OPERATIONS.md#dead-letters).
-    "topic" topic: String = text(topic_name).or("walrelay.dead-letters");
+    "topic" topic: String = string().or("walrelay.dead-letters");
     /// Whether later events of a key follow its dead letter, to keep the order per key.
     "park_key" park_key: bool = boolean().or("false");
     /// How long a refusal that may pass is retried, at least 1s.
@@ -103,14 +103,19 @@ impl Poison {
     }
 }
 
-pub(super) fn poison(reader: &mut Reader<'_>) -> Result<Poison, AlreadyReported> {
+/// Reads `[poison]`. `topic_problem`: the sink's rule for the names of topics.
+pub(super) fn poison(
+    reader: &mut Reader<'_>,
+    topic_problem: impl FnOnce(&str) -> Option<String>,
+) -> Result<Poison, AlreadyReported> {
     let poison = Poison::read(reader)?;
+    if let Some(entry) = reader.raw("poison.topic")
+        && let Some(why) = topic_problem(&poison.topic)
+    {
+        return Err(reader.invalid("poison.topic", &entry, &why));
+    }
     if poison.park_key && !poison.writes_dead_letters() {
         return Err(reader.no_effect("poison.park_key", "while nothing becomes a dead letter"));
     }
     Ok(poison)
-}
-
-fn topic_name(text: &str) -> Result<String, String> {
-    walrelay_kafka_sink::topic_name_problem(text).map_or_else(|| Ok(text.to_owned()), Err)
 }

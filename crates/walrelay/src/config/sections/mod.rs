@@ -10,7 +10,6 @@ mod sink;
 
 use std::sync::LazyLock;
 use walrelay_event_router::ColumnNames;
-use walrelay_kafka_sink::section::{TokenKeys, TopicsSection};
 use walrelay_observe::sections as observe;
 use walrelay_postgres_source::sections;
 use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section, ValueKind};
@@ -18,7 +17,9 @@ use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section
 pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Poison};
 pub use router::Router;
-pub use sink::SinkConfig;
+pub use sink::{SinkConfig, sink_names};
+#[cfg(test)]
+pub(crate) use sink::{SinkSection, SinkSettings, StdoutSection, descriptions};
 pub use walrelay_observe::sections::{Http, Log, LogFormat, Otel};
 pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, Source};
 
@@ -42,9 +43,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<debezium::Converters>,
         rows::<cloud_events::Keys>,
         rows::<registry::Keys>,
-        rows::<sink::Keys>,
-        rows::<TokenKeys>,
-        rows::<TopicsSection>,
+        sink::rows,
         rows::<Delivery>,
         rows::<Poison>,
         rows::<sections::RetentionKeys>,
@@ -56,22 +55,19 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         section(&mut declared);
     }
     let open = [
-        (
-            walrelay_kafka_sink::section::PASS_THROUGH,
-            ValueKind::Scalar,
-        ),
         (route::HEADERS, ValueKind::Template),
         (route::MEMBERS, ValueKind::Template),
         (route::LOOKUPS, ValueKind::Scalar),
         (router::FORMER_COLUMNS, ValueKind::Names),
         (registry::SCHEMAS, ValueKind::Scalar),
     ];
+    let open = sink::open().chain(open);
     let open = open.map(|(at, kind)| OpenSection {
         at,
         kind,
         nests: at == route::MEMBERS,
     });
-    Keys::new(declared, open.to_vec())
+    Keys::new(declared, open.collect())
 });
 
 /// Reads the whole configuration. Every section is read before the first error returns, so that all
@@ -93,7 +89,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let sink = sink::sink(reader);
     let address = sink::address(reader, sink.as_ref().ok());
     let delivery = delivery::delivery(reader);
-    let poison = delivery::poison(reader);
+    let poison = delivery::poison(reader, |topic| sink.as_ref().ok()?.topic_problem(topic));
     let retention = sections::retention(reader);
     let snapshots = source
         .as_ref()

@@ -139,9 +139,6 @@ fn debezium(config: &Config) -> &Debezium {
 }
 
 /// The options of a sink that is Kafka.
-fn kafka(sink: SinkConfig) -> walrelay_kafka_sink::KafkaSection {
-    match sink {
-        SinkConfig::Kafka(kafka) => kafka,
-        SinkConfig::Stdout { .. } => panic!("not Kafka"),
-    }
+fn kafka(sink: &SinkConfig) -> walrelay_kafka_sink::KafkaSection {
+    sink.section().cloned().expect("Kafka")
 }

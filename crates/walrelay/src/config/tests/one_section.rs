@@ -149,23 +149,18 @@ fn an_endpoint_beyond_loopback_needs_a_token_or_consent() {
 
 #[test]
 fn standard_output_needs_no_broker() {
+    let confirms = |config: &Config| {
+        let stdout = config.pipeline.sink.section::<StdoutSection>();
+        stdout.map(|stdout| stdout.confirm)
+    };
     let config =
         parse("[source]\nurl='postgres://db'\ntables=['o']\n[sink]\nkind='stdout'").unwrap();
-    assert!(matches!(
-        config.pipeline.sink,
-        SinkConfig::Stdout { confirm: false }
-    ));
+    assert_eq!(confirms(&config), Some(false));
     let config = parse_set(LEAST, &["sink.kind=stdout"]).unwrap();
-    assert!(matches!(
-        config.pipeline.sink,
-        SinkConfig::Stdout { confirm: false }
-    ));
+    assert_eq!(confirms(&config), Some(false));
     let confirming = ["sink.kind=stdout", "sink.stdout.confirm=true"];
     let config = parse_set(LEAST, &confirming).unwrap();
-    assert!(matches!(
-        config.pipeline.sink,
-        SinkConfig::Stdout { confirm: true }
-    ));
+    assert_eq!(confirms(&config), Some(true));
 }
 
 #[test]
@@ -353,4 +348,17 @@ fn snapshots_need_tables() {
         let error = with(set);
         assert!(error.contains(words), "{set:?}: {error}");
     }
+}
+
+#[test]
+fn the_sink_has_the_rule_for_the_topic_of_dead_letters() {
+    let (id, _, what, _) = only(parse_set(LEAST, &["poison.topic=a b"]));
+    assert_eq!(&*id, "config-invalid-value");
+    assert!(
+        what.starts_with("invalid value of `poison.topic`: "),
+        "{what}"
+    );
+    let printed = ["poison.topic=a b", "sink.kind=stdout"];
+    let config = parse_set(LEAST, &printed).expect("standard output has no such rule");
+    assert_eq!(config.pipeline.poison.topic, "a b");
 }

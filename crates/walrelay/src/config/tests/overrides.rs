@@ -27,7 +27,7 @@ fn overrides_win_and_the_last_one_counts() {
         config.pipeline.source.url.expose_secret(),
         "postgres://other/db?options=a=b"
     );
-    let kafka = kafka(config.pipeline.sink);
+    let kafka = kafka(&config.pipeline.sink);
     assert_eq!(kafka.properties.0["linger.ms"], "9");
     assert_eq!(kafka.properties.0["bootstrap.servers"], "x:1");
 
@@ -63,6 +63,6 @@ fn errors_of_overrides_name_the_argument() {
 #[test]
 fn names_of_overrides_may_be_quoted() {
     let config = parse_set(LEAST, &["sink.kafka.\"compression.type\"=zstd"]).unwrap();
-    let sink = kafka(config.pipeline.sink);
+    let sink = kafka(&config.pipeline.sink);
     assert_eq!(sink.properties.0["compression.type"], "zstd");
 }

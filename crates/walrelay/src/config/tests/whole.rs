@@ -37,7 +37,7 @@ fn a_minimal_configuration_gets_the_defaults() {
             on_update: walrelay_relay::OnUpdate::Warn,
         }))
     );
-    let kafka = kafka(config.pipeline.sink);
+    let kafka = kafka(&config.pipeline.sink);
     assert_eq!(kafka.properties.0["bootstrap.servers"], "broker:9092");
     assert_eq!(
         kafka.topics,
@@ -166,7 +166,7 @@ format = "json"
             on_update: walrelay_relay::OnUpdate::Warn,
         }))
     );
-    let kafka = kafka(config.pipeline.sink);
+    let kafka = kafka(&config.pipeline.sink);
     let properties: Vec<(&str, &str)> = kafka
         .properties
         .0

@@ -10,10 +10,10 @@ use walrelay_walsender::ConnInfo;
 use super::item::{Check, Checks, Item};
 use crate::cli::Failure;
 use crate::commands::Env;
+use crate::commands::assembly::sink::check_abilities;
 use crate::commands::assembly::{conn_info, registry, router};
 use crate::config::{PipelineConfig, SnapshotMode};
 use crate::failures;
-use crate::sinks::{check_abilities, described_sink};
 
 /// The parts of the configuration that the other checks use; `None` for those that cannot be used.
 pub(super) struct Usable {
@@ -75,9 +75,9 @@ pub(super) fn check(config: &PipelineConfig, env: Env<'_>, checks: &mut Checks) 
 /// Checks the settings of the sink, and that it can do what the configuration asks for. Returns the
 /// sink.
 fn check_sink(config: &PipelineConfig, checks: &mut Checks) -> Option<Box<dyn SinkKind>> {
-    let (kind, sink) = described_sink(config);
-    let item = kind.settings_item.map_or(Item::Sink, Item::SinkSettings);
-    let sink = match sink {
+    let settings_item = config.sink.description().settings_item;
+    let item = settings_item.map_or(Item::Sink, Item::SinkSettings);
+    let sink = match config.sink.make(&config.delivery) {
         Ok(sink) => sink,
         Err(failure) => {
             checks.push((item, Check::failed(Failure::from(failure))));
@@ -106,4 +106,24 @@ fn add_check<T>(
     };
     checks.push((item, check));
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::assembly::sink::recording::Recording;
+
+    #[test]
+    fn a_kind_without_settings_is_checked_by_its_abilities() {
+        let mut config = Recording::default().config();
+        let mut checks = Checks::default();
+        assert!(check_sink(&config, &mut checks).is_some());
+        assert!(checks.is_empty(), "nothing is wrong");
+        config.poison.park_key = true;
+        assert!(check_sink(&config, &mut checks).is_some());
+        let [(Item::Sink, check)] = &checks[..] else {
+            panic!("{} checks", checks.len())
+        };
+        assert!(check.finding.contains("the sink recording cannot park"));
+    }
 }

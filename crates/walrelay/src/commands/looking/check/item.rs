@@ -175,7 +175,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::sinks::KINDS;
+    use crate::config::descriptions;
 
     #[test]
     fn names_differ_within_a_group() {
@@ -187,7 +187,7 @@ mod tests {
     /// Group and name of each item, in the order of the page.
     fn all() -> Vec<(String, String)> {
         let mut items = Item::ALL.to_vec();
-        for kind in KINDS {
+        for kind in descriptions() {
             let name = kind.name;
             items.extend(kind.settings_item.map(Item::SinkSettings));
             items.extend(kind.items.iter().map(|item| Item::SinkServers {

@@ -34,11 +34,12 @@ use walrelay_walsender::ConnInfo;
 
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
 use crate::commands::assembly::StopSignals;
+use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::assembly::{self, block_on, conn_info, sql_session};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{CommandResult, Env, load, print_notice};
 use crate::config::{Log, PipelineConfig};
-use crate::sinks::{NullSinkFactory, any_sink, refused};
+use crate::sinks::NullSinkFactory;
 use drain::drain;
 use objects::{BenchObjects, BenchPipeline};
 use report::Report;
@@ -291,4 +292,20 @@ fn no_thread(error: io::Error) -> Failure {
 
 fn panicked() -> Failure {
     Failure::new("bench-thread", Exit::Internal, "a thread panicked")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_without_topics_is_refused_by_name() {
+        use crate::commands::assembly::sink::recording::Recording;
+        let failure = needs_topics(&Recording::default());
+        assert_eq!(failure.id, "bench-sink");
+        assert_eq!(
+            failure.what,
+            "the sink recording cannot read and create topics"
+        );
+    }
 }

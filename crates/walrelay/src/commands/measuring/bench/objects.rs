@@ -278,8 +278,8 @@ pub(super) fn insert(table: &TableName, bytes: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::assembly::sink::any_sink;
     use crate::commands::test_config;
-    use crate::sinks::any_sink;
 
     #[test]
     fn leftovers_are_reported_with_commands_to_remove_them() {

@@ -31,10 +31,10 @@ use walrelay_walsender::Session;
 use crate::cli::{CutoverCommand, Exit, Failure};
 use crate::commands::assembly::marking;
 use crate::commands::assembly::server::Server;
+use crate::commands::assembly::sink::refused;
 use crate::commands::terminal::confirm::confirm;
 use crate::commands::{CommandResult, Env, log_warnings, print_notice};
 use crate::config::{PipelineConfig, SnapshotMode};
-use crate::sinks::refused;
 
 /// The header with the id of the shadow run that sent a record.
 const HEADER: &str = "walrelay-cutover";
@@ -154,5 +154,23 @@ async fn wait_until_gone(
             ));
         }
         sleep(INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_without_topics_is_refused_by_name() {
+        use crate::commands::assembly::sink::recording::Recording;
+        let failure = topics_of(&Recording::default())
+            .err()
+            .expect("it has no topics");
+        assert_eq!(failure.id, "cutover-sink");
+        assert_eq!(
+            failure.what,
+            "the sink recording cannot read and create topics"
+        );
     }
 }

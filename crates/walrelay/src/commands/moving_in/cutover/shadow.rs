@@ -23,10 +23,11 @@ use crate::commands::assembly::pipelines::{
     OnProgress, RecordCounts, router_and_settings, run_until, without_dead_letters,
 };
 use crate::commands::assembly::server::Server;
+use crate::commands::assembly::sink::any_sink;
 use crate::commands::assembly::{block_on, id_column, run_id, wanted};
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::{print_notice, print_text};
-use crate::sinks::{Counting, any_sink};
+use crate::sinks::Counting;
 
 /// Records that the polling relay publishes within this time after the slot may be of rows from
 /// before it.

@@ -18,9 +18,10 @@ use crate::commands::assembly::pipelines::{
     OnProgress, router_and_settings, run_until, selected_rows, without_dead_letters,
 };
 use crate::commands::assembly::server::Server;
+use crate::commands::assembly::sink::any_sink;
 use crate::commands::assembly::{self, block_on};
 use crate::commands::print_notice;
-use crate::sinks::{Count, Counting, NullSinkFactory, any_sink};
+use crate::sinks::{Count, Counting, NullSinkFactory};
 
 /// Records are read from this long before `--since` on, as the clocks of hosts may differ. A record
 /// is published after its row's time.

@@ -8,8 +8,8 @@ use walrelay_relay::Chain;
 
 use crate::cli::Failure;
 use crate::commands::assembly;
+use crate::commands::assembly::sink::configured_sink;
 use crate::config::{self, Config, Location, PipelineConfig};
-use crate::sinks::configured_sink;
 
 pub(super) struct Checker;
 

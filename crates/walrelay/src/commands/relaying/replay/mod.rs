@@ -24,18 +24,18 @@ use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
 use walrelay_relay::{Counts, Outcome, Pipeline};
 use walrelay_sink::{SinkFactory, SinkKind, ToFailure};
 
-use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
+use crate::cli::{Exit, Failure, ReplayArgs};
 use crate::commands::assembly::pipelines::{
     RecordCounts, router_and_settings, run_until, without_dead_letters,
 };
 use crate::commands::assembly::server::Server;
+use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{block_on, wanted};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::{CommandResult, Env, log_warnings, print_notice};
 use crate::config::PipelineConfig;
-use crate::sinks::NullSinkFactory;
-use crate::sinks::{Counting, StdoutKind, configured_sink};
+use crate::sinks::{Counting, NullSinkFactory, StdoutKind};
 use note::{Note, NoteFile};
 use progress::ReplayObserver;
 use range::{check_retained, plan_replay};
@@ -43,7 +43,10 @@ use range::{check_retained, plan_replay};
 /// The header with the id of the replay that sent a record.
 const HEADER: &str = "walrelay-replay";
 /// Timeout of the question whether a topic has records.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The kind that every replay may be sent to.
+const STDOUT: &str = StdoutKind::DESCRIPTION.name;
 
 /// `walrelay replay`.
 pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
@@ -64,34 +67,47 @@ pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
     let replayed = if args.dry_run {
         replay_into(&note, &server, file, NullSinkFactory)
     } else {
-        let (factory, _) = sink_of(note.sink, config)?.factory(None);
+        let (factory, _) = sink_of(&note.sink, config)?.factory(None);
         replay_into(&note, &server, file, factory)
     };
     Ok(replayed?)
 }
 
-/// The sink of `--sink`, or else the configured one.
-fn sink(args: &ReplayArgs, config: &PipelineConfig) -> Result<ReplaySink, Failure> {
-    match (args.sink, config.sink.kafka()) {
-        (Some(ReplaySink::Stdout), _) | (None, None) => Ok(ReplaySink::Stdout),
-        (_, Some(_)) => Ok(ReplaySink::Kafka),
-        (Some(ReplaySink::Kafka), None) => Err(no_kafka()),
-    }
+/// Returns the kind of the sink that records are sent to: that of `--sink`, or else the configured
+/// one.
+fn sink(args: &ReplayArgs, config: &PipelineConfig) -> Result<String, Failure> {
+    let configured = config.sink.description().name;
+    let sink = args.sink.as_deref().unwrap_or(configured);
+    check_sink(sink, configured)?;
+    Ok(sink.to_owned())
 }
 
-/// The configured sink, or standard output.
-fn sink_of(sink: ReplaySink, config: &PipelineConfig) -> Result<Box<dyn SinkKind>, Failure> {
-    match (sink, config.sink.kafka()) {
-        (ReplaySink::Stdout, _) => Ok(Box::new(StdoutKind::new(&config.delivery))),
-        (ReplaySink::Kafka, None) => Err(no_kafka()),
-        (ReplaySink::Kafka, Some(_)) => configured_sink(config),
+/// Makes the sink of this kind: standard output, or the configured one.
+fn sink_of(sink: &str, config: &PipelineConfig) -> Result<Box<dyn SinkKind>, Failure> {
+    if sink == STDOUT {
+        let delivery = &config.delivery;
+        let records = u64::from(delivery.max_in_flight_records);
+        return Ok(Box::new(StdoutKind::new(
+            records,
+            delivery.max_in_flight_bytes,
+        )));
     }
+    check_sink(sink, config.sink.description().name)?;
+    configured_sink(config)
 }
 
-fn no_kafka() -> Failure {
-    let what = "there is no Kafka in the configuration to replay into";
-    Failure::new("replay-sink", Exit::Config, what)
-        .remedy("set sink.kind to kafka, or leave out --sink kafka")
+/// Checks that a replay can be sent to this kind of sink: its settings are in the configuration
+/// only if it is the configured one, and standard output needs none.
+fn check_sink(sink: &str, configured: &str) -> Result<(), Failure> {
+    if sink == STDOUT || sink == configured {
+        return Ok(());
+    }
+    let what = format!("the sink of the configuration is {configured}, not {sink}");
+    Err(
+        Failure::new("replay-sink", Exit::Config, what).remedy(format!(
+            "set sink.kind to {sink}, or leave out --sink {sink}"
+        )),
+    )
 }
 
 /// The directory of note files: `--state-dir`, that of the state file, or the working directory.
@@ -109,7 +125,7 @@ fn state_dir(args: &ReplayArgs, config: &PipelineConfig) -> PathBuf {
 /// Asks before records are sent to the live topics, or to a topic of `--to-topic` that has records:
 /// the relay may have written them, so consumers may see events again.
 fn confirm_replay(args: &ReplayArgs, note: &Note, config: &PipelineConfig) -> Result<(), Failure> {
-    if args.dry_run || note.sink == ReplaySink::Stdout {
+    if args.dry_run || note.sink == STDOUT {
         return Ok(());
     }
     let into = match (&note.to_topic, &note.topic_prefix) {
@@ -136,7 +152,7 @@ fn confirm_replay(args: &ReplayArgs, note: &Note, config: &PipelineConfig) -> Re
 fn has_records(topic: &str, config: &PipelineConfig) -> Result<bool, Failure> {
     let sink = configured_sink(config)?;
     match sink.topics() {
-        Some(topics) => Ok(topics.was_written_to(topic, BROKER_TIMEOUT)?),
+        Some(topics) => Ok(topics.was_written_to(topic, REQUEST_TIMEOUT)?),
         None => Ok(false),
     }
 }
@@ -294,4 +310,39 @@ fn source(note: &Note, server: &Server) -> RangeSource {
         before: note.before.map(PgTimestamp::new),
     };
     RangeSource::new(copies, range, note.rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse};
+    use crate::commands::assembly::sink::recording::Recording;
+
+    #[test]
+    fn records_go_to_the_configured_sink_unless_standard_output_is_named() {
+        let config = Recording::default().config();
+        for (flags, expected) in [
+            ("", Ok("recording")),
+            ("--sink stdout", Ok("stdout")),
+            (
+                "--sink kafka",
+                Err("the sink of the configuration is recording, not kafka"),
+            ),
+        ] {
+            let line = format!("replay --from a {flags}");
+            let Command::Replay(args) = parse(&line).expect("arguments") else {
+                panic!("{line}")
+            };
+            let found = sink(&args, &config).map_err(|failure| failure.what);
+            assert_eq!(
+                found.as_deref().map_err(String::as_str),
+                expected,
+                "{flags}"
+            );
+            if let Ok(kind) = found {
+                let made = sink_of(&kind, &config).expect("a sink");
+                assert_eq!(made.name(), kind);
+            }
+        }
+    }
 }

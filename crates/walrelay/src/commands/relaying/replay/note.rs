@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use walrelay_lsn::Lsn;
 
-use crate::cli::{Exit, Failure, ReplaySink};
+use crate::cli::{Exit, Failure};
 
 /// The parameters and the progress of a replay. It contains no row value but those in `--where`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +35,8 @@ pub(super) struct Note {
     pub(super) after: Option<i64>,
     /// Replays transactions committed before this time, in the same unit.
     pub(super) before: Option<i64>,
-    pub(super) sink: ReplaySink,
+    /// The kind of the sink that the replay sends to.
+    pub(super) sink: String,
     pub(super) topic_prefix: Option<String>,
     pub(super) to_topic: Option<String>,
     pub(super) selection: Option<String>,
@@ -205,7 +206,7 @@ mod tests {
             end: Lsn::new(0x20),
             after: None,
             before: Some(1),
-            sink: ReplaySink::Kafka,
+            sink: "kafka".to_owned(),
             topic_prefix: Some("again.".to_owned()),
             to_topic: None,
             selection: Some("type = 'A'".to_owned()),

@@ -98,36 +98,8 @@ fn asked(config: &PipelineConfig) -> Vec<(Ability, &'static str)> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use walrelay_sink::{AnySinkFactory, KindDescription, SinkStats, any_factory};
-
     use super::*;
-    use crate::sinks::NullSinkFactory;
-
-    /// A sink that can do nothing but send.
-    struct Bare;
-
-    impl SinkKind for Bare {
-        fn description(&self) -> &'static KindDescription {
-            &KindDescription {
-                name: "bare",
-                title: "Bare",
-                settings_item: None,
-                items: &[],
-                cannot: &[
-                    Ability::Partitions,
-                    Ability::Timestamps,
-                    Ability::NullKeys,
-                    Ability::Tombstones,
-                ],
-            }
-        }
-
-        fn factory(&self, _: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
-            (any_factory(NullSinkFactory), None)
-        }
-    }
+    use crate::commands::assembly::sink::recording::Recording;
 
     fn config(more: &str) -> PipelineConfig {
         confirming(true, more)
@@ -149,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_key_that_asks_for_what_the_sink_lacks_is_named() {
-        assert!(check_abilities(&config(""), &Bare).is_ok());
+        assert!(check_abilities(&config(""), &Recording::default()).is_ok());
         let debezium = |option: &str| format!("[router.debezium]\n{option}\n");
         for (more, ability, key) in [
             (
@@ -193,14 +165,14 @@ mod tests {
                 "[prune] keep",
             ),
         ] {
-            let failure = check_abilities(&config(&more), &Bare).expect_err(key);
-            let what = format!("the sink bare cannot {ability}");
+            let failure = check_abilities(&config(&more), &Recording::default()).expect_err(key);
+            let what = format!("the sink recording cannot {ability}");
             assert_eq!((failure.exit, failure.what), (Exit::Config, what));
             let remedy = failure.remedy.unwrap();
             assert!(remedy.contains(key), "{remedy}");
         }
-        assert!(check_abilities(&config(DEAD_LETTERS), &Bare).is_ok());
+        assert!(check_abilities(&config(DEAD_LETTERS), &Recording::default()).is_ok());
         let parks = confirming(false, &format!("{DEAD_LETTERS}park_key = true\n"));
-        assert!(check_abilities(&parks, &Bare).is_ok());
+        assert!(check_abilities(&parks, &Recording::default()).is_ok());
     }
 }

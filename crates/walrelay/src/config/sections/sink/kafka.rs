@@ -1,0 +1,38 @@
+//! Kafka. Its sections are in `walrelay-kafka-sink`.
+
+use walrelay_kafka_sink::section::{PASS_THROUGH, TokenKeys, TopicsSection};
+use walrelay_kafka_sink::{KafkaKind, KafkaOptions, KafkaSection, topic_name_problem};
+use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, ValueKind};
+use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+
+use super::{Delivery, SinkSection, SinkSettings};
+
+impl SinkSection for KafkaSection {
+    const DESCRIPTION: &'static KindDescription = &KafkaKind::DESCRIPTION;
+    const OPEN: &'static [(&'static str, ValueKind)] = &[(PASS_THROUGH, ValueKind::Scalar)];
+
+    fn rows(rows: &mut Vec<Row>) {
+        TokenKeys::rows(TokenKeys::AT, rows);
+        TopicsSection::rows(TopicsSection::AT, rows);
+    }
+
+    fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {
+        Self::read(reader, chosen)
+    }
+
+    fn topic_problem(topic: &str) -> Option<String> {
+        topic_name_problem(topic)
+    }
+}
+
+impl SinkSettings for KafkaSection {
+    fn make(&self, delivery: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure> {
+        let options = KafkaOptions {
+            max_in_flight_records: u64::from(delivery.max_in_flight_records),
+            max_in_flight_bytes: delivery.max_in_flight_bytes,
+            bulk_linger: Some(delivery.bulk_linger),
+            topics: None,
+        };
+        Ok(Box::new(KafkaKind::new(self, options)?))
+    }
+}

@@ -1,0 +1,220 @@
+//! `[sink]`, and the table of the kinds of sinks.
+
+mod kafka;
+mod stdout;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use walrelay_event_router::Address;
+use walrelay_settings::{AlreadyReported, Reader, Row, Section, ValueKind, choice, section};
+use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+
+use super::delivery::Delivery;
+
+pub(crate) use stdout::StdoutSection;
+
+/// The kinds of sinks. A new kind is a line here, and a file beside this one.
+const KINDS: &[Kind] = &[
+    kind::<walrelay_kafka_sink::KafkaSection>(),
+    kind::<StdoutSection>(),
+];
+
+/// The sections of one kind of sink, as they were read.
+pub(crate) trait SinkSettings: Any + fmt::Debug + Send + Sync {
+    /// Makes the sink.
+    ///
+    /// # Errors
+    /// If a section cannot be used.
+    fn make(&self, delivery: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure>;
+
+    /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
+    fn confirms(&self) -> bool {
+        true
+    }
+
+    /// Returns the templates of the address of a record; `None`: the topic of the route is the
+    /// address.
+    ///
+    /// # Errors
+    /// If a template is wrong, which was reported to `reader`.
+    fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
+        let _ = reader;
+        Ok(None)
+    }
+}
+
+/// How the sections of one kind of sink are declared and read.
+pub(crate) trait SinkSection: SinkSettings + Sized {
+    /// The facts about the kind.
+    const DESCRIPTION: &'static KindDescription;
+
+    /// Its sections whose keys are not known, each with the type of the values.
+    const OPEN: &'static [(&'static str, ValueKind)] = &[];
+
+    /// Declares its keys.
+    fn rows(rows: &mut Vec<Row>);
+
+    /// Reads its sections. Those of a kind that is not `chosen` may stay in the file as they are.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader` that leaves a key without a value.
+    fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported>;
+
+    /// Finds out why a topic cannot have this name; `None` if it can.
+    fn topic_problem(topic: &str) -> Option<String> {
+        let _ = topic;
+        None
+    }
+}
+
+/// The sections of a kind that is known at run time.
+type AnySettings = Arc<dyn SinkSettings>;
+
+/// A kind of sink: a line of the table.
+struct Kind {
+    description: &'static KindDescription,
+    open: &'static [(&'static str, ValueKind)],
+    rows: fn(&mut Vec<Row>),
+    read: fn(&mut Reader<'_>, bool) -> Result<AnySettings, AlreadyReported>,
+    topic_problem: fn(&str) -> Option<String>,
+}
+
+const fn kind<T: SinkSection>() -> Kind {
+    fn read<T: SinkSection>(
+        reader: &mut Reader<'_>,
+        chosen: bool,
+    ) -> Result<AnySettings, AlreadyReported> {
+        Ok(Arc::new(T::read(reader, chosen)?))
+    }
+    Kind {
+        description: T::DESCRIPTION,
+        open: T::OPEN,
+        rows: T::rows,
+        read: read::<T>,
+        topic_problem: T::topic_problem,
+    }
+}
+
+/// The configured sink: its kind, and the sections of the kind.
+#[derive(Clone)]
+pub struct SinkConfig {
+    description: &'static KindDescription,
+    topic_problem: fn(&str) -> Option<String>,
+    section: AnySettings,
+}
+
+impl SinkConfig {
+    fn new(kind: &Kind, section: AnySettings) -> Self {
+        Self {
+            description: kind.description,
+            topic_problem: kind.topic_problem,
+            section,
+        }
+    }
+
+    /// Makes the configuration of a section, for tests.
+    #[cfg(test)]
+    pub(crate) fn from_section<T: SinkSection>(section: T) -> Self {
+        Self::new(&kind::<T>(), Arc::new(section))
+    }
+
+    /// Returns the facts about the kind.
+    pub fn description(&self) -> &'static KindDescription {
+        self.description
+    }
+
+    /// Finds out why a topic cannot have this name; `None` if it can.
+    pub fn topic_problem(&self, topic: &str) -> Option<String> {
+        (self.topic_problem)(topic)
+    }
+
+    /// Makes the sink.
+    ///
+    /// # Errors
+    /// If a section cannot be used.
+    pub fn make(&self, delivery: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure> {
+        self.section.make(delivery)
+    }
+
+    /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
+    pub fn confirms(&self) -> bool {
+        self.section.confirms()
+    }
+
+    /// Returns the section, if the sink is of its kind.
+    #[cfg(test)]
+    pub(crate) fn section<T: SinkSection>(&self) -> Option<&T> {
+        let section: &dyn Any = &*self.section;
+        section.downcast_ref()
+    }
+}
+
+impl fmt::Debug for SinkConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SinkConfig").field(&self.section).finish()
+    }
+}
+
+/// Returns the names of the kinds, as `[sink] kind` has them.
+pub fn sink_names() -> impl Iterator<Item = &'static str> + Clone {
+    descriptions().map(|description| description.name)
+}
+
+/// Returns the facts about each kind.
+pub(crate) fn descriptions() -> impl Iterator<Item = &'static KindDescription> + Clone {
+    KINDS.iter().map(|kind| kind.description)
+}
+
+/// The names of the kinds, each with its index in the table.
+const NAMES: &[(&str, usize)] = &{
+    let mut names = [("", 0); KINDS.len()];
+    let mut index = 0;
+    while index < KINDS.len() {
+        names[index] = (KINDS[index].description.name, index);
+        index += 1;
+    }
+    names
+};
+
+section! {
+pub(super) struct Keys at "sink" {
+    /// Where records go.
+    "kind" kind: usize = choice(NAMES).or("kafka");
+}
+}
+
+/// Declares the keys of all kinds.
+pub(super) fn rows(rows: &mut Vec<Row>) {
+    Keys::rows(Keys::AT, rows);
+    for kind in KINDS {
+        (kind.rows)(rows);
+    }
+}
+
+/// Returns the sections of all kinds whose keys are not known.
+pub(super) fn open() -> impl Iterator<Item = (&'static str, ValueKind)> {
+    KINDS.iter().flat_map(|kind| kind.open.iter().cloned())
+}
+
+pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, AlreadyReported> {
+    let keys = Keys::read(reader);
+    let chosen = keys.as_ref().ok().map(|keys| keys.kind);
+    // All are read before the first error returns, so that all problems are noted.
+    let read = KINDS.iter().enumerate().map(|(index, kind)| {
+        let section = (kind.read)(reader, chosen == Some(index));
+        (kind, section)
+    });
+    let mut read: Vec<_> = read.collect();
+    let (kind, section) = read.swap_remove(keys?.kind);
+    Ok(SinkConfig::new(kind, section?))
+}
+
+/// Returns the templates of the address of a record; `None`: the topic of the route is the address.
+pub(super) fn address(
+    reader: &mut Reader<'_>,
+    sink: Option<&SinkConfig>,
+) -> Result<Option<Address>, AlreadyReported> {
+    sink.map_or(Ok(None), |sink| sink.section.address(reader))
+}
