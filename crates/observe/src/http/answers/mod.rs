@@ -23,7 +23,7 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-use super::page::PAGE;
+use super::page::{PAGE, Page, RUNBOOK};
 use crate::sections;
 use crate::{METRICS_TYPE, Pipelines, Telemetry, metrics_text};
 
@@ -117,14 +117,11 @@ impl Answers {
             }),
             "/api/history" => of_pipeline(&|telemetry| json(StatusCode::OK, &telemetry.history())),
             "/api/events" => of_pipeline(&|telemetry| self.events(telemetry)),
-            "/" => {
-                let html = "text/html; charset=utf-8";
-                let page = full(StatusCode::OK, html, PAGE.html.as_str());
-                with(page, CONTENT_SECURITY_POLICY, &PAGE.policy)
-            }
+            "/" => document(&PAGE),
+            "/runbook" => document(&RUNBOOK),
             _ => text(
                 StatusCode::NOT_FOUND,
-                "there are /, /metrics, /healthz, /readyz, /api/status, /api/history, /api/events",
+                "there are /, /runbook, /metrics, /healthz, /readyz, /api/status, /api/history, /api/events",
             ),
         }
     }
@@ -223,6 +220,15 @@ fn with(mut answer: Answer, name: HeaderName, value: &'static str) -> Answer {
     let value = HeaderValue::from_static(value);
     answer.headers_mut().insert(name, value);
     answer
+}
+
+fn document(page: &'static Page) -> Answer {
+    let answer = full(
+        StatusCode::OK,
+        "text/html; charset=utf-8",
+        page.html.as_str(),
+    );
+    with(answer, CONTENT_SECURITY_POLICY, &page.policy)
 }
 
 fn text(status: StatusCode, body: &str) -> Answer {

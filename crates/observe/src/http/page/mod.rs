@@ -1,10 +1,14 @@
 //! The status page: one document that loads nothing from elsewhere.
 
+mod runbook;
+
 use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
+
+pub(super) use runbook::RUNBOOK;
 
 /// The document, and the policy that allows its own style and script only.
 pub(super) struct Page {
@@ -26,7 +30,6 @@ pub(super) static PAGE: LazyLock<Page> = LazyLock::new(|| {
     let html = include_str!("index.html")
         .replacen("/*style*/", style, 1)
         .replacen("/*script*/", script, 1);
-    let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -35,6 +38,11 @@ pub(super) static PAGE: LazyLock<Page> = LazyLock::new(|| {
     );
     Page { html, policy }
 });
+
+/// The hash by which a policy allows a style or a script.
+fn hash(text: &str) -> String {
+    STANDARD.encode(Sha256::digest(text.as_bytes()))
+}
 
 #[cfg(test)]
 mod tests {

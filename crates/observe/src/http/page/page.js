@@ -13,6 +13,8 @@
   const LAG_WARN_S = 5;
   const LAG_BAD_S = 60;
   const CONNECTING_BAD_MS = 10000;
+  // Warnings and errors that are older are folded.
+  const RECENT_MS = 3600 * 1000;
 
   // Texts.
   const by = (id) => document.getElementById(id);
@@ -105,6 +107,7 @@
   }
 
   // What is wrong.
+  // Level, title, remedy.
   const STATES = {
     connecting: ['warn', 'Connecting to Postgres'],
     snapshot: ['warn', 'Reading the rows that were there before the slot', 'The log is relayed when all of them are acknowledged. Postgres keeps it meanwhile.'],
@@ -142,52 +145,57 @@
   // All that is wrong, worst first. Titles hold no figures that move: screen readers are told of each change.
   function judge(s) {
     const found = [];
-    const add = (level, title, reason, remedy, since) => found.push({ level, title, reason, remedy, since });
+    const add = (level, title, reason, remedy, since, { runbook } = {}) => found.push({ level, title, reason, remedy, since, runbook });
     const { pipeline, slot, kafka, dead_letters: dead, source } = s;
     if (slot && slotIsLost(slot)) {
       add('bad', 'The slot is lost: Postgres removed WAL that it needs', slot.invalidation_reason,
-        'Events are missing. See “The slot is lost” in OPERATIONS.md before anything is restarted.');
+        'Events are missing. See the runbook before anything is restarted.', null, { runbook: 'the-slot-is-lost' });
     }
-    if (pipeline.state === 'halted') add(...STATES.halted.slice(0, 2), pipeline.reason, STATES.halted[2], pipeline.since_ms);
+    if (pipeline.state === 'halted') add(...STATES.halted.slice(0, 2), pipeline.reason, STATES.halted[2], pipeline.since_ms, { runbook: 'when-something-is-wrong' });
     if (kafkaIsDown(kafka)) {
       const blocked = pipeline.state === 'blocked';
       add('bad', 'Kafka is down: no broker answers', blocked ? pipeline.reason : null,
         blocked && pipeline.remedy ? pipeline.remedy : `See whether ${listed(kafka.bootstrap_servers)} can be reached from here. Nothing is lost: Postgres keeps the WAL, and delivery resumes by itself.`,
-        blocked ? pipeline.since_ms : null);
+        blocked ? pipeline.since_ms : null, { runbook: 'walrelaybrokersdown' });
     }
     const [level, title, remedy] = stateOf(pipeline);
     const covered = pipeline.state === 'blocked' && kafkaIsDown(kafka);
     if (!['streaming', 'halted'].includes(pipeline.state) && !covered) {
       const late = pipeline.state === 'connecting' && s.now_ms - pipeline.since_ms > CONNECTING_BAD_MS;
-      add(late ? 'bad' : level, title, pipeline.reason, remedy, pipeline.since_ms);
+      const { taken } = pipeline.holder || {};
+      const link = taken ? { runbook: 'walrelayslottaken' } : pipeline.state === 'waiting-for-schema' ? { runbook: 'the-schema-registry' } : { runbook: 'walrelaynotready' };
+      add(late ? 'bad' : level, title, pipeline.reason, remedy, pipeline.since_ms, link);
     }
     if (slot && !slotIsLost(slot) && walLevel(slot) !== 'ok') {
       const bad = walLevel(slot) === 'bad';
       add(walLevel(slot), bad ? 'The slot is about to lose WAL it needs' : 'Postgres keeps much WAL for the slot', null,
         bad ? 'Act now: raise max_slot_wal_keep_size, or remove what keeps walrelay from delivering. Past the limit the slot is lost.'
-          : 'See what keeps walrelay from delivering, and whether a transaction is open for long.');
+          : 'See what keeps walrelay from delivering, and whether a transaction is open for long.', null, { runbook: 'walrelayslotwalnearlimit' });
     }
-    if (known(source.lag_seconds) && source.lag_seconds >= LAG_WARN_S) {
-      add(source.lag_seconds >= LAG_BAD_S ? 'bad' : 'warn', 'walrelay is behind Postgres', null,
-        'If throughput is high it catches up by itself. If throughput is low, see whether delivery is blocked.');
+    // The lag of a standby is not its own, and any other state but streaming is the lag's reason.
+    const standsBy = pipeline.holder && pipeline.holder.standby;
+    if (known(source.lag_seconds) && source.lag_seconds >= LAG_WARN_S && !standsBy) {
+      const cause = pipeline.state !== 'streaming';
+      add(cause ? 'note' : source.lag_seconds >= LAG_BAD_S ? 'bad' : 'warn', 'walrelay is behind Postgres', null,
+        'If throughput is high it catches up by itself. If throughput is low, see whether delivery is blocked.', null, { runbook: 'walrelaylag' });
     }
     if (kafka && !kafkaIsDown(kafka) && kafka.brokers.some(down)) {
       const names = kafka.brokers.filter(down).map((broker) => broker.name).join(', ');
-      add('warn', 'A Kafka broker is down', names, 'Partitions that it led need another leader; others are delivered.');
+      add('warn', 'A Kafka broker is down', names, 'Partitions that it led need another leader; others are delivered.', null, { runbook: 'walrelaybrokersdown' });
     }
-    if (s.slot_error) add('warn', 'Looks at the catalogs fail', s.slot_error, 'The stream goes on; retained WAL is not watched meanwhile.');
+    if (s.slot_error) add('warn', 'Looks at the catalogs fail', s.slot_error, 'The stream goes on; retained WAL is not watched meanwhile.', null, { runbook: 'watching-the-slot' });
     if (!s.ready && !found.length) add('bad', 'Not ready', s.not_ready);
     if (dead.parked_keys > 0) {
-      add('warn', 'Keys are parked behind dead letters', plural(dead.parked_keys, 'key'), 'walrelay dlq list shows them; redrive or drop them.');
+      add('warn', 'Keys are parked behind dead letters', plural(dead.parked_keys, 'key'), 'walrelay dlq list shows them; redrive or drop them.', null, { runbook: 'dead-letters' });
     }
     if (total(dead.written) + total(dead.skipped) > 0) {
-      add('note', 'Some events could not be delivered since the start', `see Dead letters: ${tally(dead.written) || 'none written'}; skipped: ${tally(dead.skipped) || 'none'}`);
+      add('note', 'Some events could not be delivered since the start', `see Dead letters: ${tally(dead.written) || 'none written'}; skipped: ${tally(dead.skipped) || 'none'}`, null, null, { runbook: 'walrelaydeadletters' });
     }
     for (const [work, why] of Object.entries(s.delivery.row_changes)) {
-      if (why) add('warn', `Sent rows are not ${work === 'prune' ? 'deleted' : 'marked'}`, why, 'Events are relayed all the same: see WalrelayRowsStay in OPERATIONS.md.');
+      if (why) add('warn', `Sent rows are not ${work === 'prune' ? 'deleted' : 'marked'}`, why, 'Events are relayed all the same.', null, { runbook: 'walrelayrowsstay' });
     }
     if (s.bookmark && s.bookmark.cut_short) {
-      add('note', 'Less than retention.keep can be replayed', `see WalrelayBookmarkShort in OPERATIONS.md: ${s.bookmark.cut_short}`);
+      add('note', 'Less than retention.keep can be replayed', s.bookmark.cut_short, null, null, { runbook: 'walrelaybookmarkshort' });
     }
     const rank = { bad: 0, warn: 1, ok: 2, note: 3 };
     return found.sort((a, b) => rank[a.level] - rank[b.level]);
@@ -215,6 +223,7 @@
   let lostSince = null; // Date.now()
   const serverNow = () => status.now_ms + (performance.now() - receivedAt);
 
+  const runbookAt = (heading) => `runbook#${heading}`;
   const TAB = { ok: ['✔', '#2da44e'], warn: ['▲', '#e3a008'], bad: ['✖', '#d1242f'] };
   function setTab(level, title) {
     document.title = `${TAB[level][0]} ${title} – walrelay`;
@@ -232,6 +241,7 @@
         level: 'bad', title: 'Connection to walrelay lost', since: lostSince,
         reason: status ? `Last news, of ${clock(status.now_ms)}: ${shown.title}. All figures below are of then.` : null,
         remedy: 'See whether the process runs, what its log says last, and its exit code. This page reconnects by itself.',
+        runbook: null,
       };
       rest = [];
     }
@@ -243,14 +253,19 @@
       ? `since ${shown.atLeast ? 'at least ' : ''}${clock(shown.since, now)} (${seconds(Math.max(0, Math.floor((now - shown.since) / 1000)))})` : '');
     setText(by('verdict-reason'), shown.reason && !shown.title.includes(shown.reason) ? shown.reason : '');
     setText(by('verdict-remedy'), shown.remedy || '');
+    // The endpoint that is lost has no runbook.
+    by('verdict-runbook').hidden = !shown.runbook;
+    if (shown.runbook) by('verdict-runbook').firstElementChild.setAttribute('href', runbookAt(shown.runbook));
     setText(by('verdict-facts'), lostSince === null ? factsLine(status) : '');
-    fill('verdict-further', rest.map(({ level, title, reason }) => ({ level, title, reason })), (data) =>
-      data.map(({ level, title, reason }) => marked('li', level, make('b', null, title), reason ? `: ${reason}` : '')));
+    fill('verdict-further', rest.map(({ level, title, reason, runbook }) => ({ level, title, reason, runbook })), (data) =>
+      data.map(({ level, title, reason, runbook }) => marked('li', level,
+        runbook ? make('a', { href: runbookAt(runbook) }, make('b', null, title)) : make('b', null, title), reason ? `: ${reason}` : '')));
     setLevel(by('connection'), lostSince === null ? 'ok' : 'bad');
     setText(by('connection').querySelector('span'), lostSince === null ? 'live' : 'no connection');
     document.body.classList.toggle('lost', lostSince !== null);
     if (status) setText(by('uptime'), seconds((serverNow() - status.started_ms) / 1000));
   }
+  const ago = (at) => `${seconds(Math.max(0, Math.floor((serverNow() - at) / 1000)))} ago`;
   function factsLine({ latency: { commit_to_ack: ack }, delivery, source, slot }) {
     const parts = [
       `${plural(delivery.in_flight_records, 'record')} in flight`,
@@ -259,6 +274,7 @@
         : 'nothing acknowledged in the last minute',
     ];
     if (slot) parts.push(`${bytes(slot.retained_bytes)} of WAL kept`);
+    if (known(delivery.acknowledged_at_ms)) parts.push(`last event ${ago(delivery.acknowledged_at_ms)}`);
     return parts.join(' · ');
   }
   function showSource({ source, slot, pipeline, snapshot, bookmark, delivery }) {
@@ -282,9 +298,7 @@
       ['can be replayed', bookmark
         ? `${seconds(Math.round(bookmark.reachable_seconds))} back of ${seconds(bookmark.keep_seconds)}, for ${bytes(bookmark.retained_bytes)} of ${bytes(bookmark.max_wal_bytes)} WAL${bookmark.cut_short ? `; cut short: ${bookmark.cut_short}` : ''}` : null],
       ['pruned', prunes || delivery.pruned_rows > 0 ? `${plural(delivery.pruned_rows, 'row')} since the start` : null],
-      ['received', source.received_lsn],
-      ['server is at', source.server_lsn],
-      ['last event', known(delivery.acknowledged_at_ms) ? `acknowledged at ${clock(delivery.acknowledged_at_ms, status.now_ms)}` : null],
+      ['last event', known(delivery.acknowledged_at_ms) ? `acknowledged at ${clock(delivery.acknowledged_at_ms, status.now_ms)}` : 'none since the start'],
       ['reader', slot ? (slot.active ? `process ${slot.active_pid}` : `none${known(slot.inactive_seconds) ? ` for ${seconds(slot.inactive_seconds)}` : ''}`) : null],
       ['reconnects', tally(source.reconnects) || 'none'],
     ]);
@@ -335,16 +349,37 @@
     };
     flow('flow-read', reading, `lag ${seconds(s.source.lag_seconds)}`);
     flow('flow-send', reading && !kafkaIsDown(s.kafka), `${rounded(rate)} records/s`);
-    setText(by('return-text'), `confirmed to Postgres: ${s.source.confirmed_lsn || 'nothing yet'}, ${bytes(s.source.lag_bytes)} behind the server`);
+    setText(by('return-text'), `confirmed to Postgres: ${s.source.confirmed_lsn ? `all but the last ${bytes(s.source.lag_bytes)}` : 'nothing yet'}`);
+  }
+  // Records per second of each topic over the last seconds, and when this page saw it grow.
+  const followed = new Map();
+  function followTopic({ topic, delivered }, now) {
+    const seen = followed.get(topic) || { counts: [], at: null };
+    const { counts } = seen;
+    const last = counts.at(-1);
+    if (last && (delivered < last[1] || now - last[0] > STALE_MS)) counts.length = 0;
+    if (last && delivered > last[1]) seen.at = now;
+    if (!last || now > last[0]) counts.push([now, delivered]);
+    if (counts.length > 6) counts.shift();
+    followed.set(topic, seen);
+    const [first, end] = [counts[0], counts.at(-1)];
+    return { at: seen.at, rate: end[0] > first[0] ? (1000 * (end[1] - first[1])) / (end[0] - first[0]) : null };
   }
   function showLists(s) {
-    fill('errors', s.errors, (data) => data.map((error) => make('li', { 'data-level': error.level === 'ERROR' ? 'bad' : 'warn' },
+    // What is older is folded: a warning of the start does not stay in sight.
+    const recent = s.errors.filter((error) => s.now_ms - error.at_ms < RECENT_MS);
+    const older = s.errors.filter((error) => s.now_ms - error.at_ms >= RECENT_MS);
+    const entries = (data) => data.map((error) => make('li', { 'data-level': error.level === 'ERROR' ? 'bad' : 'warn' },
       make('p', { class: 'head' }, make('b', null, error.level), ' ',
         make('time', { datetime: new Date(error.at_ms).toISOString() }, clock(error.at_ms, s.now_ms)),
         error.count > 1 ? ` · ${count(error.count)} times` : ''),
       make('p', null, error.message),
-      error.remedy ? make('p', { class: 'remedy' }, error.remedy) : null)));
-    by('errors-none').hidden = s.errors.length > 0;
+      error.remedy ? make('p', { class: 'remedy' }, error.remedy) : null));
+    fill('errors', recent, entries);
+    fill('older-errors', older, entries);
+    by('errors-none').hidden = recent.length > 0;
+    by('older').hidden = older.length === 0;
+    setText(by('older-count'), String(older.length));
     const dead = s.dead_letters;
     const causes = [...new Set([...Object.keys(dead.written), ...Object.keys(dead.skipped)])].sort();
     setText(by('dead-summary'), [
@@ -357,8 +392,17 @@
       (data) => data.map((cells) => row(...cells)));
     const topics = s.delivery.topics;
     setText(by('topic-count'), String(topics.length));
-    fill('topic-rows', topics, (data) => data.map((topic) =>
-      row(topic.topic, count(topic.delivered), bytes(topic.delivered_bytes), count(topic.failed))));
+    const shown = topics.map((topic) => {
+      const { rate, at } = followTopic(topic, s.now_ms);
+      return [topic.topic, known(rate) ? rounded(rate) : '–', known(at) ? `${seconds(Math.floor((s.now_ms - at) / 1000))} ago` : '–',
+        count(topic.delivered), bytes(topic.delivered_bytes), count(topic.failed)];
+    });
+    fill('topic-rows', shown.length ? shown : [['none yet']], (data) => data.map((cells) => row(...cells)));
+    facts('position-facts', [
+      ['confirmed to Postgres', s.source.confirmed_lsn],
+      ['received', s.source.received_lsn],
+      ['server is at', s.source.server_lsn],
+    ]);
     facts('process-facts', [
       ['resident memory', bytes(s.process.resident_bytes)],
       ['CPU', `${seconds(s.process.cpu_seconds)} since the start`],
@@ -382,8 +426,47 @@
   const axis = (more) => ({
     stroke: colour('--muted'), grid: { stroke: colour('--grid'), width: 1 }, ticks: { show: false }, font: '12px system-ui, sans-serif', ...more,
   });
-  const fromZero = (least) => (_, __, max) => [0, Math.max(least, (max || 0) * 1.1)];
+  // The top of a scale: a spike of a few seconds does not flatten the rest. It is cut, and marked.
+  function topOf(values, least) {
+    const sorted = values.filter(known).sort((a, b) => a - b);
+    const greatest = sorted.at(-1) || 0;
+    const usual = sorted[Math.floor(sorted.length * 0.98)] || 0;
+    return 1.1 * Math.max(least, usual > 0 && greatest > 4 * usual ? 2 * usual : greatest);
+  }
+  const fromZero = (least, column) => () => [0, topOf(samples.map((sample) => sample[column]), least)];
+  // Faults: warnings and errors of the log as dashed lines. Values above the scale: a triangle at its top.
+  function drawMarks(u) {
+    const { ctx, bbox } = u;
+    const [bad, muted] = [colour('--bad')(), colour('--muted')()];
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    for (const error of status ? status.errors : []) {
+      const x = Math.round(u.valToPos(error.at_ms / 1000, 'x', true)) + 0.5;
+      ctx.strokeStyle = error.level === 'ERROR' ? bad : muted;
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.fillStyle = bad;
+    const size = 5 * devicePixelRatio;
+    u.data[0].forEach((at, i) => {
+      if (!(u.data[1][i] > u.scales.y.max)) return;
+      const x = u.valToPos(at, 'x', true);
+      ctx.beginPath();
+      ctx.moveTo(x - size, bbox.top + size);
+      ctx.lineTo(x + size, bbox.top + size);
+      ctx.lineTo(x, bbox.top);
+      ctx.fill();
+    });
+    ctx.restore();
+  }
   const decade = (round, value) => 10 ** round(Math.log10(value || 1));
+  const isDecade = (value) => known(value) && Math.abs(Math.log10(value) % 1) < 1e-6;
   const compact = new Intl.NumberFormat('en', { notation: 'compact' });
 
   function plotOf(id, lines, y, showAt) {
@@ -392,9 +475,9 @@
       width: host.clientWidth || 300, height: 150, legend: { show: false }, padding: [10, 8, 0, 0],
       cursor: { sync: { key: 'plots' }, drag: { x: false, y: false }, points: { show: true } },
       scales: { x: { range: () => spanOfX() }, y: y.scale },
-      axes: [axis({ space: 60, size: 26, gap: 4, values: '{HH}:{mm}' }), axis({ size: 58, space: 32, values: y.values, ...y.axis })],
+      axes: [axis({ grid: { show: false }, space: 60, size: 26, gap: 4, values: '{HH}:{mm}' }), axis({ size: 58, space: 44, values: y.values, ...y.axis })],
       series: [{}, ...lines],
-      hooks: { setCursor: [(u) => showAt(known(u.cursor.idx) ? u.data.map((of) => of[u.cursor.idx]) : null)] },
+      hooks: { draw: [drawMarks], setCursor: [(u) => showAt(known(u.cursor.idx) ? u.data.map((of) => of[u.cursor.idx]) : null)] },
     }, [[], ...lines.map(() => [])], host);
     new ResizeObserver(() => { if (host.clientWidth) plot.setSize({ width: host.clientWidth, height: 150 }); }).observe(host);
     return plot;
@@ -420,15 +503,17 @@
   };
   const plots = {
     rate: plotOf('plot-rate', [line('--plot-1')],
-      { scale: { range: fromZero(10) }, values: (_, ticks) => ticks.map((v) => compact.format(v)) }, captions.rate),
+      { scale: { range: fromZero(10, 1) }, values: (_, ticks) => ticks.map((v) => compact.format(v)) }, captions.rate),
     // Outages of a minute and acknowledgements of a millisecond, in one picture: a logarithmic scale.
     latency: plotOf('plot-latency', [line('--plot-1'), line('--plot-2', [5, 3])],
       {
         scale: { distr: 3, range: (_, min, max) => [Math.min(1, decade(Math.floor, min)), Math.max(100, decade(Math.ceil, max))] },
-        values: (_, ticks) => ticks.map((v) => (known(v) && Math.abs(Math.log10(v) % 1) < 1e-6 ? millis(v) : '')),
+        // Lines at the decades alone.
+        axis: { grid: { stroke: colour('--grid'), width: 1, filter: (_, ticks) => ticks.map((v) => (isDecade(v) ? v : null)) } },
+        values: (_, ticks) => ticks.map((v) => (isDecade(v) ? millis(v) : '')),
       }, captions.latency),
     lag: plotOf('plot-lag', [line('--plot-3')],
-      { scale: { range: fromZero(1) }, values: (_, ticks) => ticks.map((v) => (v < 10 ? `${rounded(v)} s` : seconds(v))) }, captions.lag),
+      { scale: { range: fromZero(1, 4) }, values: (_, ticks) => ticks.map((v) => (v < 10 ? `${rounded(v)} s` : seconds(v))) }, captions.lag),
   };
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => Object.values(plots).forEach((plot) => plot.redraw(false)));
 

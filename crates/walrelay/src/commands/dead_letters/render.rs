@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    fn table(columns: Columns) -> String {
+    fn table(columns: Columns<'_>) -> String {
         let record = record();
         let mut table = DlqTable::new(columns);
         table.add(&listed(&record), &record);
