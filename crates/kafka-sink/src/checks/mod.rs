@@ -56,6 +56,7 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
     let principal = sink.properties.0.get("sasl.username");
     let cluster = Cluster {
         survey: &survey,
+        brokers,
         bootstrap: kafka.bootstrap_servers(),
         principal: principal.map_or("…", String::as_str),
         subjects: subjects(&survey, sink),
@@ -78,6 +79,8 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
 /// The input of the checks.
 struct Cluster<'a> {
     survey: &'a ClusterSurvey,
+    /// The number of brokers: no topic can have more replicas.
+    brokers: usize,
     bootstrap: &'a str,
     /// The relay's user: `sasl.username`, or `…` if it is not configured.
     principal: &'a str,

@@ -107,8 +107,17 @@ impl Cluster<'_> {
         };
         SinkCheck::warn(
             format!("{finding}: with fewer than 3, two brokers that fail lose acknowledged events"),
-            "kafka-reassign-partitions.sh for topics that exist; for new ones \
-             [sink.topics] replication_factor = 3, or default.replication.factor",
+            if self.brokers < 3 {
+                format!(
+                    "the cluster has {} broker(s), and a topic no more replicas: add brokers before production, then \
+                     kafka-reassign-partitions.sh",
+                    self.brokers
+                )
+            } else {
+                "kafka-reassign-partitions.sh for topics that exist; for new ones \
+                 [sink.topics] replication_factor = 3, or default.replication.factor"
+                    .to_owned()
+            },
         )
     }
 

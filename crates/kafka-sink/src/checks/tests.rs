@@ -72,6 +72,7 @@ fn of(
     };
     let check = check(&Cluster {
         survey: &survey,
+        brokers: 3,
         bootstrap: "b:9092",
         principal: "relay",
         subjects: subjects(&survey, &sink()),

@@ -43,7 +43,11 @@ impl Cluster<'_> {
                     return SinkCheck::fail(
                         ("kafka-topic", FailureClass::Configuration),
                         format!("topic {name} does not exist and cannot be created: {reason}"),
-                        "correct partitions and replication_factor in [sink.topics]",
+                        format!(
+                            "correct partitions and replication_factor in [sink.topics]: the cluster has {} \
+                             broker(s), and a topic no more replicas",
+                            self.brokers
+                        ),
                     );
                 }
                 (Creation::NotConfigured, Some(false)) => {
@@ -72,8 +76,9 @@ impl Cluster<'_> {
     fn create_command(&self, topic: &str) -> String {
         format!(
             "kafka-topics.sh --bootstrap-server {} --create --topic {topic} \
-             --partitions 6 --replication-factor 3, or [sink.topics] create = true",
-            self.bootstrap
+             --partitions 6 --replication-factor {}, or [sink.topics] create = true",
+            self.bootstrap,
+            self.brokers.clamp(1, 3)
         )
     }
 
