@@ -9,9 +9,8 @@ use walrelay_throwaway::ChildGuard;
 
 use crate::check::Checked;
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, insert_of,
-    json_lines, output, output_with, psql, refused, run_command, said, stdout, unique, walrelay,
-    with_source,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, json_lines, output,
+    output_with, psql, refused, run_command, said, stdout, unique, walrelay, with_source,
 };
 
 fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
