@@ -1,7 +1,8 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::thread;
 
 use serde_json::json;
 use walrelay_testkit::{eventually, eventually_some, servers};
@@ -9,8 +10,9 @@ use walrelay_throwaway::ChildGuard;
 
 use crate::check::Checked;
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, json_lines, output,
-    output_with, psql, refused, run_command, said, stdout, unique, walrelay, with_source,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, insert_of,
+    json_lines, output, output_with, psql, refused, run_command, said, stdout, unique, walrelay,
+    with_source,
 };
 
 fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
@@ -488,6 +490,39 @@ fn the_drill_shows_each_fault() {
     for (step, parts) in steps.iter().zip(shown) {
         assert_has(step, &parts);
     }
+}
+
+/// `walrelay tail` prints what the topic has, what follows, and what was asked for.
+#[test]
+fn a_tail_prints_the_records_of_a_topic() {
+    let rig = Rig::with_outbox(17);
+    let config = rig.config();
+    let topic = format!("{}order", rig.prefix);
+    let tail = |options: &str| output_with(&format!("tail {topic} {options}"), &config, &[]);
+    refused(&tail(""), 65, &["[tail-topic]", "--follow"]);
+    refused(&tail("--set sink.kind=stdout"), 78, &["[tail-sink]"]);
+    let keys = |output: &Output| -> Vec<String> {
+        let lines = json_lines(output).into_iter();
+        lines
+            .map(|line| line["key"].as_str().expect("a key").to_owned())
+            .collect()
+    };
+    let relay = rig.streaming(&config);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| tail("--follow -n 3"));
+        for (key, number) in [("k1", 1), ("k2", 1), ("k1", 2)] {
+            insert_of(&rig.db(), "order", key, number);
+        }
+        let waited = waiting.join().expect("it ends");
+        let mut arrived = keys(&waited);
+        arrived.sort();
+        assert_eq!(arrived, ["k1", "k1", "k2"]);
+    });
+    assert_eq!(keys(&tail("--key k1")), ["k1", "k1"]);
+    assert_eq!(keys(&tail("-n 1")).len(), 1);
+    assert_eq!(keys(&tail("--from end")), [""; 0]);
+    assert_eq!(keys(&tail("--from 2020-01-01T00:00:00Z")).len(), 3);
+    relay.ends_well();
 }
 
 /// An administrator prepares the database for a relay that connects as another role.

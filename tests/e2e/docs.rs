@@ -23,8 +23,8 @@ use walrelay_throwaway::end_with_owner;
 
 use crate::dlq::{DlqFixture, Draft, draft};
 use crate::rig::{
-    PATIENCE, Relay, Rig, assert_has, ends, insert, lsn_of, output, output_with, psql, refused,
-    stdout, walrelay, with_source, words,
+    PATIENCE, Relay, Rig, assert_has, ends, insert, json_lines, lsn_of, output, output_with, psql,
+    refused, stdout, walrelay, with_source, words,
 };
 
 fn root() -> PathBuf {
@@ -173,8 +173,14 @@ fn five_minutes_of_the_readme() {
     let relay = Relay::spawn(&mut command("run"), &rig.path("log"));
     relay.says("streaming");
 
-    owner.batch("CREATE TABLE orders (id int PRIMARY KEY, state text)");
     owner.batch(&block("README.md", "event"));
+    let arrive = block("README.md", "arrive");
+    let arrived = json_lines(&here(&arguments(&arrive)).output().expect("it runs"));
+    let [arrived] = arrived.as_slice() else {
+        panic!("{arrived:?}");
+    };
+    assert_eq!(arrived["key"], "42");
+    assert_eq!(arrived["value"], r#"{"total": 12.5}"#);
     let id = owner
         .text("SELECT id::text FROM outbox")
         .expect("the event");

@@ -57,6 +57,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Resend(args) => commands::resend(&args, &env),
         Command::Cutover(command) => commands::cutover(&command, &env),
         Command::Route(args) => commands::route(&args, &env),
+        Command::Tail(args) => commands::tail(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),
         Command::Dlq(command) => commands::dlq(&command, &env),

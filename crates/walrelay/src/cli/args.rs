@@ -23,6 +23,7 @@ use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsCommand;
+use super::tail::TailArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -142,6 +143,17 @@ All items: docs/CHECK.md")]
 A row is a JSON object of columns and values:
   {\"id\": 17, \"type\": \"order.placed\", \"payload\": {\"total\": 7}, \"$types\": {\"id\": \"bigint\"}}")]
     Route(RouteArgs),
+
+    /// Print the records of a topic of the sink, an object a line, as the sink `stdout` prints them.
+    ///
+    /// Keys and values are printed, for that is what is asked for. The sink must have topics that
+    /// can be read.
+    #[command(after_help = "Examples:
+  walrelay tail outbox.event.Order
+  walrelay tail outbox.event.Order --follow --from end --key 42
+  walrelay tail outbox.event.Order --follow -n 1 | jq .value
+  walrelay tail outbox.event.Order --from 2026-01-02T03:00:00Z")]
+    Tail(TailArgs),
 
     /// Show the relay at work, against a Postgres and a broker of its own.
     ///

@@ -42,6 +42,7 @@ mod replay;
 mod resend;
 mod route;
 mod slots;
+mod tail;
 
 pub use args::{
     CheckArgs, Cli, Command, DemoArgs, InitArgs, PruneArgs, RunArgs, StatusArgs, completions, man,
@@ -66,6 +67,7 @@ pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
+pub use tail::{TailArgs, TailFrom};
 
 /// Parses a command line without the program's name. A word with blanks is in double quotes.
 #[cfg(test)]

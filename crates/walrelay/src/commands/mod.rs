@@ -15,7 +15,7 @@ mod terminal;
 
 pub(crate) use database::{bookmark::bookmark, init::init, prune::prune, slots::slots};
 pub(crate) use dead_letters::dlq;
-pub(crate) use looking::{check::check, route::route, status::status};
+pub(crate) use looking::{check::check, route::route, status::status, tail::tail};
 pub(crate) use measuring::{bench::bench, demo::demo};
 pub(crate) use moving_in::{cutover::cutover, import_debezium::import_debezium, new::new};
 pub(crate) use relaying::{replay::replay, resend::resend, run::run};

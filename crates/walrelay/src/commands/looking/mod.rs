@@ -3,3 +3,4 @@
 pub(crate) mod check;
 pub(crate) mod route;
 pub(crate) mod status;
+pub(crate) mod tail;
