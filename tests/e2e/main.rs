@@ -77,6 +77,7 @@ mod emitting;
 mod endpoint;
 mod errors;
 mod history;
+mod http;
 mod idle;
 mod import_debezium;
 mod large;

@@ -59,12 +59,10 @@ impl HttpKind {
 
     /// Connects to the target, with TLS if its URL asks for it. Sends no request.
     fn check_server(&self, target: &Target) -> Result<(), SinkFailure> {
-        let failed = |id, class, cause: String| {
-            let what = format!("the server {target} of [sink.http] cannot be used");
-            SinkFailure::new(id, class, what).caused_by(cause)
+        let what = || format!("the server {target} of [sink.http] cannot be used");
+        let unreachable = |cause: String| {
+            SinkFailure::new("http-unreachable", FailureClass::Unavailable, what()).caused_by(cause)
         };
-        let unreachable =
-            |cause: String| failed("http-unreachable", FailureClass::Unavailable, cause);
         // On a thread of its own: the caller's may belong to a runtime.
         let connected = thread::scope(|scope| {
             let connecting = scope.spawn(|| {
@@ -83,7 +81,8 @@ impl HttpKind {
             Ok(Ok(Err(error))) => {
                 let remedy = error.remedy();
                 Err(if error.is_configuration() {
-                    failed("http-tls", FailureClass::Configuration, error.to_string())
+                    SinkFailure::new("http-tls", FailureClass::Configuration, what())
+                        .caused_by(error.to_string())
                 } else {
                     unreachable(error.to_string())
                 }

@@ -16,6 +16,8 @@ const WIDTH: usize = 120;
 /// The sinks that run the conformance suite, with the file that says so by `conformance!`.
 const SINKS: &[(&str, &str)] = &[
     ("Kafka", "tests/e2e/conformance.rs"),
+    ("HTTP/1.1", "crates/http-sink/tests/http1.rs"),
+    ("HTTP/2", "crates/http-sink/tests/http2.rs"),
     ("stdout", "crates/walrelay/src/sinks/stdout/conformance.rs"),
 ];
 

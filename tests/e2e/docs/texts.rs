@@ -66,6 +66,7 @@ fn ids_of_the_code() -> BTreeSet<String> {
         "settings",
         "postgres-source",
         "observe",
+        "http-sink",
         "kafka-sink",
     ] {
         sources(&root().join("crates").join(folder).join("src"), &mut files);
@@ -196,6 +197,7 @@ fn log_lines_are_those_of_the_code() {
     for folder in [
         "walrelay",
         "relay",
+        "http-sink",
         "kafka-sink",
         "postgres-source",
         "observe",
@@ -256,7 +258,14 @@ fn every_block_is_run_or_said_not_to_be() {
 /// Every Markdown page of the root folder, `fuzz` and `docs`.
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["", "fuzz", "docs", "docs/adr", "docs/adr/measurements"] {
+    for folder in [
+        "",
+        "fuzz",
+        "docs",
+        "docs/sinks",
+        "docs/adr",
+        "docs/adr/measurements",
+    ] {
         for entry in fs::read_dir(root().join(folder)).expect("a folder") {
             let name = entry.expect("an entry").file_name();
             let path = Path::new(folder).join(name);

@@ -51,7 +51,10 @@ fn kind(kind: &ValueKind) -> String {
     match kind {
         ValueKind::Choice { here, .. } => {
             // The names of Java classes are accepted as well, which the document says once.
-            let short = here.iter().filter(|choice| !choice.contains('.'));
+            let is_version = |choice: &str| choice.starts_with(|c: char| c.is_ascii_digit());
+            let short = here
+                .iter()
+                .filter(|choice| !choice.contains('.') || is_version(choice));
             let choices: Vec<String> = short.map(|choice| format!("`{choice}`")).collect();
             choices.join(", ")
         }
@@ -207,5 +210,34 @@ fn no_key_is_declared_twice() {
             "{path}"
         );
         assert!(!row.doc.contains(['|', '\n']), "{path}");
+    }
+}
+
+#[test]
+fn the_example_of_http_is_read_and_a_dead_letter_needs_a_url() {
+    let page = include_str!("../../../../docs/sinks/http.md");
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let files = |_: &Path| Ok("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n".to_owned());
+    let read = |more: &str| {
+        let whole = format!("{example}{more}");
+        parse_with(&whole, "example.toml", &[], &|_| None, &files)
+    };
+    let config = read("").expect("valid");
+    assert_eq!(config.pipeline.sink.description().name, "http");
+    for (more, words) in [
+        (
+            "[poison]\nrejected = \"dead-letter\"\n",
+            "sink.http.dead_letter_url",
+        ),
+        ("key_file = \"key.pem\"\n", "go together"),
+        (
+            "dead_letter_url = \"https://u:p@h/\"\n",
+            "sink.http.dead_letter_url",
+        ),
+    ] {
+        let error = read(more).expect_err(more).to_string();
+        assert!(error.contains(words), "{error}");
+        assert!(!error.contains("u:p@"), "{error}");
     }
 }

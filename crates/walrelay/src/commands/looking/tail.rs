@@ -10,8 +10,9 @@ use walrelay_sink::topics::{FollowedPartition, ReadRecord, TopicReader};
 use walrelay_sink::{Ability, Header, Record};
 
 use crate::cli::{Exit, Failure, TailArgs, TailFrom};
+use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::{CommandResult, Env, load, log_warnings, print_notice, print_part};
-use crate::sinks::{any_sink, record_line, refused};
+use crate::sinks::record_line;
 
 /// Timeout of one request to a server of the sink.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

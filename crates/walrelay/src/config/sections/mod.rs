@@ -90,6 +90,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let address = sink::address(reader, sink.as_ref().ok());
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader, |topic| sink.as_ref().ok()?.topic_problem(topic));
+    let dead_letters = sink::check_poison(reader, sink.as_ref().ok(), poison.as_ref().ok());
     let retention = sections::retention(reader);
     let snapshots = source
         .as_ref()
@@ -99,6 +100,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let http = observe::http(reader);
     let otel = observe::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);
+    dead_letters?;
     Ok(Config {
         pipeline: PipelineConfig {
             source: source?,

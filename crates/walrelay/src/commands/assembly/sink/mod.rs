@@ -16,7 +16,7 @@ use crate::config::PipelineConfig;
 /// # Errors
 /// If its section cannot be used.
 pub(crate) fn any_sink(config: &PipelineConfig) -> Result<Box<dyn SinkKind>, Failure> {
-    Ok(config.sink.make(&config.delivery)?)
+    Ok(config.sink.make(&config.delivery, &config.poison)?)
 }
 
 /// Makes the sink of a configuration that it can carry out.

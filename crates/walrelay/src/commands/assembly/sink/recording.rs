@@ -11,7 +11,9 @@ use walrelay_sink::{
     SinkFactory, SinkFailure, SinkKind, SinkStats, StreamStart, any_factory, lock,
 };
 
-use crate::config::{Config, Delivery, PipelineConfig, SinkConfig, SinkSection, SinkSettings};
+use crate::config::{
+    Config, Delivery, PipelineConfig, Poison, SinkConfig, SinkSection, SinkSettings,
+};
 
 /// Keeps the topic of each record, in order.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +56,7 @@ impl SinkSection for Recording {
 }
 
 impl SinkSettings for Recording {
-    fn make(&self, _: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, _: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         Ok(Box::new(self.clone()))
     }
 }

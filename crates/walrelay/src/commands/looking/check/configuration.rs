@@ -77,7 +77,7 @@ pub(super) fn check(config: &PipelineConfig, env: Env<'_>, checks: &mut Checks) 
 fn check_sink(config: &PipelineConfig, checks: &mut Checks) -> Option<Box<dyn SinkKind>> {
     let settings_item = config.sink.description().settings_item;
     let item = settings_item.map_or(Item::Sink, Item::SinkSettings);
-    let sink = match config.sink.make(&config.delivery) {
+    let sink = match config.sink.make(&config.delivery, &config.poison) {
         Ok(sink) => sink,
         Err(failure) => {
             checks.push((item, Check::failed(Failure::from(failure))));

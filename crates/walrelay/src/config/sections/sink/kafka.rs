@@ -5,7 +5,7 @@ use walrelay_kafka_sink::{KafkaKind, KafkaOptions, KafkaSection, topic_name_prob
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, ValueKind};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::{Delivery, SinkSection, SinkSettings};
+use super::{Delivery, Poison, SinkSection, SinkSettings};
 
 impl SinkSection for KafkaSection {
     const DESCRIPTION: &'static KindDescription = &KafkaKind::DESCRIPTION;
@@ -26,7 +26,7 @@ impl SinkSection for KafkaSection {
 }
 
 impl SinkSettings for KafkaSection {
-    fn make(&self, delivery: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         let options = KafkaOptions {
             max_in_flight_records: u64::from(delivery.max_in_flight_records),
             max_in_flight_bytes: delivery.max_in_flight_bytes,

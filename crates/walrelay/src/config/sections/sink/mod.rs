@@ -1,5 +1,6 @@
 //! `[sink]`, and the table of the kinds of sinks.
 
+mod http;
 mod kafka;
 mod stdout;
 
@@ -11,13 +12,14 @@ use walrelay_event_router::Address;
 use walrelay_settings::{AlreadyReported, Reader, Row, Section, ValueKind, choice, section};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::delivery::Delivery;
+use super::delivery::{Delivery, Poison};
 
 pub(crate) use stdout::StdoutSection;
 
 /// The kinds of sinks. A new kind is a line here, and a file beside this one.
 const KINDS: &[Kind] = &[
     kind::<walrelay_kafka_sink::KafkaSection>(),
+    kind::<walrelay_http_sink::HttpSection>(),
     kind::<StdoutSection>(),
 ];
 
@@ -27,7 +29,7 @@ pub(crate) trait SinkSettings: Any + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// If a section cannot be used.
-    fn make(&self, delivery: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure>;
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure>;
 
     /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
     fn confirms(&self) -> bool {
@@ -42,6 +44,19 @@ pub(crate) trait SinkSettings: Any + fmt::Debug + Send + Sync {
     fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
         let _ = reader;
         Ok(None)
+    }
+
+    /// Checks what the actions of `[poison]` need of the section.
+    ///
+    /// # Errors
+    /// If a key is missing, which was reported to `reader`.
+    fn check_poison(
+        &self,
+        reader: &mut Reader<'_>,
+        poison: &Poison,
+    ) -> Result<(), AlreadyReported> {
+        let _ = (reader, poison);
+        Ok(())
     }
 }
 
@@ -134,8 +149,12 @@ impl SinkConfig {
     ///
     /// # Errors
     /// If a section cannot be used.
-    pub fn make(&self, delivery: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure> {
-        self.section.make(delivery)
+    pub fn make(
+        &self,
+        delivery: &Delivery,
+        poison: &Poison,
+    ) -> Result<Box<dyn SinkKind>, SinkFailure> {
+        self.section.make(delivery, poison)
     }
 
     /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
@@ -217,4 +236,16 @@ pub(super) fn address(
     sink: Option<&SinkConfig>,
 ) -> Result<Option<Address>, AlreadyReported> {
     sink.map_or(Ok(None), |sink| sink.section.address(reader))
+}
+
+/// Checks what the actions of `[poison]` need of the sink's section.
+pub(super) fn check_poison(
+    reader: &mut Reader<'_>,
+    sink: Option<&SinkConfig>,
+    poison: Option<&Poison>,
+) -> Result<(), AlreadyReported> {
+    let both = sink.zip(poison);
+    both.map_or(Ok(()), |(sink, poison)| {
+        sink.section.check_poison(reader, poison)
+    })
 }

@@ -3,7 +3,7 @@
 use walrelay_settings::{AlreadyReported, Reader, Row, Section, boolean, section};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::{Delivery, SinkSection, SinkSettings};
+use super::{Delivery, Poison, SinkSection, SinkSettings};
 use crate::sinks::StdoutKind;
 
 section! {
@@ -28,7 +28,7 @@ impl SinkSection for StdoutSection {
 }
 
 impl SinkSettings for StdoutSection {
-    fn make(&self, delivery: &Delivery) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         Ok(Box::new(StdoutKind::new(
             u64::from(delivery.max_in_flight_records),
             delivery.max_in_flight_bytes,

@@ -1,0 +1,46 @@
+//! HTTP. Its section is in `walrelay-http-sink`.
+
+use walrelay_http_sink::{HttpKind, HttpOptions, HttpSection};
+use walrelay_settings::{AlreadyReported, Reader, Row, Section as _};
+use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+
+use super::{Delivery, Poison, SinkSection, SinkSettings};
+
+impl SinkSection for HttpSection {
+    const DESCRIPTION: &'static KindDescription = &HttpKind::DESCRIPTION;
+
+    fn rows(rows: &mut Vec<Row>) {
+        <Self as walrelay_settings::Section>::rows(Self::AT, rows);
+    }
+
+    fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {
+        Self::read_for(reader, chosen)
+    }
+}
+
+impl SinkSettings for HttpSection {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+        let options = HttpOptions {
+            max_in_flight_records: u64::from(delivery.max_in_flight_records),
+            max_in_flight_bytes: delivery.max_in_flight_bytes,
+            backoff_initial: delivery.backoff.initial,
+            backoff_max: delivery.backoff.max,
+            retry_for: poison.retry_for,
+            dead_letters: poison.topic.clone(),
+        };
+        Ok(Box::new(HttpKind::new(self, options)?))
+    }
+
+    /// Dead letters have a URL of their own.
+    fn check_poison(
+        &self,
+        reader: &mut Reader<'_>,
+        poison: &Poison,
+    ) -> Result<(), AlreadyReported> {
+        if poison.writes_dead_letters() && self.dead_letter_url.is_none() {
+            let example = "\"https://host/dead-letters\"";
+            return Err(reader.missing("sink.http.dead_letter_url", example));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Events of the outbox are posted to an HTTP endpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use walrelay_testkit::{HttpRequest, HttpServer, eventually, lock};
+
+use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, ends, insert_of, output, refused};
+
+/// What a server has got, and the status of its answers.
+#[derive(Default)]
+struct Got {
+    requests: Mutex<Vec<HttpRequest>>,
+    status: AtomicU32,
+}
+
+impl Got {
+    fn bodies(&self) -> Vec<String> {
+        let requests = lock(&self.requests);
+        let body = |request: &HttpRequest| String::from_utf8(request.body.clone()).expect("text");
+        requests.iter().map(body).collect()
+    }
+
+    /// The answers from now on.
+    fn answer(&self, status: u32) {
+        self.status.store(status, Ordering::SeqCst);
+    }
+}
+
+fn endpoint() -> (HttpServer, Arc<Got>) {
+    let got = Arc::<Got>::default();
+    got.answer(200);
+    let server = {
+        let got = Arc::clone(&got);
+        HttpServer::start(None, None, move |request| {
+            lock(&got.requests).push(request);
+            let status = got.status.load(Ordering::SeqCst);
+            Some((format!("{status} Status"), String::new()))
+        })
+    };
+    (server, got)
+}
+
+/// Writes a configuration whose sink is this server.
+fn config(rig: &Rig, server: &HttpServer, more: &str) -> std::path::PathBuf {
+    let more = format!(
+        "[sink]\nkind = \"http\"\n[sink.http]\nurl = \"{}/hooks/{{topic}}\"\n\
+         key_header = \"x-key\"\n{more}",
+        server.url()
+    );
+    rig.config_and(&more)
+}
+
+fn arguments(config: &Path) -> &str {
+    config.to_str().expect("text")
+}
+
+#[test]
+fn events_are_posted_in_order_and_again_under_the_same_id_after_a_kill() {
+    let rig = Rig::with_outbox(15);
+    let db = rig.db();
+    let (server, got) = endpoint();
+    let config = config(&rig, &server, "");
+    let check = output(&["check", "--config", arguments(&config)]);
+    let found = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_has(&found, &["http\n", "pass  http-server"]);
+    assert!(lock(&got.requests).is_empty(), "check posts nothing");
+
+    let relay = rig.streaming(&config);
+    insert_of(&db, "order", "a", 0);
+    rig.caught_up();
+    // The server takes the events and answers with an error, so the relay sends them again.
+    got.answer(500);
+    let keys = ["a", "b", "c"];
+    for number in 1..31 {
+        insert_of(&db, "order", keys[number as usize % 3], number);
+    }
+    eventually(PATIENCE, || lock(&got.requests).len() >= 7);
+    relay.kill();
+    got.answer(200);
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+
+    let requests = lock(&got.requests).clone();
+    let ids: BTreeSet<String> = db
+        .column("SELECT id::text FROM outbox", &[])
+        .into_iter()
+        .collect();
+    let mut id_of: BTreeMap<Vec<u8>, &str> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    let mut newest: BTreeMap<&str, u32> = BTreeMap::new();
+    for request in &requests {
+        assert_eq!(request.line, format!("POST /hooks/{}order", rig.prefix));
+        let id = request.header("webhook-id").expect("an id");
+        assert!(ids.contains(id), "{id} is the id of no row");
+        let known = *id_of.entry(request.body.clone()).or_insert(id);
+        assert_eq!(known, id, "an event has two ids");
+        let body = std::str::from_utf8(&request.body).expect("text");
+        let number = body
+            .trim_end_matches('}')
+            .rsplit(' ')
+            .next()
+            .expect("a number");
+        let number: u32 = number.parse().expect("a number");
+        let key = request.header("x-key").expect("a key");
+        if seen.insert(number) {
+            let before = newest.insert(key, number);
+            assert!(
+                before < Some(number),
+                "{number} of {key} comes behind {before:?}"
+            );
+        }
+    }
+    assert_eq!(id_of.len(), 31, "lost: {:?}", got.bodies());
+}
+
+#[test]
+fn an_endpoint_that_refuses_every_event_stops_the_relay() {
+    let rig = Rig::with_outbox(15);
+    let (server, got) = endpoint();
+    let config = config(&rig, &server, "token = \"secret-token\"\n");
+    got.answer(401);
+    let mut relay = rig.streaming(&config);
+    insert_of(&rig.db(), "order", "secret-key", 1);
+    let log = ends(&mut relay, 78, "delivery");
+    assert_has(&log, &["the server answers 401", "correct token"]);
+    assert_lacks(&log, &["secret-token", "secret-key"]);
+    let sent = lock(&got.requests).clone();
+    assert_eq!(sent[0].header("authorization"), Some("Bearer secret-token"));
+}
+
+#[test]
+fn a_refused_event_goes_to_the_url_of_dead_letters() {
+    let rig = Rig::with_outbox(15);
+    let db = rig.db();
+    let (server, got) = endpoint();
+    let (dead_server, dead) = endpoint();
+    let policy = "[poison]\nrejected = \"dead-letter\"\nretry_for = \"1s\"\n";
+    let without = config(&rig, &server, policy);
+    let out = output(&["check", "--offline", "--config", arguments(&without)]);
+    refused(&out, 78, &["sink.http.dead_letter_url"]);
+    let url = format!("dead_letter_url = \"{}/dead\"\n{policy}", dead_server.url());
+    let config = config(&rig, &server, &url);
+    let relay = rig.streaming(&config);
+    got.answer(422);
+    insert_of(&db, "order", "a", 1);
+    eventually(PATIENCE, || !lock(&dead.requests).is_empty());
+    got.answer(200);
+    insert_of(&db, "order", "a", 2);
+    rig.caught_up();
+    relay.ends_well();
+    let letters = lock(&dead.requests).clone();
+    assert_eq!(letters[0].line, "POST /dead");
+    let sent = lock(&got.requests).clone();
+    assert_eq!(
+        letters[0].header("webhook-id"),
+        sent[0].header("webhook-id")
+    );
+    assert_eq!(
+        got.bodies().last().map(String::as_str),
+        Some("{\"number\": 2}")
+    );
+    for command in [&["dlq", "list"][..], &["replay", "--from", "0/1"]] {
+        let arguments = [command, &["--config", arguments(&config)]].concat();
+        let out = output(&arguments);
+        assert!(!out.status.success(), "{command:?}");
+    }
+    fs::remove_file(config).expect("the file exists");
+}
