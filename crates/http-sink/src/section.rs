@@ -115,7 +115,7 @@ impl HttpSection {
     /// If a file of TLS cannot be used.
     pub(crate) fn config(&self, options: HttpOptions) -> Result<HttpConfig, HttpError> {
         // The section of a sink in use has a URL.
-        let url = self.url.clone().ok_or_else(|| HttpError::NoUrl)?;
+        let url = self.url.clone().ok_or(HttpError::NoUrl)?;
         let mut config = HttpConfig {
             dead_letter_url: self.dead_letter_url.clone(),
             version: self.version,

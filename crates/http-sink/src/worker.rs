@@ -226,7 +226,7 @@ impl Worker {
                     self.paused_until = self.paused_until.max(Some(now + after));
                 }
                 self.send_again(&mut state, seq, now, after);
-                state.obstacle = Some(obstacle(&server, again));
+                state.obstacle = Some(obstacle(&server, &again));
             }
             Outcome::Refused {
                 poison,
@@ -444,7 +444,7 @@ fn outcome(
     })
 }
 
-fn obstacle(server: &str, again: Again) -> Obstacle {
+fn obstacle(server: &str, again: &Again) -> Obstacle {
     Obstacle {
         what: format!("{server}: {}", again.what),
         disposition: again.disposition,

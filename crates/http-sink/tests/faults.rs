@@ -1,5 +1,7 @@
 //! What the sink does when a server answers something else than 200, or nothing.
 
+#![allow(clippy::expect_used, reason = "a test may panic")]
+
 mod support;
 
 use std::collections::BTreeMap;
@@ -75,7 +77,12 @@ impl Sending {
 }
 
 fn ids(received: &[Received]) -> Vec<String> {
-    let id = |received: &Received| received.headers["webhook-id"].to_str().unwrap().to_owned();
+    let id = |received: &Received| {
+        received.headers["webhook-id"]
+            .to_str()
+            .expect("ASCII")
+            .to_owned()
+    };
     received.iter().map(id).collect()
 }
 

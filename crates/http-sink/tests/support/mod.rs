@@ -1,6 +1,10 @@
 //! A server for the tests of the sink, with faults.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "each test binary uses a part of it, and a test may panic"
+)]
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
