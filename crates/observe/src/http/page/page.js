@@ -183,6 +183,15 @@
       const names = kafka.brokers.filter(down).map((broker) => broker.name).join(', ');
       add('warn', 'A Kafka broker is down', names, 'Partitions that it led need another leader; others are delivered.', null, { runbook: 'walrelaybrokersdown' });
     }
+    if (kafka && kafka.leaderless_partitions > 0) {
+      add('warn', 'Partitions have no leader', kafka.leaderless.join(', '), 'Their events wait until Kafka has elected one; others are delivered.', null, { runbook: 'walrelayleaderless' });
+    }
+    if (s.delivery.silent) {
+      add('warn', 'No event has come for longer than expected', `expected every ${s.delivery.expected_event_seconds} s`, 'See whether the services write to the outbox, and whether the publication has its table.', null, { runbook: 'walrelaysilent' });
+    }
+    if (known(source.clock_offset_seconds) && Math.abs(source.clock_offset_seconds) > 1) {
+      add('warn', 'The clocks of Postgres and of this machine differ', `by ${source.clock_offset_seconds.toFixed(1)} s`, 'Lag and times are wrong by as much. See time synchronisation on both.', null, { runbook: 'walrelayclocksapart' });
+    }
     if (s.slot_error) add('warn', 'Looks at the catalogs fail', s.slot_error, 'The stream goes on; retained WAL is not watched meanwhile.', null, { runbook: 'watching-the-slot' });
     if (!s.ready && !found.length) add('bad', 'Not ready', s.not_ready);
     if (dead.parked_keys > 0) {
