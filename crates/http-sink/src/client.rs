@@ -74,13 +74,11 @@ impl Client {
                 HttpVersion::Two => self.send_two(target, request).await,
             }
         };
-        match timeout(limit, sent).await {
-            Ok(answered) => answered,
-            Err(_) => {
-                self.forget(target);
-                Err(SendFailure::TimedOut(limit))
-            }
+        if let Ok(answered) = timeout(limit, sent).await {
+            return answered;
         }
+        self.forget(target);
+        Err(SendFailure::TimedOut(limit))
     }
 
     async fn send_one(
@@ -115,17 +113,16 @@ impl Client {
         let place = Arc::clone(lock(&self.0.shared).entry(server).or_default());
         let mut sender = {
             let mut known = place.lock().await;
-            match known.as_ref().filter(|sender| !sender.is_closed()) {
-                Some(sender) => sender.clone(),
-                None => {
-                    *known = None;
-                    let stream = connect(target, &self.0.config).await?;
-                    let handshake =
-                        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
-                    let (sender, connection) = handshake.map_err(SendFailure::Broken)?;
-                    tokio::spawn(async move { drop(connection.await) });
-                    known.insert(sender).clone()
-                }
+            let open = known.as_ref().filter(|sender| !sender.is_closed());
+            if let Some(sender) = open {
+                sender.clone()
+            } else {
+                *known = None;
+                let stream = connect(target, &self.0.config).await?;
+                let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+                let (sender, connection) = handshake.map_err(SendFailure::Broken)?;
+                tokio::spawn(async move { drop(connection.await) });
+                known.insert(sender).clone()
             }
         };
         sender.ready().await.map_err(SendFailure::Broken)?;

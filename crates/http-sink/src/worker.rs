@@ -1,6 +1,7 @@
 //! Sends the records of a sink, on a thread of its own.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -99,10 +100,7 @@ impl Worker {
     /// Sends records until the sink is closed, and reports each of them.
     pub(crate) async fn run(mut self) {
         let mut attempts = JoinSet::new();
-        loop {
-            let Some(next_due) = self.start_attempts(&mut attempts) else {
-                break;
-            };
+        while let ControlFlow::Continue(next_due) = self.start_attempts(&mut attempts) {
             let due = async {
                 match next_due {
                     Some(at) => sleep_until(at.into()).await,
@@ -130,22 +128,25 @@ impl Worker {
     }
 
     /// Starts as many attempts as may be in flight. Returns the time at which there is more to do,
-    /// if it is known; `None` if the sink is to end.
-    fn start_attempts(&mut self, attempts: &mut JoinSet<Attempt>) -> Option<Option<Instant>> {
+    /// if it is known; breaks if the sink is to end.
+    fn start_attempts(
+        &mut self,
+        attempts: &mut JoinSet<Attempt>,
+    ) -> ControlFlow<(), Option<Instant>> {
         let now = Instant::now();
         let mut state = lock(&self.shared.state);
         if let Some(deadline) = state.deadline
             && (state.open == 0 || now >= deadline)
         {
-            return None;
+            return ControlFlow::Break(());
         }
         let deadline = state.deadline;
         if state.stopped.is_some() {
-            return Some(deadline);
+            return ControlFlow::Continue(deadline);
         }
         let paused = self.paused_until.filter(|until| *until > now);
         if paused.is_some() {
-            return Some(paused.into_iter().chain(deadline).min());
+            return ControlFlow::Continue(paused.into_iter().chain(deadline).min());
         }
         while attempts.len() < self.config.max_in_flight as usize {
             let Some(queued) = state.queues.next(now) else {
@@ -186,7 +187,7 @@ impl Worker {
         } else {
             None
         };
-        Some(next_due.into_iter().chain(deadline).min())
+        ControlFlow::Continue(next_due.into_iter().chain(deadline).min())
     }
 
     fn finish(&mut self, attempt: Attempt) {
@@ -233,7 +234,7 @@ impl Worker {
                 reason,
                 certain,
             } => {
-                let Some(position) = self.position(&mut state, seq) else {
+                let Some(position) = Self::position(&state, seq) else {
                     return;
                 };
                 let since = {
@@ -289,7 +290,7 @@ impl Worker {
             .refused(seq, now + pause.max(after.unwrap_or_default()));
     }
 
-    fn position(&self, state: &mut State, seq: u64) -> Option<EventPosition> {
+    fn position(state: &State, seq: u64) -> Option<EventPosition> {
         let queued = state.queues.in_flight(seq)?;
         Some(queued.record.with(|record| record.position))
     }

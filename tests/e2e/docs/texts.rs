@@ -66,6 +66,7 @@ fn ids_of_the_code() -> BTreeSet<String> {
         "settings",
         "postgres-source",
         "observe",
+        "sink",
         "http-sink",
         "kafka-sink",
     ] {

@@ -37,7 +37,7 @@ impl Answers {
                 .filter(|(responses, _)| *responses == broker.responses)
                 .map_or(now, |(_, since)| *since);
             if now >= since + LIMIT && endpoint.state == EndpointStats::UP {
-                endpoint.state = EndpointStats::NO_ANSWER.to_owned();
+                EndpointStats::NO_ANSWER.clone_into(&mut endpoint.state);
             }
             self.0
                 .insert(endpoint.name.clone(), (broker.responses, since));

@@ -418,22 +418,25 @@ impl ReplayError {
     /// Finds the words for the operator.
     fn into_failure(self) -> SinkFailure {
         let what = self.to_string();
-        let failure = |id| SinkFailure::new(id, FailureClass::Unavailable, what);
         match self {
             Self::Sink(failure) => failure,
             Self::NoAnswer { source, .. } => SinkFailure {
                 source: source.map(Into::into),
-                ..failure("dlq-no-answer").remedy(
+                ..SinkFailure::new("dlq-no-answer", FailureClass::Unavailable, what).remedy(
                     "see to the server of the sink, then run it again: what was done is not \
                      repeated, but this one dead letter may be",
                 )
             },
-            Self::NotRecorded { source, .. } => {
-                failure("dlq-not-recorded").caused_by(source).remedy(
-                    "allow the user of the sink to write to the topic of dead letters, then run it \
+            Self::NotRecorded { source, .. } => SinkFailure::new(
+                "dlq-not-recorded",
+                FailureClass::Unavailable,
+                what,
+            )
+            .caused_by(source)
+            .remedy(
+                "allow the user of the sink to write to the topic of dead letters, then run it \
                      again: this one dead letter is repeated",
-                )
-            }
+            ),
         }
     }
 }

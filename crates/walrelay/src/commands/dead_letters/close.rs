@@ -9,7 +9,7 @@ use walrelay_sink::dead_letters::{
     ReplayOptions, ReplaySummary, Step,
 };
 
-use super::render::{Columns, DlqTable, Fields, json_line, json_line_to};
+use super::render::{Columns, Destination, DlqTable, Fields, json_line, json_line_to};
 use super::{
     CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, print_part, show_each,
 };
@@ -153,7 +153,11 @@ impl<'a> CloseRun<'a> {
 
     fn print_plan(&self, dead_letters: &mut dyn DeadLetters, plan: &[Listed]) -> CommandResult {
         let destination = match &self.options.action {
-            Action::Redrive { topic, .. } => Some(topic.as_deref()),
+            Action::Redrive { topic, .. } => Some(
+                topic
+                    .as_deref()
+                    .map_or(Destination::Own, Destination::Topic),
+            ),
             Action::Drop => None,
         };
         let mut table = DlqTable::new(Columns {

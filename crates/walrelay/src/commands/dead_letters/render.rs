@@ -17,13 +17,25 @@ pub(super) struct Columns<'a> {
     pub(super) slot: bool,
     pub(super) status: bool,
     pub(super) key: bool,
-    /// Where a dead letter goes when it is redriven, given the topic that replaces its own.
-    pub(super) destination: Option<Option<&'a str>>,
+    /// Where a dead letter goes when it is redriven.
+    pub(super) destination: Option<Destination<'a>>,
+}
+
+/// Where redriven dead letters go.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Destination<'a> {
+    /// To the topic of each.
+    Own,
+    /// To this topic.
+    Topic(&'a str),
 }
 
 /// The topic that a redriven dead letter goes to; `None` if it cannot be sent.
-fn destination<'a>(record: &'a DlqRecord, instead: Option<&'a str>) -> Option<&'a str> {
-    let topic = instead.or(record.topic.as_deref());
+fn destination<'a>(record: &'a DlqRecord, destination: Destination<'a>) -> Option<&'a str> {
+    let topic = match destination {
+        Destination::Own => record.topic.as_deref(),
+        Destination::Topic(topic) => Some(topic),
+    };
     topic.filter(|_| record.omitted_bytes.is_none())
 }
 
@@ -175,7 +187,7 @@ pub(super) fn json_line_to(
     status: &str,
     record: &DlqRecord,
     fields: Fields,
-    goes_to: Option<Option<&str>>,
+    goes_to: Option<Destination<'_>>,
 ) -> Vec<u8> {
     let lsn = Lsn::new(record.id.lsn).to_string();
     let mut line = JsonLine(b"{".to_vec());
@@ -193,8 +205,8 @@ pub(super) fn json_line_to(
     line.number("partition", record.partition);
     line.number("timestamp_ms", record.timestamp_ms);
     line.number("omitted_bytes", record.omitted_bytes);
-    if let Some(instead) = goes_to {
-        line.text("goes_to", destination(record, instead));
+    if let Some(goes_to) = goes_to {
+        line.text("goes_to", destination(record, goes_to));
     }
     line.number("letter_partition", Some(record.position.partition));
     line.number("letter_offset", Some(record.position.offset));
@@ -306,8 +318,8 @@ mod tests {
                 ..Columns::default()
             })
         };
-        assert!(to(Some("orders.v2")).contains("-      orders.v2"));
-        assert!(to(None).contains("TOPIC  GOES TO"));
+        assert!(to(Destination::Topic("orders.v2")).contains("-      orders.v2"));
+        assert!(to(Destination::Own).contains("TOPIC  GOES TO"));
     }
 
     #[test]
