@@ -6,6 +6,7 @@
 
 mod configuration;
 mod failover;
+mod http;
 mod kafka;
 mod postgres;
 mod publication;

@@ -47,7 +47,7 @@ pub trait DlqLog {
     ) -> Result<HashMap<Position, DlqRecord>, SinkFailure>;
 
     /// Writes a record, a dead letter's own or a resolution, and waits for its acknowledgement for
-    /// about `patience` at most: see [`RecordSender::send`]. A resolution names the partition of its
+    /// about `patience` at most: see [`RecordSender::send`](super::RecordSender::send). A resolution names the partition of its
     /// dead letter; a sink without partitions ignores it.
     ///
     /// # Errors
