@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use time::OffsetDateTime;
 use walrelay_sink::topics::{FollowedPartition, ReadRecord, TopicReader};
-use walrelay_sink::{Ability, Header, Record};
+use walrelay_sink::{Ability, FailureClass, Header, Record, SinkFailure};
 
 use crate::cli::{Exit, Failure, TailArgs, TailFrom};
 use crate::commands::assembly::sink::{any_sink, refused};
@@ -48,7 +48,7 @@ fn follow(
         TailFrom::End => milliseconds(OffsetDateTime::now_utc()),
         TailFrom::Time(time) => milliseconds(time),
     };
-    let mut noticed = false;
+    let (begun, mut noticed) = (Instant::now(), false);
     loop {
         match reader.follow(topic, from_ms, REQUEST_TIMEOUT) {
             Ok(Some(partitions)) => return Ok(partitions),
@@ -58,15 +58,22 @@ fn follow(
                     "correct its name; it may be made with its first record: --follow waits for it",
                 ));
             }
+            Ok(None) => {
+                if !std::mem::replace(&mut noticed, true) {
+                    print_notice(&format!("waiting for topic {topic}"));
+                }
+            }
             // A new topic has no leader for a moment.
-            Err(error) if !(args.follow && noticed) => return Err(error.into()),
-            Ok(None) | Err(_) => {}
-        }
-        if !std::mem::replace(&mut noticed, true) {
-            print_notice(&format!("waiting for topic {topic}"));
+            Err(error) if begun.elapsed() < REQUEST_TIMEOUT && may_pass(&error) => {}
+            Err(error) if noticed && may_pass(&error) => {}
+            Err(error) => return Err(error.into()),
         }
         sleep(INTERVAL);
     }
+}
+
+fn may_pass(error: &SinkFailure) -> bool {
+    error.class == FailureClass::Unavailable
 }
 
 fn milliseconds(time: OffsetDateTime) -> i64 {

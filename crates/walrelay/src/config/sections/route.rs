@@ -334,7 +334,7 @@ mod tests {
             wrong("[router.route]\ntopic = \"é{aggregate_type | lowr}\""),
             "[config-invalid-value] t.toml:4:29: invalid value of `router.route.topic`: character \
              20: there is no filter \"lowr\"; did you mean \"lower\"?; filters are lower, upper, \
-             before, after, replace, default, json, lookup, text, optional\n  \
+             before, after, replace, default, json, lookup, map, text, optional\n  \
              4 | topic = \"é{aggregate_type | lowr}\"\n    |                             ^"
         );
         for [text, place, words] in cases(
