@@ -98,7 +98,7 @@ impl UrlTemplate {
     /// Parses a URL, which may have `{topic}` in its host, its path and its query.
     ///
     /// # Errors
-    /// What is expected, without the text itself.
+    /// If the text has another form. The message names the form, and not the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let sample = text.replace(TOPIC, "t");
         if sample.contains(['{', '}']) {

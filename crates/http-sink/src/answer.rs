@@ -1,4 +1,4 @@
-//! What an answer, or its absence, means for a record.
+//! Decides what an answer, or its absence, means for a record.
 
 use std::time::{Duration, SystemTime};
 

@@ -61,7 +61,7 @@ impl Proxy {
     /// Parses the URL of a proxy.
     ///
     /// # Errors
-    /// What is expected, without the text itself.
+    /// If the text has another form. The message names the form, and not the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let form = || "its form is http://host:port, without a user and a path".to_owned();
         let uri: Uri = text.parse().map_err(|_| form())?;

@@ -21,7 +21,7 @@ use crate::signature::signature;
 
 /// The characters that a value of a header cannot have. All bytes beyond ASCII are encoded too.
 const VALUE: &AsciiSet = CONTROLS;
-/// The same, and those that the HTTP binding of CloudEvents (3.1.3.2) encodes.
+/// The characters of [`VALUE`] and those that the HTTP binding of CloudEvents (3.1.3.2) encodes.
 const ATTRIBUTE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 /// Headers that the request itself has. An event's header of such a name is refused.

@@ -23,7 +23,7 @@ impl SigningSecret {
     /// Parses secrets that are separated by white space: `whsec_` and the base64 of 24 to 64 bytes.
     ///
     /// # Errors
-    /// What is expected, without the text itself.
+    /// If the text has another form. The message names the form, and not the text.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let parse = |secret: &str| {
             let encoded = secret.strip_prefix(PREFIX)?;

@@ -63,7 +63,7 @@ impl Endpoints {
         let (endpoint, times) = (&mut shown[at], &mut self.times[at]);
         endpoint.retries += u64::from(again);
         let Some(taken) = taken else {
-            "DOWN".clone_into(&mut endpoint.state);
+            EndpointStats::DOWN.clone_into(&mut endpoint.state);
             return;
         };
         EndpointStats::UP.clone_into(&mut endpoint.state);

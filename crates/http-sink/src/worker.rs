@@ -25,7 +25,7 @@ use crate::stats::Endpoints;
 /// The positions of refused events that are remembered at most.
 const MAX_REFUSED: usize = 4_096;
 
-/// What a sink and its thread share.
+/// The state that a sink and its thread share.
 pub(crate) struct Shared {
     pub(crate) window: Window,
     pub(crate) state: Mutex<State>,
@@ -42,7 +42,7 @@ pub(crate) struct State {
     pub(crate) deadline: Option<Instant>,
     /// Why no further request is sent, and the sink accepts no record.
     pub(crate) stopped: Option<Stopped>,
-    /// What records wait for.
+    /// The reason why records wait, if they do.
     pub(crate) obstacle: Option<Obstacle>,
 }
 
@@ -199,11 +199,12 @@ impl Worker {
         } = attempt;
         let now = Instant::now();
         let shared = Arc::clone(&self.shared);
-        let mut state = lock(&shared.state);
-        let again = matches!(outcome, Outcome::Again(_));
+        // Before the lock: the relay waits for it when it offers a record.
         if !server.is_empty() {
+            let again = matches!(outcome, Outcome::Again(_));
             self.endpoints.attempt(&server, taken, again);
         }
+        let mut state = lock(&shared.state);
         match outcome {
             Outcome::Delivered => {
                 let Some(done) = state.queues.done(seq) else {

@@ -35,7 +35,7 @@ impl KnownBrokers {
         let missing: Vec<_> = missing
             .map(|(_, name)| EndpointStats {
                 name: name.clone(),
-                state: "DOWN".to_owned(),
+                state: EndpointStats::DOWN.to_owned(),
                 ..EndpointStats::default()
             })
             .collect();

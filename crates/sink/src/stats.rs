@@ -188,6 +188,8 @@ impl SinkStats {
 impl EndpointStats {
     /// The [`state`](Self::state) of an endpoint that requests can be sent to.
     pub const UP: &str = "UP";
+    /// The [`state`](Self::state) of an endpoint that cannot be reached, or is not known any more.
+    pub const DOWN: &str = "DOWN";
     /// The [`state`](Self::state) of an endpoint that has a connection, and has answered no request
     /// of it for seconds.
     pub const NO_ANSWER: &str = "NO_ANSWER";

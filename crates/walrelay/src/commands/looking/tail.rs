@@ -113,7 +113,7 @@ fn print_records(
     Ok(())
 }
 
-/// Whether a record is asked for, in a partition that ended at offset `end` at the start.
+/// Returns true if a record is asked for, in a partition that ended at offset `end` at the start.
 fn is_wanted(args: &TailArgs, record: &ReadRecord, end: i64) -> bool {
     let key = args.key.as_ref().map(String::as_bytes);
     let of_key = key.is_none() || key == record.key.as_deref();

@@ -60,7 +60,7 @@ pub(crate) trait SinkSettings: Any + fmt::Debug + Send + Sync {
     }
 }
 
-/// How the sections of one kind of sink are declared and read.
+/// Declares and reads the sections of one kind of sink.
 pub(crate) trait SinkSection: SinkSettings + Sized {
     /// The facts about the kind.
     const DESCRIPTION: &'static KindDescription;
