@@ -1,6 +1,6 @@
 use std::{io, process::Child};
 
-use rustix::process::{Pid, Signal as Number, kill_process};
+use rustix::process::{Pid, Signal as Number, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// A signal to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,11 +39,17 @@ impl Signal {
     }
 
     /// Sends the signal to a child that has not been reaped: until then no other process gets its
-    /// pid.
+    /// pid. After [`Stop`](Self::Stop) it returns when all threads of the child have stopped, or the
+    /// child has ended: the kernel stops the others only once the thread that it chose for the
+    /// signal runs, which takes a while on a busy machine.
     pub(crate) fn send_to(self, child: &Child) -> io::Result<()> {
-        Ok(kill_process(
-            Pid::from_child(child),
-            self.name_and_number().1,
-        )?)
+        let pid = Pid::from_child(child);
+        kill_process(pid, self.name_and_number().1)?;
+        if self == Self::Stop {
+            // NOWAIT leaves the status to whoever reaps the child.
+            let seen = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), seen))?;
+        }
+        Ok(())
     }
 }
