@@ -51,6 +51,17 @@ pub struct Selection {
     pub time: Option<String>,
 }
 
+/// A polling relay that sends rows while there is no slot, as far as the configuration tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Poller {
+    /// None is known.
+    Unknown,
+    /// Rows are marked as sent for one, so one may be running.
+    MayRun,
+    /// `cutover switch` has stopped it.
+    Stopped,
+}
+
 /// The setup of the database that the configuration requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
@@ -79,8 +90,8 @@ pub struct Wanted {
     pub snapshot: Option<Selection>,
     /// Rows may be marked or deleted, so what the slot carries is recorded.
     pub record: bool,
-    /// Rows are marked as sent for a polling relay, which may be running while there is no slot.
-    pub marks: bool,
+    /// The polling relay that may send rows while there is no slot.
+    pub poller: Poller,
     /// Names of columns that tell a row's age: each table must have one of them. Empty: nothing
     /// deletes old rows.
     pub age: Vec<String>,

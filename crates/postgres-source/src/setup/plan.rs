@@ -1,7 +1,7 @@
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 
-use crate::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
+use crate::catalog::{Facts, Poller, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
 
@@ -228,13 +228,15 @@ fn missing_slot(
     let snapshot = wanted.snapshot.is_some() && (accepted || moment.known().is_none());
     match moment {
         // After `cutover rollback`, or before the switch, a polling relay sends the rows.
-        Moment::Start { .. } if snapshot && wanted.marks && set_up && !accepted => {
+        Moment::Start { .. }
+            if snapshot && wanted.poller == Poller::MayRun && set_up && !accepted =>
+        {
             return Err(SetupError::NotSwitched(slot));
         }
         Moment::Start { known, .. } if snapshot => {
             if known.is_some() || (set_up && accepted) {
                 plan.gap = Some(gap(known));
-            } else if set_up {
+            } else if set_up && wanted.poller != Poller::Stopped {
                 plan.notes.push(format!(
                     "publication {} is there and slot {slot} is not: if no snapshot was interrupted, the slot was \
                      dropped, and what was relayed from it is relayed again",
@@ -245,7 +247,7 @@ fn missing_slot(
             return Ok(());
         }
         Moment::Init if wanted.snapshot.is_some() => {
-            let command = if wanted.marks {
+            let command = if wanted.poller == Poller::MayRun {
                 "walrelay cutover switch"
             } else {
                 "walrelay run"

@@ -5,7 +5,7 @@ use walrelay_relay::TableName;
 use super::*;
 use crate::catalog::Selection;
 use crate::catalog::{
-    ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotRow,
+    ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedTable, ServerFacts, SlotRow,
     TableFacts, Wanted,
 };
 use crate::error::{Gap, SetupError};
@@ -37,7 +37,7 @@ fn wanted() -> Wanted {
         failover: false,
         snapshot: None,
         record: false,
-        marks: false,
+        poller: Poller::Unknown,
         age: Vec::new(),
     }
 }
@@ -611,8 +611,8 @@ fn a_snapshot_comes_before_the_slot() {
     let error = plan(&wanted, &facts, relayed()).expect_err("dropped");
     assert_eq!(error.id(), "slot-gone");
     // A polling relay may send the rows: after a rollback, or before a switch.
-    let marks = Wanted {
-        marks: true,
+    let by = |poller| Wanted {
+        poller,
         ..wanted.clone()
     };
     let error = plan(&marks, &facts, FIRST).expect_err("a decision is needed");
@@ -635,3 +635,8 @@ fn a_snapshot_comes_before_the_slot() {
     let error = plan(&wanted, &facts, FIRST).expect_err("on the primary");
     assert_eq!(error.id(), "standby");
 }
+    let marks = by(Poller::MayRun);
+    // Of the rows that `cutover switch` sends, none was relayed from a slot.
+    let switched = plan(&by(Poller::Stopped), &facts, FIRST).expect("a snapshot");
+    assert_eq!(switched.actions, [Action::Snapshot]);
+    assert!(switched.notes.is_empty(), "{:?}", switched.notes);

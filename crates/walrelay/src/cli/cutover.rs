@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::common::{AskArgs, ChangeArgs, ConfigArgs};
+use super::common::{AskArgs, ChangeArgs, ConfigArgs, Output};
 
 /// The steps from a polling relay to walrelay, and back.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum CutoverCommand {
     /// Show what is there, what each step will do, and what is in the way. Changes nothing.
     #[command(after_help = "Examples:
-  walrelay cutover plan")]
-    Plan(ConfigArgs),
+  walrelay cutover plan
+  walrelay cutover plan --output json | jq .obstacles")]
+    Plan(PlanCutoverArgs),
 
     /// Publish to shadow topics while the polling relay goes on, and compare with its topics.
     ///
@@ -76,6 +77,19 @@ impl FromStr for CutoverId {
     }
 }
 
+/// Arguments of `cutover plan`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct PlanCutoverArgs {
+    /// The configuration file and its overrides.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// For people, or for programs: an object with the
+    /// state and the obstacles.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
 /// Arguments of `cutover shadow`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ShadowCutoverArgs {
@@ -99,6 +113,11 @@ pub struct ShadowCutoverArgs {
     /// The configuration and `--dry-run`.
     #[command(flatten)]
     pub change: ChangeArgs,
+
+    /// For people, or for programs: an object for each
+    /// difference, and one with the totals.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// Arguments of `cutover switch`.
@@ -121,6 +140,11 @@ pub struct SwitchCutoverArgs {
     /// already.
     #[command(flatten)]
     pub ask: AskArgs,
+
+    /// For people, or for programs: an object with the
+    /// slot, and for `--dry-run` the number of rows.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// Arguments of `cutover verify`.
@@ -141,6 +165,11 @@ pub struct VerifyCutoverArgs {
     /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
+
+    /// For people, or for programs: an object for each
+    /// difference, and one with the totals.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// Arguments of `cutover rollback`.
@@ -161,6 +190,11 @@ pub struct RollbackCutoverArgs {
     /// The configuration, `--dry-run` and `--yes`; with `--yes`, the relay is stopped already.
     #[command(flatten)]
     pub ask: AskArgs,
+
+    /// For people, or for programs: an object with the
+    /// rows that were marked, and for `--dry-run` those that are not marked.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 #[cfg(test)]
@@ -175,6 +209,12 @@ mod tests {
         assert_eq!(shadow.duration, Some(Duration::from_secs(600)));
         assert_eq!(shadow.id, Some(CutoverId::Value("event_id".to_owned())));
         assert_eq!(shadow.topic_prefix, "shadow.");
+        let plan = parsed!(
+            "cutover plan --output json",
+            Command::Cutover,
+            CutoverCommand::Plan
+        );
+        assert_eq!(plan.output, Output::Json);
         let line = "cutover switch --stop-poller \"kill 1\" --dry-run";
         let switch = parsed!(line, Command::Cutover, CutoverCommand::Switch);
         assert!(switch.ask.change.dry_run && !switch.ask.yes);

@@ -53,8 +53,8 @@ pub use bookmark::{
 };
 pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output};
 pub use cutover::{
-    CutoverCommand, CutoverId, RollbackCutoverArgs, ShadowCutoverArgs, SwitchCutoverArgs,
-    VerifyCutoverArgs,
+    CutoverCommand, CutoverId, PlanCutoverArgs, RollbackCutoverArgs, ShadowCutoverArgs,
+    SwitchCutoverArgs, VerifyCutoverArgs,
 };
 pub use dlq::{
     CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,

@@ -18,7 +18,7 @@ use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
 use walrelay_postgres_source::{
-    Carrier, DeadLetters, Marking, NotCarried, Selection, Wanted, age_columns,
+    Carrier, DeadLetters, Marking, NotCarried, Poller, Selection, Wanted, age_columns,
 };
 use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_schema_registry::{Registry, RegistryStats};
@@ -166,7 +166,10 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         failover: config.source.failover,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
         record: config.source.mark_sent.is_some() || config.prune.is_some(),
-        marks: config.source.mark_sent.is_some(),
+        poller: match config.source.mark_sent {
+            Some(_) => Poller::MayRun,
+            None => Poller::Unknown,
+        },
         age: match &config.prune {
             // Other commands delete with an age of their own, and look themselves.
             Some(prune) if prune.keep.is_some() => age_columns(prune.column.as_deref()),

@@ -11,8 +11,8 @@ use walrelay_observe::{
     SlotMonitor, Telemetry, pipeline_span, start_endpoint,
 };
 use walrelay_postgres_source::{
-    CopySource, Marking, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
-    bookmark_slot,
+    CopySource, Marking, Poller, PostgresError, PostgresSource, ROLLING, SnapshotProgress,
+    SourceOptions, bookmark_slot,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentRows, Settings, Source};
 use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
@@ -47,6 +47,8 @@ pub(crate) struct RelayRun<'a> {
     pub(crate) accept_gap: bool,
     /// The last warnings and errors of the log.
     pub(crate) errors: RecentErrors,
+    /// `cutover switch` has stopped the polling relay.
+    pub(crate) switches: bool,
 }
 
 impl<'a> RelayRun<'a> {
@@ -72,6 +74,7 @@ impl<'a> RelayRun<'a> {
             accept_gap,
             errors,
         } = self;
+            switches,
         let span = pipeline_span(config.name(), &config.source.slot);
         let entered = span.enter();
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
@@ -101,6 +104,7 @@ impl<'a> RelayRun<'a> {
             accept_gap,
             span,
             info,
+            switches,
             sink,
             parking,
             snapshot,
@@ -128,6 +132,7 @@ pub(super) struct Relay<'a> {
     sink: Box<dyn SinkKind>,
     parking: Option<Arc<Parking>>,
     snapshot: Arc<SnapshotProgress>,
+    switches: bool,
     /// `None` if `[http]` is not configured.
     telemetry: Option<Arc<Telemetry>>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
@@ -190,7 +195,11 @@ impl Relay<'_> {
             accept_gap: self.accept_gap,
             retained_wal_warning: config.source.retained_wal_warning,
         };
-        PostgresSource::new(self.info.clone(), wanted(config), options)
+        let mut wanted = wanted(config);
+        if self.switches {
+            wanted.poller = Poller::Stopped;
+        }
+        PostgresSource::new(self.info.clone(), wanted, options)
     }
 
     /// Starts the threads that keep the rolling bookmark, delete confirmed rows and mark them as sent,

@@ -19,6 +19,7 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> CommandResult {
         process: &config.process,
         env,
         accept_gap: args.accept_gap,
+        switches: false,
         errors,
     };
     let relay = relay.prepare()?;

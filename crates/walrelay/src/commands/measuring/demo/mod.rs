@@ -271,6 +271,7 @@ fn relay(
         process: &config.process,
         env: &|_| None,
         accept_gap: false,
+        switches: false,
         errors,
     };
     relay.run_until(RelayEnvironment::notifying(ready), || {

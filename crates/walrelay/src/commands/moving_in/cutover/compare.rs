@@ -13,6 +13,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::Value;
 use walrelay_sink::topics::ReadRecord;
 
@@ -97,7 +98,8 @@ impl Event {
 }
 
 /// A kind of difference between the two sides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum DifferenceKind {
     /// The polling relay has not published the event.
     MissingThere,
@@ -130,10 +132,11 @@ impl fmt::Display for DifferenceKind {
 }
 
 /// A difference in one event. It contains no row value but the event id.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Difference {
     pub(super) kind: DifferenceKind,
     /// The difference is the n-th of its kind.
+    #[serde(skip)]
     pub(super) number: u64,
     pub(super) id: String,
     pub(super) topic: String,

@@ -44,7 +44,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// `walrelay cutover`.
 pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
     let config = match command {
-        CutoverCommand::Plan(config) => config,
+        CutoverCommand::Plan(args) => &args.config,
         CutoverCommand::Shadow(args) => &args.change.config,
         CutoverCommand::Switch(args) => &args.ask.change.config,
         CutoverCommand::Verify(args) => &args.config,
@@ -58,7 +58,7 @@ pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
         return Err(vec![failure.remedy("name the outbox in [source] tables")]);
     }
     Ok(match command {
-        CutoverCommand::Plan(_) => plan::plan(&server),
+        CutoverCommand::Plan(args) => plan::plan(args, &server),
         CutoverCommand::Shadow(args) => shadow::shadow(args, &server),
         CutoverCommand::Switch(args) => switch::switch(args, &server, env),
         CutoverCommand::Verify(args) => verify::verify(args, &server),

@@ -1,25 +1,49 @@
 //! `walrelay cutover plan`: shows the present state, the steps, and the obstacles.
 
+use std::fmt;
+
+use serde::Serialize;
 use walrelay_postgres_source::{Moment, inspect, plan as plan_setup};
 use walrelay_walsender::{Session, quote_literal};
 
 use super::{check_snapshot_mode, marking};
-use crate::cli::{Exit, Failure};
+use crate::cli::{Exit, Failure, PlanCutoverArgs};
 use crate::commands::assembly::server::{Server, failure};
 use crate::commands::assembly::{block_on, wanted};
-use crate::commands::print_text;
+use crate::commands::print_as;
 
-pub(super) fn plan(server: &Server) -> Result<(), Failure> {
-    let (text, obstacles) = block_on(Box::pin(describe(server)))??;
-    print_text(&text)?;
-    let Some(first) = obstacles.into_iter().next() else {
-        return print_text("Nothing is in the way.\n");
-    };
-    Err(first)
+pub(super) fn plan(args: &PlanCutoverArgs, server: &Server) -> Result<(), Failure> {
+    let (state, obstacles) = block_on(Box::pin(look(server)))??;
+    print_as(args.output, &state, &state)?;
+    obstacles.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// The text to print, and the obstacles.
-async fn describe(server: &Server) -> Result<(String, Vec<Failure>), Failure> {
+/// The present state, and what is in the way.
+#[derive(Debug, Serialize)]
+struct State {
+    tables: Vec<String>,
+    /// Rows that are not marked as sent; `None` if they cannot be counted.
+    unmarked_rows: Option<u64>,
+    /// The condition or the columns by which they are known.
+    unmarked_by: String,
+    /// `[source] mark_sent`.
+    mark_sent: Option<String>,
+    slot: String,
+    slot_exists: bool,
+    /// Sessions that hold a lock of the outbox.
+    lockers: Vec<String>,
+    obstacles: Vec<Obstacle>,
+}
+
+#[derive(Debug, Serialize)]
+struct Obstacle {
+    id: &'static str,
+    what: String,
+    remedy: Option<String>,
+}
+
+/// Reads the present state, and the obstacles as failures.
+async fn look(server: &Server) -> Result<(State, Vec<Failure>), Failure> {
     let config = &server.config;
     let source = &config.source;
     let mut session = server.connect().await?;
@@ -29,54 +53,75 @@ async fn describe(server: &Server) -> Result<(String, Vec<Failure>), Failure> {
         obstacles.push(failure(error));
     }
     obstacles.extend(check_snapshot_mode(config).err());
-    let names: Vec<String> = source.tables.iter().map(ToString::to_string).collect();
-    let mut lines = vec![format!("Outbox         {}", names.join(", "))];
-    let marking = marking(config);
-    match marking.unmarked(&mut session).await {
-        Ok(rows) => lines.push(format!(
-            "Not sent       {rows} rows now, by {}",
-            source
-                .snapshot_where
-                .as_deref()
-                .unwrap_or("dispatched_at or sent_at")
-        )),
-        Err(error) => obstacles.push(error.into()),
-    }
-    lines.push(format!(
-        "Marked sent    {}",
-        match &source.mark_sent {
-            Some(set) => format!("SET {set}, by the running relay"),
-            None => "not by walrelay: rollback needs [source] mark_sent".to_owned(),
+    let unmarked_rows = match marking(config).unmarked(&mut session).await {
+        Ok(rows) => Some(rows),
+        Err(error) => {
+            obstacles.push(error.into());
+            None
         }
-    ));
-    let slot = server.find_slot(&mut session).await?;
-    lines.push(format!(
-        "Slot           {}, {}",
-        source.slot,
-        if slot.is_some() {
+    };
+    let slot_exists = server.find_slot(&mut session).await?.is_some();
+    if slot_exists {
+        obstacles.push(slot_exists_already(&source.slot));
+    }
+    let lockers = lockers(&mut session, server).await?;
+    session.close().await;
+    let by = source.snapshot_where.as_deref();
+    let state = State {
+        tables: source.tables.iter().map(ToString::to_string).collect(),
+        unmarked_rows,
+        unmarked_by: by.unwrap_or("dispatched_at or sent_at").to_owned(),
+        mark_sent: source.mark_sent.clone(),
+        slot: source.slot.clone(),
+        slot_exists,
+        lockers,
+        obstacles: obstacles
+            .iter()
+            .map(|of| Obstacle {
+                id: of.id,
+                what: of.what.clone(),
+                remedy: of.remedy.clone(),
+            })
+            .collect(),
+    };
+    Ok((state, obstacles))
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Outbox         {}", self.tables.join(", "))?;
+        if let Some(rows) = self.unmarked_rows {
+            writeln!(f, "Not sent       {rows} rows now, by {}", self.unmarked_by)?;
+        }
+        match &self.mark_sent {
+            Some(set) => writeln!(f, "Marked sent    SET {set}, by the running relay")?,
+            None => {
+                let what = "not by walrelay: rollback needs [source] mark_sent";
+                writeln!(f, "Marked sent    {what}")?;
+            }
+        }
+        let slot = if self.slot_exists {
             "which exists already"
         } else {
             "which switch makes"
-        }
-    ));
-    if slot.is_some() {
-        obstacles.push(slot_exists(&source.slot));
-    }
-    let lockers = lockers(&mut session, server).await?;
-    lines.push(format!(
-        "Sessions that wrote or locked the outbox just now: {}",
-        if lockers.is_empty() {
+        };
+        writeln!(f, "Slot           {}, {slot}", self.slot)?;
+        let lockers = if self.lockers.is_empty() {
             "none".to_owned()
         } else {
-            lockers.join("; ")
+            self.lockers.join("; ")
+        };
+        let what = "Sessions that wrote or locked the outbox just now";
+        writeln!(f, "{what}: {lockers}")?;
+        writeln!(f, "{STEPS}")?;
+        for obstacle in &self.obstacles {
+            writeln!(f, "In the way: {} [{}]", obstacle.what, obstacle.id)?;
         }
-    ));
-    session.close().await;
-    lines.push(STEPS.to_owned());
-    for obstacle in &obstacles {
-        lines.push(format!("In the way: {} [{}]", obstacle.what, obstacle.id));
+        if self.obstacles.is_empty() {
+            writeln!(f, "Nothing is in the way.")?;
+        }
+        Ok(())
     }
-    Ok((lines.join("\n") + "\n", obstacles))
 }
 
 const STEPS: &str = "
@@ -90,7 +135,7 @@ const STEPS: &str = "
              Events that were in flight are repeated.";
 
 /// The failure that the slot exists before the switch.
-pub(super) fn slot_exists(slot: &str) -> Failure {
+pub(super) fn slot_exists_already(slot: &str) -> Failure {
     let what = format!("slot {slot} exists: a relay was set up with it already");
     Failure::new("cutover-slot", Exit::Config, what).remedy(
         "if a relay uses it, the cutover was made: go on with walrelay cutover verify. Otherwise drop it: walrelay \

@@ -1,6 +1,10 @@
 //! `walrelay cutover rollback`: marks the rows that walrelay published, and drops its slot, so that
 //! the polling relay can continue.
 
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres_source::{
     ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
@@ -12,7 +16,7 @@ use super::{INTERVAL, marking, no_slot, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, dead_letters, not_carried};
-use crate::commands::{print_notice, print_text};
+use crate::commands::{print_as, print_notice};
 
 pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
@@ -65,7 +69,12 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
         )),
     );
     if args.ask.change.dry_run {
-        return print_text(&steps);
+        let object = json!({
+            "slot": config.source.slot,
+            "unmarked_rows": unmarked,
+            "open_dead_letters": marking.dead_letters.open(),
+        });
+        return print_as(args.output, &steps, &object);
     }
     print_notice(&steps);
     stop("walrelay run", args.stop_relay.as_deref(), args.ask.yes)?;
@@ -81,10 +90,11 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
             .caused_by(error)
             .remedy("remove it before the next switch. The polling relay can be started now"));
     }
-    print_text(&format!(
+    let text = format!(
         "{done}.\nStart the polling relay now. walrelay has no slot any more: do not start walrelay run before the next \
          walrelay cutover switch.\n"
-    ))
+    );
+    print_as(args.output, &text, &done)
 }
 
 /// Takes the slot when it has no reader, so that no relay can, marks the rows whose commit is
@@ -93,7 +103,7 @@ async fn mark_and_drop(
     args: &RollbackCutoverArgs,
     server: &Server,
     marking: &Marking,
-) -> Result<String, Failure> {
+) -> Result<Done, Failure> {
     let source = &server.config.source;
     let mut session = server.connect().await?;
     let original = Original {
@@ -110,21 +120,50 @@ async fn mark_and_drop(
     let marked = held.during(marking).await?;
     held.release().await;
     let marked = marked.map_err(mark_failure)?;
-    let mut done = format!(
-        "marked {} rows in {:.1} s",
-        marked.rows,
-        begun.elapsed().as_secs_f64()
-    );
-    if marked.dead_letters > 0 {
-        let topic = &server.config.poison.topic;
-        done = format!(
-            "{done}, left {} rows unmarked whose events are in topic {topic} alone",
-            marked.dead_letters
-        );
-    }
+    let mut done = Done {
+        marked_rows: marked.rows,
+        unmarked_rows: marked.dead_letters,
+        dead_letter_topic: server.config.poison.topic.clone(),
+        seconds: begun.elapsed().as_secs_f64(),
+        dropped_slot: None,
+    };
     drop_slot(args, &mut session, server, &done).await?;
     session.close().await;
-    Ok(format!("{done}, and dropped slot {}", server.slot()))
+    done.dropped_slot = Some(server.slot().to_owned());
+    Ok(done)
+}
+
+/// What a rollback has done.
+#[derive(Debug, Serialize)]
+struct Done {
+    marked_rows: u64,
+    /// Rows that stay unmarked, because their events are dead letters alone.
+    unmarked_rows: u64,
+    dead_letter_topic: String,
+    /// Time that the marks took.
+    seconds: f64,
+    dropped_slot: Option<String>,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "marked {} rows in {:.1} s",
+            self.marked_rows, self.seconds
+        )?;
+        let (rows, topic) = (self.unmarked_rows, &self.dead_letter_topic);
+        if rows > 0 {
+            write!(
+                f,
+                ", left {rows} rows unmarked whose events are in topic {topic} alone"
+            )?;
+        }
+        if let Some(slot) = &self.dropped_slot {
+            write!(f, ", and dropped slot {slot}")?;
+        }
+        Ok(())
+    }
 }
 
 /// Takes the slot once it has no reader.
@@ -157,7 +196,7 @@ async fn drop_slot(
     args: &RollbackCutoverArgs,
     session: &mut Session,
     server: &Server,
-    done: &str,
+    done: &Done,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {

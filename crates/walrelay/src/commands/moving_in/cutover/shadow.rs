@@ -1,12 +1,14 @@
 //! `walrelay cutover shadow`: publishes beside the polling relay, and compares the records of both.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tokio::time::sleep;
 use walrelay_event_router::TopicChange;
 use walrelay_observe::micros_now;
@@ -15,10 +17,10 @@ use walrelay_relay::{Outcome, Pipeline, Progress};
 use walrelay_sink::topics::{ReadRecord, SinkTopics};
 use walrelay_walsender::quote_ident;
 
-use super::compare::{Comparison, header};
+use super::compare::{Comparison, Difference, header};
 use super::reading::TopicReader;
 use super::{HEADER, INTERVAL, marking, topics_of};
-use crate::cli::{Exit, Failure, ShadowCutoverArgs};
+use crate::cli::{Exit, Failure, Output, ShadowCutoverArgs};
 use crate::commands::assembly::pipelines::{
     OnProgress, RecordCounts, router_and_settings, run_until, without_dead_letters,
 };
@@ -26,7 +28,7 @@ use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::any_sink;
 use crate::commands::assembly::{block_on, id_column, run_id, wanted};
 use crate::commands::terminal::progress_line::ProgressLine;
-use crate::commands::{print_notice, print_text};
+use crate::commands::{print_as, print_notice};
 use crate::sinks::Counting;
 
 /// Records that the polling relay publishes within this time after the slot may be of rows from
@@ -46,7 +48,8 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
         args.topic_prefix
     );
     if args.change.dry_run {
-        return print_text(&what);
+        let object = json!({ "topic_prefix": args.topic_prefix });
+        return print_as(args.output, &what, &object);
     }
     print_notice(&what);
     let (router, settings) = router_and_settings(config, true, without_dead_letters)?;
@@ -73,11 +76,11 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
     let (result, compared) = thread::scope(|scope| {
         let comparer = scope.spawn(|| {
             let compared = compare(args, server, topics, &shared);
-            shared.failed.store(compared.is_err(), Ordering::SeqCst);
+            shared.failed.store(compared.is_err(), SeqCst);
             compared
         });
         let result = run_until(&mut pipeline, shared.compared_for(args.duration));
-        shared.stopped.store(true, Ordering::SeqCst);
+        shared.stopped.store(true, SeqCst);
         (result, comparer.join())
     });
     let compared = compared.unwrap_or_else(|_| {
@@ -88,7 +91,7 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
         ))
     })?;
     match result?? {
-        Outcome::Drained { .. } | Outcome::Unused => report(&compared),
+        Outcome::Drained { .. } | Outcome::Unused => report(&compared, args.output),
         Outcome::Incomplete { reason, .. } => {
             let what = "not all shadow records were acknowledged";
             Err(Failure::new("cutover-interrupted", Exit::Temporary, what)
@@ -117,9 +120,9 @@ impl Shared {
     /// Resolves once `comparing` has been set for `duration`, or the comparison has failed.
     async fn compared_for(&self, duration: Option<Duration>) {
         let mut compared = Duration::ZERO;
-        while duration.is_none_or(|limit| compared < limit) && !self.failed.load(Ordering::SeqCst) {
+        while duration.is_none_or(|limit| compared < limit) && !self.failed.load(SeqCst) {
             sleep(INTERVAL).await;
-            if self.comparing.load(Ordering::SeqCst) {
+            if self.comparing.load(SeqCst) {
                 compared += INTERVAL;
             }
         }
@@ -127,7 +130,7 @@ impl Shared {
 }
 
 /// Prints the totals. Fails if something differed, or nothing was compared.
-pub(super) fn report(comparison: &Comparison) -> Result<(), Failure> {
+pub(super) fn report(comparison: &Comparison, output: Output) -> Result<(), Failure> {
     let mut text = format!(
         "{} events on both sides, {} repeated records\n",
         comparison.pairs, comparison.repeats
@@ -136,7 +139,12 @@ pub(super) fn report(comparison: &Comparison) -> Result<(), Failure> {
         // Writing to a String does not fail.
         let _ = writeln!(text, "{count} times: {kind}");
     }
-    print_text(&text)?;
+    let object = json!({
+        "pairs": comparison.pairs,
+        "repeats": comparison.repeats,
+        "differences": comparison.counts,
+    });
+    print_as(output, &text, &object)?;
     if comparison.pairs == 0 && comparison.counts.is_empty() {
         let what = "no event was compared";
         return Err(Failure::new("cutover-nothing", Exit::Data, what).remedy(
@@ -153,20 +161,22 @@ pub(super) fn report(comparison: &Comparison) -> Result<(), Failure> {
     ))
 }
 
-/// Takes the differences that were found, and prints the first of each kind one by one.
-pub(super) fn print_differences(comparison: &mut Comparison) -> Result<(), Failure> {
+/// Takes the differences that were found, and prints them one by one: for people only the first of
+/// each kind.
+pub(super) fn print_differences(
+    comparison: &mut Comparison,
+    output: Output,
+) -> Result<(), Failure> {
     for difference in std::mem::take(&mut comparison.found) {
-        if difference.number <= PRINTED {
-            print_text(&format!(
-                "event {} of topic {}: {}\n",
-                difference.id, difference.topic, difference.kind
-            ))?;
-        } else if difference.number == PRINTED + 1 {
-            print_text(&format!(
-                "more of this are counted only: {}\n",
-                difference.kind
-            ))?;
-        }
+        let Difference {
+            id, topic, kind, ..
+        } = &difference;
+        let text = match difference.number.cmp(&(PRINTED + 1)) {
+            Ordering::Less => format!("event {id} of topic {topic}: {kind}\n"),
+            Ordering::Equal => format!("more of this are counted only: {kind}\n"),
+            Ordering::Greater => String::new(),
+        };
+        print_as(output, &text, &difference)?;
     }
     Ok(())
 }
@@ -186,8 +196,8 @@ fn compare(
 ) -> Result<Comparison, Failure> {
     let topics = TopicReader::new(topics, now_ms(), args.id.clone())?;
     let comparison = Comparison::new(args.patience);
-    while shared.walsender.load(Ordering::Relaxed) == 0 {
-        if shared.stopped.load(Ordering::SeqCst) {
+    while shared.walsender.load(SeqCst) == 0 {
+        if shared.stopped.load(SeqCst) {
             return Ok(comparison);
         }
         thread::sleep(INTERVAL);
@@ -258,11 +268,11 @@ impl Comparer<'_> {
         }
         let is_expected = |id: &str| self.ended.is_none() && !self.not_ours.contains(id);
         self.comparison.expire(Instant::now(), is_expected);
-        print_differences(&mut self.comparison)?;
+        print_differences(&mut self.comparison, self.args.output)?;
         // `--for` counts from the first pair on, so that new topics and a polling relay that is
         // behind do not shorten it.
         if self.comparison.pairs > 0 || self.begun.elapsed() > self.args.patience {
-            self.shared.comparing.store(true, Ordering::SeqCst);
+            self.shared.comparing.store(true, SeqCst);
         }
         self.line.draw(|| {
             format!(
@@ -271,7 +281,7 @@ impl Comparer<'_> {
                 self.comparison.unpaired()
             )
         });
-        if self.ended.is_none() && self.shared.stopped.load(Ordering::SeqCst) {
+        if self.ended.is_none() && self.shared.stopped.load(SeqCst) {
             self.ended = Some(Instant::now());
         }
         Ok(())
@@ -305,7 +315,7 @@ impl Comparer<'_> {
             }
             self.comparison.add_theirs(event, now);
         }
-        print_differences(&mut self.comparison)
+        print_differences(&mut self.comparison, self.args.output)
     }
 }
 

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::sleep;
 use tracing::debug;
 use walrelay_observe::{RelayEnvironment, log_to_stderr};
 use walrelay_postgres_source::ConfirmedError;
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
-use super::plan::{lockers_sql, slot_exists};
+use super::plan::{lockers_sql, slot_exists_already};
 use super::{INTERVAL, check_snapshot_mode, marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, SwitchCutoverArgs};
 use crate::commands::Env;
@@ -17,7 +18,7 @@ use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::stop_signal_or;
 use crate::commands::relaying::relay::RelayRun;
-use crate::commands::{print_notice, print_text};
+use crate::commands::{print_as, print_notice};
 
 pub(super) fn switch(
     args: &SwitchCutoverArgs,
@@ -30,7 +31,7 @@ pub(super) fn switch(
         let mut session = server.connect().await?;
         let slot = server.find_slot(&mut session).await?;
         if slot.is_some() {
-            return Err(slot_exists(&config.source.slot));
+            return Err(slot_exists_already(&config.source.slot));
         }
         let unmarked = marking(config).unmarked(&mut session).await;
         session.close().await;
@@ -46,7 +47,8 @@ pub(super) fn switch(
         config.source.slot
     );
     if args.ask.change.dry_run {
-        return print_text(&steps);
+        let object = json!({ "slot": config.source.slot, "unmarked_rows": unmarked });
+        return print_as(args.output, &steps, &object);
     }
     print_notice(&steps);
     stop(
@@ -70,6 +72,7 @@ pub(super) fn switch(
         process: &server.process,
         env,
         accept_gap: false,
+        switches: true,
         errors,
     };
     relay.run_until(RelayEnvironment::new(env), || {
@@ -87,11 +90,12 @@ pub(super) fn switch(
             "begin it again, or start the polling relay again: nothing was marked, and what was published is repeated",
         ));
     }
-    print_text(&format!(
+    let done = format!(
         "slot {} is made, and all rows that were not marked are published.\nStart walrelay run now, then look with \
          walrelay cutover verify.\n",
         config.source.slot
-    ))
+    );
+    print_as(args.output, &done, &json!({ "slot": config.source.slot }))
 }
 
 /// Waits until the sessions of the polling relay, and the transactions that lock the outbox now,

@@ -58,8 +58,8 @@ pub(super) fn verify(args: &VerifyCutoverArgs, server: &Server) -> Result<(), Fa
         found.retain(|difference| difference.kind != DifferenceKind::Order);
         comparison.counts.remove(&DifferenceKind::Order);
     }
-    print_differences(&mut comparison)?;
-    report(&comparison)
+    print_differences(&mut comparison, args.output)?;
+    report(&comparison, args.output)
 }
 
 /// The records that walrelay makes of the rows, as events of a comparison.
