@@ -1,8 +1,8 @@
 //! `walrelay check` names each thing that is broken, with its remedy. If the remedy is SQL, the
 //! test runs it, and the item passes.
 //!
-//! - [`configuration`], [`postgres`], [`publication`], [`slot`], [`failover`], [`kafka`]: one test
-//!   or more for each group. The items of the schema registry are in `registry.rs`.
+//! - [`configuration`], [`postgres`], [`publication`], [`slot`], [`failover`], [`kafka`], [`relay`]: one
+//!   test or more for each group. The items of the schema registry are in `registry.rs`.
 
 mod configuration;
 mod failover;
@@ -10,6 +10,7 @@ mod http;
 mod kafka;
 mod postgres;
 mod publication;
+mod relay;
 mod slot;
 
 use std::fs;

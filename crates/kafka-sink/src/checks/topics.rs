@@ -6,6 +6,10 @@ use walrelay_sink::check::SinkCheck;
 use super::Cluster;
 use crate::{Creation, TopicState};
 
+/// The finding without a topic: the input of the checks names none.
+const NONE_KNOWN: &str =
+    "none is known: no row that this role may read, and no running relay, tells one";
+
 impl Cluster<'_> {
     pub(super) fn topics(&self) -> SinkCheck {
         let defaults = self.survey.defaults.as_ref().ok();
@@ -67,7 +71,7 @@ impl Cluster<'_> {
         }
         let count = self.survey.topics.len();
         SinkCheck::pass(match (count, to_create) {
-            (0, _) => "none is known before the first row".to_owned(),
+            (0, _) => NONE_KNOWN.to_owned(),
             (_, 0) => format!("{count} known, all exist"),
             (_, new) => format!("{count} known, {new} to be created with the first record"),
         })
@@ -115,7 +119,7 @@ impl Cluster<'_> {
         }
         let count = self.survey.topics.len();
         SinkCheck::pass(match (count, not_reported) {
-            (0, _) => "no topic is known before the first row".to_owned(),
+            (0, _) => NONE_KNOWN.to_owned(),
             (_, true) => "the brokers do not say who may write".to_owned(),
             (_, false) => format!("the relay may write to what exists of {count} topic(s)"),
         })

@@ -3,3 +3,4 @@
 pub(crate) mod confirm;
 pub(crate) mod progress_line;
 pub(crate) mod units;
+pub(crate) mod waiting;

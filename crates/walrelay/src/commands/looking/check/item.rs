@@ -13,14 +13,17 @@ pub(super) enum Group {
     /// The servers of the sink.
     Sink,
     Registry,
+    /// A relay that runs.
+    Relay,
 }
 
 impl Group {
-    pub(super) const ALL: [Self; 4] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::Configuration,
         Self::Postgres,
         Self::Sink,
         Self::Registry,
+        Self::Relay,
     ];
 }
 
@@ -61,6 +64,7 @@ macro_rules! items {
                     (_, Group::Postgres) => "postgres",
                     (_, Group::Sink) => "sink",
                     (_, Group::Registry) => "registry",
+                    (_, Group::Relay) => "relay",
                 }
             }
 
@@ -118,6 +122,9 @@ items! {
 
     RegistryServer = Registry, "server";
     Schema = Registry, "schema";
+
+    Relay = Relay, "state";
+    RelayServers = Relay, "servers";
 }
 
 /// The verdict of a check, with the exit code of a failure.

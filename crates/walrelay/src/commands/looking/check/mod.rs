@@ -2,7 +2,7 @@
 //! one.
 //!
 //! - [`item`]: the items, and the result of a check. `docs/CHECK.md` lists the items.
-//! - `configuration`, `postgres`, `registry`: the checks; the sink brings those of its servers.
+//! - `configuration`, `postgres`, `registry`, `relay`: the checks; the sink brings those of its servers.
 //!   [`report`]: formats them.
 //!
 //! # Invariants
@@ -14,12 +14,15 @@ mod configuration;
 mod item;
 mod postgres;
 mod registry;
+mod relay;
 mod report;
 
 use std::io::{self, IsTerminal};
 
 use crate::commands::assembly::{block_on, route};
+use crate::commands::terminal::waiting::waiting_for;
 use crate::commands::{Env, load, print_bytes, write_failed};
+use crate::config::Config;
 use walrelay_observe::colours;
 use walrelay_sink::check::CheckInput;
 
@@ -44,12 +47,16 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>
 
 fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
     let config = match load(&args.config, env) {
-        Ok(config) => config.pipeline,
+        Ok(config) => config,
         Err(failures) => {
             let problems = failures.into_iter().map(Check::failed);
             return Ok(problems.map(|check| (Item::File, check)).collect());
         }
     };
+    let Config {
+        pipeline: config,
+        process,
+    } = config;
     let mut checks = Checks::new();
     let usable = configuration::check(&config, env, &mut checks);
     if args.offline {
@@ -58,19 +65,33 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
     let (mut topics, mut largest) = (Vec::new(), Ok(None));
     if let Some(info) = usable.info {
         let check = postgres::check(&info, &config, usable.router, usable.known);
-        let database = block_on(Box::pin(check))?;
+        let what = format!("Postgres, {}", info.redacted());
+        let database = waiting_for(&what, || block_on(Box::pin(check)))?;
         checks.extend(database.checks);
         (topics, largest) = (database.topics, database.largest);
     }
+    let relay = process.http.as_ref().map(|http| {
+        let what = format!("the relay, {}", http.listen);
+        waiting_for(&what, || relay::check(http, &config.source.slot))
+    });
     if let Some(sink) = usable.sink {
+        let of_relay = relay.iter().flat_map(|relay| relay.topics.iter());
+        for topic in of_relay {
+            if !topics.contains(topic) {
+                topics.push(topic.clone());
+            }
+        }
         let constant = route(&config.router).constant_topic();
         topics.extend(constant.filter(|topic| !topics.contains(topic)));
         let poison = &config.poison;
-        let of_servers = sink.check(CheckInput {
+        let input = CheckInput {
             topics,
             dead_letters: poison.writes_dead_letters().then_some(&poison.topic),
             largest_row: largest,
-        });
+        };
+        let servers = sink.servers().unwrap_or_default();
+        let what = format!("{}, {servers}", sink.description().title);
+        let of_servers = waiting_for(&what, || sink.check(input));
         let kind = sink.name();
         let of_servers = of_servers.into_iter();
         checks.extend(
@@ -78,8 +99,10 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
         );
     }
     if let Some(registry) = usable.registry {
-        checks.extend(registry::check(&registry, &config));
+        let check = || registry::check(&registry, &config);
+        checks.extend(waiting_for("the schema registry", check));
     }
+    checks.extend(relay.into_iter().flat_map(|relay| relay.checks));
     Ok(checks)
 }
 

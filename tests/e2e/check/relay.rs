@@ -1,0 +1,65 @@
+use std::net::TcpListener;
+
+use walrelay_testkit::eventually;
+
+use super::Checked;
+use crate::endpoint::{address, config};
+use crate::rig::{PATIENCE, Rig, assert_has, insert, kafka_in_turn, output_with, said};
+
+/// A role that reads no table learns the topics of the running relay.
+#[test]
+fn of_a_relay_that_runs() {
+    let kafka = kafka_in_turn();
+    let rig = Rig::with_kafka(18, &kafka);
+    let db = rig.db();
+    db.batch("CREATE ROLE least LOGIN REPLICATION PASSWORD 'hunter2'");
+    rig.create_slot();
+    let configured = config(&rig, &rig.url_as("least", "hunter2", "postgres"), "");
+    let relay = rig.streaming(&configured);
+    let set = format!("--set=http.listen={}", address(&relay));
+    let check = |set: &str| Checked::of(&configured, &[set]);
+    let found = check("--set=http.listen=127.0.0.1:9");
+    found.passes("relay/state", &["none was asked", "127.0.0.1:9"]);
+    db.batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 1}' \
+         FROM generate_series(1, 20000)",
+    );
+    rig.caught_up();
+    eventually(PATIENCE, || {
+        let state = check(&set).worst("relay/state")["finding"].to_string();
+        state.contains("streaming; 20000 records acknowledged, 0 in flight")
+    });
+    let found = check(&set);
+    found.passes("kafka/topics", &["1 known, all exist"]);
+    found.passes("relay/servers", &["1 of 1 brokers up"]);
+    let other = Checked::of(&configured, &[&set, "--set=source.slot=another"]);
+    other.warns("relay/state", &["reads slot walrelay", "slot another"]);
+
+    kafka.kill();
+    insert(&db, 1);
+    eventually(PATIENCE, || {
+        check(&set).worst("relay/state")["verdict"] == "fail"
+    });
+    let found = check(&set);
+    let words = ["[not-ready]", "no broker answers", "start the brokers"];
+    found.fails("relay/state", &words);
+    found.warns("relay/servers", &["0 of 1 brokers up"]);
+    kafka.start_again();
+    eventually(PATIENCE, || {
+        check(&set).worst("relay/state")["verdict"] == "pass"
+    });
+    relay.ends_well();
+}
+
+/// An operator reads which server takes its time.
+#[test]
+fn names_what_it_waits_for() {
+    let rig = Rig::with_outbox(18);
+    rig.create_slot();
+    // The kernel accepts connections, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = silent.local_addr().expect("an address");
+    let set = format!("--set=sink.kafka.bootstrap.servers={silent}");
+    let text = said(&output_with("check", &rig.config(), &[&set]));
+    assert_has(&text, &[&format!("waiting for Kafka, {silent} …")]);
+}
