@@ -164,6 +164,42 @@ fn a_blocked_relay_says_why_and_counts_what_is_acknowledged() {
     rig.finish(relay).assert_clean();
 }
 
+/// Metrics, page and status count dead letters that the brokers have.
+#[test]
+fn a_dead_letter_counts_once_it_is_acknowledged() {
+    let kafka = kafka_in_turn();
+    let rig = Rig::with_kafka(18, &kafka);
+    let poison = format!(
+        "[poison]\nunroutable = \"dead-letter\"\ntopic = \"{}dlq\"\n",
+        rig.prefix
+    );
+    let configured = config(&rig, &rig.postgres.url(), &poison);
+    rig.db()
+        .batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
+    let relay = rig.streaming(&configured);
+    let at = address(&relay);
+    insert(&rig.db(), 1);
+    rig.caught_up();
+    kafka.kill();
+    rig.db().batch(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+         VALUES (gen_random_uuid(), NULL, 'k', 'T', '{\"number\": 2}')",
+    );
+    let counted = |records: u64| {
+        let shown = eventually_some(PATIENCE, || {
+            Some(status(at)).filter(|shown| shown["delivery"]["records"] == records)
+        });
+        shown["dead_letters"]["written"]["unroutable"].clone()
+    };
+    assert_eq!(counted(2), 0);
+    relay.says("made a dead letter of an event that cannot be delivered");
+    kafka.start_again();
+    let line = "walrelay_dead_letters_total{class=\"unroutable\"}";
+    eventually(PATIENCE, || metric(at, line) == Some(1.0));
+    assert_eq!(counted(2), 1);
+    relay.ends_well();
+}
+
 /// A session that locks the outbox as DDL does, in a transaction that stays open.
 fn lock(rig: &Rig) -> Db {
     let locker = rig.db();

@@ -7,7 +7,8 @@ use tracing::{debug, info, warn};
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{
-    Counts, Diverted, Failpoint, HolderKind, Observer, Progress, State, TableName,
+    Class, Counts, Diverted, Failpoint, HolderKind, Observer, PoisonAction, Progress, State,
+    TableName,
 };
 
 use super::live::remedy;
@@ -192,7 +193,13 @@ impl Observer for RelayEnvironment {
 
     fn diverted(&mut self, event: &Diverted) {
         self.diverted.fetch_add(1, Ordering::Release);
-        self.observe(|telemetry| telemetry.diverted(event));
+        if event.action == PoisonAction::Skip {
+            self.observe(|telemetry| telemetry.skipped(event.class));
+        }
+    }
+
+    fn dead_letters(&mut self, classes: &[Class]) {
+        self.observe(|telemetry| telemetry.dead_letters(classes));
     }
 
     fn passed_over(&mut self, table: &TableName, rows: u64) {

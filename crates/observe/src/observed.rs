@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use walrelay_lsn::Lsn;
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Class, Diverted, HolderKind, PoisonAction, Progress, State, TableName};
+use walrelay_relay::{Class, HolderKind, Progress, State, TableName};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{BatchingMode, Parking, SinkStats};
 
@@ -159,14 +159,18 @@ impl Telemetry {
         *live.passed_over.entry(table.to_string()).or_default() += rows;
     }
 
-    /// Counts an event that was skipped or became a dead letter.
-    pub fn diverted(&self, event: &Diverted) {
+    /// Counts an event that was skipped.
+    pub fn skipped(&self, class: Class) {
         let mut live = lock(&self.live);
-        let counted = match (event.action, event.class) {
-            (_, Class::Parked) | (PoisonAction::DeadLetter, _) => &mut live.dead_letters,
-            _ => &mut live.skipped,
-        };
-        *counted.entry(event.class.to_string()).or_default() += 1;
+        *live.skipped.entry(class.to_string()).or_default() += 1;
+    }
+
+    /// Counts dead letters that were acknowledged.
+    pub fn dead_letters(&self, classes: &[Class]) {
+        let mut live = lock(&self.live);
+        for class in classes {
+            *live.dead_letters.entry(class.to_string()).or_default() += 1;
+        }
     }
 
     /// Takes the slot and the end of the WAL as the server reports them, or the reason why it does

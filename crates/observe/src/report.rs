@@ -292,7 +292,7 @@ pub struct Quantiles {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeadLetterReport {
     pub topic: String,
-    /// Events that became dead letters, by class.
+    /// Dead letters that the sink has acknowledged, by class.
     pub written: BTreeMap<String, u64>,
     /// Events that the poison policy skipped, by class.
     pub skipped: BTreeMap<String, u64>,

@@ -15,7 +15,7 @@ use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Messages, Options, Router};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
+use walrelay_relay::{Class, Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
 use walrelay_sink::{Disposition, EventPosition, Parking, Poison};
 use walrelay_walsender::Frame;
 
@@ -271,9 +271,18 @@ fn become_dead_letters_if_the_policy_says_so() {
     assert_header(&seen.3, "walrelay.dlq.topic=orders.v1");
     assert_eq!(seen.3[..2], ["id=(null)", "trace=u"]);
     relay.commit();
+    // They count once they are acknowledged.
+    let counts = relay.core.counts();
+    assert_eq!((counts.dead_letters, counts.parked), (0, 0));
+    assert_eq!(relay.core.take_diverted().len(), 3);
+    relay.acknowledge();
     let counts = relay.core.counts();
     assert_eq!((counts.dead_letters, counts.parked), (2, 1));
-    relay.acknowledge();
+    let undecodable = Class::Poison(Poison::Undecodable);
+    let unroutable = Class::Poison(Poison::Unroutable);
+    let classes = [undecodable, unroutable, Class::Parked];
+    assert_eq!(relay.core.take_dead_letters(), classes);
+    assert!(relay.core.take_dead_letters().is_empty());
     assert_eq!(relay.core.confirmed().lsn(), Lsn::new(END));
 }
 

@@ -178,7 +178,7 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| r.delivery.row_changes.iter().map(|(work, why)| (vec![("work", work.clone())], f64::from(u8::from(why.is_some())))).collect() },
     Metric { name: "delivery_failures", unit: None, kind: Counter, help: "Records that were not delivered, by librdkafka's error code; they are sent again, or fall under the poison policy",
         rows: |r| by("code", &r.delivery.failed) },
-    Metric { name: "dead_letters", unit: None, kind: Counter, help: "Events that became dead letters, by class",
+    Metric { name: "dead_letters", unit: None, kind: Counter, help: "Dead letters that the sink has acknowledged, by class",
         rows: |r| by("class", &r.dead_letters.written) },
     Metric { name: "skipped_events", unit: None, kind: Counter, help: "Events that the poison policy passed over, by class",
         rows: |r| by("class", &r.dead_letters.skipped) },

@@ -1,7 +1,10 @@
+use std::collections::VecDeque;
+
 use walrelay_pgoutput::{Begin, LogicalMessage};
 use walrelay_sink::{EventPosition, Poison};
 
 use super::error::CoreError;
+use crate::interface::observer::Counts;
 use crate::poison::{
     Body, Class, Diverted, DlqHeaders, DlqRecord, PoisonAction, PoisonDecision, PoisonDecisions,
 };
@@ -17,6 +20,10 @@ pub(super) struct Diversions {
     offered: Option<Diverted>,
     /// Events that were diverted, and not reported yet.
     pub(super) diverted: Vec<Diverted>,
+    /// Sequence numbers, which ascend, and classes of dead letters that are in flight.
+    in_flight: VecDeque<(u64, Class)>,
+    /// Classes of dead letters that were acknowledged, and are not reported yet.
+    pub(super) acknowledged: Vec<Class>,
 }
 
 impl Diversions {
@@ -77,12 +84,26 @@ impl Diversions {
         Ok(())
     }
 
-    /// Notes that the sink took the record that was offered last. Returns the class of the dead
-    /// letter if the record was one.
-    pub(super) fn sent(&mut self) -> Option<Class> {
-        let diverted = self.offered.take()?;
-        let class = diverted.class;
+    /// Notes that the sink took the record that was offered last, with number `seq`. Returns true if
+    /// the record was a dead letter.
+    pub(super) fn sent(&mut self, seq: u64) -> bool {
+        let Some(diverted) = self.offered.take() else {
+            return false;
+        };
+        self.in_flight.push_back((seq, diverted.class));
         self.diverted.push(diverted);
-        Some(class)
+        true
+    }
+
+    /// Counts the dead letters below `lowest`: these records are acknowledged.
+    pub(super) fn acknowledged_below(&mut self, lowest: u64, counts: &mut Counts) {
+        while let Some((_, class)) = self.in_flight.front().filter(|(seq, _)| *seq < lowest) {
+            match class {
+                Class::Parked => counts.parked += 1,
+                Class::Poison(_) => counts.dead_letters += 1,
+            }
+            self.acknowledged.push(*class);
+            self.in_flight.pop_front();
+        }
     }
 }

@@ -593,17 +593,11 @@ impl Core {
         self.next = seq.get() + 1;
         self.counts.records += 1;
         self.transactions.row_sent();
-        let dead_letter = self.diversions.sent();
-        match dead_letter {
-            Some(Class::Parked) => self.counts.parked += 1,
-            Some(Class::Poison(_)) => self.counts.dead_letters += 1,
-            None => {}
-        }
+        let dead_letter = self.diversions.sent(seq.get());
         if let Some(rows) = &mut self.sent_rows {
             rows.keep_offered();
         }
         if let Some(id) = self.offered.take() {
-            let dead_letter = dead_letter.is_some();
             self.in_flight
                 .push(seq.get(), SentEvent { id, dead_letter });
         }
@@ -618,7 +612,9 @@ impl Core {
         if moved {
             self.diversions.decisions.forget_before(confirmed);
         }
-        self.in_flight.forget_below(self.lowest_in_flight());
+        let lowest = self.lowest_in_flight();
+        self.in_flight.forget_below(lowest);
+        self.diversions.acknowledged_below(lowest, &mut self.counts);
         if let Some(rows) = &mut self.sent_rows {
             rows.confirmed(confirmed.lsn());
         }
@@ -633,6 +629,11 @@ impl Core {
     /// Takes the events that were diverted since the last call.
     pub fn take_diverted(&mut self) -> Vec<Diverted> {
         std::mem::take(&mut self.diversions.diverted)
+    }
+
+    /// Takes the classes of the dead letters that were acknowledged since the last call.
+    pub fn take_dead_letters(&mut self) -> Vec<Class> {
+        std::mem::take(&mut self.diversions.acknowledged)
     }
 
     /// Takes what is noted of rows, for the core of the next sink: that of acknowledged events. All

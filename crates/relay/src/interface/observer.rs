@@ -4,7 +4,7 @@ use std::time::Duration;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
 
-use crate::poison::Diverted;
+use crate::poison::{Class, Diverted};
 use crate::table::TableName;
 
 /// The kind of process that reads the slot of a pipeline that waits for it.
@@ -164,9 +164,16 @@ pub trait Observer: Send {
         let _ = committed;
     }
 
-    /// Reports an event that was skipped or became a dead letter.
+    /// Reports an event that was skipped, or whose dead letter the sink took. Called before the
+    /// event's transaction is confirmed.
     fn diverted(&mut self, event: &Diverted) {
         let _ = event;
+    }
+
+    /// Reports that the sink has acknowledged dead letters of these classes, and every record before
+    /// them.
+    fn dead_letters(&mut self, classes: &[Class]) {
+        let _ = classes;
     }
 
     /// Reports the number of rows of a table that were passed over, because the table is no outbox.
@@ -228,9 +235,10 @@ pub struct Counts {
     pub deletes: u64,
     /// The number of TRUNCATEs of an outbox table: not events, ignored.
     pub truncates: u64,
-    /// The number of dead letters that the sink took, without those of parked events.
+    /// The number of dead letters that the sink has acknowledged, without those of parked events.
     pub dead_letters: u64,
-    /// The number of parked events: dead letters because an earlier event of their key is one.
+    /// The number of acknowledged dead letters of parked events: an earlier event of their key is a
+    /// dead letter.
     pub parked: u64,
     /// The number of events skipped by the poison policy.
     pub skipped: u64,

@@ -128,9 +128,26 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         shutdown: impl Future<Output = ()>,
     ) -> PipelineResult<Outcome, S, F> {
         let shutdown = pin!(shutdown);
-        let mut shutdown = Shutdown::new(shutdown);
+        let result = self.relay(&mut Shutdown::new(shutdown)).await;
+        self.report_dead_letters();
+        result
+    }
+
+    /// Reports the dead letters whose acknowledgements arrived while no stream collected them.
+    fn report_dead_letters(&mut self) {
+        let classes = self.sessions.take_dead_letters();
+        if !classes.is_empty() {
+            self.observer.dead_letters(&classes);
+        }
+    }
+
+    async fn relay(
+        &mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+    ) -> PipelineResult<Outcome, S, F> {
         loop {
-            let error = match self.attempt(&mut shutdown).await {
+            self.report_dead_letters();
+            let error = match self.attempt(shutdown).await {
                 Ok(outcome) => {
                     self.sessions.discard().await;
                     return Ok(self.correct_outcome(outcome));

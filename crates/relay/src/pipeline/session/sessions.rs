@@ -15,7 +15,7 @@ use super::sink_session::SinkSession;
 use crate::core::Core;
 use crate::interface::observer::Counts;
 use crate::pipeline::settings::{OnUpdate, Settings};
-use crate::poison::PoisonDecisions;
+use crate::poison::{Class, PoisonDecisions};
 use crate::sent_rows::{PendingRows, SentRows};
 
 /// The sink sessions of a run, one after the other, and the data that outlives each.
@@ -26,6 +26,8 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     idle: Option<(Router, PoisonDecisions)>,
     /// The figures of the sessions that ended.
     counts: Counts,
+    /// Classes of dead letters that were acknowledged in these, and are not reported yet.
+    dead_letters: Vec<Class>,
     /// The [`Core::first_unacknowledged`] of the last session, for the next one. Kept only while no
     /// other relay can have read the slot.
     acknowledged_before: Option<EventPosition>,
@@ -46,6 +48,7 @@ impl<F: SinkFactory> Sessions<F> {
             current: None,
             idle: Some((router, decisions)),
             counts: Counts::default(),
+            dead_letters: Vec::new(),
             acknowledged_before: None,
             sent_rows: sent_rows.map(PendingRows::new),
             unconfirmed: UnconfirmedEvents::default(),
@@ -56,6 +59,15 @@ impl<F: SinkFactory> Sessions<F> {
     pub(in crate::pipeline) fn counts(&self) -> Counts {
         let current = self.current.as_ref().map(|session| session.core.counts());
         self.counts.plus(current.unwrap_or_default())
+    }
+
+    /// Takes the classes of the dead letters that were acknowledged since the last call.
+    pub(in crate::pipeline) fn take_dead_letters(&mut self) -> Vec<Class> {
+        let mut classes = std::mem::take(&mut self.dead_letters);
+        if let Some(session) = &mut self.current {
+            classes.extend(session.core.take_dead_letters());
+        }
+        classes
     }
 
     /// Returns the current session, or opens a new one whose stream begins at `start`.
@@ -119,6 +131,7 @@ impl<F: SinkFactory> Sessions<F> {
         self.unconfirmed.add(core.unacknowledged());
         self.unconfirmed.forget_before(core.confirmed());
         self.counts = self.counts.plus(core.counts());
+        self.dead_letters.extend(core.take_dead_letters());
         // Decisions about acknowledged events are kept, too: if the position is forgotten, these events
         // are read again, and would each end a sink again.
         &mut self.idle.insert(core.into_parts()).1

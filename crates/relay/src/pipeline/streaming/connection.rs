@@ -39,10 +39,14 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             .state(if snapshot { State::Snapshot } else { state });
     }
 
-    /// Collects acknowledgements, and reports a sample to the observer.
+    /// Collects acknowledgements, and reports a sample and dead letters to the observer.
     pub(super) fn collect(&mut self) {
         if let Some((end, committed)) = self.session.core.advance() {
             self.observer.acknowledged(end, committed);
+        }
+        let dead_letters = self.session.core.take_dead_letters();
+        if !dead_letters.is_empty() {
+            self.observer.dead_letters(&dead_letters);
         }
     }
 }
