@@ -5,12 +5,13 @@ use std::net::TcpListener;
 use std::process::Output;
 use std::thread;
 
-use walrelay_testkit::{Db, servers};
+use walrelay_testkit::{Db, eventually, servers};
 use walrelay_throwaway::Signal;
 
+use crate::endpoint;
 use crate::rig::{
-    self, NOWHERE, PATIENCE, Rig, SLOT, assert_lacks, create_slot, ends, insert, output,
-    output_with, psql, said,
+    self, NOWHERE, PATIENCE, Rig, SLOT, assert_lacks, create_slot, ends, insert, kafka_in_turn,
+    output, output_with, psql, said,
 };
 
 /// Asserts that a command ended with this error, without a secret in its output.
@@ -101,6 +102,45 @@ fn of_the_database() {
     db.batch("ALTER TABLE outbox RENAME TO events");
     refused("table-missing", &["public.outbox"]);
     assert!(rig.slot().read().is_none(), "a refusal left a slot behind");
+}
+
+/// `run` and `check` say what to do about a port that is no broker's, in their own places.
+#[test]
+fn of_a_port_that_is_no_brokers() {
+    let kafka = kafka_in_turn();
+    let closing = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let closed = closing.local_addr().expect("an address").to_string();
+    thread::spawn(move || {
+        for connection in closing.incoming() {
+            drop(connection);
+        }
+    });
+    let rig = Rig::without_broker(18).outbox();
+    rig.create_slot();
+    for (servers, remedy) in [
+        (closed, "max.connections.per.ip"),
+        (kafka.controller_address(), "port of a controller (KRaft)"),
+        (
+            format!("127.0.0.1:{}", rig.postgres.port()),
+            "bootstrap.servers",
+        ),
+    ] {
+        let set = format!("--set=sink.kafka.bootstrap.servers={servers}");
+        let check = output_with("check", &rig.config(), &[&set]);
+        is_error(&check, "kafka-unreachable", 69, &[remedy]);
+        let configured = endpoint::config(&rig, &rig.postgres.url(), "");
+        let relay = rig.start_with(&configured, &[&set]);
+        relay.says(remedy);
+        insert(&rig.db(), 1);
+        let at = endpoint::address(&relay);
+        eventually(PATIENCE, || {
+            let shown = endpoint::status(at);
+            let shown = shown["pipeline"]["remedy"].as_str().unwrap_or_default();
+            shown.contains(remedy) || shown.contains("walrelay check")
+        });
+        relay.kill();
+        rig.slot().wait_inactive(PATIENCE);
+    }
 }
 
 /// PgBouncer refuses a startup parameter that it does not know, such as `replication`.

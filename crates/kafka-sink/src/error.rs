@@ -37,7 +37,7 @@ pub enum KafkaError {
         detail: String,
     },
     /// A broker answered and refused the credentials.
-    #[error("the broker refused the credentials: {detail}{remedy}")]
+    #[error("the broker refused the credentials: {detail}; {remedy}")]
     Authentication {
         /// The client's or the broker's message.
         detail: String,
@@ -45,7 +45,7 @@ pub enum KafkaError {
         remedy: &'static str,
     },
     /// A broker answered and TLS failed.
-    #[error("TLS to the broker failed: {detail}{remedy}")]
+    #[error("TLS to the broker failed: {detail}; {remedy}")]
     Tls {
         /// The client's message.
         detail: String,
@@ -141,22 +141,52 @@ pub(crate) fn is_alert(reason: &str) -> bool {
     reason.contains("SSL routines") && reason.contains("alert")
 }
 
-/// The remedy for an error of authentication or TLS, to be appended to librdkafka's message; empty
-/// for other errors. `uses_tokens`: the client authenticates by OAUTHBEARER.
+/// The remedy for a refusal of the credentials. `uses_tokens`: the client authenticates by
+/// OAUTHBEARER.
+pub(crate) const fn refusal_remedy(uses_tokens: bool) -> &'static str {
+    if uses_tokens {
+        "check who issued the token, its audience and its end: token_file or token_command in \
+         [sink.oauthbearer] is asked again by itself"
+    } else {
+        "check sasl.mechanism, sasl.username and sasl.password"
+    }
+}
+
+/// The remedy for an error of TLS.
+pub(crate) const TLS_REMEDY: &str = "check ssl.ca.location, the host name in bootstrap.servers against the \
+     certificate, and the client certificate if one is asked for";
+
+/// The remedy for an error that librdkafka reports, by its code and its message; `None` for errors
+/// without one of their own. `uses_tokens`: the client authenticates by OAUTHBEARER.
 pub(crate) fn remedy(
     code: Option<RDKafkaErrorCode>,
     reason: &str,
     uses_tokens: bool,
-) -> &'static str {
-    if is_refusal(code) && uses_tokens {
-        "; check who issued the token, its audience and its end: token_file or token_command in \
-         [sink.oauthbearer] is asked again by itself"
-    } else if is_refusal(code) {
-        "; check sasl.mechanism, sasl.username and sasl.password"
-    } else if code == Some(RDKafkaErrorCode::SSL) || is_alert(reason) {
-        "; check ssl.ca.location, the host name in bootstrap.servers against the certificate, and \
-         the client certificate if one is asked for"
+) -> Option<&'static str> {
+    if is_refusal(code) {
+        return Some(refusal_remedy(uses_tokens));
+    }
+    if code == Some(RDKafkaErrorCode::SSL) || is_alert(reason) {
+        return Some(TLS_REMEDY);
+    }
+    remedy_of_port(reason)
+}
+
+/// The remedy for a connection to a port that is no broker's, or that a broker closes at once, by
+/// librdkafka's message (`rdkafka_broker.c`, `rdkafka_idempotence.c`).
+pub(crate) fn remedy_of_port(reason: &str) -> Option<&'static str> {
+    if reason.contains("broker version >= 0.11.0") {
+        Some(
+            "this may be the port of a controller (KRaft): name the brokers' own listeners in bootstrap.servers",
+        )
+    } else if reason.contains("Invalid response size") {
+        Some("another service answers at this port: correct bootstrap.servers")
+    } else if reason.contains("requesting ApiVersion") {
+        Some(
+            "the other side closes the connection at once: the port may be another service's, or one of TLS \
+             (security.protocol), or the broker has reached max.connections or max.connections.per.ip",
+        )
     } else {
-        ""
+        None
     }
 }

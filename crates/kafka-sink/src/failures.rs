@@ -2,6 +2,7 @@
 
 use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
 
+use crate::error::remedy_of_port;
 use crate::{KafkaConfigError, KafkaError};
 
 impl ToFailure for KafkaConfigError {
@@ -43,12 +44,14 @@ impl ToFailure for KafkaError {
                 "the Kafka client cannot be made",
                 "correct the property in [sink.kafka] that the cause speaks of",
             ),
-            _ => (
+            other => (
                 "kafka-unreachable",
                 FailureClass::Unavailable,
                 "Kafka cannot be reached",
-                "check bootstrap.servers and the security settings in [sink.kafka], and that the brokers \
-                 advertise addresses that can be reached from here",
+                remedy_of_port(&other.to_string()).unwrap_or(
+                    "check bootstrap.servers and the security settings in [sink.kafka], and that the brokers \
+                     advertise addresses that can be reached from here",
+                ),
             ),
         };
         SinkFailure::new(id, class, what)

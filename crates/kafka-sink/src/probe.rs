@@ -7,7 +7,7 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::error::{is_alert, is_refusal, remedy};
+use crate::error::{TLS_REMEDY, is_alert, is_refusal, refusal_remedy};
 use crate::sync::lock;
 use crate::{KafkaConfig, KafkaError, tls};
 
@@ -113,19 +113,13 @@ impl FinalError {
         match self {
             Self::Authentication(detail) => KafkaError::Authentication {
                 detail: config.scrub(&detail),
-                remedy: remedy(
-                    Some(RDKafkaErrorCode::Authentication),
-                    "",
-                    config.uses_tokens(),
-                ),
+                remedy: refusal_remedy(config.uses_tokens()),
             },
             Self::Tls(detail) => {
-                let found = tls::diagnose(config).map(|found| format!("; {found}"));
-                let general =
-                    || remedy(Some(RDKafkaErrorCode::SSL), "", config.uses_tokens()).to_owned();
+                let found = tls::diagnose(config);
                 KafkaError::Tls {
                     detail: config.scrub(&detail),
-                    remedy: found.unwrap_or_else(general),
+                    remedy: found.unwrap_or_else(|| TLS_REMEDY.to_owned()),
                 }
             }
         }

@@ -28,6 +28,7 @@ use crate::in_flight::topic::TopicContext;
 use crate::outcome::delivery_error;
 use crate::producer::advertised::Advertised;
 use crate::producer::broker_states::{self, Answers};
+use crate::producer::obstacle::REACH;
 use crate::producer::reachability::Reachability;
 use crate::producer::statistics::{self, BrokerFigures};
 use crate::sync::lock;
@@ -43,6 +44,9 @@ const HEADER_OVERHEAD: u64 = 60;
 /// How long a throttle time is remembered after its end: the next response follows, and the next
 /// statistics show its throttle time.
 const THROTTLE_GRACE: Duration = Duration::from_secs(2);
+
+/// How long the remedy of an error counts: librdkafka reports equal failures every 30 s.
+const REMEDY_COUNTS_FOR: Duration = Duration::from_secs(60);
 
 /// A broker that throttles this client: it does not read the connection for that time.
 #[derive(Debug)]
@@ -78,6 +82,8 @@ pub(crate) struct Context {
     unreached: Mutex<Option<Instant>>,
     /// The last throttle time of a response.
     throttled: Mutex<Option<Throttled>>,
+    /// The remedy of the last error that has one of its own, and the time of that error.
+    remedy: Mutex<Option<(&'static str, Instant)>>,
     /// The topic of the last report: consecutive reports often have the same topic.
     last_topic: Mutex<Option<(Box<str>, Arc<TopicStats>)>>,
 }
@@ -108,6 +114,7 @@ impl Context {
             answers: Mutex::default(),
             unreached: Mutex::default(),
             throttled: Mutex::default(),
+            remedy: Mutex::default(),
             last_topic: Mutex::default(),
             shared,
             reachability: Reachability::default(),
@@ -159,7 +166,13 @@ impl Context {
         self.shared.stats.all_down.store(true, Relaxed);
         let kind = format!("{:?}", RDKafkaErrorCode::AllBrokersDown);
         if let Some(suppressed) = self.throttle().pass(&kind) {
-            tracing::warn!(kind, suppressed = suppressed.shown(), "Kafka: {what}");
+            let remedy = self.remedy(Instant::now()).or(REACH);
+            tracing::warn!(
+                kind,
+                suppressed = suppressed.shown(),
+                remedy,
+                "Kafka: {what}"
+            );
         }
     }
 
@@ -223,6 +236,12 @@ impl Context {
             "broker {broker} throttles this client for {time:?}: a quota of its user or client.id is \
              exceeded; raise producer_byte_rate or request_percentage"
         ))
+    }
+
+    /// What to do about the last error of a connection, if it has a remedy of its own and is recent.
+    pub(crate) fn remedy(&self, now: Instant) -> Option<&'static str> {
+        let (remedy, at) = (*lock(&self.remedy))?;
+        (now < at + REMEDY_COUNTS_FOR).then_some(remedy)
     }
 
     /// Gives librdkafka `bootstrap.servers` again.
@@ -373,15 +392,19 @@ impl ClientContext for Context {
         if is_refusal(code) {
             self.refused.store(true, SeqCst);
         }
+        let remedy = remedy(code, reason, self.config.uses_tokens());
+        if let Some(remedy) = remedy {
+            *lock(&self.remedy) = Some((remedy, Instant::now()));
+        }
         // rdkafka calls this twice for each error event; the throttle suppresses the second call.
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
         if let Some(suppressed) = self.throttle().pass(&kind) {
             let reason = self.config.scrub(reason);
-            let remedy = remedy(code, &reason, self.config.uses_tokens());
             tracing::warn!(
                 kind,
                 suppressed = suppressed.shown(),
-                "Kafka: {reason}{remedy}"
+                remedy,
+                "Kafka: {reason}"
             );
             if code == Some(RDKafkaErrorCode::SSL) {
                 crate::tls::log_diagnosis(&self.config);

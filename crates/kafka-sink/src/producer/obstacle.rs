@@ -54,7 +54,7 @@ const LEAD: Option<&str> = Some(
     "start the brokers that hold the partition's replicas: kafka-topics.sh --describe --unavailable-partitions names \
      them",
 );
-const REACH: Option<&str> = Some(
+pub(crate) const REACH: Option<&str> = Some(
     "start the brokers, or repair the network: walrelay check from this machine tells address, TLS and login apart",
 );
 const QUOTA: Option<&str> = Some(
@@ -197,8 +197,10 @@ impl Inquiry {
             let throttled = contexts.find_map(|context| context.throttled(now));
             let mut contexts = busy.iter().map(|client| client.context());
             let unreachable = contexts.find_map(|context| context.unreachable(now));
+            let mut contexts = busy.iter().map(|client| client.context());
+            let remedy = contexts.find_map(|context| context.remedy(now));
             let servers = context.bootstrap_servers();
-            let found = obstacle(states, throttled, unreachable, servers);
+            let found = obstacle(states, throttled, (unreachable, remedy), servers);
             let news = found != *lock(&answer);
             *lock(&answer) = found;
             if news {
@@ -241,11 +243,12 @@ fn break_if_renewed(producer: &BaseProducer<Context>, ids: &Mutex<TopicIds>, tim
 }
 
 /// Why records of these topics are not acknowledged, if the metadata show it or if a broker
-/// throttles the client.
+/// throttles the client. `remedy`: what to do about the last error of a connection, which counts if
+/// no broker answers.
 fn obstacle(
     answer: Result<Vec<TopicState>, Code>,
     throttled: Option<String>,
-    unreachable: Option<String>,
+    (unreachable, remedy): (Option<String>, Option<&'static str>),
     brokers: &str,
 ) -> Option<Obstacle> {
     let mut found: Vec<Found> = match answer {
@@ -261,11 +264,11 @@ fn obstacle(
         }
         Err(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown) => {
             let what = unreachable.unwrap_or_else(|| format!("no broker answers: {brokers}"));
-            vec![(Disposition::Retryable, what, REACH)]
+            vec![(Disposition::Retryable, what, remedy.or(REACH))]
         }
         Err(code) => {
             let what = format!("the broker tells nothing of its topics: {code}");
-            vec![(Disposition::Retryable, what, REACH)]
+            vec![(Disposition::Retryable, what, remedy.or(REACH))]
         }
     };
     found.extend(throttled.map(|what| (Disposition::Retryable, what, QUOTA)));
@@ -334,7 +337,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_and_what_needs_somebody_comes_first() {
         let of = |answer| {
-            obstacle(answer, None, None, "b1:9092,b2:9092").map(|o| (o.what, o.disposition))
+            obstacle(answer, None, (None, None), "b1:9092,b2:9092").map(|o| (o.what, o.disposition))
         };
         let some = |what: &str, disposition| Some((what.to_owned(), disposition));
         assert_eq!(of(Ok(vec![topic("orders", None, &[])])), None);
@@ -342,8 +345,12 @@ mod tests {
             of(Err(Code::BrokerTransportFailure)),
             some("no broker answers: b1:9092,b2:9092", Disposition::Retryable)
         );
-        let remedy = |answer| obstacle(answer, None, None, "b").and_then(|o| o.remedy);
+        let remedy = |answer| obstacle(answer, None, (None, None), "b").and_then(|o| o.remedy);
         assert_eq!(remedy(Err(Code::BrokerTransportFailure)), REACH);
+        let port = Some("another port");
+        let answer = Err(Code::BrokerTransportFailure);
+        let of_port = obstacle(answer, None, (None, port), "b").and_then(|o| o.remedy);
+        assert_eq!(of_port, port);
         assert_eq!(remedy(Ok(vec![topic("orders", None, &[1])])), LEAD);
         assert_eq!(
             of(Ok(vec![topic("orders", None, &[1])])),
@@ -369,7 +376,7 @@ mod tests {
     #[test]
     fn a_broker_that_throttles_is_not_one_that_does_not_answer() {
         let throttled = || Some("broker b1 throttles".to_owned());
-        let what = |answer| obstacle(answer, throttled(), None, "b1:9092").map(|o| o.what);
+        let what = |answer| obstacle(answer, throttled(), (None, None), "b1:9092").map(|o| o.what);
         assert_eq!(what(Err(Code::OperationTimedOut)), throttled());
         assert_eq!(what(Ok(Vec::new())), throttled());
         let leaderless = what(Ok(vec![topic("orders", None, &[1])])).expect("an obstacle");
@@ -382,7 +389,8 @@ mod tests {
     #[test]
     fn a_broker_that_cannot_be_reached_at_its_advertised_address_is_named() {
         let unreachable = || Some("broker inner:9092 cannot be reached".to_owned());
-        let what = |answer| obstacle(answer, None, unreachable(), "b1:9092").map(|o| o.what);
+        let what =
+            |answer| obstacle(answer, None, (unreachable(), None), "b1:9092").map(|o| o.what);
         assert_eq!(what(Err(Code::BrokerTransportFailure)), unreachable());
         assert_eq!(what(Ok(vec![topic("orders", None, &[])])), unreachable());
         let leaderless = what(Ok(vec![topic("orders", None, &[1])])).expect("an obstacle");
@@ -392,12 +400,12 @@ mod tests {
     #[test]
     fn no_more_than_a_few_are_named() {
         let topics = vec![topic("orders", None, &[0, 1, 2, 3, 4])];
-        let what = obstacle(Ok(topics), None, None, "b")
+        let what = obstacle(Ok(topics), None, (None, None), "b")
             .expect("an obstacle")
             .what;
         assert!(what.ends_with("has no leader, and 2 more"), "{what}");
         let missing = topic("users", Some(Code::UnknownTopicOrPartition), &[]);
-        let by_both = obstacle(Ok(vec![missing.clone(), missing]), None, None, "b");
+        let by_both = obstacle(Ok(vec![missing.clone(), missing]), None, (None, None), "b");
         let what = by_both.expect("an obstacle").what;
         assert_eq!(what, "topic \"users\" does not exist");
     }

@@ -147,6 +147,8 @@ pub struct Kafka {
 
 #[derive(Debug)]
 struct OwnBroker {
+    /// The port of the controller's listener.
+    controller: u16,
     node: Node,
     proxy: Option<ChaosProxy>,
     /// Names and ports.
@@ -172,6 +174,12 @@ impl Kafka {
     /// Returns the address for `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> String {
         self.servers.clone()
+    }
+
+    /// Returns the address of the controller's listener, at which no broker answers.
+    #[track_caller]
+    pub fn controller_address(&self) -> String {
+        format!("127.0.0.1:{}", self.own().controller)
     }
 
     /// Returns `localhost` and the port of a listener that [`KafkaBuilder::listener`] added.
@@ -285,6 +293,7 @@ impl OwnBroker {
             };
             let proxy = || ChaosProxy::start(("127.0.0.1", behind));
             let own = Self {
+                controller,
                 node: Node::new("Kafka", port, true, jvm)?,
                 proxy: builder.proxied.then(proxy),
                 listeners: names.zip(others).collect(),
