@@ -5,7 +5,7 @@ use walrelay_testkit::{Cut, Direction, eventually};
 use walrelay_throwaway::{Shutdown, Signal};
 
 use crate::rig::{
-    PATIENCE, Rig, SLOT, assert_has, ends, insert, insert_of, wait_rows, with_source,
+    PATIENCE, Rig, SLOT, assert_has, ends, insert, insert_of, lsn_of, wait_rows, with_source,
 };
 
 /// SIGKILL, ten times, after certain numbers of rows, of a relay that has confirmed some of them.
@@ -327,7 +327,21 @@ fn of_the_servers_log_stop_the_relay() {
 fn of_the_publications_table_stop_the_relay() {
     let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
-    rig.db()
-        .batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
-    ends(&mut relay, 78, "publication-lacks-table");
+    let db = rig.db();
+    db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
+    let dropped: String = db.value("SELECT pg_current_wal_insert_lsn()::text");
+    insert(&db, 1);
+    let log = ends(&mut relay, 78, "publication-lacks-table");
+    assert_has(&log, &["by inserting them anew"]);
+    let (_, range) = log.split_once("committed to it from ").expect("a range");
+    let (from, rest) = range.split_once(" to ").expect("its end");
+    let (from, to) = (lsn_of(from), lsn_of(rest));
+    // The range begins where the publication carried the table.
+    assert!(
+        from <= lsn_of(&dropped) && from <= to,
+        "{from} {dropped} {to}"
+    );
+    // The next start names it, too.
+    let log = ends(&mut rig.start(&rig.config()), 78, "publication-lacks-table");
+    assert_has(&log, &["what was committed to it from "]);
 }

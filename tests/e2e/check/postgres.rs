@@ -105,6 +105,13 @@ fn of_the_tables() {
     case.check().passes("postgres/table", &[]);
     case.check().passes("postgres/route", &[]);
 
+    // A misspelled table is not to be published.
+    let checked = case.check_with("source.tables=[\"public.outbux\"]");
+    let words = ["[table-missing]", "did you mean public.outbox?"];
+    checked.fails("postgres/table", &words);
+    let item = "postgres/publication-tables";
+    checked.warns(item, &["table public.outbux does not exist"]);
+
     // The type of a column is checked too.
     case.db.batch(
         "CREATE TABLE events (id bigint PRIMARY KEY, kind text, n int); \

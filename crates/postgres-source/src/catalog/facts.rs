@@ -14,6 +14,8 @@ pub struct Facts {
     pub server: ServerFacts,
     /// The wanted tables, in the order of `Wanted`; `None` if the table does not exist.
     pub tables: Vec<(TableName, Option<TableFacts>)>,
+    /// The other tables of the database, 5,000 at most, if one of the wanted does not exist.
+    pub others: Vec<TableName>,
     /// `None`: no publication has this name.
     pub publication: Option<PublicationFacts>,
     /// `None`: no slot has this name.

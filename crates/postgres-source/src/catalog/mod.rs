@@ -112,7 +112,7 @@ impl Wanted {
     }
 }
 
-/// Reads the [`Facts`] over an ordinary session, in one round trip.
+/// Reads the [`Facts`] over an ordinary session, in one round trip if all tables exist.
 pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
     let major = session.server_version().major;
     // The slot is read before the publication. Relays create the publication first, so if another
@@ -135,13 +135,32 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
     let slot = first_slot(&next());
     let publication = publication(&next(), &next());
     let tables = wanted.tables.iter();
-    let tables = tables.map(|name| (name.clone(), table(&next()))).collect();
+    let tables: Vec<_> = tables.map(|name| (name.clone(), table(&next()))).collect();
+    let others = if tables.iter().all(|(_, found)| found.is_some()) {
+        Vec::new()
+    } else {
+        other_tables(session).await?
+    };
     Ok(Facts {
         server,
         tables,
+        others,
         publication,
         slot,
     })
+}
+
+/// Tables of the database that a configuration may mean.
+async fn other_tables(session: &mut Session) -> Result<Vec<TableName>, Error> {
+    let sql = "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c \
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+               WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition \
+               AND n.nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2 LIMIT 5000";
+    let rows = session.query(sql).await?;
+    let named = rows
+        .iter()
+        .filter_map(|row| Some(TableName::new(row.get(0)?, row.get(1)?)));
+    Ok(named.collect())
 }
 
 /// The slot's row in `pg_replication_slots`; `None` if there is none.

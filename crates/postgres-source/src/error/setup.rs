@@ -18,8 +18,13 @@ pub enum SetupError {
     #[error("the server runs with wal_level = {0}; reading an outbox from the log needs logical")]
     WalLevel(String),
     /// A configured table is missing.
-    #[error("table {0} does not exist in the database")]
-    TableMissing(TableName),
+    #[error("table {table} does not exist in the database")]
+    TableMissing {
+        /// The table.
+        table: TableName,
+        /// A table that exists and has nearly this name.
+        near: Option<TableName>,
+    },
     /// A view, a foreign table, or an unlogged table.
     #[error("{0} is not a table whose changes are written to the log")]
     TableKind(TableName),
@@ -79,14 +84,18 @@ pub enum SetupError {
     PublicationWithoutInsert(String),
     /// Outbox tables are not part of the publication.
     #[error(
-        "publication {publication} does not carry table {}",
-        foreign_tables::named(tables)
+        "publication {publication} does not carry table {}{}",
+        foreign_tables::named(tables),
+        uncarried(gap.as_ref())
     )]
     PublicationLacks {
         /// Name of the publication.
         publication: String,
         /// The tables that the publication lacks.
         tables: Vec<TableName>,
+        /// The range whose rows of these tables are not relayed. `None`: there is no slot, or rows
+        /// may be carried under the names of partitions.
+        gap: Option<Gap>,
     },
     /// The publication has tables that the configuration does not name.
     #[error(
@@ -217,6 +226,12 @@ impl fmt::Display for Gap {
     }
 }
 
+fn uncarried(gap: Option<&Gap>) -> String {
+    gap.map_or_else(String::new, |gap| {
+        format!(": what was committed to it {gap} is not relayed")
+    })
+}
+
 fn if_dropped(gap: Option<&Gap>) -> String {
     gap.map_or_else(String::new, |gap| {
         format!(
@@ -272,7 +287,7 @@ impl SetupError {
     pub fn id(&self) -> &'static str {
         match self {
             Self::WalLevel(_) => "wal-level",
-            Self::TableMissing(_) => "table-missing",
+            Self::TableMissing { .. } => "table-missing",
             Self::TableKind(_) => "table-kind",
             Self::ColumnsMissing { .. } => "column-missing",
             Self::AgeUnknown { .. } => "prune-column",
@@ -307,7 +322,13 @@ impl SetupError {
                  parameters (Azure)"
                     .to_owned()
             }
-            Self::TableMissing(table) => format!(
+            Self::TableMissing {
+                near: Some(near), ..
+            } => format!(
+                "did you mean {near}? Correct [source] tables. If the table was renamed to this name, rows that the \
+                 log has under the former name are sent as its own"
+            ),
+            Self::TableMissing { table, .. } => format!(
                 "create {table} (walrelay init --dry-run prints the SQL), or correct [source] \
                  tables or the database in [source] url. If it was renamed, name it as it is named \
                  now: rows that the log has under the former name are sent as its own"
@@ -376,11 +397,17 @@ impl SetupError {
             Self::PublicationLacks {
                 publication,
                 tables,
+                gap,
             } => format!(
-                "run ALTER PUBLICATION {} ADD TABLE {}; rows written before that are not carried. \
+                "run ALTER PUBLICATION {} ADD TABLE {}; rows written before that are not carried{}. \
                  If the table is partitioned, SET (publish_via_partition_root = true)",
                 quote_ident(publication),
-                script::tables(tables)
+                script::tables(tables),
+                if gap.is_some() {
+                    format!(": {PUBLISH}")
+                } else {
+                    String::new()
+                }
             ),
             Self::PublicationForeign {
                 publication,
@@ -465,6 +492,18 @@ impl SetupError {
                 "remove failover from [source]; failover slots came with Postgres 17".to_owned()
             }
         }
+    }
+
+    /// Lets the range of a publication that lacks tables begin where it still carried them, at the
+    /// latest: a relay confirms positions beyond until it looks at the catalogs again.
+    #[must_use]
+    pub(crate) fn carried_at(mut self, at: Option<Lsn>) -> Self {
+        if let Self::PublicationLacks { gap: Some(gap), .. } = &mut self
+            && let Some(at) = at
+        {
+            gap.from = Some(gap.from.map_or(at, |from| from.min(at)));
+        }
+        self
     }
 
     /// Returns whether another attempt can succeed, and who must repair the cause.

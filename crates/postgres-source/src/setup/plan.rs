@@ -1,5 +1,6 @@
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
+use walrelay_settings::nearest;
 
 use crate::catalog::{Facts, Poller, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
@@ -79,7 +80,7 @@ pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, Setu
     wal_level(facts)?;
     failover_known(wanted, facts)?;
     for (name, table) in &facts.tables {
-        self::table(wanted, name, table.as_ref())?;
+        self::table(wanted, name, table.as_ref(), &facts.others)?;
         sends_columns(wanted, facts, name)?;
         if matches!(moment, Moment::Init | Moment::Start { .. }) {
             tells_age(wanted, name, table.as_ref())?;
@@ -110,13 +111,23 @@ pub fn failover_known(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> 
 }
 
 /// Checks that a wanted table exists, can be published, and has the columns that the router reads.
+/// `others`: the tables that it may mean if it does not exist.
 pub fn table(
     wanted: &Wanted,
     name: &TableName,
     found: Option<&TableFacts>,
+    others: &[TableName],
 ) -> Result<(), SetupError> {
     let Some(table) = found else {
-        return Err(SetupError::TableMissing(name.clone()));
+        let names: Vec<String> = others.iter().map(ToString::to_string).collect();
+        let near = nearest(&name.to_string(), names.iter().map(String::as_str));
+        let near = others
+            .iter()
+            .find(|other| Some(&*other.to_string()) == near);
+        return Err(SetupError::TableMissing {
+            table: name.clone(),
+            near: near.cloned(),
+        });
     };
     if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
         return Err(SetupError::TableKind(name.clone()));
@@ -222,7 +233,7 @@ fn missing_slot(
     let set_up = facts.publication.is_some();
     // A publication without its slot means that the slot was dropped, or that a snapshot was
     // interrupted. Reading all rows again is right for both: it repeats rows, and leaves out only
-    // rows that were deleted.
+    // rows that were deleted. Before `cutover switch` the publication is there without a slot as well.
     // Over a gap, a snapshot has the rows of the gap that are there.
     let accepted = moment.accepts_gap();
     let snapshot = wanted.snapshot.is_some() && (accepted || moment.known().is_none());
@@ -373,7 +384,7 @@ fn publication(
         return no_publication(wanted, facts, moment, plan);
     };
     carries_inserts(wanted, publication)?;
-    carries_tables(wanted, publication)?;
+    carries_tables(wanted, publication).map_err(|error| uncarried_since(error, facts, moment))?;
     carries_columns(wanted, facts, publication)?;
     for table in others(wanted, publication).filter(|table| passes_over(wanted, table)) {
         plan.notes.push(format!(
@@ -451,6 +462,7 @@ pub fn carries_tables(wanted: &Wanted, publication: &PublicationFacts) -> Result
         return Err(SetupError::PublicationLacks {
             publication: name.clone(),
             tables: missing,
+            gap: None,
         });
     }
     let foreign: Vec<TableName> = others(wanted, publication)
@@ -472,6 +484,26 @@ pub fn carries_tables(wanted: &Wanted, publication: &PublicationFacts) -> Result
         });
     }
     Ok(())
+}
+
+/// Adds to the error of a publication that lacks tables the range whose rows are not relayed.
+fn uncarried_since(mut error: SetupError, facts: &Facts, moment: Moment) -> SetupError {
+    if let SetupError::PublicationLacks { tables, gap, .. } = &mut error
+        && let Some(slot) = &facts.slot
+    {
+        // The publication may carry the rows of a partitioned table under the names of its partitions.
+        let ordinary = |table: &TableName| {
+            let mut found = facts.tables.iter();
+            found.any(|(name, facts)| {
+                name == table && facts.as_ref().is_some_and(|facts| facts.kind == "r")
+            })
+        };
+        *gap = tables.iter().all(ordinary).then(|| Gap {
+            from: moment.known().max(slot.confirmed),
+            to: facts.server.wal_end,
+        });
+    }
+    error
 }
 
 /// Checks that the publication's column lists have the columns that the router reads, except

@@ -74,6 +74,7 @@ fn facts() -> Facts {
                 ..TableFacts::default()
             }),
         )],
+        others: Vec::new(),
         publication: Some(PublicationFacts {
             insert: true,
             all_tables: false,
@@ -156,6 +157,62 @@ fn the_publication_is_created_before_the_slot() {
         plan.actions,
         [Action::CreatePublication, Action::CreateSlot]
     );
+}
+
+#[test]
+fn a_misspelled_table_is_named_as_it_is() {
+    let mut facts = facts();
+    let other = |name: &str| TableName::new("public", name);
+    facts.tables[0].1 = None;
+    facts.others = vec![other("events"), other("outbix"), other("outboxes")];
+    let error = plan(&wanted(), &facts, FIRST).expect_err("no such table");
+    assert!(
+        error.remedy().starts_with("did you mean public.outbix?"),
+        "{}",
+        error.remedy()
+    );
+    facts.others = vec![other("events")];
+    let error = plan(&wanted(), &facts, FIRST).expect_err("no such table");
+    assert!(
+        error.remedy().starts_with("create public.outbox"),
+        "{}",
+        error.remedy()
+    );
+}
+
+/// The range is named whose rows no publication carried.
+#[test]
+fn a_publication_that_lost_a_table_names_the_range() {
+    let mut facts = facts();
+    let publication = facts.publication.as_mut().expect("a publication");
+    publication.tables.clear();
+    let slot = facts.slot.as_ref().and_then(|slot| slot.confirmed);
+    let gap_of = |facts: &Facts, moment, at| {
+        let error = plan(&wanted(), facts, moment)
+            .expect_err("no table")
+            .carried_at(at);
+        match error {
+            SetupError::PublicationLacks { gap, .. } => gap,
+            other => panic!("{other}"),
+        }
+    };
+    let gap = gap_of(&facts, FIRST, None).expect("a range");
+    assert_eq!((gap.from, gap.to), (slot, at("0/90")));
+    // A running relay has confirmed beyond the point where the table was still there.
+    let gap = gap_of(&facts, relayed(), at("0/8")).expect("a range");
+    assert_eq!(gap.from, at("0/8"));
+    let table = facts.tables[0].1.as_mut().expect("the table");
+    table.kind = "p".into();
+    assert_eq!(gap_of(&facts, FIRST, None), None);
+    table_is_ordinary(&mut facts);
+    facts.slot = None;
+    assert_eq!(gap_of(&facts, Moment::Init, None), None);
+}
+
+fn table_is_ordinary(facts: &mut Facts) {
+    if let Some(table) = &mut facts.tables[0].1 {
+        table.kind = "r".into();
+    }
 }
 
 fn without_slot() -> Facts {
@@ -615,12 +672,17 @@ fn a_snapshot_comes_before_the_slot() {
         poller,
         ..wanted.clone()
     };
+    let marks = by(Poller::MayRun);
     let error = plan(&marks, &facts, FIRST).expect_err("a decision is needed");
     assert_eq!(error.id(), "cutover-not-switched");
     let accepted = plan(&marks, &facts, start(None, true)).expect("decided");
     assert_eq!(accepted.actions, [Action::Snapshot]);
     let init = plan(&marks, &facts, Moment::Init).expect("later");
     assert!(init.actions.is_empty() && init.notes[0].contains("walrelay cutover switch"));
+    // Of the rows that `cutover switch` sends, none was relayed from a slot.
+    let switched = plan(&by(Poller::Stopped), &facts, FIRST).expect("a snapshot");
+    assert_eq!(switched.actions, [Action::Snapshot]);
+    assert!(switched.notes.is_empty(), "{:?}", switched.notes);
     // `init` leaves the snapshot to the relay, and printing reads no rows.
     let init = plan(&wanted, &facts, Moment::Init).expect("later");
     assert!(init.actions.is_empty() && init.notes[0].contains("walrelay run"));
@@ -635,8 +697,3 @@ fn a_snapshot_comes_before_the_slot() {
     let error = plan(&wanted, &facts, FIRST).expect_err("on the primary");
     assert_eq!(error.id(), "standby");
 }
-    let marks = by(Poller::MayRun);
-    // Of the rows that `cutover switch` sends, none was relayed from a slot.
-    let switched = plan(&by(Poller::Stopped), &facts, FIRST).expect("a snapshot");
-    assert_eq!(switched.actions, [Action::Snapshot]);
-    assert!(switched.notes.is_empty(), "{:?}", switched.notes);

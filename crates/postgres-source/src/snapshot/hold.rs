@@ -84,6 +84,7 @@ pub(super) async fn unseen(
         0 => PostgresError::Setup(SetupError::PublicationLacks {
             publication: publication.to_owned(),
             tables: vec![table.clone()],
+            gap: None,
         }),
         _ => PostgresError::SnapshotOutdated(table.clone()),
     })

@@ -77,6 +77,9 @@ pub struct PostgresSource {
     /// The last attempt failed because another process read the slot.
     found_busy: bool,
     readers: Readers,
+    /// The end of the server's WAL at the last look at the catalogs: the publication carried the
+    /// tables then.
+    carried_at: Option<Lsn>,
     /// PID of the stream's walsender; 0 before the first stream.
     walsender: Arc<AtomicI32>,
     watch: RetentionWatch,
@@ -106,6 +109,7 @@ impl PostgresSource {
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
+            carried_at: None,
             walsender: Arc::default(),
             setup: None,
             unfinished: Unfinished::default(),
@@ -254,7 +258,9 @@ impl Source for PostgresSource {
         let moment = Moment::Relayed {
             upto: self.relayed(),
         };
-        plan(&self.wanted, &facts, moment)?;
+        let carries = plan(&self.wanted, &facts, moment);
+        carries.map_err(|error| error.carried_at(self.carried_at))?;
+        self.carried_at = facts.server.wal_end;
         let active_pid = facts.slot.and_then(|slot| slot.active_pid);
         let owner = match active_pid {
             Some(pid) if self.readers.is_own(pid) => SlotOwner::Ours,

@@ -315,6 +315,7 @@ impl PostgresSource {
             );
         }
         self.watch_retention(&server, &slot);
+        self.carried_at = server.wal_end;
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
         let mut opened = Opened {

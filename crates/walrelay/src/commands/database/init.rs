@@ -175,7 +175,7 @@ async fn create(
     // Before anything is created, fail for every other reason than a missing table.
     match plan(wanted, &facts, Moment::Init) {
         Ok(_) => {}
-        Err(SetupError::TableMissing(_)) if new_table.is_some() => {}
+        Err(SetupError::TableMissing { .. }) if new_table.is_some() => {}
         Err(error) => return Err(error.into()),
     }
     for (table, found) in &facts.tables {

@@ -39,7 +39,14 @@ pub(super) fn existing(db: &DatabaseState<'_>, publication: &PublicationFacts) -
     ];
     // If partitions are announced in place of their root, this check would report the same mistake
     // again.
-    if by_root {
+    let mut wanted = db.facts.tables.iter();
+    if let Some((table, _)) = wanted.find(|(_, found)| found.is_none()) {
+        // The check of the table says what is wrong. A remedy for the publication would name a table
+        // that does not exist.
+        let finding = format!("not compared: table {table} does not exist");
+        let check = Check::warn(finding, "correct [source] tables first: see the item table");
+        checks.push((Item::PublishedTables, check));
+    } else if by_root {
         let tables = carries_tables(&db.wanted, publication);
         let finding = format!("{name} carries the outbox tables and no others");
         checks.push((Item::PublishedTables, of_result(tables, finding)));

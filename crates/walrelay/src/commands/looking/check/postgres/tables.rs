@@ -52,7 +52,7 @@ fn fits(
     name: &TableName,
     found: Option<&TableFacts>,
 ) -> Result<(), SetupError> {
-    table_fits(&db.wanted, name, found)?;
+    table_fits(&db.wanted, name, found, &db.facts.others)?;
     sends_columns(&db.wanted, &db.facts, name)?;
     tells_age(&db.wanted, name, found)
 }

@@ -39,6 +39,7 @@ fn healthy() -> DatabaseState<'static> {
             },
             None,
         )],
+        others: Vec::new(),
         publication: None,
         slot: Some(slot),
     };
