@@ -455,7 +455,7 @@ fn that_their_topic_refuses_stop_the_relay() {
                 let number = parked.len() as u32 + 2;
                 parked.push(dead_letters.insert_good(action, number));
             }
-            relay.log().contains("[dlq-write]")
+            relay.log().contains("\"id\":\"dlq-write\"")
         });
         let log = ends(&mut relay, 65, "dlq-write");
         let written = dead_letters.ids(&dead_letters.topic, action, before + 1);

@@ -223,7 +223,7 @@ fn of_two_that_start_together_is_made_once() {
         let (first, second) = (rig.start(&config), rig.start(&config));
         let logs = || format!("round {round}: {}\n{}", first.log(), second.log());
         eventually(PATIENCE, || {
-            assert!(!logs().contains("[slot-missing]"), "{}", logs());
+            assert!(!logs().contains("\"slot-missing\""), "{}", logs());
             let streams = first.streams() + second.streams();
             let waits = logs().matches("is being read by server process").count();
             streams == 1 && waits > 0

@@ -101,7 +101,7 @@ pub(crate) fn columns_changed(ctx: &mut Context) -> Outcome {
     outcome
         .nothing_repeated()
         .expect(code == Some(78), || format!("exit code {code:?}: {log}"))
-        .expect(log.contains("[column-missing]"), || log.clone())
+        .expect(log.contains("\"column-missing\""), || log.clone())
         .expect(confirmed < after, || "the row was confirmed".to_owned())
 }
 

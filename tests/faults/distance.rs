@@ -90,7 +90,7 @@ pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
         .expect(during.max < late, || format!("with looks: {during}"))
         .expect(warned, || format!("no warning of retained WAL: {log}"))
         .expect(code == Some(78), || format!("exit code {code:?}: {log}"))
-        .expect(log.contains("[publication-lacks-table]"), || log.clone())
+        .expect(log.contains("\"publication-lacks-table\""), || log.clone())
         .expect(noticed <= in_time, || format!("noticed after {noticed:?}"))
 }
 

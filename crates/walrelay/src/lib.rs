@@ -42,7 +42,10 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
     };
     let env = |name: &str| std::env::var(name).ok();
     let result = match cli.command {
-        Command::Run(args) => commands::run(&args, &env),
+        Command::Run(args) => match commands::run(&args, &env) {
+            Ok(exit) => return exit,
+            Err(failures) => Err(failures),
+        },
         Command::New(args) => commands::new(&args, &env),
         Command::Init(args) => commands::init(&args, &env),
         Command::Check(args) => match commands::check(&args, &env) {

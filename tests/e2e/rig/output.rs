@@ -53,10 +53,27 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
     words
 }
 
-/// The output of a command on both streams.
+/// The output of a command on both streams, [with failures as text](with_failures).
 pub(crate) fn said(output: &Output) -> String {
     let said = [&output.stdout[..], &output.stderr].concat();
-    String::from_utf8(said).expect("text")
+    with_failures(String::from_utf8(said).expect("text"))
+}
+
+/// A log, and below it the failures that are JSON lines of it, as other commands print them.
+pub(crate) fn with_failures(mut log: String) -> String {
+    let lines: Vec<String> = log.lines().map(str::to_owned).collect();
+    for line in lines.iter().filter(|line| line.contains("\"exit_code\":")) {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let text = |name: &str| line[name].as_str().expect("a text").to_owned();
+        log += &format!("error: {} [{}]\n", text("message"), text("id"));
+        for cause in line["causes"].as_array().expect("causes") {
+            log += &format!("  cause: {}\n", cause.as_str().expect("a text"));
+        }
+        if line["remedy"].is_string() {
+            log += &format!("help: {}\n", text("remedy"));
+        }
+    }
+    log
 }
 
 /// The output of a command, which must succeed.

@@ -6,6 +6,8 @@ use std::process::Command;
 pub(crate) use walrelay_testkit::Program as Relay;
 use walrelay_throwaway::end_with_owner;
 
+use super::output::with_failures;
+
 /// The binary with arguments. It is killed when this process ends, also by SIGKILL.
 pub(crate) fn walrelay(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_walrelay"));
@@ -28,7 +30,7 @@ pub(crate) fn run_command(config: &Path) -> Command {
 #[track_caller]
 pub(crate) fn ends(relay: &mut Relay, code: i32, id: &str) -> String {
     let status = relay.ended();
-    let log = relay.log();
+    let log = with_failures(relay.log());
     assert_eq!(status.code(), Some(code), "{log}");
     assert!(log.contains(&format!("[{id}]")), "not {id}: {log}");
     log

@@ -33,10 +33,10 @@ pub fn log_to_stderr(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> RecentErrors {
     let terminal = io::stderr().is_terminal();
-    let format = match log.format {
-        LogFormat::Auto if terminal => LogFormat::Text,
-        LogFormat::Auto => LogFormat::Json,
-        format => format,
+    let format = if log.format.is_json_on_stderr() {
+        LogFormat::Json
+    } else {
+        LogFormat::Text
     };
     let log = Log { format, ..log };
     let (subscriber, recent) = subscriber(log, slots, io::stderr, colours(terminal, env));
@@ -112,6 +112,32 @@ fn json(text: &str) -> serde_json::Value {
     serde_json::Value::from(text)
 }
 
+/// Fields whose text is an array of strings in JSON: `tracing` has no arrays.
+const ARRAYS: [&str; 2] = ["tables", "causes"];
+
+/// Replaces the string of each such member by the array that is its text.
+fn with_arrays(mut line: String, event: &Event<'_>) -> String {
+    for name in ARRAYS {
+        if event.metadata().fields().field(name).is_none() {
+            continue;
+        }
+        // Quotes inside a string are escaped, so this is found at a member alone.
+        let member = format!("\"{name}\":");
+        let Some(at) = line.find(&member).map(|at| at + member.len()) else {
+            continue;
+        };
+        let mut values = serde_json::Deserializer::from_str(&line[at..]).into_iter::<String>();
+        let Some(Ok(array)) = values.next() else {
+            continue;
+        };
+        let end = at + values.byte_offset();
+        if serde_json::from_str::<Vec<String>>(&array).is_ok() {
+            line.replace_range(at..end, &array);
+        }
+    }
+    line
+}
+
 /// Formats JSON lines, with the members that name the pipeline at the beginning of each object.
 struct NamedLines<F> {
     format: F,
@@ -136,6 +162,7 @@ where
         let mut line = String::new();
         self.format
             .format_event(context, Writer::new(&mut line), event)?;
+        let line = with_arrays(line, event);
         let rest = line.strip_prefix('{').unwrap_or(&line);
         let scope = context.event_scope().filter(|_| self.several);
         let names = PipelineNames::of(scope, |PipelineNames { name, slot }| {

@@ -140,3 +140,30 @@ fn a_key_stands_once_in_a_json_line() {
     assert_eq!(text.matches("\"slot\":").count(), 1, "{text}");
     assert!(text.contains(r#""slot":"slot_b""#), "{text}");
 }
+
+#[test]
+fn lists_are_arrays_in_json_lines() {
+    let lines = Lines::default();
+    let of_log = lines.clone();
+    let log = Log {
+        level: Level::WARN,
+        format: LogFormat::Json,
+    };
+    let (subscriber, _) = subscriber(log, &["slot"], move || of_log.clone(), false);
+    tracing::subscriber::with_default(subscriber, || {
+        let tables = r#"["public.\"a b\"","public.b"]"#;
+        tracing::warn!(%tables, "says \"tables\": [\"no\"]");
+        tracing::warn!(causes = "no array", "another");
+    });
+    let text = String::from_utf8(lock(&lines.0).clone()).unwrap();
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        lines[0]["tables"],
+        serde_json::json!(["public.\"a b\"", "public.b"])
+    );
+    assert_eq!(lines[0]["message"], "says \"tables\": [\"no\"]");
+    assert_eq!(lines[1]["causes"], "no array");
+}

@@ -1,5 +1,7 @@
 //! `[log]`: level and format of the log.
 
+use std::io::{self, IsTerminal as _};
+
 use tracing::Level;
 use walrelay_settings::{choice, section};
 
@@ -12,6 +14,13 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+impl LogFormat {
+    /// Returns true if lines on standard error are JSON.
+    pub fn is_json_on_stderr(self) -> bool {
+        self == Self::Json || (self == Self::Auto && !io::stderr().is_terminal())
+    }
 }
 
 const LEVELS: &[(&str, Level)] = &[

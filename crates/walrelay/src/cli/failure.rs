@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 
+use serde_json::json;
 use walrelay_observe::{colours, printable_lines};
 
 use crate::config::{ConfigError, Problem};
@@ -53,6 +54,35 @@ impl Failure {
         self
     }
 
+    /// Returns the causes, the outer first.
+    fn causes(&self) -> Vec<String> {
+        let mut causes = Vec::new();
+        let mut cause = Error::source(self);
+        let mut before = self.what.clone();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Transparent errors, and some sources, repeat the text of the error above.
+            if !before.contains(&text) {
+                causes.push(text.clone());
+            }
+            before = text;
+            cause = error.source();
+        }
+        causes
+    }
+
+    /// Logs the failure as one line.
+    fn log(&self) {
+        tracing::error!(
+            id = self.id,
+            exit_code = self.exit.code(),
+            causes = json!(self.causes()).to_string(),
+            remedy = self.remedy,
+            "{}",
+            self.what.trim_end()
+        );
+    }
+
     /// Prints the failure:
     ///
     /// ```text
@@ -76,16 +106,9 @@ impl Failure {
         for line in lines {
             writeln!(out, "{line}")?;
         }
-        let mut cause = Error::source(self);
-        let mut before = what;
-        while let Some(error) = cause {
-            let text = printable_lines(&error.to_string());
-            // Transparent errors, and some sources, repeat the text of the error above.
-            if !before.contains(&text) {
-                writeln!(out, "  {}: {text}", paint("33", "cause"))?;
-            }
-            before = text;
-            cause = error.source();
+        for text in self.causes() {
+            let text = printable_lines(&text);
+            writeln!(out, "  {}: {text}", paint("33", "cause"))?;
         }
         if let Some(remedy) = &self.remedy {
             writeln!(
@@ -123,6 +146,12 @@ pub fn report(failures: &[Failure], env: &dyn Fn(&str) -> Option<String>) -> Exi
         // Writing fails if standard error is closed.
         let _ = failure.render(&mut out, colours);
     }
+    failures.first().map_or(Exit::Ok, |failure| failure.exit)
+}
+
+/// Logs failures, each as one line, and returns the exit code of the first.
+pub fn log(failures: &[Failure]) -> Exit {
+    failures.iter().for_each(Failure::log);
     failures.first().map_or(Exit::Ok, |failure| failure.exit)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # Contents
 //! - [`Cli`], [`Command`] and the arguments of each command; [`completions`].
-//! - [`Failure`]: why a command ends without success, printed by [`report`].
+//! - [`Failure`]: why a command ends without success, printed by [`report`], or logged by [`log`].
 //! - [`Exit`]: the exit codes.
 //!
 //! # Invariants
@@ -60,7 +60,7 @@ pub use dlq::{
     CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
-pub use failure::{Failure, report};
+pub use failure::{Failure, log, report};
 pub use import::ImportArgs;
 pub use new::NewArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};

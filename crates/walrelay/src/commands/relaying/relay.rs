@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde_json::json;
 use tracing::{Span, info, warn};
 use walrelay_observe::{
     Background, EndpointError, Exporter, Pipelines, RecentErrors, RelayEnvironment, Setup,
@@ -312,10 +313,12 @@ impl Relay<'_> {
             source = %self.info.redacted(),
             slot = config.source.slot,
             publication = config.source.publication,
-            tables = ?config.source.tables.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            tables = %json!(tables),
             sink = servers.as_deref().unwrap_or(self.sink.name()),
             max_in_flight_records = config.delivery.max_in_flight_records,
             max_in_flight_bytes = config.delivery.max_in_flight_bytes,
+        let tables = config.source.tables.iter().map(ToString::to_string);
+        let tables: Vec<String> = tables.collect();
             "starting"
         );
         let (router, messages) = router(config)?;

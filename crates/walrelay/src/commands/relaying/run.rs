@@ -1,24 +1,33 @@
 //! `walrelay run`: the relays of a configuration, until a signal asks them to stop.
 
-use walrelay_observe::{RelayEnvironment, log_to_stderr};
+use walrelay_observe::{RecentErrors, RelayEnvironment, log_to_stderr};
 
 use super::relay::{RelayRun, start_views};
 use super::together::run_together;
-use crate::cli::RunArgs;
+use crate::cli::{self, Exit, Failure, RunArgs};
 use crate::commands::assembly::stop_signal;
 use crate::commands::{CommandResult, Env, load};
+use crate::config::Config;
 
-/// `walrelay run`.
-pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> CommandResult {
+/// `walrelay run`. Where the log has JSON lines, failures are lines of it; otherwise they are returned.
+pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
     let mut config = load(&args.config, env)?;
     let source = &mut config.pipeline.source;
     source.pass_over.extend(args.pass_over.iter().cloned());
     let errors = log_to_stderr(config.process.log, &[&source.slot], env);
+    match relay(&config, args.accept_gap, errors, env) {
+        Ok(()) => Ok(Exit::Ok),
+        Err(failures) if config.process.log.format.is_json_on_stderr() => Ok(cli::log(&failures)),
+        Err(failures) => Err(failures),
+    }
+}
+
+fn relay(config: &Config, accept_gap: bool, errors: RecentErrors, env: Env<'_>) -> CommandResult {
     let relay = RelayRun {
         config: &config.pipeline,
         process: &config.process,
         env,
-        accept_gap: args.accept_gap,
+        accept_gap,
         switches: false,
         errors,
     };
