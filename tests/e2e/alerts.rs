@@ -21,7 +21,8 @@ use walrelay_throwaway::Signal;
 use crate::endpoint::{address, config, get, status};
 use crate::replay::drop_rolling_bookmark;
 use crate::rig::{
-    PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, with_source,
+    PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, strict_kafka,
+    with_source,
 };
 use expression::{Expression, Scrape};
 
@@ -394,6 +395,50 @@ fn of_a_taken_slot_come_and_go() {
     }
     relay.ends_well();
     standby.ends_well();
+}
+
+/// Rows that may not be deleted stay, and the relay goes on.
+#[test]
+fn of_rows_that_stay_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    db.batch("ALTER TABLE outbox ADD COLUMN created_at timestamptz NOT NULL DEFAULT now()");
+    let more = "[prune]\nkeep = \"1s\"\nbefore_slot = true\n";
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
+    let mut watch = Watch::new(Some(&relay));
+    let stay = ["WalrelayRowsStay"];
+    watch.wait(&stay, false, &[]);
+    db.batch(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN RAISE 'no row may be deleted'; END $$; \
+         CREATE TRIGGER refuse BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    insert(&db, 1);
+    watch.wait(&stay, true, &[]);
+    db.batch("DROP TRIGGER refuse ON outbox");
+    watch.wait(&stay, false, &[]);
+    relay.ends_well();
+}
+
+/// The topic of dead letters is missing, and nobody creates it.
+#[test]
+fn of_a_missing_topic_of_dead_letters_come_and_go() {
+    let rig = Rig::with_kafka(18, strict_kafka());
+    let topic = format!("{}dlq", rig.prefix);
+    let more = format!("[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), &more));
+    let mut watch = Watch::new(Some(&relay));
+    let missing = ["WalrelayDeadLetterTopic"];
+    watch.wait(&missing, true, &[]);
+    relay.says("no dead letter can be written");
+    let shown = status(address(&relay));
+    let obstacle = shown["dead_letters"]["obstacle"]
+        .as_str()
+        .expect("a reason");
+    assert_has(obstacle, &[&topic, "does not exist"]);
+    rig.kafka().create_topic(&topic, 1, &[]);
+    watch.wait(&missing, false, &[]);
+    relay.ends_well();
 }
 
 /// Every alert has a heading with its name on the page that it refers to.

@@ -80,6 +80,10 @@ impl SinkKind for KafkaKind {
         checks::check(&self.section, &self.config, input)
     }
 
+    fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {
+        checks::topic_obstacle(&self.section, &self.config, topic)
+    }
+
     fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {
         Some(&self.dead_letters)
     }

@@ -43,6 +43,8 @@ pub(super) struct Live {
     pub(super) blocked: Duration,
     pub(super) dead_letters: BTreeMap<String, u64>,
     pub(super) skipped: BTreeMap<String, u64>,
+    /// Why no dead letter can be written.
+    pub(super) dead_letter_obstacle: Option<String>,
     pub(super) passed_over: BTreeMap<String, u64>,
     pub(super) slot: Option<SlotReport>,
     pub(super) slot_error: Option<String>,
@@ -75,6 +77,7 @@ impl Live {
             blocked: Duration::ZERO,
             dead_letters: classes(),
             skipped: classes(),
+            dead_letter_obstacle: None,
             passed_over: BTreeMap::new(),
             slot: None,
             slot_error: None,

@@ -173,6 +173,11 @@ impl Telemetry {
         }
     }
 
+    /// Sets why no dead letter can be written; `None` if one can.
+    pub fn dead_letter_obstacle(&self, obstacle: Option<String>) {
+        lock(&self.live).dead_letter_obstacle = obstacle;
+    }
+
     /// Takes the slot and the end of the WAL as the server reports them, or the reason why it does
     /// not.
     pub fn slot(&self, answer: Result<(Option<SlotReport>, Option<Lsn>), String>) {
@@ -333,6 +338,7 @@ impl Telemetry {
                 topic: setup.dead_letter_topic.clone(),
                 written: live.dead_letters.clone(),
                 skipped: live.skipped.clone(),
+                obstacle: live.dead_letter_obstacle.clone(),
                 parked_keys: setup
                     .parking
                     .as_ref()

@@ -296,6 +296,10 @@ pub struct DeadLetterReport {
     pub written: BTreeMap<String, u64>,
     /// Events that the poison policy skipped, by class.
     pub skipped: BTreeMap<String, u64>,
+    /// Why no dead letter can be written: the topic is missing, or the relay may not write to it.
+    /// `null` if one can be, or if it is not known.
+    #[serde(default)]
+    pub obstacle: Option<String>,
     /// Keys whose events go to the topic of dead letters.
     pub parked_keys: u64,
 }

@@ -96,6 +96,13 @@ pub trait SinkKind: Send + Sync {
         Vec::new()
     }
 
+    /// Returns why no dead letter can be written to this topic, as far as its servers tell; `None` if
+    /// one can be, or if the servers tell nothing. Creates nothing. **Blocks**.
+    fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {
+        let _ = topic;
+        None
+    }
+
     /// Returns the dead letters; `None` if they cannot be read back.
     fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {
         None

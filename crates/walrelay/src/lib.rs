@@ -10,6 +10,7 @@
 //! - `sinks`: the sink of standard output, and wrappers that count and discard. Kafka's is the crate
 //!   `walrelay-kafka-sink`, the table of kinds is in [`config`].
 //! - `failures`: the errors of the crates below, with remedies.
+//! - `dead_letter_watch`: asks whether dead letters can be written.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
 //!   deletes or marks.
 //!
@@ -23,6 +24,7 @@
 pub mod cli;
 mod commands;
 pub mod config;
+mod dead_letter_watch;
 mod failures;
 mod json;
 mod rolling;

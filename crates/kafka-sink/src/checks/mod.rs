@@ -6,7 +6,7 @@ mod topics;
 use std::time::Duration;
 
 use walrelay_sink::ToFailure as _;
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict};
 
 use crate::{
     ClusterSurvey, KafkaConfig, KafkaError, KafkaSection, KafkaSettings, TopicState, TopicSurvey,
@@ -53,13 +53,9 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
         Ok(survey) => survey,
         Err(error) => return failed(error),
     };
-    let principal = sink.properties.0.get("sasl.username");
     let cluster = Cluster {
-        survey: &survey,
         brokers,
-        bootstrap: kafka.bootstrap_servers(),
-        principal: principal.map_or("…", String::as_str),
-        subjects: subjects(&survey, sink),
+        ..Cluster::of(&survey, sink, kafka)
     };
     let client = kafka.message_max_bytes().parse().ok();
     let checks = [
@@ -76,6 +72,19 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
     ITEMS.into_iter().zip(checks).collect()
 }
 
+/// Why no record can be written to a topic; `None` also if the cluster does not answer.
+pub(crate) fn topic_obstacle(
+    sink: &KafkaSection,
+    kafka: &KafkaConfig,
+    topic: &str,
+) -> Option<String> {
+    let survey = survey(kafka, &[topic.to_owned()], BROKER_TIMEOUT).ok()?;
+    let cluster = Cluster::of(&survey, sink, kafka);
+    let mut checks = [cluster.topics(), cluster.access()].into_iter();
+    let failed = checks.find(|check| matches!(check.verdict, SinkVerdict::Fail { .. }));
+    failed.map(|check| check.finding)
+}
+
 /// The input of the checks.
 struct Cluster<'a> {
     survey: &'a ClusterSurvey,
@@ -85,6 +94,19 @@ struct Cluster<'a> {
     /// The relay's user: `sasl.username`, or `…` if it is not configured.
     principal: &'a str,
     subjects: Vec<Subject<'a>>,
+}
+
+impl<'a> Cluster<'a> {
+    fn of(survey: &'a ClusterSurvey, sink: &'a KafkaSection, kafka: &'a KafkaConfig) -> Self {
+        let principal = sink.properties.0.get("sasl.username");
+        Self {
+            survey,
+            brokers: survey.brokers,
+            bootstrap: kafka.bootstrap_servers(),
+            principal: principal.map_or("…", String::as_str),
+            subjects: subjects(survey, sink),
+        }
+    }
 }
 
 /// A topic whose settings could be read, or the defaults of new topics.

@@ -180,6 +180,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| by("code", &r.delivery.failed) },
     Metric { name: "dead_letters", unit: None, kind: Counter, help: "Dead letters that the sink has acknowledged, by class",
         rows: |r| by("class", &r.dead_letters.written) },
+    Metric { name: "dead_letter_topic_missing", unit: None, kind: Gauge, help: "1 while no dead letter could be written: the topic is missing, or the relay may not write to it",
+        rows: |r| count(u64::from(r.dead_letters.obstacle.is_some())) },
     Metric { name: "skipped_events", unit: None, kind: Counter, help: "Events that the poison policy passed over, by class",
         rows: |r| by("class", &r.dead_letters.skipped) },
     Metric { name: "passed_over_rows", unit: None, kind: Counter, help: "Rows of tables that are no outboxes, which were passed over, by table; absent while there are none",

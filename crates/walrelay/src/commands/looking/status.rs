@@ -362,6 +362,9 @@ impl Screen {
                 relay.dead_letters.parked_keys
             ),
         );
+        if let Some(obstacle) = &relay.dead_letters.obstacle {
+            self.line("", format!("none can be written: {obstacle}"));
+        }
         if let Some(kafka) = &relay.kafka {
             let up = kafka.brokers.iter().filter(|broker| broker.state == "UP");
             let (up, all) = (up.count(), kafka.brokers.len());

@@ -27,6 +27,7 @@ use crate::commands::assembly::{
 };
 use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
+use crate::dead_letter_watch::DeadLetterWatch;
 use crate::failures;
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::{RowWorker, Work};
@@ -46,10 +47,10 @@ pub(crate) struct RelayRun<'a> {
     pub(crate) process: &'a ProcessConfig,
     pub(crate) env: Env<'a>,
     pub(crate) accept_gap: bool,
-    /// The last warnings and errors of the log.
-    pub(crate) errors: RecentErrors,
     /// `cutover switch` has stopped the polling relay.
     pub(crate) switches: bool,
+    /// The last warnings and errors of the log.
+    pub(crate) errors: RecentErrors,
 }
 
 impl<'a> RelayRun<'a> {
@@ -73,9 +74,9 @@ impl<'a> RelayRun<'a> {
             process,
             env,
             accept_gap,
+            switches,
             errors,
         } = self;
-            switches,
         let span = pipeline_span(config.name(), &config.source.slot);
         let entered = span.enter();
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
@@ -103,9 +104,9 @@ impl<'a> RelayRun<'a> {
         Ok(Relay {
             config,
             accept_gap,
+            switches,
             span,
             info,
-            switches,
             sink,
             parking,
             snapshot,
@@ -113,6 +114,10 @@ impl<'a> RelayRun<'a> {
             sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
         })
     }
+}
+
+fn no_thread(error: io::Error) -> Failure {
+    Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
 }
 
 /// Returns how many bytes of keys are noted. Debug builds read it from a variable of tests.
@@ -127,13 +132,13 @@ fn limit_of_keys(env: Env<'_>) -> usize {
 pub(super) struct Relay<'a> {
     config: &'a PipelineConfig,
     accept_gap: bool,
+    switches: bool,
     /// The span of all that the pipeline logs.
     span: Span,
     info: ConnInfo,
     sink: Box<dyn SinkKind>,
     parking: Option<Arc<Parking>>,
     snapshot: Arc<SnapshotProgress>,
-    switches: bool,
     /// `None` if `[http]` is not configured.
     telemetry: Option<Arc<Telemetry>>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
@@ -184,6 +189,13 @@ impl Relay<'_> {
             source = source.with_sink(stats);
         }
         let _workers = self.start_workers(&source, &diverted)?;
+        let writes = config.poison.writes_dead_letters();
+        let topic = writes.then(|| config.poison.topic.clone());
+        let watched = topic.map(|topic| {
+            let sink = configured_sink(config)?;
+            DeadLetterWatch::start(sink, topic, self.telemetry.clone()).map_err(no_thread)
+        });
+        let _dead_letters = watched.transpose()?;
         self.relay(source, factory, environment, stop, DRAINED)
     }
 
@@ -212,9 +224,6 @@ impl Relay<'_> {
     ) -> Result<Vec<Background>, Failure> {
         let (config, info, telemetry) = (self.config, &self.info, &self.telemetry);
         let slot = &config.source.slot;
-        let no_thread = |error: io::Error| {
-            Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
-        };
         let mut workers = Vec::new();
         if let Some(retention) = config.retention {
             let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
@@ -308,6 +317,8 @@ impl Relay<'_> {
     {
         let config = self.config;
         let servers = self.sink.servers();
+        let tables = config.source.tables.iter().map(ToString::to_string);
+        let tables: Vec<String> = tables.collect();
         info!(
             version = env!("CARGO_PKG_VERSION"),
             source = %self.info.redacted(),
@@ -317,8 +328,6 @@ impl Relay<'_> {
             sink = servers.as_deref().unwrap_or(self.sink.name()),
             max_in_flight_records = config.delivery.max_in_flight_records,
             max_in_flight_bytes = config.delivery.max_in_flight_bytes,
-        let tables = config.source.tables.iter().map(ToString::to_string);
-        let tables: Vec<String> = tables.collect();
             "starting"
         );
         let (router, messages) = router(config)?;
