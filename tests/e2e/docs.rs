@@ -10,6 +10,7 @@ mod proof;
 mod pruning;
 mod replaying;
 mod scaling;
+mod shown;
 mod snapshots;
 mod texts;
 

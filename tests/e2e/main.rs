@@ -24,6 +24,7 @@
 //! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its
 //!   remedy.
 //! - [`otel`]: metrics and spans for a collector.
+//! - [`waiting`]: a relay that waits says for whom; [`shown`]: in each view by itself.
 //! - [`errors`]: each error has its own id and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`check`]: `walrelay check` names each thing that is broken. [`slot_commands`]: `slots list`
@@ -95,6 +96,7 @@ mod registry;
 mod replay;
 mod rig;
 mod secure;
+mod shown;
 mod slot_commands;
 mod slots;
 mod snapshot;

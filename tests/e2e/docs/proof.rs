@@ -47,7 +47,7 @@ fn list() -> Vec<Line> {
 
 /// The tests as the page names them: without `tests/`, `crates/` and `.rs`. Tests that differ only
 /// in the version of Postgres become one.
-fn names(tests: &[&str]) -> Vec<String> {
+pub(super) fn names(tests: &[&str]) -> Vec<String> {
     let mut shown: Vec<String> = Vec::new();
     let mut last = "";
     for test in tests {
@@ -122,7 +122,7 @@ fn generated() -> String {
 
 /// Compares a part of the page with what is generated; with `UPDATE_DOCS`, rewrites it.
 #[track_caller]
-fn assert_shown(begin: &str, end: &str, generated: &str) {
+pub(super) fn assert_shown(begin: &str, end: &str, generated: &str) {
     // The tests of this file rewrite the same page.
     static PAGE: Mutex<()> = Mutex::new(());
     let _page = lock(&PAGE);
@@ -164,6 +164,19 @@ fn promises_of_sinks_are_those_of_the_conformance_suite() {
     assert_shown("<!-- sinks -->\n", "<!-- end of sinks -->", &table);
 }
 
+/// Asserts that a test exists: `file::name`, or `::name` in the last `file`.
+#[track_caller]
+pub(super) fn assert_exists<'t>(file: &mut &'t str, test: &'t str) {
+    let (path, name) = test.split_once("::").expect("a file and a name");
+    if !path.is_empty() {
+        *file = path;
+    }
+    assert!(
+        text(file).contains(&format!("fn {name}(")),
+        "no test {name} in {file}"
+    );
+}
+
 #[test]
 fn tests_of_the_promises_exist() {
     let mut file = "";
@@ -172,14 +185,7 @@ fn tests_of_the_promises_exist() {
         let Line::Test(test) = line else {
             continue;
         };
-        let (path, name) = test.split_once("::").expect("a file and a name");
-        if !path.is_empty() {
-            file = path;
-        }
-        assert!(
-            text(file).contains(&format!("fn {name}(")),
-            "no test {name} in {file}"
-        );
+        assert_exists(&mut file, test);
         found += 1;
     }
     assert!(found >= 100, "only {found} tests are named");

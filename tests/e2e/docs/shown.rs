@@ -1,0 +1,120 @@
+//! The table of faults of docs/PROOF.md, and what shows each, generated from `shown.txt` in this
+//! folder.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::proof::{assert_exists, assert_shown, names};
+use super::text;
+
+/// A line of the list, with its tests.
+struct Fault {
+    name: &'static str,
+    /// The state, or the id of an error in back quotes; empty if no relay runs.
+    state: &'static str,
+    alerts: Vec<&'static str>,
+    items: Vec<&'static str>,
+    tests: Vec<&'static str>,
+}
+
+fn list() -> Vec<Fault> {
+    let mut faults: Vec<Fault> = Vec::new();
+    for line in include_str!("shown.txt").lines() {
+        if let Some(test) = line.strip_prefix("    ") {
+            faults.last_mut().expect("a fault").tests.push(test);
+        } else if !line.is_empty() && !line.starts_with('#') {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let [name, state, alerts, items] = cells[..] else {
+                panic!("{line}");
+            };
+            let several = |cell: &'static str| {
+                let parts = cell.split(", ").filter(|part| !part.is_empty());
+                parts.collect()
+            };
+            faults.push(Fault {
+                name,
+                state,
+                alerts: several(alerts),
+                items: several(items),
+                tests: Vec::new(),
+            });
+        }
+    }
+    faults
+}
+
+/// The alerts, and how long their expressions are true before they fire.
+fn alerts() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut alert = String::new();
+    for line in text("deploy/prometheus/alerts.yml").lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("- alert: ") {
+            name.clone_into(&mut alert);
+            found.insert(alert.clone(), String::new());
+        } else if let Some(time) = line.strip_prefix("for: ") {
+            found.insert(alert.clone(), format!(", {time}"));
+        }
+    }
+    found
+}
+
+/// `UPDATE_DOCS=1 cargo test -p walrelay --test e2e docs::shown` rewrites the table.
+#[test]
+fn faults_are_those_of_the_list() {
+    let alerts = alerts();
+    let mut table =
+        "| fault | state or error | alert, after | `check` | tests |\n|---|---|---|---|---|\n"
+            .to_owned();
+    for fault in list() {
+        let after = fault.alerts.iter().map(|alert| {
+            let time = alerts.get(*alert);
+            format!(
+                "`{alert}`{}",
+                time.unwrap_or_else(|| panic!("no alert {alert}"))
+            )
+        });
+        let after: Vec<String> = after.collect();
+        let items: Vec<String> = fault.items.iter().map(|item| format!("`{item}`")).collect();
+        let _ = writeln!(
+            table,
+            "| {} | {} | {} | {} | {} |",
+            fault.name,
+            fault.state,
+            after.join("; "),
+            items.join(", "),
+            names(&fault.tests).join(", ")
+        );
+    }
+    assert_shown("<!-- shown -->\n", "<!-- end of shown -->", &table);
+}
+
+#[test]
+fn what_the_list_names_exists() {
+    let (errors, items) = (text("docs/ERRORS.md"), text("docs/CHECK.md"));
+    let faults = list();
+    assert!(faults.len() >= 20, "only {} faults", faults.len());
+    for Fault {
+        name,
+        state,
+        items: named,
+        tests,
+        ..
+    } in faults
+    {
+        assert!(!tests.is_empty(), "no test of {name}");
+        if state.starts_with('`') {
+            assert!(errors.contains(&format!("\n| {state} |")), "{state}");
+        }
+        for item in named {
+            let (group, item) = item.split_once('/').expect("group/item");
+            assert!(
+                items.contains(&format!("\n| {group} | `{item}` |")),
+                "{group}/{item}"
+            );
+        }
+        let mut file = "";
+        for test in tests {
+            assert_exists(&mut file, test);
+        }
+    }
+}
