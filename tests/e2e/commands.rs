@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -74,6 +75,73 @@ fn the_migration_prepares() {
     psql(&db, &text);
     let again = stdout_with("init", &rig.config(), &[]);
     assert_eq!(again, "everything is there already\n");
+}
+
+/// The SQL of `init --consumer` can be run again: an event is claimed once by each consumer, and
+/// ids are of version 7 and rise.
+fn prepares_a_consumer(major: u32) {
+    let rig = Rig::without_broker(major);
+    let script = stdout(&output(&["init", "--consumer"]));
+    let lines = json_lines(&output(&[
+        "init",
+        "--consumer",
+        "--dry-run",
+        "--output=json",
+    ]));
+    assert_eq!(lines, [json!({ "sql": script })]);
+    let db = rig.db();
+    db.batch(&script);
+    db.batch(&script);
+    let claim = "INSERT INTO processed_events (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING \
+                 RETURNING event_id";
+    let claims = [("a", "1"), ("b", "1"), ("a", "1"), ("a", "2")];
+    let claimed = claims.map(|(consumer, id)| db.query(claim, &[&consumer, &id]).len());
+    assert_eq!(claimed, [1, 1, 0, 1]);
+
+    let started: f64 = db.value("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000");
+    // As a role without privileges. Also after a rollback, which takes settings back.
+    db.batch(
+        "CREATE ROLE nobody; GRANT CREATE ON SCHEMA public TO nobody; SET ROLE nobody; \
+         CREATE TABLE ids (id uuid, n serial)",
+    );
+    for end in ["COMMIT", "ROLLBACK", "COMMIT"] {
+        db.batch(&format!(
+            "BEGIN; INSERT INTO ids (id) SELECT outbox.uuidv7() FROM generate_series(1, 5000); {end}"
+        ));
+    }
+    let ids: Vec<String> = db.column("SELECT id::text FROM ids ORDER BY n", &[]);
+    assert_eq!(ids.len(), 10_000);
+    assert!(ids.is_sorted_by(|a, b| a < b), "ids rise");
+    for id in &ids {
+        let variant = id.as_bytes()[19];
+        assert!(
+            id.as_bytes()[14] == b'7' && b"89ab".contains(&variant),
+            "{id}"
+        );
+    }
+    let ended: f64 = db.value("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000");
+    let milliseconds = |id: &String| {
+        let digits = id.replace('-', "");
+        u64::from_str_radix(&digits[..12], 16).expect("digits") as f64
+    };
+    let (first, last) = (milliseconds(&ids[0]), milliseconds(&ids[9_999]));
+    assert!(
+        started.floor() <= first && last <= ended + 1.0,
+        "{started} {first} {last} {ended}"
+    );
+    // The random part differs.
+    let ends: HashSet<&str> = ids.iter().map(|id| &id[24..]).collect();
+    assert!(ends.len() > 9_990, "{}", ends.len());
+}
+
+#[test]
+fn a_consumer_is_prepared_before_postgres_has_uuidv7() {
+    prepares_a_consumer(15);
+}
+
+#[test]
+fn a_consumer_is_prepared_where_postgres_has_uuidv7() {
+    prepares_a_consumer(18);
 }
 
 /// The script of a dry run creates the role that the URL names, and can be continued after a

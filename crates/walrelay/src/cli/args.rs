@@ -69,7 +69,8 @@ pub enum Command {
     #[command(after_help = "Examples:
   walrelay init --dry-run          print the SQL, to be run by whoever may
   walrelay init --config app.toml  do it
-  walrelay init --admin-url postgres://postgres@db:5432/app")]
+  walrelay init --admin-url postgres://postgres@db:5432/app
+  walrelay init --consumer | psql consumer_database")]
     Init(InitArgs),
 
     /// The doctor: check the configuration, Postgres, Kafka and the schema registry.
@@ -292,6 +293,11 @@ pub struct InitArgs {
     /// Print the SQL and connect to nothing.
     #[arg(long)]
     pub dry_run: bool,
+
+    /// Print the SQL for the database of a consumer, and read no configuration: the table of
+    /// processed events, and a function of time-ordered ids for services that write events.
+    #[arg(long, conflicts_with_all = ["role", "admin_url"])]
+    pub consumer: bool,
 
     /// Also create this role, for the relay to connect as: it may replicate and log in, and owns
     /// and reads nothing. Its password is left to you.

@@ -12,6 +12,7 @@ use walrelay_postgres_source::{
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
+use super::consumer;
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
 use crate::commands::{CommandResult, Env, load, print_as};
@@ -24,6 +25,10 @@ const EMIT: &str = "An outbox without a table: services call outbox.emit in the 
 
 /// `walrelay init`.
 pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
+    if args.consumer {
+        let sql = consumer::script();
+        return Ok(print_as(args.output, &sql, &json!({ "sql": sql }))?);
+    }
     let config = load(&args.config, env)?.pipeline;
     let wanted = Wanted {
         create: true,
