@@ -101,4 +101,5 @@ mod slot_commands;
 mod slots;
 mod snapshot;
 mod topics;
+mod verify_topic;
 mod waiting;

@@ -1,10 +1,11 @@
 //! The header with an event's position, over a history with repeats.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use walrelay_testkit::{Cut, Direction};
 
 use crate::rig::{Rig, wait_rows, with_source};
+use crate::verify_topic::report;
 
 const NAME: &str = "walrelay-position";
 
@@ -38,6 +39,20 @@ fn of_a_repeat_is_the_same_and_ascends_per_key() {
     eprintln!("SIGKILL x4, {} rows: {verdict}", written.rows);
     verdict.assert_clean_but_for_ragged();
     assert!(verdict.duplicates > 0, "nothing was repeated: {verdict}");
+
+    // verify-topic counts the same.
+    let topics: BTreeSet<&str> = history.records.iter().map(|of| &*of.topic).collect();
+    let topics = topics.into_iter().collect::<Vec<_>>().join(" ");
+    let seen = report(&config, &topics, "--against-table --where true", 1);
+    for (kind, count) in [
+        ("repeated", verdict.duplicates),
+        ("out_of_order", 0),
+        ("split_keys", 0),
+        ("lost", 0),
+    ] {
+        assert_eq!(seen[kind]["count"], count, "{kind}: {seen}");
+    }
+    assert_eq!(seen["rows"], verdict.committed, "{seen}");
 
     let mut records = history.records;
     records.sort_by_key(|record| (record.topic.clone(), record.partition, record.offset));

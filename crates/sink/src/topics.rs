@@ -1,4 +1,5 @@
-//! Topics of a sink that can be read back, and temporary ones: for `cutover` and `bench`.
+//! Topics of a sink that can be read back, and temporary ones: for `cutover`, `tail`,
+//! `verify-topic` and `bench`.
 
 use std::fmt;
 use std::time::Duration;
@@ -92,6 +93,13 @@ pub trait TopicReader: Send {
     /// # Errors
     /// If a server refuses to be read from. A lost connection is none.
     fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure>;
+
+    /// Returns the offset up to which a partition was read, including offsets that hold no record
+    /// for consumers, such as the markers of Kafka transactions; `None` if it is not known.
+    fn position(&self, topic: &str, partition: i32) -> Option<i64> {
+        let _ = (topic, partition);
+        None
+    }
 }
 
 /// The topics of a sink that can be read back and created for a while.

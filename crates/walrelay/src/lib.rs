@@ -5,7 +5,8 @@
 //! - [`cli`]: arguments, failures as shown to users, exit codes.
 //! - [`config`]: the configuration file.
 //! - `commands`: one module per command: `run`, `new`, `init`, `check`, `status`, `slots`, `bookmark`,
-//!   `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
+//!   `replay`, `resend`, `prune`, `cutover`, `route`, `tail`, `verify-topic`, `demo`, `bench`, `dlq`,
+//!   `import-debezium`.
 //!   `completions` and `man` are in `cli`.
 //! - `sinks`: the sink of standard output, and wrappers that count and discard. Kafka's is the crate
 //!   `walrelay-kafka-sink`, the table of kinds is in [`config`].
@@ -63,6 +64,10 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Cutover(command) => commands::cutover(&command, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Tail(args) => commands::tail(&args, &env),
+        Command::VerifyTopic(args) => match commands::verify_topic(&args, &env) {
+            Ok(exit) => return exit,
+            Err(failures) => Err(failures),
+        },
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),
         Command::Dlq(command) => commands::dlq(&command, &env),

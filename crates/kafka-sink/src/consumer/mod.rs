@@ -233,6 +233,16 @@ impl Consumer {
             .map_err(KafkaError::Tail)
     }
 
+    /// The offset up to which a partition was polled, over the markers of transactions; `None`
+    /// before anything of it was.
+    pub(crate) fn position(&self, topic: &str, partition: i32) -> Option<i64> {
+        let positions = self.consumer.position().ok()?;
+        match positions.find_partition(topic, partition)?.offset() {
+            Offset::Offset(next) => Some(next),
+            _ => None,
+        }
+    }
+
     /// The next record or event. **Blocks** for `timeout` at most.
     pub(crate) fn poll(&self, timeout: Duration) -> Polled {
         let refused = &self.consumer.context().refused;

@@ -126,6 +126,10 @@ impl TopicReader for Tail {
     fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure> {
         self.next(timeout).map_err(|error| error.to_failure())
     }
+
+    fn position(&self, topic: &str, partition: i32) -> Option<i64> {
+        self.consumer.position(topic, partition)
+    }
 }
 
 impl fmt::Debug for Tail {

@@ -24,6 +24,7 @@ use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsCommand;
 use super::tail::TailArgs;
+use super::verify_topic::VerifyTopicArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -155,6 +156,21 @@ A row is a JSON object of columns and values:
   walrelay tail outbox.event.Order --follow -n 1 | jq .value
   walrelay tail outbox.event.Order --from 2026-01-02T03:00:00Z")]
     Tail(TailArgs),
+
+    /// Read topics and look for what went wrong: repeated, lost and disordered events.
+    ///
+    /// Reads to the ends that the topics have at the start. Reports repeated ids and their distance,
+    /// first deliveries out of the order of their key, keys that end on an older event than their
+    /// newest, keys in two partitions, with `--against-table` rows whose event is missing, and how
+    /// long records took from the commit to the topic. The order is that of the configured
+    /// `position_header`, without one that of the first deliveries. Prints ids and offsets, no
+    /// keys or values. Ends with exit code 1 if something is wrong.
+    #[command(after_help = "Examples:
+  walrelay verify-topic outbox.event.Order
+  walrelay verify-topic outbox.event.Order outbox.event.Invoice --since 24h --against-table
+  walrelay verify-topic outbox.event.Order --since 2026-01-02T03:00:00Z --allow-repeats
+  walrelay verify-topic orders.events --id value:event_id --output json")]
+    VerifyTopic(Box<VerifyTopicArgs>),
 
     /// Show the relay at work, against a Postgres and a broker of its own.
     ///

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use secrecy::SecretString;
@@ -34,6 +35,27 @@ pub enum Output {
     Table,
     /// For programs: one document, or an object a line.
     Json,
+}
+
+/// The place of a text in a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordPlace {
+    /// The header of this name.
+    Header(String),
+    /// The member of this name in the value, a JSON object.
+    Value(String),
+}
+
+impl FromStr for RecordPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("header", name)) if !name.is_empty() => Ok(Self::Header(name.to_owned())),
+            Some(("value", name)) if !name.is_empty() => Ok(Self::Value(name.to_owned())),
+            _ => Err("a place has the form header:NAME or value:MEMBER".to_owned()),
+        }
+    }
 }
 
 /// Takes an argument that may hold a password.

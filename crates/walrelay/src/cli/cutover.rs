@@ -1,11 +1,10 @@
 //! Arguments of `walrelay cutover`.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::common::{AskArgs, ChangeArgs, ConfigArgs, Output};
+use super::common::{AskArgs, ChangeArgs, ConfigArgs, Output, RecordPlace};
 
 /// The steps from a polling relay to walrelay, and back.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -56,27 +55,6 @@ pub enum CutoverCommand {
     Rollback(RollbackCutoverArgs),
 }
 
-/// The place of the event id in the records of the polling relay.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CutoverId {
-    /// The header of this name.
-    Header(String),
-    /// The member of this name in the value, a JSON object.
-    Value(String),
-}
-
-impl FromStr for CutoverId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("header", name)) if !name.is_empty() => Ok(Self::Header(name.to_owned())),
-            Some(("value", name)) if !name.is_empty() => Ok(Self::Value(name.to_owned())),
-            _ => Err("an id has the form header:NAME or value:MEMBER".to_owned()),
-        }
-    }
-}
-
 /// Arguments of `cutover plan`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct PlanCutoverArgs {
@@ -100,7 +78,7 @@ pub struct ShadowCutoverArgs {
     /// Where both relays' records have the event's id: `header:NAME` or `value:MEMBER`. Without it,
     /// the header id, event_id or x-outbox-event-id.
     #[arg(long, value_name = "PLACE")]
-    pub id: Option<CutoverId>,
+    pub id: Option<RecordPlace>,
 
     /// End so long after the first event that both relays have published; without it, at Ctrl-C.
     #[arg(long = "for", value_name = "TIME", value_parser = walrelay_settings::parse_duration)]
@@ -160,7 +138,7 @@ pub struct VerifyCutoverArgs {
 
     /// Where records have the event's id, as of `shadow`.
     #[arg(long, value_name = "PLACE")]
-    pub id: Option<CutoverId>,
+    pub id: Option<RecordPlace>,
 
     /// The configuration file and its overrides.
     #[command(flatten)]
@@ -207,7 +185,7 @@ mod tests {
         let line = "cutover shadow --for 10m --id value:event_id";
         let shadow = parsed!(line, Command::Cutover, CutoverCommand::Shadow);
         assert_eq!(shadow.duration, Some(Duration::from_secs(600)));
-        assert_eq!(shadow.id, Some(CutoverId::Value("event_id".to_owned())));
+        assert_eq!(shadow.id, Some(RecordPlace::Value("event_id".to_owned())));
         assert_eq!(shadow.topic_prefix, "shadow.");
         let plan = parsed!(
             "cutover plan --output json",

@@ -10,6 +10,8 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Success. For `run`: stopped on request, and everything that was sent is confirmed.
     Ok = 0,
+    /// `verify-topic` found something wrong. The code of `diff` and `grep` for what they find.
+    Findings = 1,
     /// The code `EX_USAGE`.
     Usage = 64,
     /// The code `EX_DATAERR`.
@@ -28,8 +30,9 @@ pub enum Exit {
 
 impl Exit {
     /// All exit codes, in ascending order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Ok,
+        Self::Findings,
         Self::Usage,
         Self::Data,
         Self::Unavailable,
@@ -48,6 +51,7 @@ impl Exit {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done; for `run`: stopped on request, everything sent is confirmed",
+            Self::Findings => "`verify-topic` found something wrong in a topic",
             Self::Usage => "the command line is wrong",
             Self::Data => "an event cannot be delivered, now or later",
             Self::Unavailable => "a server cannot be reached, where the command does not retry",
@@ -80,7 +84,7 @@ mod tests {
     #[test]
     fn codes_differ_and_none_is_what_a_shell_uses_itself() {
         let codes: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
-        assert_eq!(codes, [0, 64, 65, 69, 70, 75, 77, 78]);
+        assert_eq!(codes, [0, 1, 64, 65, 69, 70, 75, 77, 78]);
         assert!(help().contains("78  a configuration is wrong"));
     }
 }

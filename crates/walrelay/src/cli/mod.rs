@@ -43,6 +43,7 @@ mod resend;
 mod route;
 mod slots;
 mod tail;
+mod verify_topic;
 
 pub use args::{
     CheckArgs, Cli, Command, DemoArgs, InitArgs, PruneArgs, RunArgs, StatusArgs, completions, man,
@@ -51,10 +52,10 @@ pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{
     AdvanceBookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, ListBookmarksArgs,
 };
-pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output};
+pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output, RecordPlace};
 pub use cutover::{
-    CutoverCommand, CutoverId, PlanCutoverArgs, RollbackCutoverArgs, ShadowCutoverArgs,
-    SwitchCutoverArgs, VerifyCutoverArgs,
+    CutoverCommand, PlanCutoverArgs, RollbackCutoverArgs, ShadowCutoverArgs, SwitchCutoverArgs,
+    VerifyCutoverArgs,
 };
 pub use dlq::{
     CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,
@@ -68,6 +69,7 @@ pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
 pub use tail::{TailArgs, TailFrom};
+pub use verify_topic::{VerifySince, VerifyTopicArgs};
 
 /// Parses a command line without the program's name. A word with blanks is in double quotes.
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! One module per command, in groups. Each has a function that runs the command and returns its
 //! failures.
 //!
-//! `assembly` makes the parts of a relay of its configuration, `terminal` talks to the operator; the
-//! commands use both.
+//! `assembly` makes the parts of a relay of its configuration, `terminal` talks to the operator, and
+//! `topics` reads the sink's topics: the commands use them.
 
 mod assembly;
 mod database;
@@ -12,10 +12,13 @@ mod measuring;
 mod moving_in;
 mod relaying;
 mod terminal;
+mod topics;
 
 pub(crate) use database::{bookmark::bookmark, init::init, prune::prune, slots::slots};
 pub(crate) use dead_letters::dlq;
-pub(crate) use looking::{check::check, route::route, status::status, tail::tail};
+pub(crate) use looking::{
+    check::check, route::route, status::status, tail::tail, verify_topic::verify_topic,
+};
 pub(crate) use measuring::{bench::bench, demo::demo};
 pub(crate) use moving_in::{cutover::cutover, import_debezium::import_debezium, new::new};
 pub(crate) use relaying::{replay::replay, resend::resend, run::run};

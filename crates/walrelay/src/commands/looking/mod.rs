@@ -4,3 +4,4 @@ pub(crate) mod check;
 pub(crate) mod route;
 pub(crate) mod status;
 pub(crate) mod tail;
+pub(crate) mod verify_topic;

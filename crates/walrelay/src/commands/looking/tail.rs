@@ -76,7 +76,7 @@ fn may_pass(error: &SinkFailure) -> bool {
     error.class == FailureClass::Unavailable
 }
 
-fn milliseconds(time: OffsetDateTime) -> i64 {
+pub(super) fn milliseconds(time: OffsetDateTime) -> i64 {
     i64::try_from(time.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
 }
 

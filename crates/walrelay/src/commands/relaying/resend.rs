@@ -25,7 +25,7 @@ use crate::commands::{CommandResult, Env, log_warnings, print_line, print_notice
 use crate::config::PipelineConfig;
 
 /// The header with the id of the run that sent a record again.
-const HEADER: &str = "walrelay-resend";
+pub(crate) const HEADER: &str = "walrelay-resend";
 
 /// `walrelay resend`.
 pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {

@@ -17,37 +17,8 @@ use serde::Serialize;
 use serde_json::Value;
 use walrelay_sink::topics::ReadRecord;
 
-use crate::cli::CutoverId;
-
 /// Ids of pairs that are remembered, so that a repeated record is recognised.
 const REMEMBERED: usize = 1_000_000;
-
-/// Headers with the event id, of the presets and of polling relays.
-const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"];
-
-/// The event id of a record as text: at the place of `--id`, or in the first of [`ID_HEADERS`] that
-/// the record has.
-pub(super) fn event_id(place: Option<&CutoverId>, record: &ReadRecord) -> Option<String> {
-    let text = |name: &str| Some(String::from_utf8_lossy(header(record, name)?).into_owned());
-    match place {
-        None => ID_HEADERS.into_iter().find_map(text),
-        Some(CutoverId::Header(name)) => text(name),
-        Some(CutoverId::Value(member)) => {
-            let value: Value = serde_json::from_slice(record.value.as_deref()?).ok()?;
-            match value.get(member)? {
-                Value::String(text) => Some(text.clone()),
-                Value::Null => None,
-                other => Some(other.to_string()),
-            }
-        }
-    }
-}
-
-/// The value of the first header of this name; `None` also if it is null.
-pub(super) fn header<'r>(record: &'r ReadRecord, name: &str) -> Option<&'r [u8]> {
-    let (_, value) = record.headers.iter().find(|(found, _)| found == name)?;
-    value.as_deref()
-}
 
 /// The parts of a record that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -444,27 +415,5 @@ mod tests {
             compare("here 0:a:v; here 1:a:v; here 2:a:v; there 2:a:v; there 1:a:v");
         assert_eq!(hole, [of(DifferenceKind::MissingThere, "0"), overtaken()]);
         assert!(!comparison.is_equal() && comparison.order.is_empty());
-    }
-
-    #[test]
-    fn an_id_is_found_in_a_header_or_in_the_value() {
-        let record = ReadRecord {
-            topic: "t".to_owned(),
-            partition: 0,
-            offset: 0,
-            timestamp_ms: None,
-            key: None,
-            value: Some(br#"{"event_id": 17, "other": null}"#.to_vec()),
-            headers: vec![("event_id".to_owned(), Some(b"x".to_vec()))],
-        };
-        assert_eq!(event_id(None, &record).as_deref(), Some("x"));
-        let named = |name: &str| event_id(Some(&CutoverId::Header(name.to_owned())), &record);
-        assert_eq!(
-            (named("event_id").as_deref(), named("id")),
-            (Some("x"), None)
-        );
-        let member = |name: &str| event_id(Some(&CutoverId::Value(name.to_owned())), &record);
-        assert_eq!(member("event_id").as_deref(), Some("17"));
-        assert_eq!((member("other"), member("none")), (None, None));
     }
 }

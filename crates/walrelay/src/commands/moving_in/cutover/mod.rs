@@ -3,8 +3,8 @@
 //!
 //! - [`plan`]: shows the present state, the steps and the obstacles. [`switch`]: stops the polling
 //!   relay, publishes its unsent rows, and creates the slot. [`rollback`]: the way back.
-//! - [`shadow`] and [`verify`] compare walrelay's records with those in the topics: [`reading`]
-//!   reads the topics, [`compare`] finds differences.
+//! - [`shadow`] and [`verify`] compare walrelay's records with those in the topics: [`compare`]
+//!   finds differences.
 //!
 //! # Invariants
 //! - Each step prints what it does and what can go wrong, and asks before it changes something.
@@ -14,7 +14,6 @@
 
 mod compare;
 mod plan;
-mod reading;
 mod rollback;
 mod shadow;
 mod switch;

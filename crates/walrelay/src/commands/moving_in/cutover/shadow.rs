@@ -17,8 +17,7 @@ use walrelay_relay::{Outcome, Pipeline, Progress};
 use walrelay_sink::topics::{ReadRecord, SinkTopics};
 use walrelay_walsender::quote_ident;
 
-use super::compare::{Comparison, Difference, header};
-use super::reading::TopicReader;
+use super::compare::{Comparison, Difference, Event};
 use super::{HEADER, INTERVAL, marking, topics_of};
 use crate::cli::{Exit, Failure, Output, ShadowCutoverArgs};
 use crate::commands::assembly::pipelines::{
@@ -28,6 +27,8 @@ use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::any_sink;
 use crate::commands::assembly::{block_on, id_column, run_id, wanted};
 use crate::commands::terminal::progress_line::ProgressLine;
+use crate::commands::topics::place::header;
+use crate::commands::topics::reading::TopicReader;
 use crate::commands::{print_as, print_notice};
 use crate::sinks::Counting;
 
@@ -303,12 +304,15 @@ impl Comparer<'_> {
             if header(record, HEADER) != Some(self.shared.id.as_bytes()) {
                 return Ok(());
             }
-            let same_count = self.topics.partitions(live) == self.topics.partitions(topic);
+            let count = |topic| self.topics.partitions(topic).map(<[_]>::len);
+            let same_count = count(live) == count(topic);
             let partition = same_count.then_some(record.partition);
-            if let Some(event) = self.topics.event(record, live, partition) {
+            if let Some(id) = self.topics.event_id(record) {
+                let event = Event::new(id, live, partition, record);
                 self.comparison.add_ours(event, now);
             }
-        } else if let Some(event) = self.topics.event(record, topic, Some(record.partition)) {
+        } else if let Some(id) = self.topics.event_id(record) {
+            let event = Event::new(id, topic, Some(record.partition), record);
             let is_early = record.timestamp_ms.is_none_or(|at| at < self.from_ms);
             if self.ended.is_some() || is_early {
                 self.not_ours.insert(event.id.clone());

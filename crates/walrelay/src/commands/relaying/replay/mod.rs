@@ -41,7 +41,7 @@ use progress::ReplayObserver;
 use range::{check_retained, plan_replay};
 
 /// The header with the id of the replay that sent a record.
-const HEADER: &str = "walrelay-replay";
+pub(crate) const HEADER: &str = "walrelay-replay";
 /// Timeout of the question whether a topic has records.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,0 +1,72 @@
+//! Finds a text in a record: the id of the event, or a time.
+
+use serde_json::Value;
+use walrelay_sink::topics::ReadRecord;
+
+use crate::cli::RecordPlace;
+
+/// Headers with the event id, of the presets and of polling relays.
+const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"];
+
+/// The event id of a record as text: at the place of `--id`, or in the first of [`ID_HEADERS`] that
+/// the record has.
+pub(crate) fn event_id(place: Option<&RecordPlace>, record: &ReadRecord) -> Option<String> {
+    match place {
+        Some(place) => text_at(place, record),
+        None => ID_HEADERS
+            .into_iter()
+            .find_map(|name| header_text(record, name)),
+    }
+}
+
+/// The text at a place; `None` if there is none, or null.
+pub(crate) fn text_at(place: &RecordPlace, record: &ReadRecord) -> Option<String> {
+    match place {
+        RecordPlace::Header(name) => header_text(record, name),
+        RecordPlace::Value(member) => {
+            let value: Value = serde_json::from_slice(record.value.as_deref()?).ok()?;
+            match value.get(member)? {
+                Value::String(text) => Some(text.clone()),
+                Value::Null => None,
+                other => Some(other.to_string()),
+            }
+        }
+    }
+}
+
+/// The value of the first header of this name; `None` also if it is null.
+pub(crate) fn header<'r>(record: &'r ReadRecord, name: &str) -> Option<&'r [u8]> {
+    let (_, value) = record.headers.iter().find(|(found, _)| found == name)?;
+    value.as_deref()
+}
+
+fn header_text(record: &ReadRecord, name: &str) -> Option<String> {
+    Some(String::from_utf8_lossy(header(record, name)?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_found_in_a_header_or_in_the_value() {
+        let record = ReadRecord {
+            topic: "t".to_owned(),
+            partition: 0,
+            offset: 0,
+            timestamp_ms: None,
+            key: None,
+            value: Some(br#"{"event_id": 17, "other": null}"#.to_vec()),
+            headers: vec![("event_id".to_owned(), Some(b"x".to_vec()))],
+        };
+        assert_eq!(event_id(None, &record).as_deref(), Some("x"));
+        let named = |name: &str| event_id(Some(&RecordPlace::Header(name.to_owned())), &record);
+        assert_eq!(
+            (named("event_id").as_deref(), named("id")),
+            (Some("x"), None)
+        );
+        let member = |name: &str| event_id(Some(&RecordPlace::Value(name.to_owned())), &record);
+        assert_eq!(member("event_id").as_deref(), Some("17"));
+        assert_eq!((member("other"), member("none")), (None, None));
+    }
+}

@@ -1,0 +1,143 @@
+//! `walrelay verify-topic`: each planted fault is found in a real topic, and nothing in a clean one.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use walrelay_testkit::{Delivered, Producer};
+
+use crate::rig::{PATIENCE, Rig, assert_has, insert_of, output_with, refused, said};
+
+const POSITION: &str = "walrelay-position";
+const KINDS: [&str; 5] = [
+    "repeated",
+    "out_of_order",
+    "stale_keys",
+    "split_keys",
+    "lost",
+];
+
+/// Runs the command, which must end with this code; returns the report.
+#[track_caller]
+pub(crate) fn report(config: &Path, topics: &str, options: &str, code: i32) -> Value {
+    let line = format!("verify-topic {topics} --output json {options}");
+    let output = output_with(&line, config, &[]);
+    assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The report and the counts of all kinds.
+#[track_caller]
+fn verify(config: &Path, topic: &str, options: &str, code: i32) -> (Value, [u64; 5]) {
+    let report = report(config, topic, options, code);
+    let counts = KINDS.map(|kind| report[kind]["count"].as_u64().expect("a count"));
+    assert_eq!(report["wrong"], json!(code == 1), "{report}");
+    (report, counts)
+}
+
+/// Writes a record as another process would: with the headers of `like`, and other ones.
+fn send(rig: &Rig, like: &Delivered, other: &[(&str, &str)]) {
+    let producer = Producer::new(&rig.bootstrap);
+    let mut headers: Vec<(&str, &str)> = ["id", POSITION]
+        .into_iter()
+        .map(|name| (name, like.header(name).expect("a header")))
+        .collect();
+    headers.retain(|(name, _)| other.iter().all(|(replaced, _)| replaced != name));
+    headers.extend(other);
+    let (key, value) = (like.key.as_deref(), like.payload.as_deref());
+    producer.send(&like.topic, key, value, &headers);
+    assert!(producer.delivers(PATIENCE), "it is written");
+}
+
+#[test]
+fn verify_topic_finds_each_planted_fault() {
+    let rig = Rig::with_outbox(17);
+    let config = rig.config_and(&format!("\n[router]\nposition_header = \"{POSITION}\"\n"));
+    let topic = format!("{}order", rig.prefix);
+    let run = |options: &str| output_with(&format!("verify-topic {topic} {options}"), &config, &[]);
+    refused(&run(""), 65, &["[verify-topic-missing]", &topic]);
+    refused(
+        &run("--set sink.kind=stdout"),
+        78,
+        &["[verify-topic-sink]", "the sink stdout"],
+    );
+    refused(&run("--against-table"), 78, &["[verify-topic-slot]"]);
+    let db = rig.db();
+    // From before the slot: no record will be there.
+    insert_of(&db, "order", "k1", 0);
+    let relay = rig.streaming(&config);
+    for number in 1..=30 {
+        insert_of(&db, "order", &format!("k{}", number % 3), number);
+    }
+    rig.caught_up();
+    let sent = "--against-table --where \"payload->>'number' <> '0'\"";
+    let (report, counts) = verify(&config, &topic, sent, 0);
+    assert_eq!(counts, [0; 5], "{report}");
+    for (name, value) in [
+        ("records", json!(30)),
+        ("events", json!(30)),
+        ("keys", json!(3)),
+        ("rows", json!(30)),
+        ("positions", json!(true)),
+        ("commit_to_record_ms", Value::Null),
+    ] {
+        assert_eq!(report[name], value, "{name}");
+    }
+    let lost: String = db.value("SELECT id::text FROM outbox WHERE payload->>'number' = '0'");
+    let (report, counts) = verify(&config, &topic, "--against-table --where true", 1);
+    assert_eq!(counts, [0, 0, 0, 0, 1], "{report}");
+    assert_eq!(report["lost"]["first"][0]["id"], json!(lost));
+
+    let mut records = rig.records(30);
+    records.sort_by_key(|record| (record.partition, record.offset));
+    let of_key = |key: &str| -> Vec<&Delivered> {
+        let records = records.iter();
+        records.filter(|record| record.key_text() == key).collect()
+    };
+    let (k0, k1, k2) = (of_key("k0"), of_key("k1"), of_key("k2"));
+    send(&rig, k0[9], &[("ce_time", "2026-01-02T03:04:05Z")]);
+    let (report, counts) = verify(&config, &topic, "", 1);
+    assert_eq!(counts, [1, 0, 0, 0, 0], "{report}");
+    let repeat = &report["repeated"]["first"][0];
+    assert_eq!(repeat["id"], json!(k0[9].id));
+    let first = format!("{topic}[{}]@{}", k0[9].partition, k0[9].offset);
+    assert_eq!(repeat["other"], json!(first));
+    assert!(report["largest_distance"].as_i64() > Some(0));
+    let latency = &report["commit_to_record_ms"];
+    assert!(latency["max"].as_f64() > Some(0.0), "{latency}");
+    verify(&config, &topic, "--allow-repeats", 0);
+
+    // A consumer of the newest value has an older one now.
+    send(&rig, k1[8], &[]);
+    let (report, counts) = verify(&config, &topic, "--since 1h --allow-repeats", 1);
+    assert_eq!(counts, [2, 0, 1, 0, 0], "{report}");
+    // A row of an older position, whose first delivery comes now.
+    let swapped = [
+        ("id", "late"),
+        (POSITION, k2[3].header(POSITION).expect("one")),
+    ];
+    send(&rig, k2[9], &swapped);
+    let (report, counts) = verify(&config, &topic, "", 1);
+    assert_eq!(counts, [2, 1, 2, 0, 0], "{report}");
+    assert_eq!(report["out_of_order"]["first"][0]["id"], json!("late"));
+    // By intention: only that the key ends on an older event is left.
+    send(&rig, k2[9], &[]);
+    send(&rig, k2[0], &[("walrelay-replay", "r")]);
+    let (report, counts) = verify(&config, &topic, "", 1);
+    assert_eq!(counts, [3, 1, 2, 0, 0], "{report}");
+    assert_eq!(report["sent_again"], json!(1));
+    let text = run("");
+    assert_eq!(text.status.code(), Some(1));
+    let words = [
+        "35 records of",
+        "3  repeated events",
+        "late at",
+        "something is wrong",
+    ];
+    assert_has(&said(&text), &words);
+    refused(
+        &run("--id header:none"),
+        65,
+        &["[verify-topic-no-ids]", "--id"],
+    );
+    relay.ends_well();
+}
