@@ -11,7 +11,7 @@ SHARE = $(ROOT)/share
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium test-examples fuzz bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -26,6 +26,8 @@ help:
 	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
 	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
+	@echo "make test-examples  the producers and consumers of examples/, in each language that the machine has"
+	@echo "             (EXAMPLES=producers/go EXAMPLES_POSTGRES=18)"
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
 	@echo "make bench   measures it beside pg_recvlogical and polling relays: docs/BENCHMARKS.md"
 	@echo "             (BENCH_RUNS=3 BENCH_ONLY=drain|latency|ramp|light|idle|sweep, BENCH_PEERS=1 for Debezium)"
@@ -93,6 +95,11 @@ test-faults:
 test-debezium:
 	@scripts/bootstrap.sh test
 	@scripts/test-debezium.sh $(DEBEZIUM_ONLY)
+
+# Each against a Postgres and a broker of its own; packages come from the languages' registries.
+test-examples:
+	@scripts/bootstrap.sh test
+	@scripts/test-examples.sh $(EXAMPLES)
 
 # The search of the relay's core that is part of `make test`, with more faults: some minutes, 2 GB.
 test-model-wide:

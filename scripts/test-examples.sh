@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Runs the tests of examples/ against a throwaway Postgres and a Kafka broker of their own:
+#
+#     scripts/test-examples.sh                    all that the machine has the language for
+#     scripts/test-examples.sh producers/python   these
+#     EXAMPLES_POSTGRES=18 scripts/test-examples.sh    on another major version of Postgres
+#
+# Packages come from the registries of each language, into a temporary directory. A language that the
+# machine lacks, or whose packages cannot be had, is skipped with a line that says so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
+consumers/python consumers/go consumers/typescript'
+
+say() { printf 'test-examples: %s\n' "$*"; }
+
+if [ "${1:-}" != --inside ]; then
+    cargo build --locked --quiet -p walrelay-testkit --example servers
+    exec "${CARGO_TARGET_DIR:-target}/debug/examples/servers" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
+fi
+shift
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+skipped=
+skip() {
+    skipped=yes
+    say "SKIPPED $example: $*"
+}
+
+# Copies the example's files, so that nothing is left beside them.
+copy() {
+    rm -rf "$work/copy"
+    cp -R "examples/$example" "$work/copy"
+    cd "$work/copy"
+}
+
+run_python() {
+    command -v python3 >/dev/null || { skip "there is no python3"; return; }
+    local venv=$work/python
+    if [ ! -x "$venv/bin/pip" ]; then
+        python3 -m venv "$venv" || { skip "python3 has no venv"; return; }
+    fi
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "examples/$example/requirements.txt" ||
+        { skip "its packages cannot be installed"; return; }
+    (copy && "$venv/bin/python" -m unittest --quiet)
+}
+
+run_go() {
+    command -v go >/dev/null || { skip "there is no go"; return; }
+    (copy && go mod download) || { skip "its modules cannot be had"; return; }
+    (copy && go vet ./... && go test -count=1 ./...)
+}
+
+run_typescript() {
+    command -v npm >/dev/null || { skip "there is no npm"; return; }
+    (copy && npm ci --silent --no-fund --no-audit) || { skip "its packages cannot be installed"; return; }
+    (cd "$work/copy" && npm test --silent)
+}
+
+run_java() {
+    command -v mvn >/dev/null || { skip "there is no mvn"; return; }
+    (copy && mvn --batch-mode --quiet dependency:resolve) || { skip "its packages cannot be had"; return; }
+    (cd "$work/copy" && mvn --batch-mode --quiet test)
+}
+
+run_rust() {
+    (copy && cargo fetch --locked --quiet) || { skip "its crates cannot be had"; return; }
+    (copy && CARGO_TARGET_DIR=$work/rust cargo test --locked --quiet)
+}
+
+run_php() {
+    command -v php >/dev/null || { skip "there is no php"; return; }
+    php -m | grep -qx pdo_pgsql || { skip "php has no pdo_pgsql"; return; }
+    (copy && php test.php)
+}
+
+# shellcheck disable=SC2086 # it is a list
+if [ $# = 0 ]; then set -- $all; fi
+for example in "$@"; do
+    if [ ! -d "examples/$example" ]; then
+        say "there is no examples/$example" >&2
+        exit 64
+    fi
+    begun=$SECONDS
+    skipped=
+    "run_${example#*/}"
+    if [ -z "$skipped" ]; then say "$example passed in $((SECONDS - begun)) s"; fi
+done
