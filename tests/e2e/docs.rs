@@ -6,6 +6,7 @@
 
 mod cutting_over;
 mod migrating;
+mod patterns;
 mod proof;
 mod pruning;
 mod replaying;

@@ -221,6 +221,7 @@ fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
         + &text("tests/e2e/docs/cutting_over.rs")
         + &text("tests/e2e/docs/migrating.rs")
+        + &text("tests/e2e/docs/patterns.rs")
         + &text("tests/e2e/docs/pruning.rs")
         + &text("tests/e2e/docs/replaying.rs")
         + &text("tests/e2e/docs/snapshots.rs")
@@ -230,10 +231,12 @@ fn every_block_is_run_or_said_not_to_be() {
         "docs/CUTOVER.md",
         "docs/MIGRATING-FROM-DEBEZIUM.md",
         "docs/OPERATIONS.md",
+        "docs/PATTERN.md",
         "docs/PRUNING.md",
         "docs/REPLAY.md",
         "docs/SCALING.md",
         "docs/SNAPSHOTS.md",
+        "docs/VERIFY.md",
     ] {
         let all = text(document);
         for (name, _) in blocks(document) {
