@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
-consumers/python consumers/go consumers/typescript'
+consumers/python consumers/go consumers/typescript consumers/java'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 

@@ -1,0 +1,154 @@
+import java.nio.charset.StandardCharsets;
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ExecutionException;
+import java.util.function.BooleanSupplier;
+import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.Consumer;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.Producer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
+import org.apache.kafka.common.header.Header;
+
+/**
+ * Consumes events: each one has its effect in Postgres once. For Kafka's client and JDBC.
+ *
+ * <p>The table processed_events comes from {@code walrelay init --consumer}. Copy this file, and write the
+ * effect.
+ */
+public final class EventConsumer {
+    private static final String ID_HEADER = "id";
+
+    /** Changes data for an event, in the transaction that claims it. */
+    @FunctionalInterface
+    public interface Effect {
+        void apply(Connection connection, ConsumerRecord<byte[], byte[]> record) throws Exception;
+    }
+
+    /**
+     * What a consumer is.
+     *
+     * @param name each consumer of the same events has claims of its own
+     * @param deadLetters the topic for events whose effect has failed {@code attempts} times
+     * @param pause between two attempts
+     */
+    public record Options(String name, String deadLetters, int attempts, Duration pause) {}
+
+    private EventConsumer() {}
+
+    /** The offset of a record is committed by {@link #run}, after its effect, and by nothing else. */
+    public static void configure(Properties consumer) {
+        consumer.put("enable.auto.commit", "false");
+        consumer.put("auto.offset.reset", "earliest");
+        consumer.put("isolation.level", "read_committed");
+        // All records of one poll must be processed within max.poll.interval.ms.
+        consumer.put("max.poll.records", "100");
+    }
+
+    /** The id by which a repeat is known. It is the same in every delivery of an event. */
+    public static String eventId(ConsumerRecord<byte[], byte[]> record) {
+        Header header = record.headers().lastHeader(ID_HEADER);
+        if (header == null) {
+            throw new IllegalArgumentException("a record without the header " + ID_HEADER);
+        }
+        return new String(header.value(), StandardCharsets.UTF_8);
+    }
+
+    /**
+     * Claims the event and has its effect, in one transaction. False: it was processed before. {@code
+     * connection} is not in autocommit mode.
+     */
+    public static boolean process(
+        Connection connection, String name, ConsumerRecord<byte[], byte[]> record, Effect effect) throws Exception {
+        // A concurrent claim of the same event is waited for.
+        String claim = "INSERT INTO processed_events (consumer, event_id) VALUES (?, ?) ON CONFLICT DO NOTHING";
+        try (var statement = connection.prepareStatement(claim)) {
+            statement.setString(1, name);
+            statement.setString(2, eventId(record));
+            boolean isNew = statement.executeUpdate() == 1;
+            if (isNew) {
+                effect.apply(connection, record);
+            }
+            connection.commit();
+            return isNew;
+        } catch (Exception error) {
+            connection.rollback();
+            throw error;
+        }
+    }
+
+    /**
+     * Processes records one after another, which keeps the order of each key, until {@code isStopped} or a
+     * server does not answer. Then start it again: the record comes again. The consumer is subscribed;
+     * partitions are revoked in {@code poll} only, when no record is at hand.
+     */
+    public static void run(
+        Consumer<byte[], byte[]> consumer, Producer<byte[], byte[]> producer, Connection connection, Effect effect,
+        Options options, BooleanSupplier isStopped) throws Exception {
+        while (!isStopped.getAsBoolean()) {
+            for (var record : consumer.poll(Duration.ofSeconds(1))) {
+                processOrSetAside(producer, connection, record, effect, options);
+                var partition = new TopicPartition(record.topic(), record.partition());
+                try {
+                    consumer.commitSync(Map.of(partition, new OffsetAndMetadata(record.offset() + 1)));
+                } catch (CommitFailedException | RebalanceInProgressException moved) {
+                    // The partition was given to another consumer, or is about to be: it finds that this
+                    // record was processed. Each record of this poll has its effect here or there, once.
+                }
+            }
+        }
+    }
+
+    private static void processOrSetAside(
+        Producer<byte[], byte[]> producer, Connection connection, ConsumerRecord<byte[], byte[]> record, Effect effect,
+        Options options) throws Exception {
+        for (int attempt = 1; ; attempt++) {
+            try {
+                process(connection, options.name(), record, effect);
+                return;
+            } catch (Exception error) {
+                if (!connection.isValid(5)) {
+                    // No event's fault.
+                    throw error;
+                }
+                if (attempt >= options.attempts()) {
+                    // Later events of its key go on without it.
+                    setAside(producer, options.deadLetters(), record, error);
+                    return;
+                }
+                Thread.sleep(options.pause().toMillis());
+            }
+        }
+    }
+
+    /** Writes the record as it is, with the error, and waits for the acknowledgement. */
+    private static void setAside(
+        Producer<byte[], byte[]> producer, String topic, ConsumerRecord<byte[], byte[]> record, Exception error)
+        throws InterruptedException, ExecutionException {
+        var letter = new ProducerRecord<>(topic, null, record.key(), record.value(), List.of(record.headers().toArray()));
+        String source = record.topic() + "[" + record.partition() + "]@" + record.offset();
+        letter.headers().add("error", error.toString().getBytes(StandardCharsets.UTF_8));
+        letter.headers().add("source", source.getBytes(StandardCharsets.UTF_8));
+        producer.send(letter).get();
+    }
+
+    /** Forgets events that are older than the longest replay. Run it once a day. */
+    public static int prune(Connection connection, String name, int days) throws SQLException {
+        String old = "DELETE FROM processed_events WHERE consumer = ?"
+            + " AND processed_at < now() - make_interval(days => ?)";
+        try (var statement = connection.prepareStatement(old)) {
+            statement.setString(1, name);
+            statement.setInt(2, days);
+            int deleted = statement.executeUpdate();
+            connection.commit();
+            return deleted;
+        }
+    }
+}
