@@ -4,8 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::{Reaction, Received, Server, config};
@@ -15,29 +14,13 @@ use walrelay_sink::{
     SinkFactory as _, SinkStats,
 };
 use walrelay_testkit::conformance::Bounds;
-use walrelay_testkit::{Authority, PATIENCE, eventually, lock};
+use walrelay_testkit::{Authority, PATIENCE, Reports, eventually, lock};
 
 const ROOMY: Bounds = Bounds {
     records: 1_000,
     bytes: 1 << 20,
 };
 const VERSIONS: [HttpVersion; 2] = [HttpVersion::One, HttpVersion::Two];
-
-#[derive(Default)]
-struct Reports(Mutex<BTreeMap<u64, Result<(), DeliveryError>>>);
-
-impl Deliveries for Reports {
-    fn delivered(&self, seq: u64) {
-        assert!(lock(&self.0).insert(seq, Ok(())).is_none(), "{seq} again");
-    }
-
-    fn failed(&self, seq: u64, error: DeliveryError) {
-        let before = lock(&self.0).insert(seq, Err(error));
-        assert!(before.is_none(), "{seq} again");
-    }
-
-    fn capacity(&self) {}
-}
 
 /// A sink with its reports.
 struct Sending {
@@ -71,8 +54,12 @@ impl Sending {
     }
 
     fn report(&self, seq: u64) -> Result<(), DeliveryError> {
-        eventually(PATIENCE, || lock(&self.reports.0).contains_key(&seq));
-        lock(&self.reports.0)[&seq].clone()
+        let outcome = self.reports.outcome(seq);
+        assert!(
+            self.reports.is(|state| state.repeated.is_empty()),
+            "{seq} again"
+        );
+        outcome
     }
 }
 
@@ -138,11 +125,11 @@ fn an_answer_that_does_not_come_holds_back_its_key_alone() {
             "{obstacle:?}"
         );
         assert!(
-            !lock(&sending.reports.0).contains_key(&1),
+            sending.reports.is(|state| !state.outcomes.contains_key(&1)),
             "it passed the first of its key"
         );
         Box::new(sending.sink).close(Duration::ZERO);
-        let error = lock(&sending.reports.0)[&0].clone().unwrap_err();
+        let error = sending.reports.outcome(0).unwrap_err();
         assert_eq!(
             (error.disposition, error.poison),
             (Disposition::Retryable, None)

@@ -1,7 +1,5 @@
-//! Clusters, configurations and a receiver of reports for the tests of several modules.
+//! Clusters and configurations for the tests of several modules.
 
-use std::collections::HashMap;
-use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,7 +7,6 @@ use rdkafka::ClientConfig;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer as _};
 use walrelay_sink::topics::ReadRecord;
-use walrelay_sink::{Deliveries, DeliveryError, Sink};
 
 use crate::consumer::Tail;
 use crate::{KafkaConfig, KafkaOptions};
@@ -123,103 +120,4 @@ pub(crate) fn count_of(cluster: &Cluster, topic: &str) -> usize {
             high as usize
         })
         .sum()
-}
-
-/// Records every report, and the numbers that were reported twice.
-#[derive(Default)]
-pub(crate) struct Reports {
-    pub(crate) state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-pub(crate) struct State {
-    pub(crate) outcomes: HashMap<u64, Result<(), DeliveryError>>,
-    repeated: Vec<u64>,
-    pub(crate) capacity: u64,
-}
-
-impl Reports {
-    fn report(&self, seq: u64, outcome: Result<(), DeliveryError>) {
-        let mut state = self.state.lock().unwrap();
-        if state.outcomes.insert(seq, outcome).is_some() {
-            state.repeated.push(seq);
-        }
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn wait(&self, until: impl Fn(&State) -> bool) {
-        let state = self.state.lock().unwrap();
-        let (state, timeout) = self
-            .changed
-            .wait_timeout_while(state, LONG, |state| !until(state))
-            .unwrap();
-        assert!(
-            !timeout.timed_out(),
-            "{} reports, {} wake-ups",
-            state.outcomes.len(),
-            state.capacity
-        );
-    }
-
-    /// Waits, and polls the sink after each wake-up, as the relay does.
-    pub(crate) fn wait_with(&self, sink: &mut impl Sink, until: impl Fn(&State) -> bool) {
-        let start = Instant::now();
-        loop {
-            assert!(start.elapsed() < LONG, "woken, but never for this");
-            let before = self.capacity_calls();
-            sink.poll();
-            self.wait(|state| until(state) || state.capacity > before);
-            if until(&self.state.lock().unwrap()) {
-                return;
-            }
-        }
-    }
-
-    pub(crate) fn wait_for(&self, count: u64) {
-        self.wait(|state| state.outcomes.len() as u64 == count);
-    }
-
-    pub(crate) fn wait_polling(&self, sink: &mut impl Sink, count: u64) {
-        self.wait_with(sink, |state| state.outcomes.len() as u64 == count);
-    }
-
-    pub(crate) fn capacity_calls(&self) -> u64 {
-        self.state.lock().unwrap().capacity
-    }
-
-    /// Asserts that exactly the numbers below `accepted` were reported, each once.
-    pub(crate) fn assert_complete(&self, accepted: u64) {
-        let state = self.state.lock().unwrap();
-        assert_eq!(state.repeated, Vec::<u64>::new(), "reported twice");
-        let missing: Vec<u64> = (0..accepted)
-            .filter(|seq| !state.outcomes.contains_key(seq))
-            .collect();
-        assert_eq!(missing, Vec::<u64>::new(), "never reported");
-        assert_eq!(state.outcomes.len() as u64, accepted);
-    }
-
-    pub(crate) fn failures(&self) -> Vec<DeliveryError> {
-        let state = self.state.lock().unwrap();
-        state
-            .outcomes
-            .values()
-            .filter_map(|outcome| outcome.clone().err())
-            .collect()
-    }
-}
-
-impl Deliveries for Reports {
-    fn delivered(&self, seq: u64) {
-        self.report(seq, Ok(()));
-    }
-
-    fn failed(&self, seq: u64, error: DeliveryError) {
-        self.report(seq, Err(error));
-    }
-
-    fn capacity(&self) {
-        self.state.lock().unwrap().capacity += 1;
-        self.changed.notify_all();
-    }
 }

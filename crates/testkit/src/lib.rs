@@ -21,6 +21,7 @@
 //! - [`CommitLog`], [`EarlyWatch`], [`confirmed_early`]: where each row was committed in the WAL,
 //!   and whether a slot ever confirmed it before the broker had the row's record.
 //! - [`mod@conformance`]: the promises that every sink keeps, driven against its server.
+//!   [`Reports`]: receives the reports of a sink, for tests of one.
 //! - [`SlotWatch`], [`Db`]: slots and queries, for blocking and asynchronous tests alike.
 //! - [`eventually`], [`eventually_some`]: wait for a condition instead of sleeping. [`PATIENCE`]:
 //!   the limit of most waits. [`eventually_while_moving`]: waits as long as a progress changes.
@@ -58,6 +59,7 @@ mod producer;
 mod program;
 mod proxy;
 mod registry;
+mod reports;
 mod seed;
 pub mod servers;
 mod slot;
@@ -79,6 +81,7 @@ pub use producer::Producer;
 pub use program::Program;
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use registry::{Asked, Mishap, SchemaRegistry};
+pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};
 pub use slot::{SlotState, SlotWatch};
 pub use standby::Standby;

@@ -28,7 +28,7 @@ pub(super) fn start() {
     });
 }
 
-/// The captured lines that contain this marker.
+/// Returns the captured lines that contain this marker.
 pub(super) fn lines_with(marker: &str) -> Vec<String> {
     let marked = lock(&MARKED);
     let lines = marked.iter().filter(|line| line.contains(marker));

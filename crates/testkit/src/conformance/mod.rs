@@ -20,7 +20,6 @@
 mod captured;
 mod event;
 mod promises;
-mod reports;
 mod run;
 mod session;
 mod suite;

@@ -7,10 +7,10 @@ use walrelay_sink::{DeliveryError, SendError};
 
 use super::captured::lines_with;
 use super::event::Event;
-use super::reports::State;
 use super::run::{ROOMY, Run};
 use super::session::Session;
 use super::{Bounds, Refusal};
+use crate::reports::ReportState;
 use crate::wait::eventually;
 
 /// A grace that a server which answers nothing does not make longer.
@@ -244,7 +244,7 @@ fn is_refused_in_a_flood(run: &mut Run<'_>, refusals: &[Refusal]) {
     }
     session.settle();
     let accepted = ids.len();
-    let ended = |state: &State| state.outcomes.len() >= accepted;
+    let ended = |state: &ReportState| state.outcomes.len() >= accepted;
     session.wait("the last report", ended);
     let delivered = session.close(run.limits.patience).delivered();
     let wrong: Vec<&u64> = delivered.iter().filter(|n| is_bad(**n)).collect();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use walrelay_sink::{BatchingMode, Deliveries, DeliveryError, Obstacle, SendError, Sink};
 
 use super::event::Event;
-use super::reports::{Reports, State};
+use crate::reports::{ReportState, Reports};
 
 /// Limits of waits. A wait that ends by its limit fails the promise.
 #[derive(Debug, Clone, Copy)]
@@ -62,9 +62,9 @@ impl Session {
                 Err(SendError::Refused(error)) => return Err(error),
                 Err(SendError::Full) => {}
             }
-            let woken = |state: &State| state.capacity > seen;
+            let woken = |state: &ReportState| state.capacity > seen;
             assert!(
-                self.reports.wait(self.limits.patience, woken),
+                self.reports.wait_within(self.limits.patience, woken),
                 "the sink was full, and did not call `capacity`"
             );
             self.sink.poll();
@@ -73,14 +73,14 @@ impl Session {
 
     /// Polls and waits until the condition holds; panics when the limit passes.
     #[track_caller]
-    pub(super) fn wait(&mut self, what: &str, until: impl Fn(&State) -> bool) {
+    pub(super) fn wait(&mut self, what: &str, until: impl Fn(&ReportState) -> bool) {
         let deadline = Instant::now() + self.limits.patience;
         loop {
             let seen = self.reports.capacity_calls();
             self.sink.poll();
-            let moved = |state: &State| until(state) || state.capacity > seen;
+            let moved = |state: &ReportState| until(state) || state.capacity > seen;
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(self.reports.wait(left, moved), "{what} did not come");
+            assert!(self.reports.wait_within(left, moved), "{what} did not come");
             if self.reports.is(&until) {
                 return;
             }
@@ -163,7 +163,7 @@ pub(super) struct Closed {
 }
 
 impl Closed {
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> ReportState {
         self.reports.state()
     }
 

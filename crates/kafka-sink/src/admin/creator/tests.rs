@@ -6,10 +6,11 @@ use std::thread;
 use tracing::field::Field;
 use tracing::span::{self, Attributes, Id};
 use tracing::{Event, Level, Metadata, Subscriber};
+use walrelay_testkit::Reports;
 
 use super::*;
 use crate::KafkaOptions;
-use crate::testing::{Reports, config_at};
+use crate::testing::config_at;
 
 /// Returns the given results, then that the topic exists.
 struct Scripted {

@@ -24,8 +24,8 @@ mod without_repeats {
     crate::conformance!(Model::dropping_repeats());
 }
 
-/// The message of the panic by which a promise fails; `None` if it does not fail. `limit`: of waits
-/// for what a broken sink never does.
+/// Returns the message of the panic by which a promise fails; `None` if it does not fail. `limit`:
+/// of waits for what a broken sink never does.
 fn failure(promise: &str, fault: Fault, limit: Duration) -> Option<String> {
     let limits = Limits {
         patience: limit,
@@ -42,7 +42,7 @@ fn failure(promise: &str, fault: Fault, limit: Duration) -> Option<String> {
     }))
 }
 
-/// A broken sink fails this promise, with these words.
+/// Asserts that a broken sink fails this promise, with these words.
 #[track_caller]
 fn is_caught(fault: Fault, promise: &str, words: &str) {
     // A fault that shows by the order of the threads may need several runs.
@@ -51,7 +51,7 @@ fn is_caught(fault: Fault, promise: &str, words: &str) {
     assert!(message.contains(words), "{fault:?}: {message}");
 }
 
-/// The same, of a fault that shows only by a wait without end.
+/// Asserts the same, of a fault that shows only by a wait without end.
 #[track_caller]
 fn is_caught_waiting(fault: Fault, promise: &str, words: &str) {
     // Each wait of a busy machine that passes this limit is longer than the wait without end.

@@ -238,7 +238,7 @@ impl Shared {
         }
     }
 
-    /// The worker: sends the first record until the server has answered, and then the next.
+    /// Sends, as a worker, the first record until the server has answered, and then the next.
     fn send_all(&self) {
         let mut kills = lock(&self.model.server.state).kills;
         let mut state = lock(&self.model.server.state);

@@ -1,68 +1,15 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use walrelay_testkit::PATIENCE;
+use walrelay_testkit::{PATIENCE, Reports};
 
 use super::*;
 
-#[derive(Debug, Clone, PartialEq)]
-enum Outcome {
-    Delivered,
-    Failed(DeliveryError),
-}
-
-/// Records every report, and counts the calls of `capacity`.
-#[derive(Default)]
-struct Reports {
-    seen: Mutex<(BTreeMap<u64, Vec<Outcome>>, usize)>,
-    changed: Condvar,
-}
-
-impl Reports {
-    fn note(&self, seq: u64, outcome: Outcome) {
-        let mut seen = self.seen.lock().unwrap();
-        seen.0.entry(seq).or_default().push(outcome);
-        self.changed.notify_all();
-    }
-
-    fn wait(&self, until: impl Fn(&BTreeMap<u64, Vec<Outcome>>, usize) -> bool) {
-        let seen = self.seen.lock().unwrap();
-        let (_seen, timeout) = self
-            .changed
-            .wait_timeout_while(seen, PATIENCE, |seen| !until(&seen.0, seen.1))
-            .unwrap();
-        assert!(
-            !timeout.timed_out(),
-            "the condition was not reached in time"
-        );
-    }
-
-    /// The report of each record, of which there must be one.
-    fn single_reports(&self) -> BTreeMap<u64, Outcome> {
-        let seen = self.seen.lock().unwrap();
-        seen.0
-            .iter()
-            .map(|(seq, outcomes)| {
-                assert_eq!(outcomes.len(), 1, "{seq} was reported {outcomes:?}");
-                (*seq, outcomes[0].clone())
-            })
-            .collect()
-    }
-}
-
-impl Deliveries for Reports {
-    fn delivered(&self, seq: u64) {
-        self.note(seq, Outcome::Delivered);
-    }
-
-    fn failed(&self, seq: u64, error: DeliveryError) {
-        self.note(seq, Outcome::Failed(error));
-    }
-
-    fn capacity(&self) {
-        self.seen.lock().unwrap().1 += 1;
-        self.changed.notify_all();
-    }
+/// Returns the report of each record, of which there must be one.
+fn single_reports(reports: &Reports) -> BTreeMap<u64, Result<(), DeliveryError>> {
+    let state = reports.state();
+    assert!(state.repeated.is_empty(), "twice: {:?}", state.repeated);
+    state.outcomes
 }
 
 /// What a scripted writer does on its next write.
@@ -169,13 +116,13 @@ fn delivered_means_written_and_flushed() {
     bench.send(b"0", 0).unwrap();
     bench.started.recv_timeout(PATIENCE).unwrap();
     // The writer has taken the batch and has not written it.
-    assert!(bench.reports.single_reports().is_empty());
+    assert!(single_reports(&bench.reports).is_empty());
     bench.step(Step::Take);
-    bench.reports.wait(|seen, _| seen.len() == 1);
+    bench.reports.wait_for(1);
     assert_eq!(values(&bench.written), ["0"]);
-    assert_eq!(bench.reports.single_reports()[&0], Outcome::Delivered);
+    assert_eq!(single_reports(&bench.reports)[&0], Ok(()));
     drop(bench.sink);
-    assert_eq!(bench.reports.single_reports().len(), 1);
+    assert_eq!(single_reports(&bench.reports).len(), 1);
 }
 
 #[test]
@@ -196,25 +143,21 @@ fn a_slow_writer_pushes_back_and_order_is_kept() {
         };
         assert_eq!(full, SendError::Full);
         assert_eq!(
-            bench.reports.seen.lock().unwrap().1,
+            bench.reports.capacity_calls(),
             0,
             "capacity was called without room"
         );
         bench.step(Step::Take);
-        bench.reports.wait(|_, capacity| capacity >= 1);
+        bench.reports.wait(|state| state.capacity >= 1);
         let value = next.to_string();
         bench.send(value.as_bytes(), next).unwrap();
         drop(bench.steps);
         Box::new(bench.sink).close(PATIENCE);
         let expected: Vec<String> = (0..=next).map(|seq| seq.to_string()).collect();
         assert_eq!(values(&bench.written), expected);
-        let outcomes = bench.reports.single_reports();
+        let outcomes = single_reports(&bench.reports);
         assert_eq!(outcomes.len() as u64, next + 1);
-        assert!(
-            outcomes
-                .values()
-                .all(|outcome| *outcome == Outcome::Delivered)
-        );
+        assert!(outcomes.values().all(Result::is_ok));
     }
 }
 
@@ -225,7 +168,7 @@ fn a_line_longer_than_the_queue_goes_through() {
     bench.sink.try_send(&record(&[b'x'; 5000]), 0).unwrap();
     Box::new(bench.sink).close(PATIENCE);
     assert_eq!(values(&bench.written), ["x".repeat(5000)]);
-    assert_eq!(bench.reports.single_reports().len(), 1);
+    assert_eq!(single_reports(&bench.reports).len(), 1);
 }
 
 #[test]
@@ -240,7 +183,7 @@ fn after_a_broken_pipe_accepted_records_fail_and_later_ones_are_refused() {
     // `capacity` wakes the caller, whose next record is refused.
     bench
         .reports
-        .wait(|seen, capacity| seen.len() == 3 && capacity == 1);
+        .wait(|state| state.outcomes.len() == 3 && state.capacity == 1);
     let Err(SendError::Refused(refused)) = bench.send(b"3", 3) else {
         panic!("a broken sink accepted a record");
     };
@@ -248,12 +191,12 @@ fn after_a_broken_pipe_accepted_records_fail_and_later_ones_are_refused() {
     assert!(refused.reason.contains("gone away"), "{refused}");
     assert_eq!(&*refused.topic, "orders");
     Box::new(bench.sink).close(PATIENCE);
-    let outcomes = bench.reports.single_reports();
+    let outcomes = single_reports(&bench.reports);
     assert_eq!(outcomes.len(), 3, "a refused record was reported");
     assert!(
         outcomes
             .values()
-            .all(|outcome| *outcome == Outcome::Failed(refused.clone()))
+            .all(|outcome| *outcome == Err(refused.clone()))
     );
     assert!(values(&bench.written).is_empty());
 }
@@ -263,13 +206,13 @@ fn an_error_after_a_success_keeps_the_success() {
     let mut bench = bench(ROOMY);
     bench.send(b"0", 0).unwrap();
     bench.step(Step::Take);
-    bench.reports.wait(|seen, _| seen.contains_key(&0));
+    bench.reports.wait(|state| state.is_delivered(0));
     bench.send(b"1", 1).unwrap();
     bench.step(Step::Fail(io::ErrorKind::StorageFull));
     Box::new(bench.sink).close(PATIENCE);
-    let outcomes = bench.reports.single_reports();
-    assert_eq!(outcomes[&0], Outcome::Delivered);
-    assert!(matches!(&outcomes[&1], Outcome::Failed(error)
+    let outcomes = single_reports(&bench.reports);
+    assert_eq!(outcomes[&0], Ok(()));
+    assert!(matches!(&outcomes[&1], Err(error)
         if error.disposition == Disposition::Fatal));
 }
 
@@ -280,14 +223,10 @@ fn close_gives_up_a_writer_that_hangs() {
     bench.started.recv_timeout(PATIENCE).unwrap();
     bench.send(b"1", 1).unwrap();
     Box::new(bench.sink).close(Duration::from_millis(10));
-    let outcomes = bench.reports.single_reports();
+    let outcomes = single_reports(&bench.reports);
     assert_eq!(outcomes.len(), 2, "left unreported: {outcomes:?}");
-    assert!(
-        outcomes
-            .values()
-            .all(|outcome| matches!(outcome, Outcome::Failed(error)
-        if error.disposition == Disposition::Retryable))
-    );
+    assert!(outcomes.values().all(|outcome| matches!(outcome, Err(error)
+        if error.disposition == Disposition::Retryable)));
     // The write returns later. The thread drops the writer last.
     drop(bench.steps);
     while bench.started.recv_timeout(PATIENCE).is_ok() {}
@@ -296,7 +235,7 @@ fn close_gives_up_a_writer_that_hangs() {
         ["0"],
         "given up, and written nevertheless"
     );
-    assert_eq!(bench.reports.single_reports(), outcomes, "reported twice");
+    assert_eq!(single_reports(&bench.reports), outcomes, "reported twice");
 }
 
 #[test]
@@ -307,7 +246,7 @@ fn dropping_reports_what_was_accepted() {
     }
     bench.started.recv_timeout(PATIENCE).unwrap();
     drop(bench.sink);
-    assert_eq!(bench.reports.single_reports().len(), 10);
+    assert_eq!(single_reports(&bench.reports).len(), 10);
 }
 
 #[test]
@@ -316,5 +255,5 @@ fn closing_an_idle_sink_does_not_wait() {
     let before = Instant::now();
     Box::new(sink).close(Duration::from_secs(3600));
     assert!(before.elapsed() < PATIENCE);
-    assert!(reports.single_reports().is_empty());
+    assert!(single_reports(&reports).is_empty());
 }

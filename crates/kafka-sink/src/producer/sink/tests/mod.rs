@@ -9,6 +9,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use walrelay_sink::Disposition::{Fatal, Retryable};
 use walrelay_sink::Header;
 use walrelay_sink::topics::ReadRecord;
+use walrelay_testkit::Reports;
 
 use super::*;
 use crate::consumer::Tail;
@@ -16,8 +17,8 @@ use crate::ffi;
 use crate::producer::context::Context;
 use crate::testing::proxy::{INIT_PRODUCER_ID, PRODUCE, Proxy};
 use crate::testing::{
-    Cluster, HOUR, LONG, Reports, cluster, config_at, config_of, count_of, ends, eventually, next,
-    random, read,
+    Cluster, HOUR, LONG, cluster, config_at, config_of, count_of, ends, eventually, next, random,
+    read,
 };
 use crate::{KafkaOptions, TopicCreation, probe};
 

@@ -102,8 +102,9 @@ fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
         );
         assert!(failures.iter().all(|e| e.disposition == Retryable));
         let log: HashSet<u64> = log(&cluster, "t").into_iter().collect();
+        let state = reports.state();
         for seq in 0..RECORDS {
-            let delivered = reports.state.lock().unwrap().outcomes[&seq].is_ok();
+            let delivered = state.is_delivered(seq);
             assert!(!delivered || log.contains(&seq), "{seq} is lost: {error:?}");
         }
     }
@@ -161,7 +162,7 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
             "{error:?} of {accepted} records"
         );
         assert!(accepted >= RECORDS / 5, "only {accepted} were queued");
-        let state = reports.state.lock().unwrap();
+        let state = reports.state();
         let first = state.outcomes[&0].as_ref().expect_err("it was refused");
         assert_eq!(first.disposition, disposition, "{first}");
         assert!(first.reason.contains(words), "{first}");

@@ -31,25 +31,13 @@ pub(crate) fn configured_sink(config: &PipelineConfig) -> Result<Box<dyn SinkKin
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
-    use walrelay_sink::{Ability, Deliveries, DeliveryError, Record, Sink as _, SinkFactory as _};
+    use walrelay_sink::{Ability, Deliveries, Record, Sink as _, SinkFactory as _};
+    use walrelay_testkit::Reports;
 
     use super::recording::Recording;
     use super::*;
-
-    #[derive(Default)]
-    struct Delivered(Mutex<Vec<u64>>);
-
-    impl Deliveries for Delivered {
-        fn delivered(&self, seq: u64) {
-            self.0.lock().unwrap().push(seq);
-        }
-        fn failed(&self, seq: u64, error: DeliveryError) {
-            panic!("{seq}: {error}");
-        }
-        fn capacity(&self) {}
-    }
 
     /// What `run` and `resend` do with a sink, and which configurations they refuse.
     #[test]
@@ -60,16 +48,16 @@ mod tests {
         let sink = configured_sink(&config).expect("it can do what is asked");
         let (mut factory, stats) = sink.factory(None);
         assert!(stats.is_none());
-        let delivered = Arc::new(Delivered::default());
-        let reports = Arc::clone(&delivered) as Arc<dyn Deliveries>;
-        let mut made = factory.create(None, reports).expect("a sink");
+        let reports = Arc::<Reports>::default();
+        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+        let mut made = factory.create(None, deliveries).expect("a sink");
         let record = Record {
             topic: "orders",
             ..Record::default()
         };
         made.try_send(&record, 7).expect("accepted");
         assert_eq!(*recording.0.lock().unwrap(), ["orders"]);
-        assert_eq!(*delivered.0.lock().unwrap(), [7]);
+        assert!(reports.is(|state| state.is_delivered(7) && state.outcomes.len() == 1));
         config.poison.park_key = true;
         let Err(failure) = configured_sink(&config) else {
             panic!("it cannot park keys")
