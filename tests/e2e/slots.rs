@@ -1,16 +1,18 @@
 //! A slot that does not continue what was relayed stops the relay, which names the lost range. Only
 //! `--accept-gap` makes it continue across a gap. In each test some events are relayed by nobody; a
 //! relay that skipped them silently would continue, and the test would fail.
+//!
+//! - [`state_file`]: what is noticed by a state file alone.
 
-use std::fs;
+mod state_file;
+
 use std::path::{Path, PathBuf};
 
-use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Cut, Db, Delivered, Workload, eventually, servers};
 
 use crate::rig::{
-    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, edit, ends, insert,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, ends, insert,
     kafka_in_turn, lsn_of, output_with, refused, with_source,
 };
 
@@ -53,14 +55,6 @@ fn accepting(rig: &Rig, config: &Path, words: &str) -> Relay {
 #[track_caller]
 fn accepts(rig: &Rig, config: &Path) -> Relay {
     accepting(rig, config, "accepted by --accept-gap")
-}
-
-/// The position in a state file; `None` if there is no file.
-fn noted_lsn(path: &Path) -> Option<Lsn> {
-    let text = fs::read_to_string(path).ok()?;
-    let (_, lsn) = text.split_once("confirmed = \"").expect("a position");
-    let (lsn, _) = lsn.split_once('"').expect("its end");
-    Some(lsn.parse().expect("an LSN"))
 }
 
 /// The range that an error or a log line names last: `from X … to Y`.
@@ -268,41 +262,6 @@ tests! {
     fn advanced_under_a_relay_is_noticed() { under_a_relay("slot-moved", advance_slot) }
 }
 
-fn moved_while_no_relay_ran(act: impl Fn(&Db)) {
-    let rig = Rig::new(15);
-    let config = noting(&rig);
-    relayed_one(&rig, &config).ends_well();
-    let state = rig.path("state");
-    let before = noted_lsn(&state).expect("a position");
-    let db = rig.db();
-    let unseen = insert_unseen(&db);
-    act(&db);
-    for _ in 0..2 {
-        let log = ends(&mut rig.start(&config), 65, "slot-moved");
-        covers(&log, unseen);
-        assert_eq!(range(&log).0, before, "{log}");
-        // The next relay would take it for one that has moved the slot on.
-        assert_eq!(rig.slot().reader(), None, "a refusal left its walsender");
-        let noted = noted_lsn(&state);
-        assert_eq!(noted, Some(before), "a refusal changed the file");
-    }
-    goes_on(&rig, &config, &[1, 9]);
-    assert!(noted_lsn(&state) > Some(unseen.1));
-
-    // Without the file the relay accepts the slot as it is: GUARANTEES.md promises nothing else.
-    fs::remove_file(&state).expect("removed");
-    insert(&db, 10);
-    act(&db);
-    rig.streaming(&config).ends_well();
-    assert!(state.exists(), "it is made anew");
-}
-
-#[test]
-fn moved_while_no_relay_ran_is_noticed_with_a_state_file() {
-    moved_while_no_relay_ran(advance_slot);
-    moved_while_no_relay_ran(make_slot_anew);
-}
-
 /// Another cluster, which is set up for a relay too, takes over the address.
 #[test]
 fn of_another_cluster_is_noticed() {
@@ -331,139 +290,6 @@ fn of_another_cluster_is_noticed() {
         accepts(&rig, &config).ends_well();
         rig.streaming(&config).ends_well();
     }
-}
-
-/// Another Kafka cluster answers at the address: nothing is confirmed into it.
-#[test]
-fn is_not_moved_by_another_kafka_cluster() {
-    let rig = Rig::new(18);
-    let config = noting(&rig);
-    relayed_one(&rig, &config).ends_well();
-    let other = EmbeddedBroker::start(&[]).expect("a broker");
-    let db = rig.db();
-    insert(&db, 2);
-    let end = db.flush_lsn();
-    edit(&config, &rig.bootstrap, other.bootstrap_servers());
-    for _ in 0..2 {
-        let log = ends(&mut rig.start(&config), 65, "other-kafka-cluster");
-        let words = ["Kafka's cluster id changed from ", "--accept-gap"];
-        assert_has(&log, &words);
-        let noted = noted_lsn(&rig.path("state")).expect("a position");
-        assert!(noted < end && rig.slot().confirmed() < end, "{log}");
-    }
-    edit(&config, other.bootstrap_servers(), &rig.bootstrap);
-    let relay = rig.streaming(&config);
-    rig.caught_up();
-    relay.ends_well();
-    assert_eq!(delivered(&rig), numbers(&[1, 2]));
-
-    edit(&config, &rig.bootstrap, other.bootstrap_servers());
-    insert(&db, 3);
-    let relay = accepts(&rig, &config);
-    rig.caught_up();
-    relay.ends_well();
-    insert(&db, 4);
-    let relay = rig.streaming(&config);
-    rig.caught_up();
-    relay.ends_well();
-    assert_eq!(delivered(&rig), numbers(&[1, 2]));
-}
-
-/// The server is restored from an older state while no relay runs.
-#[test]
-fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
-    let rig = Rig::new(15);
-    let config = noting(&rig);
-    relayed_one(&rig, &config).ends_well();
-    rig.back_up();
-    let relay = rig.streaming(&config);
-    rig.workload().rows(2_000).seed(2).run();
-    rig.caught_up();
-    relay.ends_well();
-    let relayed = noted_lsn(&rig.path("state")).expect("a position");
-    rig.restore();
-    let log = ends(&mut rig.start(&config), 65, "log-went-back");
-    let (from, to) = range(&log);
-    assert_eq!(to, relayed, "{log}");
-    assert!(from < to, "{log}");
-    accepts(&rig, &config).ends_well();
-}
-
-/// Under load and through SIGKILL. The test reads the slot first, then the file.
-#[test]
-fn never_stands_beyond_the_state_file() {
-    let rig = Rig::with_outbox(15);
-    let config = noting(&rig);
-    let state = rig.path("state");
-    let slot = rig.slot();
-    let mut relay = rig.streaming(&config);
-    let load = rig.workload().rate(2_000.0).seed(11).start();
-    let mut seen = std::collections::BTreeSet::new();
-    let mut look = || {
-        let confirmed = slot.confirmed();
-        let noted = noted_lsn(&state).expect("a position");
-        assert!(
-            confirmed <= noted,
-            "the slot is at {confirmed}, noted is {noted}"
-        );
-        seen.insert(confirmed);
-        seen.len()
-    };
-    for _ in 0..4 {
-        let next = load.written().rows + 1_500;
-        let before = look();
-        // The disk decides how often the position moves.
-        eventually(PATIENCE, || {
-            look() >= before + 5 && load.written().rows >= next
-        });
-        relay.kill();
-        look();
-        relay = rig.streaming(&config);
-    }
-    load.stop();
-    rig.caught_up();
-    assert!(look() > 20);
-    rig.verdict().assert_clean_but_for_ragged();
-    relay.ends_well();
-    assert!(noted_lsn(&state).is_some());
-}
-
-/// The directory of the state file goes away: nothing is confirmed from then on. It comes back:
-/// nothing was lost.
-#[test]
-fn is_not_moved_while_the_state_file_cannot_be_written() {
-    let rig = Rig::new(18);
-    let directory = rig.path("notes");
-    fs::create_dir(&directory).expect("a directory");
-    let config = config_with(&rig, &rig.postgres.url(), "state_file = \"notes/state\"");
-    let mut relay = relayed_one(&rig, &config);
-    let away = rig.path("away");
-    fs::rename(&directory, &away).expect("it goes away");
-    insert(&rig.db(), 2);
-    let log = ends(&mut relay, 78, "state-file");
-    assert_has(&log, &["No such file or directory"]);
-    let slot = rig.slot().confirmed();
-    assert!(Some(slot) <= noted_lsn(&away.join("state")), "{log}");
-    ends(&mut rig.start(&config), 78, "state-file");
-    fs::rename(&away, &directory).expect("it comes back");
-    let relay = rig.streaming(&config);
-    // The event was delivered while the position could not be noted, so it is repeated; none is
-    // missing.
-    let verdict = rig.finish(relay);
-    verdict.assert_clean();
-    assert_eq!(verdict.committed, 2);
-
-    // A file of another slot, and a truncated file.
-    let state = directory.join("state");
-    let text = fs::read_to_string(&state).expect("the file");
-    fs::write(&state, &text[..text.len() / 2]).expect("written");
-    let log = ends(&mut rig.start(&config), 78, "state-file");
-    assert_has(&log, &["cut off"]);
-    fs::write(&state, text).expect("written");
-    create_slot(&rig.db(), "other");
-    let mut other = rig.start_with(&config, &["--set", "source.slot=other"]);
-    let log = ends(&mut other, 78, "state-file");
-    assert_has(&log, &["is of slot walrelay, not other"]);
 }
 
 /// The broker is gone and WAL accumulates: the warning comes while the slot can still be saved.

@@ -38,22 +38,22 @@
 //! requires that an event's number depends on the WAL only: rows that are passed over are counted,
 //! because the catalogs decide whether they are, and the catalogs change.
 
+mod building;
 mod diversions;
 mod error;
 mod in_flight;
 mod progress;
 mod read;
+mod relations;
 mod schemas;
 mod step;
 mod tables;
 mod transactions;
 
-use std::sync::Arc;
-
-use walrelay_checkpoint::{AckRing, Ledger, Seq};
-use walrelay_event_router::{Messages, PlanError, Routed, Router, Row, TableFacts, ValueSchema};
-use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation, decode};
+use walrelay_checkpoint::{Ledger, Seq};
+use walrelay_event_router::{Messages, Routed, Router, Row, TableFacts, ValueSchema};
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, decode};
 use walrelay_sink::{EventPosition, Poison, TransactionEnd};
 use walrelay_walsender::Frame;
 
@@ -63,10 +63,8 @@ pub use step::{Outgoing, Placement, Step};
 use crate::event::SentEvent;
 use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
-use crate::interface::source::TablePlace;
 use crate::poison::{Body, Class, Diverted, PoisonDecisions};
 use crate::sent_rows::PendingRows;
-use crate::table::TableName;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
 use read::{WalEvent, messages_table};
@@ -104,94 +102,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// Creates a state machine for a new sink that acknowledges into `ring`, on a slot at
-    /// `confirmed`. Without [`with_decisions`](Self::with_decisions) an event that cannot be
-    /// delivered is an error.
-    pub fn new(
-        router: Router,
-        configured: Arc<[TableName]>,
-        ring: Arc<AckRing>,
-        confirmed: CommitEnd,
-    ) -> Self {
-        Self {
-            router,
-            messages: None,
-            stops_at_updates: false,
-            tables: Tables::new(configured),
-            transactions: Transactions::default(),
-            schemas: SchemaWait::default(),
-            diversions: Diversions::default(),
-            acknowledged_before: None,
-            offered: None,
-            ledger: Ledger::new(ring, Some(confirmed)),
-            in_flight: InFlightEvents::default(),
-            sent_rows: None,
-            next: 0,
-            received: confirmed.lsn(),
-            counts: Counts::default(),
-        }
-    }
-
-    /// Sets the poison policy, and the decisions about events that were made with earlier sinks.
-    #[must_use]
-    pub fn with_decisions(mut self, mut decisions: PoisonDecisions) -> Self {
-        decisions.forget_before(self.confirmed());
-        self.diversions.decisions = decisions;
-        self
-    }
-
-    /// Makes the core pass over the events before `first`: the
-    /// [`first_unacknowledged`](Self::first_unacknowledged) event of an earlier core.
-    #[must_use]
-    pub fn resuming_at(mut self, first: Option<EventPosition>) -> Self {
-        self.acknowledged_before = first;
-        self
-    }
-
-    /// Sets where the keys of acknowledged rows are noted, with those of earlier cores.
-    #[must_use]
-    pub(crate) fn noting(mut self, rows: Option<PendingRows>) -> Self {
-        self.sent_rows = rows;
-        self
-    }
-
-    /// Sets whether the rows of this connection are noted. Call it before its first frame.
-    pub(crate) fn note_rows(&mut self, noting: bool) {
-        if let Some(rows) = &mut self.sent_rows {
-            rows.note(noting);
-        }
-    }
-
-    /// Sets the position up to which the sink has everything, see
-    /// [`Sink::durable_before`](walrelay_sink::Sink::durable_before).
-    #[must_use]
-    pub fn with_durable_before(mut self, position: Option<Lsn>) -> Self {
-        self.transactions.durable_before = position;
-        self
-    }
-
-    /// Sets tables whose rows are passed over even if they may be events. No outbox is passed over:
-    /// a table that is one by its name or OID is routed.
-    #[must_use]
-    pub fn passing_over(mut self, tables: Arc<[TableName]>) -> Self {
-        self.tables.pass_over(tables);
-        self
-    }
-
-    /// Sets which logical messages are events.
-    #[must_use]
-    pub fn with_messages(mut self, messages: Option<Messages>) -> Self {
-        self.messages = messages;
-        self
-    }
-
-    /// Makes the core return an error when an outbox row is updated.
-    #[must_use]
-    pub fn stopping_at_updates(mut self, stops: bool) -> Self {
-        self.stops_at_updates = stops;
-        self
-    }
-
     /// Notes that a connection streams from `confirmed`, the slot's position. Call it before the
     /// first frame of the connection.
     pub fn connected(&mut self, confirmed: CommitEnd) {
@@ -346,103 +256,6 @@ impl Core {
             }),
             Some(_) => Step::Consumed,
         })
-    }
-
-    /// Processes a Relation message, whose body is `announcement`.
-    fn relation(&mut self, relation: &Relation<'_>, announcement: &[u8]) -> Result<(), CoreError> {
-        let table = TableName::new(relation.namespace, relation.name);
-        self.tables.announced(&table);
-        if !self.tables.is_configured(&table) {
-            self.tables.add_unresolved(relation.id, table, announcement);
-            return Ok(());
-        }
-        self.outbox(relation, table)
-    }
-
-    /// Plans the rows of a relation as those of an outbox table.
-    fn outbox(&mut self, relation: &Relation<'_>, table: TableName) -> Result<(), CoreError> {
-        let plan = self.router.relation(relation);
-        if let Some(rows) = &mut self.sent_rows {
-            rows.announce(relation, &table);
-        }
-        let policy = self.diversions.decisions.policy();
-        self.tables.add_outbox(relation.id, table, plan, policy)
-    }
-
-    /// Returns the table that the last frame waits for.
-    pub fn unresolved(&self) -> Option<RelationId> {
-        self.tables.awaited
-    }
-
-    /// Takes the place of an announced table whose name in the WAL is not configured. Returns what
-    /// becomes of its rows; `None` if the table's place is known, or the table was not announced.
-    ///
-    /// A table that has the columns which the router reads may have been an outbox, such as a
-    /// partition that was detached since, or a table that was renamed when another took its name.
-    /// A table that is gone may have been one, too. Neither is passed over unless the configuration
-    /// [says so](Self::passing_over).
-    ///
-    /// # Errors
-    /// If the rows may be events and are not routed, or the outbox table cannot be routed.
-    pub fn place(
-        &mut self,
-        id: RelationId,
-        place: TablePlace,
-    ) -> Result<Option<Placement>, CoreError> {
-        let Some((table, announcement)) = self.tables.unresolved(id) else {
-            return Ok(None);
-        };
-        let lsn = self.received;
-        let message = decode(&announcement).map_err(|source| CoreError::Decode { lsn, source })?;
-        let Message::Relation(relation) = message else {
-            return Ok(None);
-        };
-        if let TablePlace::Outbox(outbox) = place {
-            let relation = relation.renamed(&outbox.schema, &outbox.name);
-            self.outbox(&relation, outbox.clone())?;
-            return Ok(Some(Placement::Outbox(outbox)));
-        }
-        if !self.tables.is_passed_over(&table) {
-            let gone = place == TablePlace::Gone;
-            if let TablePlace::Above(partition) = place {
-                return Err(CoreError::AboveOutbox { table, partition });
-            }
-            let plan = self.router.relation(&relation);
-            if gone || !matches!(plan, Err(PlanError::MissingColumn { .. })) {
-                return Err(CoreError::UnknownTable { table, gone });
-            }
-        }
-        self.tables.add_passed_over(id, table.clone());
-        Ok(Some(Placement::PassedOver(table)))
-    }
-
-    /// Takes the rows that were passed over since the last call, by table.
-    pub fn take_passed_over(&mut self) -> Vec<(TableName, u64)> {
-        std::mem::take(&mut self.tables.passed_over)
-    }
-
-    /// Counts an update of an outbox row; it is no event. Returns an error if updates of outbox rows
-    /// stop the relay. In an ignored transaction there is no error, because there was none when the
-    /// transaction was enqueued.
-    fn update<'a>(&mut self, relation: RelationId, lsn: Lsn) -> Result<Step<'a>, CoreError> {
-        let open = self.transactions.open.as_ref();
-        let stops = open.filter(|open| self.stops_at_updates && open.ignored.is_none());
-        match (self.tables.table_of(relation, lsn), stops) {
-            (Ok(EventTable::PassedOver), _) => return Ok(Step::Consumed),
-            (Ok(EventTable::Unresolved), Some(_)) => {
-                self.tables.awaited = Some(relation);
-                return Ok(Step::AwaitsPlace);
-            }
-            (Ok(EventTable::Outbox(table, _)), Some(open)) => {
-                return Err(CoreError::Update {
-                    table: table.clone(),
-                    xid: open.begin.xid,
-                    commit: open.begin.final_lsn,
-                });
-            }
-            _ => self.counts.updates += 1,
-        }
-        Ok(Step::Consumed)
     }
 
     fn is_event(&self, message: &LogicalMessage<'_>) -> bool {

@@ -6,6 +6,7 @@ pub(crate) mod error;
 mod lease;
 mod log_throttle;
 pub mod measuring;
+mod recovery;
 mod schema_fetcher;
 mod session;
 mod settings;
@@ -16,12 +17,10 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
-use walrelay_checkpoint::Seq;
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::Begin;
@@ -30,10 +29,9 @@ use walrelay_sink::{Disposition, SinkFactory, StreamStart};
 pub use attempts::Backoff;
 pub use settings::{OnUpdate, Outcome, Settings};
 
-use crate::core::Core;
 use crate::interface::observer::{Counts, Observer, State};
 use crate::interface::source::{Opened, Resume, Source, SourceError, WalStream};
-use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
+use crate::poison::{PoisonDecisions, RetryPolicy};
 use crate::table::TableName;
 use attempts::FailedAttempts;
 use continuity::Continuity;
@@ -41,8 +39,7 @@ use error::{Chain, PipelineError, PipelineResult};
 use lease::Lease;
 use schema_fetcher::SchemaFetcher;
 use session::poll_while::poll_while;
-use session::reports::{Failure, severity};
-use session::sessions::{Sessions, close};
+use session::sessions::Sessions;
 use shutdown::Shutdown;
 use streaming::Streaming;
 
@@ -254,97 +251,6 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             cause: error.cause(),
             why,
         });
-    }
-
-    /// Drops the sink if it cannot be used after the error, and decides about the event that was
-    /// refused. Returns `None` if a decision was made, so that the slot must be read again at once;
-    /// otherwise the error.
-    ///
-    /// `stopping`: nothing is decided about the event, because the slot is not read again.
-    async fn recover(
-        &mut self,
-        error: PipelineError<S::Error, F::Error>,
-        stopping: bool,
-    ) -> Option<PipelineError<S::Error, F::Error>> {
-        if matches!(error, PipelineError::OtherTimeline { .. }) {
-            self.sessions.discard().await;
-            self.sessions.forget_events();
-            return Some(error);
-        }
-        let spoiled = matches!(error, PipelineError::Delivery { .. });
-        if !spoiled && error.disposition(F::disposition) == Disposition::Retryable {
-            return Some(error);
-        }
-        let Some(session) = self.sessions.current.take() else {
-            return Some(error);
-        };
-        let reports = Arc::clone(&session.reports);
-        let core = close(session).await;
-        match error {
-            PipelineError::Delivery { .. } => self.decide(error, reports.failure(), core, stopping),
-            error => {
-                self.sessions.keep(core);
-                Some(error)
-            }
-        }
-    }
-
-    /// Decides about a refused event, after the sink was closed, so that all reports have arrived.
-    /// The most severe failure replaces the error: one refused record makes its neighbours fail, too,
-    /// with errors that are retryable by themselves.
-    fn decide(
-        &mut self,
-        mut error: PipelineError<S::Error, F::Error>,
-        failure: Option<Failure>,
-        core: Core,
-        stopping: bool,
-    ) -> Option<PipelineError<S::Error, F::Error>> {
-        let PipelineError::Delivery {
-            source,
-            event,
-            event_id,
-        } = &mut error
-        else {
-            return Some(error);
-        };
-        // If the event is known already, `try_send` refused its record, so no other can be at
-        // fault.
-        let mut last = *event;
-        let mut certain = event.is_some();
-        if let Some(failure) = failure
-            && (!certain || severity(&failure.error) > severity(source))
-        {
-            *source = failure.error;
-            *event = core.event_of(Seq::new(failure.seq));
-            *event_id = None;
-            last = core.event_of(Seq::new(failure.last));
-            certain = false;
-        }
-        let decisions = self.sessions.keep(core);
-        let Some(event) = *event else {
-            return Some(error);
-        };
-        let decision = if stopping {
-            Decision::FollowDisposition
-        } else {
-            let refusal = Refusal {
-                event,
-                last: last.unwrap_or(event).id,
-                certain,
-                error: source,
-            };
-            self.retry_policy
-                .decide(&refusal, decisions, Instant::now())
-        };
-        // An event whose record `try_send` refused was never in flight, so it is added here.
-        self.sessions.unconfirmed.add([(event.id.lsn, 1)]);
-        match decision {
-            Decision::ReadAgain => return None,
-            Decision::FollowDisposition | Decision::ReadLater => {}
-            // The retries did not help: the topic must be created, or the permission granted.
-            Decision::Stop => source.disposition = Disposition::Configuration,
-        }
-        Some(error)
     }
 
     /// Opens a connection. `None`: a stop was requested.

@@ -1,0 +1,109 @@
+//! Makes a [`Core`] for a new sink, with what earlier cores knew.
+
+use std::sync::Arc;
+
+use walrelay_checkpoint::{AckRing, Ledger};
+use walrelay_event_router::{Messages, Router};
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_sink::EventPosition;
+
+use super::Core;
+use super::diversions::Diversions;
+use super::in_flight::InFlightEvents;
+use super::schemas::SchemaWait;
+use super::tables::Tables;
+use super::transactions::Transactions;
+use crate::interface::observer::Counts;
+use crate::poison::PoisonDecisions;
+use crate::sent_rows::PendingRows;
+use crate::table::TableName;
+
+impl Core {
+    /// Creates a state machine for a new sink that acknowledges into `ring`, on a slot at
+    /// `confirmed`. Without [`with_decisions`](Self::with_decisions) an event that cannot be
+    /// delivered is an error.
+    pub fn new(
+        router: Router,
+        configured: Arc<[TableName]>,
+        ring: Arc<AckRing>,
+        confirmed: CommitEnd,
+    ) -> Self {
+        Self {
+            router,
+            messages: None,
+            stops_at_updates: false,
+            tables: Tables::new(configured),
+            transactions: Transactions::default(),
+            schemas: SchemaWait::default(),
+            diversions: Diversions::default(),
+            acknowledged_before: None,
+            offered: None,
+            ledger: Ledger::new(ring, Some(confirmed)),
+            in_flight: InFlightEvents::default(),
+            sent_rows: None,
+            next: 0,
+            received: confirmed.lsn(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Sets the poison policy, and the decisions about events that were made with earlier sinks.
+    #[must_use]
+    pub fn with_decisions(mut self, mut decisions: PoisonDecisions) -> Self {
+        decisions.forget_before(self.confirmed());
+        self.diversions.decisions = decisions;
+        self
+    }
+
+    /// Makes the core pass over the events before `first`: the
+    /// [`first_unacknowledged`](Self::first_unacknowledged) event of an earlier core.
+    #[must_use]
+    pub fn resuming_at(mut self, first: Option<EventPosition>) -> Self {
+        self.acknowledged_before = first;
+        self
+    }
+
+    /// Sets where the keys of acknowledged rows are noted, with those of earlier cores.
+    #[must_use]
+    pub(crate) fn noting(mut self, rows: Option<PendingRows>) -> Self {
+        self.sent_rows = rows;
+        self
+    }
+
+    /// Sets whether the rows of this connection are noted. Call it before its first frame.
+    pub(crate) fn note_rows(&mut self, noting: bool) {
+        if let Some(rows) = &mut self.sent_rows {
+            rows.note(noting);
+        }
+    }
+
+    /// Sets the position up to which the sink has everything, see
+    /// [`Sink::durable_before`](walrelay_sink::Sink::durable_before).
+    #[must_use]
+    pub fn with_durable_before(mut self, position: Option<Lsn>) -> Self {
+        self.transactions.durable_before = position;
+        self
+    }
+
+    /// Sets tables whose rows are passed over even if they may be events. No outbox is passed over:
+    /// a table that is one by its name or OID is routed.
+    #[must_use]
+    pub fn passing_over(mut self, tables: Arc<[TableName]>) -> Self {
+        self.tables.pass_over(tables);
+        self
+    }
+
+    /// Sets which logical messages are events.
+    #[must_use]
+    pub fn with_messages(mut self, messages: Option<Messages>) -> Self {
+        self.messages = messages;
+        self
+    }
+
+    /// Makes the core return an error when an outbox row is updated.
+    #[must_use]
+    pub fn stopping_at_updates(mut self, stops: bool) -> Self {
+        self.stops_at_updates = stops;
+        self
+    }
+}
