@@ -210,9 +210,7 @@ impl PostgresSource {
             database,
             slot: self.wanted.slot.clone(),
             confirmed: opened.confirmed.lsn(),
-            kafka_cluster: state_file
-                .kept()
-                .and_then(|kept| kept.kafka_cluster.clone()),
+            sink_cluster: state_file.kept().and_then(|kept| kept.sink_cluster.clone()),
         };
         let position = match state_file.kept() {
             None => here,

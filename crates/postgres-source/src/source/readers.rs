@@ -10,7 +10,7 @@ use crate::catalog::SlotReader;
 /// A process counts as another relay if it is a walsender with this relay's `application_name`:
 /// relays that stand by for each other share a configuration, or at least `application_name` in
 /// `[source] url` (docs/adr/0019-a-slot-that-changes-hands.md). Every other reader is a stranger:
-/// it consumes events without sending them to Kafka. If a stranger was seen, no predecessor is
+/// it consumes events without sending them to the sink. If a stranger was seen, no predecessor is
 /// reported, because it may have consumed events.
 #[derive(Debug, Default)]
 pub(super) struct Readers {

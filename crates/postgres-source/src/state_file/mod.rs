@@ -12,7 +12,8 @@
 //! sha256 = "…"
 //! ```
 //!
-//! A file without `kafka_cluster` is of version 1, one with it of version 2.
+//! A file without `kafka_cluster` is of version 1, one with it of version 2. The key has the cluster of
+//! any sink: it keeps its name, so that an older version reads the file.
 //!
 //! The last line is the SHA-256 of all lines before it, so a truncated or changed file is detected.
 
@@ -56,10 +57,10 @@ pub struct Position {
     /// beyond it, unless another process moved the slot.
     #[serde(deserialize_with = "lsn")]
     pub confirmed: Lsn,
-    /// The id of the Kafka cluster that acknowledged the records before `confirmed`, if it has one
+    /// The id of the sink's cluster that acknowledged the records before `confirmed`, if it has one
     /// and was known.
-    #[serde(default)]
-    pub kafka_cluster: Option<String>,
+    #[serde(rename = "kafka_cluster", default)]
+    pub sink_cluster: Option<String>,
 }
 
 fn lsn<'de, D: Deserializer<'de>>(value: D) -> Result<Lsn, D::Error> {
@@ -113,7 +114,7 @@ impl Position {
         // These names may need escapes: the others are numbers and the name of a slot.
         let string = |name: &str| toml::Value::String(name.to_owned());
         let database = string(&self.database);
-        let (version, cluster) = match &self.kafka_cluster {
+        let (version, cluster) = match &self.sink_cluster {
             Some(id) => (VERSION, format!("kafka_cluster = {}\n", string(id))),
             None => (VERSION - 1, String::new()),
         };
@@ -217,9 +218,9 @@ pub enum StateFileError {
         /// What the relay is.
         wanted: String,
     },
-    /// The records go to another Kafka cluster than before.
+    /// The records go to another cluster than before.
     #[error(
-        "Kafka's cluster id changed from {kept} to {now}: what was committed before {confirmed} was \
+        "the cluster id of the sink changed from {kept} to {now}: what was committed before {confirmed} was \
          sent to the former cluster, and nothing was confirmed since"
     )]
     OtherCluster {
@@ -280,8 +281,8 @@ impl StateFileError {
                 "give each relay a state file of its own, or remove the file if it is an old one"
             }
             Self::OtherCluster { .. } => {
-                "the address now leads to another cluster. If that is not meant, correct bootstrap.servers; \
-                 if it is, run walrelay run --accept-gap once: the relay goes on from the slot, and what \
+                "the address now leads to another cluster. If that is not meant, correct the servers in \
+                 [sink]; if it is, run walrelay run --accept-gap once: the relay goes on from the slot, and what \
                  was sent before stays in the former cluster"
             }
         }

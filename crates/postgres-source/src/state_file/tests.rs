@@ -9,7 +9,7 @@ fn position() -> Position {
         database: "an \"odd\" näme".into(),
         slot: "walrelay".into(),
         confirmed: "16/B374D848".parse().unwrap(),
-        kafka_cluster: None,
+        sink_cluster: None,
     }
 }
 
@@ -32,7 +32,7 @@ fn what_was_written_is_read() {
     write(&path, &later).unwrap();
     assert_eq!(read(&path).unwrap(), Some(later.clone()));
     let clustered = Position {
-        kafka_cluster: Some("a \"cluster\"".to_owned()),
+        sink_cluster: Some("a \"cluster\"".to_owned()),
         ..later
     };
     write(&path, &clustered).unwrap();

@@ -114,7 +114,7 @@ impl StateWriter {
     /// [`StateFileError::OtherCluster`].
     fn cluster(&self, kept: &Position) -> Result<Option<String>, StateFileError> {
         let now = self.sink.as_ref().and_then(|sink| sink.cluster_id());
-        match (&kept.kafka_cluster, now) {
+        match (&kept.sink_cluster, now) {
             (Some(before), Some(now)) if *before != now && !self.accepts_cluster => {
                 Err(StateFileError::OtherCluster {
                     kept: before.clone(),
@@ -137,7 +137,7 @@ impl StateWriter {
             // Nothing is on disk, so nothing may be confirmed. (Every stream starts with `set`.)
             return Ok(CommitEnd::from_slot(Lsn::ZERO));
         };
-        let kafka_cluster = self.cluster(kept)?;
+        let sink_cluster = self.cluster(kept)?;
         let reached = CommitEnd::from_slot(kept.confirmed);
         if confirmed <= reached {
             return Ok(confirmed);
@@ -145,7 +145,7 @@ impl StateWriter {
         if self.writing.is_none() {
             let position = Position {
                 confirmed: confirmed.lsn(),
-                kafka_cluster,
+                sink_cluster,
                 ..kept.clone()
             };
             let (done, written) = oneshot::channel();
@@ -168,16 +168,16 @@ impl StateWriter {
             Ok(Ok(())) => {
                 let now = self.sink.as_ref().and_then(|sink| sink.cluster_id());
                 // The file has the cluster that was accepted, so no other one is.
-                self.accepts_cluster &= now.is_none() || now != position.kafka_cluster;
+                self.accepts_cluster &= now.is_none() || now != position.sink_cluster;
                 let before = self
                     .kept
                     .as_ref()
-                    .and_then(|kept| kept.kafka_cluster.as_ref());
-                if let (Some(before), Some(now)) = (before, &position.kafka_cluster)
+                    .and_then(|kept| kept.sink_cluster.as_ref());
+                if let (Some(before), Some(now)) = (before, &position.sink_cluster)
                     && before != now
                 {
                     warn!(
-                        "accepted by --accept-gap: Kafka's cluster id changed from {before} to {now}"
+                        "accepted by --accept-gap: the cluster id of the sink changed from {before} to {now}"
                     );
                 }
                 self.kept = Some(position);
@@ -237,7 +237,7 @@ mod tests {
             database: "app".into(),
             slot: "s".into(),
             confirmed: Lsn::new(confirmed),
-            kafka_cluster: None,
+            sink_cluster: None,
         }
     }
 
@@ -403,7 +403,7 @@ mod tests {
             sink.set_cluster_id("one");
             note_until_written(&mut first, &path, at(12)).await;
             let of = |cluster: &str, confirmed| Position {
-                kafka_cluster: Some(cluster.to_owned()),
+                sink_cluster: Some(cluster.to_owned()),
                 ..position(confirmed)
             };
             assert_eq!(read(&path).unwrap(), Some(of("one", 12)));
