@@ -26,7 +26,7 @@ use super::slots::SlotsCommand;
 use super::tail::TailArgs;
 use super::verify_topic::VerifyTopicArgs;
 
-/// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
+/// Moves committed rows of a Postgres outbox to Kafka or another sink, through logical replication.
 #[derive(Debug, Parser)]
 #[command(
     name = "walrelay",
@@ -61,7 +61,8 @@ pub enum Command {
     /// Changes nothing in the database. Asks at a terminal for what no option says.
     #[command(after_help = "Examples:
   walrelay new
-  walrelay new --database postgres://postgres@db:5432/app --brokers broker:9092")]
+  walrelay new --database postgres://postgres@db:5432/app --brokers broker:9092
+  walrelay new --sink http --servers https://hooks.example.com/{topic}")]
     New(NewArgs),
 
     /// Prepare a database: outbox table, publication, slot, and a role where asked for.
@@ -74,7 +75,7 @@ pub enum Command {
   walrelay init --consumer | psql consumer_database")]
     Init(InitArgs),
 
-    /// The doctor: check the configuration, Postgres, Kafka and the schema registry.
+    /// The doctor: check the configuration, Postgres, the sink and the schema registry.
     ///
     /// Prints a line for each thing, with pass, warn or FAIL, and what mends it. Changes nothing; a
     /// relay may be running. The exit code is 0 if nothing fails, else that of the first failure.
@@ -181,17 +182,17 @@ A row is a JSON object of columns and values:
   walrelay demo --seconds 10 --rate 500")]
     Demo(DemoArgs),
 
-    /// Measure the relay with this configuration's database and broker.
+    /// Measure the relay with this configuration's database and sink.
     ///
     /// Writes rows into a table of its own, in a schema made for it, and drains them into nothing
-    /// and into a Kafka topic of its own; then measures how long single rows take. Reads through
+    /// and into a topic of its own; then measures how long single rows take. Reads through
     /// temporary slots, touches no other table, topic or slot, and removes what it made, also at
     /// Ctrl-C. The role needs CREATE on the database. Says what it will write and asks first.
     #[command(after_help = "Examples:
   walrelay bench
   walrelay bench --rows 1000000 --rate 1000 --rate 5000 --seconds 30
   walrelay bench --yes --json figures.json > figures.md
-  walrelay bench --only kafka --set 'sink.kafka.\"compression.type\"=zstd'
+  walrelay bench --only sink --set 'sink.kafka.\"compression.type\"=zstd'
   walrelay bench --copy-of walrelay --rows 50000")]
     Bench(Box<BenchArgs>),
 

@@ -73,8 +73,9 @@ pub struct BenchArgs {
 pub enum BenchPart {
     /// Draining the backlog into nothing: what Postgres, the network and the relay's core can do.
     Null,
-    /// Draining it into Kafka.
-    Kafka,
-    /// From a commit to the broker's acknowledgement and to a consumer.
+    /// Draining it into the configured sink.
+    #[value(alias = "kafka")]
+    Sink,
+    /// From a commit to the sink's acknowledgement and to a consumer.
     Latency,
 }

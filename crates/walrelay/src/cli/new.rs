@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use secrecy::SecretString;
 
 use super::common::secret;
+use crate::config::sink_names;
 
 /// Arguments of `new`.
 #[derive(Debug, Clone, Args)]
@@ -16,9 +18,13 @@ pub struct NewArgs {
     #[arg(long, value_name = "URL", value_parser = secret)]
     pub database: Option<SecretString>,
 
-    /// The brokers, as in `broker-1:9092,broker-2:9092`.
-    #[arg(long, value_name = "HOST:PORT,…")]
-    pub brokers: Option<String>,
+    /// The kind of sink that records go to.
+    #[arg(long, value_name = "KIND", default_value = "kafka", value_parser = PossibleValuesParser::new(sink_names()))]
+    pub sink: String,
+
+    /// The servers of the sink: brokers as in `broker-1:9092,broker-2:9092`, or a URL.
+    #[arg(long, visible_alias = "brokers", value_name = "SERVERS")]
+    pub servers: Option<String>,
 
     /// The role by which the relay will connect. `walrelay init --dry-run` prints the SQL that
     /// makes it.

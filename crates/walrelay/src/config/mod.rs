@@ -8,8 +8,8 @@
 //!
 //! # Inside
 //! `sections` declares every key once and checks combinations of keys. `templates` has the types of
-//! values that are templates. `walrelay-settings` reads the file; the sections of Postgres and Kafka
-//! are in the crates that they configure.
+//! values that are templates. `walrelay-settings` reads the file; the sections of Postgres and
+//! of the sinks are in the crates that they configure.
 //!
 //! # Invariants
 //! - Struct, reader, known names, defaults and the reference in `docs/CONFIGURATION.md` follow from
@@ -40,6 +40,7 @@ pub use sections::{
     Backoff, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune, Retention,
     Router, SinkConfig, SnapshotMode, Source, sink_names,
 };
+pub(crate) use sections::{DEFAULT_KIND, Sample, sample};
 #[cfg(test)]
 pub(crate) use sections::{SinkSection, SinkSettings, StdoutSection, descriptions};
 

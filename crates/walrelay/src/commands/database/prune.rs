@@ -206,7 +206,7 @@ fn failed(error: PruneError) -> Failure {
             Failure::new("prune-dead-letters", Exit::Temporary, what)
                 .caused_by(why)
                 .remedy(
-                    "the cause says what to see to: Kafka, the right to READ the topic of dead letters, or the dead \
+                    "the cause says what to see to: the sink, the right to READ the topic of dead letters, or the dead \
                      letters (walrelay dlq list)",
                 )
         }

@@ -6,7 +6,7 @@ use walrelay_sink::dead_letters::DlqRecord;
 
 use crate::cli::FilterArgs;
 
-/// Largest assumed difference of the clocks of database, relay and broker.
+/// Largest assumed difference of the clocks of database, relay and sink.
 const CLOCK_DIFFERENCE: time::Duration = time::Duration::days(1);
 
 /// The filters of the command line, and the slot.

@@ -15,6 +15,7 @@ use crate::cli::{Exit, Failure, NewArgs};
 use crate::commands::assembly::{block_on, with_passfile};
 use crate::commands::terminal::confirm;
 use crate::commands::{CommandResult, Env, print_text};
+use crate::config::{DEFAULT_KIND, Sample, sample};
 use crate::failures;
 
 /// The preset of the table that `walrelay init` makes.
@@ -29,10 +30,12 @@ pub(crate) fn new(args: &NewArgs, env: Env<'_>) -> CommandResult {
         || ask("URL by which you reach the database: ", "--database"),
         Ok,
     )?;
-    let brokers = match &args.brokers {
-        Some(brokers) => brokers.clone(),
-        None => self::ask("Kafka brokers (host:port,…): ", "--brokers")?,
+    let sink = match (sample(&args.sink), &args.servers) {
+        (None, _) => None,
+        (Some(sample), Some(servers)) => Some((sample, servers.clone())),
+        (Some(sample), None) => Some((sample, self::ask(sample.question, sample.option)?)),
     };
+    let sink = sink_sections(&args.sink, sink);
     let info = url.expose_secret().parse::<ConnInfo>();
     let info = with_passfile(info.map_err(|error| failures::conn_info(&error))?, env);
     let relay_url = relay_url(url.expose_secret(), &args.role, &info.dbname)?;
@@ -43,7 +46,7 @@ pub(crate) fn new(args: &NewArgs, env: Env<'_>) -> CommandResult {
         found
     })?;
     let candidates = candidates.map_err(|error| failures::postgres(error.into()))?;
-    write_new(&args.output_file, &file(&relay_url, &brokers, &candidates))?;
+    write_new(&args.output_file, &file(&relay_url, &sink, &candidates))?;
     Ok(print_text(&summary(&args.output_file, &candidates))?)
 }
 
@@ -103,15 +106,29 @@ fn encoded(name: &str) -> PercentEncode<'_> {
     utf8_percent_encode(name, ENCODED)
 }
 
-/// The configuration. The lines that are commented out are valid, too.
-fn file(url: &str, brokers: &str, candidates: &[OutboxCandidate]) -> String {
+/// Returns the text as a TOML string: a JSON string is one.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Makes the sections of a kind of sink: those of its sample, with its servers.
+fn sink_sections(kind: &str, sample: Option<(Sample, String)>) -> String {
+    let sections = sample.map_or_else(String::new, |(sample, servers)| {
+        (sample.lines)(&quoted(&servers))
+    });
+    if kind == DEFAULT_KIND {
+        return sections;
+    }
+    format!("[sink]\nkind = {}\n\n{sections}", quoted(kind))
+}
+
+/// Makes the configuration. The lines that are commented out are valid, too.
+fn file(url: &str, sink: &str, candidates: &[OutboxCandidate]) -> String {
     let (tables, preset) = candidates
         .first()
         .map_or(("public.outbox".to_owned(), DEFAULT), |first| {
             (written(&first.table), first.preset)
         });
-    // A JSON string is a TOML string, too.
-    let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut others = String::new();
     for candidate in candidates.iter().skip(1).take(MAX_OTHERS) {
         let _ = writeln!(
@@ -140,17 +157,7 @@ fn file(url: &str, brokers: &str, candidates: &[OutboxCandidate]) -> String {
          # snapshot = \"never\"\n\
          \n\
          {router}\
-         [sink.kafka]\n\
-         # Properties of librdkafka, by their own names.\n\
-         \"bootstrap.servers\" = {}\n\
-         # \"security.protocol\" = \"SASL_SSL\"\n\
-         # \"sasl.mechanism\" = \"SCRAM-SHA-512\"\n\
-         # \"sasl.username\" = \"relay\"\n\
-         # \"sasl.password\" = \"${{KAFKA_PASSWORD}}\"\n\
-         \n\
-         # Create missing topics; otherwise the broker may.\n\
-         # [sink.topics]\n\
-         # create = true\n\
+         {sink}\
          \n\
          # An event that cannot be delivered: halt, dead-letter or skip.\n\
          # [poison]\n\
@@ -167,7 +174,6 @@ fn file(url: &str, brokers: &str, candidates: &[OutboxCandidate]) -> String {
          # before_slot = true\n",
         quoted(url),
         quoted(&tables),
-        quoted(brokers),
     )
 }
 
@@ -265,10 +271,20 @@ mod tests {
             candidate("app", "Out\"box", "outbox"),
             candidate("public", "outbox", "debezium"),
         ];
-        for candidates in [&[][..], &two] {
+        let samples = [("kafka", "b:9092"), ("http", "https://h/{topic}")];
+        let samples = samples.map(|(kind, servers)| {
+            sink_sections(
+                kind,
+                sample(kind).map(|sample| (sample, servers.to_owned())),
+            )
+        });
+        let cases = samples
+            .iter()
+            .flat_map(|sink| [(sink, &[][..]), (sink, &two)]);
+        for (sink, candidates) in cases {
             let text = file(
                 "postgres://relay:${RELAY_PASSWORD}@db/app",
-                "b:9092",
+                sink,
                 candidates,
             );
             read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -291,5 +307,7 @@ mod tests {
                 Some(&expected.unwrap_or(TableName::new("public", "outbox")))
             );
         }
+        let stdout = sink_sections("stdout", None);
+        read(&file("postgres://db/app", &stdout, &[])).expect("a sink without servers");
     }
 }

@@ -75,9 +75,9 @@ section! {
 pub struct Poison at "poison" {
     /// The routing column is missing, NULL, or gives a name that no topic can have.
     "unroutable" unroutable: PoisonAction = choice(ACTIONS).or("halt");
-    /// The event is larger than the client, the topic or the broker takes.
+    /// The event is larger than the sink takes.
     "oversize" oversize: PoisonAction = choice(ACTIONS).or("halt");
-    /// The broker refuses the event, or its topic is missing or not writable for `retry_for`.
+    /// The sink refuses the event, or its topic is missing or not writable for `retry_for`.
     "rejected" rejected: PoisonAction = choice(ACTIONS).or("halt");
     /// A column cannot be read as its type.
     "undecodable" undecodable: PoisonAction = choice(ACTIONS).or("halt");

@@ -17,6 +17,7 @@ use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section
 pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Poison};
 pub use router::Router;
+pub(crate) use sink::{DEFAULT_KIND, Sample, sample};
 pub use sink::{SinkConfig, sink_names};
 #[cfg(test)]
 pub(crate) use sink::{SinkSection, SinkSettings, StdoutSection, descriptions};

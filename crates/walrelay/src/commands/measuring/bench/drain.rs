@@ -147,7 +147,7 @@ pub(super) fn incomplete(arrived: u64, rows: u64) -> Failure {
         format!("{arrived} of {rows} records arrived, and then none for a minute"),
     )
     .remedy(
-        "a database or a broker that stands still gives no figures; of a copied slot, ask with --rows \
+        "a database or a sink that stands still gives no figures; of a copied slot, ask with --rows \
          for no more than waits in it",
     )
 }

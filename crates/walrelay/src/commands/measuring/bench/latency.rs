@@ -36,7 +36,7 @@ pub(super) struct LatencyResult {
     /// Rows written per second.
     pub(super) rate: u32,
     pub(super) rows: u64,
-    /// Milliseconds from the commit to the broker's acknowledgement at the relay, of a sample of
+    /// Milliseconds from the commit to the sink's acknowledgement at the relay, of a sample of
     /// transactions.
     pub(super) acknowledged: Option<Spread>,
     /// Milliseconds from the writing of a row to a consumer, of every row.

@@ -1,4 +1,4 @@
-//! `walrelay bench`: measures the relay with the configured database and broker.
+//! `walrelay bench`: measures the relay with the configured database and sink.
 //!
 //! - [`objects`]: creates and removes the benchmark's objects in the database and in the sink, and
 //!   makes the pipelines that read them.
@@ -42,7 +42,7 @@ use crate::config::{Log, PipelineConfig};
 use crate::sinks::NullSinkFactory;
 use drain::drain;
 use objects::{BenchObjects, BenchPipeline};
-use report::Report;
+use report::{Report, SinkServers};
 
 const TO_NOTHING: &str = "walrelay, to nothing";
 
@@ -65,7 +65,7 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
         return Ok(print_report(&report, args.json.as_deref())?);
     }
     let sink: Arc<dyn SinkKind> = any_sink(&config)?.into();
-    let mut parts = [BenchPart::Kafka, BenchPart::Latency].into_iter();
+    let mut parts = [BenchPart::Sink, BenchPart::Latency].into_iter();
     if sink.topics().is_none() && parts.any(|part| args.measures(part)) {
         return Err(needs_topics(&*sink).into());
     }
@@ -87,7 +87,7 @@ impl BenchArgs {
     }
 
     fn drains(&self) -> bool {
-        self.measures(BenchPart::Null) || self.measures(BenchPart::Kafka)
+        self.measures(BenchPart::Null) || self.measures(BenchPart::Sink)
     }
 
     /// Rows written on schedules, of all rates.
@@ -102,7 +102,7 @@ fn confirm_load(args: &BenchArgs, objects: &BenchObjects) -> Result<(), Failure>
     let count = |measured: bool, rows| if measured { rows } else { 0 };
     let scheduled = count(args.measures(BenchPart::Latency), args.scheduled_rows());
     let rows = count(args.drains(), args.rows) + scheduled;
-    let records = count(args.measures(BenchPart::Kafka), args.rows) + scheduled;
+    let records = count(args.measures(BenchPart::Sink), args.rows) + scheduled;
     let megabytes = |count: u64| count * u64::from(args.bytes) / 1_000_000;
     print_notice(&format!(
         "This benchmark will write to {}:\n  \
@@ -159,7 +159,12 @@ async fn measure(
     config: &PipelineConfig,
 ) -> Result<Report, Failure> {
     objects.create_schema().await?;
-    let mut report = new_report(&objects.info, objects.sink.servers(), args).await?;
+    let sink = objects.sink.servers().map(|servers| SinkServers {
+        kind: objects.sink.name(),
+        title: objects.sink.description().title,
+        servers,
+    });
+    let mut report = new_report(&objects.info, sink, args).await?;
     if args.drains() {
         print_notice("making a temporary slot: Postgres waits for open transactions first");
         objects.recreate_slot().await?;
@@ -180,7 +185,7 @@ async fn measure(
         let drained = drain(TO_NOTHING, args.rows, pipeline, NullSinkFactory).await?;
         report.drained.push(drained);
     }
-    if args.measures(BenchPart::Kafka) {
+    if args.measures(BenchPart::Sink) {
         let title = objects.sink.description().title;
         print_notice(&format!("draining them to {title}"));
         objects.create_topic("order").await?;
@@ -244,7 +249,7 @@ async fn drain_copy(
 /// A report without figures.
 async fn new_report(
     info: &ConnInfo,
-    servers: Option<String>,
+    sink: Option<SinkServers>,
     args: &BenchArgs,
 ) -> Result<Report, Failure> {
     let session = sql_session(info).await?;
@@ -254,7 +259,8 @@ async fn new_report(
         walrelay: env!("CARGO_PKG_VERSION"),
         machine: Machine::here(),
         postgres,
-        kafka: servers,
+        kafka: sink.as_ref().and_then(SinkServers::of_kafka),
+        sink,
         payload_bytes: args.copy_of.is_none().then_some(args.bytes),
         drained: Vec::new(),
         latency: Vec::new(),

@@ -11,6 +11,23 @@ use walrelay_measure::table;
 use super::drain::DrainResult;
 use super::latency::LatencyResult;
 
+/// A sink and its servers.
+#[derive(Debug, Serialize)]
+pub(super) struct SinkServers {
+    /// `sink.kind`.
+    pub(super) kind: &'static str,
+    #[serde(skip)]
+    pub(super) title: &'static str,
+    pub(super) servers: String,
+}
+
+impl SinkServers {
+    /// Returns the servers, if they are brokers of Kafka.
+    pub(super) fn of_kafka(&self) -> Option<String> {
+        (self.kind == "kafka").then(|| self.servers.clone())
+    }
+}
+
 /// The figures of a benchmark.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -18,7 +35,10 @@ pub(super) struct Report {
     /// The machine of the benchmark; the servers may run elsewhere.
     pub(super) machine: Machine,
     pub(super) postgres: String,
-    /// `bootstrap.servers`; `None` without Kafka.
+    /// The sink that was measured; `None` if records were thrown away.
+    pub(super) sink: Option<SinkServers>,
+    /// The servers of a sink of Kafka, which older versions write here.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kafka: Option<String>,
     /// Bytes of a payload, about; `None` for rows that the benchmark has not written.
     pub(super) payload_bytes: Option<u32>,
@@ -42,8 +62,8 @@ impl Report {
             self.machine.system,
             self.machine.kernel.as_deref().unwrap_or(""),
             self.postgres,
-            match &self.kafka {
-                Some(servers) => format!("; Kafka at {servers}"),
+            match &self.sink {
+                Some(sink) => format!("; {} at {}", sink.title, sink.servers),
                 None => String::new(),
             }
         );
@@ -87,7 +107,7 @@ impl Report {
             "load late by at most" => fixed(0, run.late_ms);
         );
         format!(
-            "\nMilliseconds from the commit to the broker's acknowledgement (a sample), and from the \
+            "\nMilliseconds from the commit to the sink's acknowledgement (a sample), and from the \
              writing of a row to a consumer.\n\n{table}"
         )
     }
@@ -118,6 +138,7 @@ mod tests {
             walrelay: "1.2.3",
             machine: Machine::here(),
             postgres: "15.1".to_owned(),
+            sink: None,
             kafka: None,
             payload_bytes: Some(300),
             drained: vec![run("to nothing", 2000.0), run("to Kafka", 1000.0)],

@@ -79,7 +79,26 @@ fn sink(args: &ReplayArgs, config: &PipelineConfig) -> Result<String, Failure> {
     let configured = config.sink.description().name;
     let sink = args.sink.as_deref().unwrap_or(configured);
     check_sink(sink, configured)?;
+    check_topic(args, sink, config)?;
     Ok(sink.to_owned())
+}
+
+/// Checks that topics of the sink can have the name of `--to-topic`, or begin with `--topic-prefix`.
+fn check_topic(args: &ReplayArgs, sink: &str, config: &PipelineConfig) -> Result<(), Failure> {
+    let named = [&args.topic_prefix, &args.to_topic].into_iter().flatten();
+    // Standard output takes any name.
+    for name in named.filter(|_| sink != STDOUT) {
+        if let Some(why) = config.sink.topic_problem(name) {
+            let what = format!(
+                "{} cannot have the topic {name:?}",
+                config.sink.description().title
+            );
+            return Err(Failure::new("replay-topic", Exit::Usage, what)
+                .caused_by(why)
+                .remedy("name another with --to-topic or --topic-prefix"));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the sink of this kind: standard output, or the configured one.

@@ -4,10 +4,23 @@ use walrelay_http_sink::{HttpKind, HttpOptions, HttpSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, SinkSection, SinkSettings};
+use super::{Delivery, Poison, Sample, SinkSection, SinkSettings};
 
 impl SinkSection for HttpSection {
     const DESCRIPTION: &'static KindDescription = &HttpKind::DESCRIPTION;
+
+    const SAMPLE: Option<Sample> = Some(Sample {
+        question: "URL that events are posted to (https://host/{topic}): ",
+        option: "--servers",
+        lines: |servers| {
+            format!(
+                "[sink.http]\n\
+                 # {{topic}} and columns of the event stand for their values.\n\
+                 url = {servers}\n\
+                 # token = \"${{SINK_TOKEN}}\"\n"
+            )
+        },
+    });
 
     fn rows(rows: &mut Vec<Row>) {
         <Self as walrelay_settings::Section>::rows(Self::AT, rows);

@@ -5,11 +5,31 @@ use walrelay_kafka_sink::{KafkaKind, KafkaOptions, KafkaSection, topic_name_prob
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, ValueKind};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, SinkSection, SinkSettings};
+use super::{Delivery, Poison, Sample, SinkSection, SinkSettings};
 
 impl SinkSection for KafkaSection {
     const DESCRIPTION: &'static KindDescription = &KafkaKind::DESCRIPTION;
     const OPEN: &'static [(&'static str, ValueKind)] = &[(PASS_THROUGH, ValueKind::Scalar)];
+
+    const SAMPLE: Option<Sample> = Some(Sample {
+        question: "Kafka brokers (host:port,…): ",
+        option: "--brokers",
+        lines: |servers| {
+            format!(
+                "[sink.kafka]\n\
+                 # Properties of librdkafka, by their own names.\n\
+                 \"bootstrap.servers\" = {servers}\n\
+                 # \"security.protocol\" = \"SASL_SSL\"\n\
+                 # \"sasl.mechanism\" = \"SCRAM-SHA-512\"\n\
+                 # \"sasl.username\" = \"relay\"\n\
+                 # \"sasl.password\" = \"${{KAFKA_PASSWORD}}\"\n\
+                 \n\
+                 # Create missing topics; otherwise the broker may.\n\
+                 # [sink.topics]\n\
+                 # create = true\n"
+            )
+        },
+    });
 
     fn rows(rows: &mut Vec<Row>) {
         TokenKeys::rows(TokenKeys::AT, rows);

@@ -68,6 +68,9 @@ pub(crate) trait SinkSection: SinkSettings + Sized {
     /// Its sections whose keys are not known, each with the type of the values.
     const OPEN: &'static [(&'static str, ValueKind)] = &[];
 
+    /// What `walrelay new` asks for and writes; `None`: the kind alone.
+    const SAMPLE: Option<Sample> = None;
+
     /// Declares its keys.
     fn rows(rows: &mut Vec<Row>);
 
@@ -84,6 +87,18 @@ pub(crate) trait SinkSection: SinkSettings + Sized {
     }
 }
 
+/// The part of a first configuration that `walrelay new` writes about a kind of sink.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    /// The question for the servers.
+    pub(crate) question: &'static str,
+    /// The option that answers it.
+    pub(crate) option: &'static str,
+    /// Makes the lines of the sections, of the answer as a TOML string. Those that are commented out
+    /// are valid, too.
+    pub(crate) lines: fn(&str) -> String,
+}
+
 /// The sections of a kind that is known at run time.
 type AnySettings = Arc<dyn SinkSettings>;
 
@@ -91,6 +106,7 @@ type AnySettings = Arc<dyn SinkSettings>;
 struct Kind {
     description: &'static KindDescription,
     open: &'static [(&'static str, ValueKind)],
+    sample: Option<Sample>,
     rows: fn(&mut Vec<Row>),
     read: fn(&mut Reader<'_>, bool) -> Result<AnySettings, AlreadyReported>,
     topic_problem: fn(&str) -> Option<String>,
@@ -106,6 +122,7 @@ const fn kind<T: SinkSection>() -> Kind {
     Kind {
         description: T::DESCRIPTION,
         open: T::OPEN,
+        sample: T::SAMPLE,
         rows: T::rows,
         read: read::<T>,
         topic_problem: T::topic_problem,
@@ -181,6 +198,15 @@ pub fn sink_names() -> impl Iterator<Item = &'static str> + Clone {
     descriptions().map(|description| description.name)
 }
 
+/// Returns what `walrelay new` writes about the kind of this name; `None`: the kind alone.
+pub(crate) fn sample(name: &str) -> Option<Sample> {
+    let kind = KINDS.iter().find(|kind| kind.description.name == name)?;
+    kind.sample
+}
+
+/// The kind of a configuration that names none.
+pub(crate) const DEFAULT_KIND: &str = "kafka";
+
 /// Returns the facts about each kind.
 pub(crate) fn descriptions() -> impl Iterator<Item = &'static KindDescription> + Clone {
     KINDS.iter().map(|kind| kind.description)
@@ -200,7 +226,7 @@ const NAMES: &[(&str, usize)] = &{
 section! {
 pub(super) struct Keys at "sink" {
     /// Where records go.
-    "kind" kind: usize = choice(NAMES).or("kafka");
+    "kind" kind: usize = choice(NAMES).or(DEFAULT_KIND);
 }
 }
 
