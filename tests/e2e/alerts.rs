@@ -139,7 +139,7 @@ fn of_kafka_and_the_slot_come_and_go() {
     let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
     let mut watch = Watch::new(Some(&relay));
     let of_kafka = [
-        "WalrelayBrokersDown",
+        "WalrelaySinkDown",
         "WalrelayNothingConfirmed",
         "WalrelayLag",
     ];
@@ -157,7 +157,7 @@ fn of_kafka_and_the_slot_come_and_go() {
     write_wal(&db, 56);
     watch.wait(&of_wal, true, &[]);
     watch.wait(&retained, true, smaller);
-    watch.wait(&["WalrelayBrokersDown"], true, &[]);
+    watch.wait(&["WalrelaySinkDown"], true, &[]);
     // WAL is written continuously, as on a busy server: the alert looks at a range of time.
     let write = || db.batch("SELECT pg_logical_emit_message(false, 'other', 'x')");
     watch.wait_beside(write, &["WalrelayNothingConfirmed"], true, &[]);
@@ -169,7 +169,7 @@ fn of_kafka_and_the_slot_come_and_go() {
     db.batch("SELECT pg_reload_conf()");
     watch.wait(&of_wal, false, &[]);
     kafka.start_again();
-    let with_kafka = ["WalrelayBrokersDown", "WalrelayLag", "WalrelayNotReady"];
+    let with_kafka = ["WalrelaySinkDown", "WalrelayLag", "WalrelayNotReady"];
     watch.wait(&with_kafka, false, &[]);
     db.batch("SELECT pg_logical_emit_message(false, 'other', 'x'); CHECKPOINT");
     watch.wait(&["WalrelayNothingConfirmed"], false, &[]);
@@ -335,7 +335,7 @@ fn of_a_broker_that_answers_nothing_come_and_go() {
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
     let mut watch = Watch::new(Some(&relay));
-    let down = ["WalrelayBrokersDown"];
+    let down = ["WalrelaySinkDown"];
     insert(&rig.db(), 1);
     rig.caught_up();
     watch.wait(&down, false, &[]);

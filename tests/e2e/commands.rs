@@ -536,12 +536,12 @@ fn the_drill_shows_each_fault() {
         [
             "broker stops",
             "NOT READY",
-            "walrelay_kafka_all_brokers_down 1.0",
+            "walrelay_sink_all_endpoints_down 1.0",
         ],
         [
             "started again",
             "1 of 1 brokers up",
-            "walrelay_kafka_all_brokers_down 0.0",
+            "walrelay_sink_all_endpoints_down 0.0",
         ],
         [
             "walsender is killed",

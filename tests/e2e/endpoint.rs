@@ -38,7 +38,7 @@ pub(crate) fn address(relay: &Relay) -> SocketAddr {
 }
 
 /// The option with which a command asks the relay at this address.
-fn at(address: SocketAddr) -> String {
+pub(crate) fn at(address: SocketAddr) -> String {
     format!("--set=http.listen={address}")
 }
 

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use walrelay_testkit::{HttpRequest, HttpServer, eventually, lock};
 
+use crate::endpoint::{LISTEN, address, at, get, metric, status};
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, done, ends, insert_of, output, output_with, refused,
+    NOWHERE, PATIENCE, Rig, assert_has, assert_lacks, done, edit, ends, insert_of, output,
+    output_with, refused, said, stdout,
 };
 
 /// What a server has got, and the status of its answers.
@@ -133,6 +135,52 @@ fn events_are_posted_in_order_and_again_under_the_same_id_after_a_kill() {
     }
     let ids: BTreeSet<&str> = id_of.into_values().collect();
     assert_eq!(ids_again, ids, "the events have their ids");
+}
+
+/// What is shown of a relay names its own sink.
+#[test]
+fn nothing_that_is_shown_names_kafka_or_brokers() {
+    let rig = Rig::without_broker(18).outbox();
+    let (server, _got) = endpoint();
+    let config = config(&rig, &server, LISTEN);
+    edit(
+        &config,
+        &format!("[sink.kafka]\n\"bootstrap.servers\" = \"{NOWHERE}\"\n"),
+        "",
+    );
+    let relay = rig.streaming(&config);
+    let address = address(&relay);
+    insert_of(&rig.db(), "order", "a", 1);
+    rig.caught_up();
+    let status_of = || stdout(&output_with("status", &config, &[&at(address)]));
+    assert_has(&status_of(), &["http ", "1 of 1 endpoints up"]);
+    let healthy = status(address);
+    assert_eq!(healthy["sink"]["endpoints"][0]["state"], "UP");
+
+    drop(server);
+    insert_of(&rig.db(), "order", "a", 2);
+    let down = "walrelay_sink_all_endpoints_down";
+    eventually(PATIENCE, || metric(address, down) == Some(1.0));
+    eventually(PATIENCE, || status_of().contains("0 of 1 endpoints up"));
+    let check = said(&output(&["check", "--config", arguments(&config)]));
+    assert_has(&check, &["FAIL  http-server"]);
+    let mut shown = vec![
+        ("status", status_of()),
+        ("check", check),
+        ("log", relay.log()),
+    ];
+    for path in ["/", "/api/status", "/metrics", "/readyz"] {
+        let (_, body) = get(address, path).expect("an answer");
+        shown.push((path, body));
+    }
+    for (what, text) in shown {
+        let text = text.to_lowercase();
+        let found = text.find("kafka").or_else(|| text.find("broker"));
+        let around = found.map(|at| text[..at].chars().rev().take(200).collect::<String>());
+        let before = around.map(|text| text.chars().rev().collect::<String>());
+        assert_eq!(before, None, "{what} names another sink after this text");
+    }
+    relay.kill();
 }
 
 #[test]

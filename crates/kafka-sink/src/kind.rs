@@ -7,7 +7,8 @@ use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::dead_letters::DeadLetterStore;
 use walrelay_sink::topics::{SinkTopics, TopicReader};
 use walrelay_sink::{
-    AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, ToFailure as _, any_factory,
+    AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, SinkTerms, ToFailure as _,
+    any_factory,
 };
 
 use crate::dlq::KafkaDeadLetters;
@@ -57,6 +58,13 @@ impl SinkKind for KafkaKind {
 
     fn servers(&self) -> Option<String> {
         Some(self.config.bootstrap_servers().to_owned())
+    }
+
+    fn terms(&self) -> SinkTerms {
+        SinkTerms {
+            endpoint: "broker",
+            unavailable: "partitions without a leader",
+        }
     }
 
     fn warnings(&self) -> Vec<SinkCheck> {

@@ -50,13 +50,13 @@ pub use latencies::Latencies;
 pub use log::{log_to_stderr, subscriber};
 pub use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
 pub use monitor::{SlotMonitor, slot_report};
-pub use observed::{Setup, Telemetry};
+pub use observed::{Setup, SinkSetup, Telemetry};
 pub use otlp::Exporter;
 pub use pipeline_span::pipeline_span;
 pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
-pub use report::{BookmarkReport, SlotReport, SnapshotReport, StatusReport};
+pub use report::{BookmarkReport, SinkReport, SlotReport, SnapshotReport, StatusReport};
 
 /// Reads the wall clock in milliseconds since 1970.
 pub fn millis_now() -> u64 {

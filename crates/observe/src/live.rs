@@ -213,7 +213,7 @@ pub(super) fn describe(state: &State) -> (&'static str, Option<&str>) {
 pub(super) fn remedy(state: &State) -> Option<String> {
     match state {
         State::Blocked { remedy, .. } => {
-            let remedy = remedy.unwrap_or("see the brokers and the topics by walrelay check");
+            let remedy = remedy.unwrap_or("see the items of the sink in walrelay check");
             Some(format!(
                 "{remedy}. Nothing is lost: Postgres keeps the log of what waits"
             ))

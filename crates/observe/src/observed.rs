@@ -10,15 +10,15 @@ use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Class, HolderKind, Progress, State, TableName};
 use walrelay_schema_registry::RegistryStats;
-use walrelay_sink::{BatchingMode, Parking, SinkStats};
+use walrelay_sink::{BatchingMode, Parking, SinkKind, SinkStats, SinkTerms};
 
 use super::batches::Batches;
 use super::latencies::Latency;
 use super::live::{Live, describe, remedy};
 use super::report::{
-    BookmarkReport, BrokerReport, DeadLetterReport, DeliveryReport, History, HolderReport,
-    KafkaReport, LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SlotReport,
-    SnapshotReport, SourceReport, StatusReport, TopicReport,
+    BookmarkReport, DeadLetterReport, DeliveryReport, EndpointReport, History, HolderReport,
+    KafkaReport, LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SinkReport,
+    SlotReport, SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 use super::{RecentErrors, millis_now};
 use walrelay_postgres_source::SnapshotProgress;
@@ -26,8 +26,11 @@ use walrelay_sink::lock;
 
 /// Samples of the history, one a second: fifteen minutes.
 const SAMPLES: usize = 900;
-/// Partitions without a leader that are named.
-const NAMED_PARTITIONS: usize = 20;
+/// Destinations that are named of those that take no record.
+const NAMED_UNAVAILABLE: usize = 20;
+/// The kind of sink whose figures are also shown by names of its own, on which users depend:
+/// the report's member, and metrics.
+const KAFKA: &str = "kafka";
 
 /// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
@@ -48,8 +51,8 @@ pub struct Setup {
     pub max_in_flight_bytes: u64,
     /// The longest usual time between two events; `None` if none is configured.
     pub expect_event_every: Option<Duration>,
-    /// The servers that records go to; `None` if the sink has none.
-    pub bootstrap_servers: Option<String>,
+    /// Where records go.
+    pub sink: SinkSetup,
     /// The topic of dead letters.
     pub dead_letter_topic: String,
     /// The parked keys; `None` if keys are not parked.
@@ -62,6 +65,28 @@ pub struct Setup {
     pub spans: bool,
     /// The effective configuration without secrets.
     pub config: Vec<(String, String)>,
+}
+
+/// The facts about a sink that views show.
+#[derive(Debug, Default)]
+pub struct SinkSetup {
+    kind: &'static str,
+    title: &'static str,
+    terms: SinkTerms,
+    servers: Option<String>,
+}
+
+impl SinkSetup {
+    /// Takes the facts from a sink.
+    pub fn new(sink: &dyn SinkKind) -> Self {
+        let description = sink.description();
+        Self {
+            kind: description.name,
+            title: description.title,
+            terms: sink.terms(),
+            servers: sink.servers(),
+        }
+    }
 }
 
 /// Collects reports of the pipeline, the sink, the server and the log.
@@ -251,7 +276,7 @@ impl Telemetry {
         lock(&self.history).samples.back().copied()
     }
 
-    /// Returns the state, and true if all brokers are down: a change of either is shown at once.
+    /// Returns the state, and true if all endpoints of the sink are down: a change of either is shown at once.
     pub fn urgent(&self) -> (String, bool) {
         (
             lock(&self.live).state.to_string(),
@@ -285,12 +310,17 @@ impl Telemetry {
         &self.setup.slot
     }
 
+    /// Returns the kind of the sink, as `[sink] kind` names it.
+    pub(super) fn sink_kind(&self) -> &'static str {
+        self.setup.sink.kind
+    }
+
     /// Returns the name of the pipeline.
     pub fn name(&self) -> &str {
         &self.setup.name
     }
 
-    /// Keys and values of the configuration, without secrets.
+    /// Returns keys and values of the configuration, without secrets.
     pub fn config(&self) -> &[(String, String)] {
         &self.setup.config
     }
@@ -301,6 +331,7 @@ impl Telemetry {
         let live = lock(&self.live);
         let not_ready = live.not_ready();
         let (state, reason) = describe(&live.state);
+        let sink = self.sink_report();
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: millis_now(),
@@ -344,7 +375,8 @@ impl Telemetry {
                     .as_ref()
                     .map_or(0, |parking| parking.keys() as u64),
             },
-            kafka: self.kafka(),
+            kafka: KafkaReport::new(&sink),
+            sink,
             registry: setup.registry.as_ref().map(|stats| RegistryReport {
                 requests: stats
                     .requests()
@@ -433,28 +465,43 @@ impl Telemetry {
             .collect()
     }
 
-    fn kafka(&self) -> Option<KafkaReport> {
-        let bootstrap_servers = self.setup.bootstrap_servers.clone()?;
+    fn sink_report(&self) -> SinkReport {
+        let setup = &self.setup.sink;
         let millis = |seconds: Option<f64>| seconds.map(|seconds| seconds * 1e3);
-        let brokers = self
-            .sink
-            .endpoints()
-            .into_iter()
-            .map(|broker| BrokerReport {
-                rtt_avg_ms: millis(broker.rtt_mean),
-                rtt_p99_ms: millis(broker.rtt_p99),
-                name: broker.name,
-                state: broker.state,
-                queued: broker.queued,
-                retries: broker.retries,
-            });
-        let leaderless = self.sink.unavailable();
-        Some(KafkaReport {
-            leaderless_partitions: leaderless.len() as u64,
-            leaderless: leaderless.into_iter().take(NAMED_PARTITIONS).collect(),
-            bootstrap_servers,
+        let endpoints = self.sink.endpoints().into_iter();
+        let endpoints = endpoints.map(|endpoint| EndpointReport {
+            rtt_avg_ms: millis(endpoint.rtt_mean),
+            rtt_p99_ms: millis(endpoint.rtt_p99),
+            name: endpoint.name,
+            state: endpoint.state,
+            queued: endpoint.queued,
+            retries: endpoint.retries,
+        });
+        let unavailable = self.sink.unavailable();
+        SinkReport {
+            kind: setup.kind.to_owned(),
+            title: setup.title.to_owned(),
+            endpoint_term: setup.terms.endpoint.to_owned(),
+            unavailable_term: setup.terms.unavailable.to_owned(),
+            servers: setup.servers.clone(),
             all_down: self.sink.all_down.load(Relaxed),
-            brokers: brokers.collect(),
+            endpoints: endpoints.collect(),
+            unavailable_count: unavailable.len() as u64,
+            unavailable: unavailable.into_iter().take(NAMED_UNAVAILABLE).collect(),
+        }
+    }
+}
+
+impl KafkaReport {
+    /// Makes the report of a sink of Kafka; `None` of another sink.
+    fn new(sink: &SinkReport) -> Option<Self> {
+        let servers = sink.servers.as_ref().filter(|_| sink.kind == KAFKA)?;
+        Some(Self {
+            bootstrap_servers: servers.clone(),
+            all_down: sink.all_down,
+            brokers: sink.endpoints.clone(),
+            leaderless_partitions: sink.unavailable_count,
+            leaderless: sink.unavailable.clone(),
         })
     }
 }

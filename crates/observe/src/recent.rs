@@ -34,10 +34,7 @@ const REMEDIES: &[(&str, &str)] = &[
         "see whether the network drops the connection to Postgres, or the server is stopped",
     ),
     ("sink", "see the reason: walrelay check"),
-    (
-        "delivery",
-        "see the topic's and the brokers' state: walrelay check",
-    ),
+    ("delivery", "see the items of the sink in walrelay check"),
     (
         "displaced",
         "see that one relay reads the slot: walrelay slots list",

@@ -43,7 +43,11 @@ pub struct StatusReport {
     pub latency: LatencyReport,
     /// Events that were not delivered, and parked keys.
     pub dead_letters: DeadLetterReport,
-    /// `null` where the sink has no servers.
+    /// Where records go.
+    #[serde(default)]
+    pub sink: SinkReport,
+    /// The same of a sink of Kafka, by the names of Kafka; absent of other sinks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kafka: Option<KafkaReport>,
     /// `null` where no schema registry is configured.
     pub registry: Option<RegistryReport>,
@@ -256,7 +260,7 @@ pub struct DeliveryReport {
     pub row_changes: BTreeMap<String, Option<String>>,
     /// `latency` or `throughput`.
     pub mode: String,
-    /// Records that were not delivered, by librdkafka's error code.
+    /// Records that were not delivered, by the error code of the sink's client.
     pub failed: BTreeMap<String, u64>,
     /// At most 100 topics, and `*` for all others.
     pub topics: Vec<TopicReport>,
@@ -304,6 +308,32 @@ pub struct DeadLetterReport {
     pub parked_keys: u64,
 }
 
+/// The servers of a sink, of any kind.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SinkReport {
+    /// `sink.kind`.
+    pub kind: String,
+    /// The kind as texts name it.
+    pub title: String,
+    /// The kind's term for one of `endpoints`.
+    pub endpoint_term: String,
+    /// The kind's term for `unavailable`, in the plural.
+    pub unavailable_term: String,
+    /// The configured servers; `null` where the sink has none.
+    pub servers: Option<String>,
+    /// Whether no endpoint could be reached at the last attempts, or none has answered what is in
+    /// flight for some seconds.
+    pub all_down: bool,
+    /// The servers that this process has known.
+    pub endpoints: Vec<EndpointReport>,
+    /// The number of destinations in use that take no record at the moment.
+    pub unavailable_count: u64,
+    /// The first 20 of them.
+    pub unavailable: Vec<String>,
+}
+
+/// The brokers of Kafka: [`SinkReport`] by the names of Kafka.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KafkaReport {
@@ -313,7 +343,7 @@ pub struct KafkaReport {
     pub all_down: bool,
     /// The brokers that this process has known: a broker that has left the cluster stays, as
     /// `DOWN`.
-    pub brokers: Vec<BrokerReport>,
+    pub brokers: Vec<EndpointReport>,
     /// The number of partitions in use that have no leader.
     #[serde(default)]
     pub leaderless_partitions: u64,
@@ -324,17 +354,17 @@ pub struct KafkaReport {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct BrokerReport {
-    /// `host:port/id`.
+pub struct EndpointReport {
+    /// The name without credentials: `host:port/id` of a broker.
     pub name: String,
-    /// The state as librdkafka names it; `UP` if requests can be sent, `NO_ANSWER` if none was
-    /// answered for five seconds.
+    /// The state as the sink's client names it; `UP` if requests can be sent, `NO_ANSWER` if none
+    /// was answered for five seconds.
     pub state: String,
     pub rtt_avg_ms: Option<f64>,
     pub rtt_p99_ms: Option<f64>,
-    /// Records that wait for a request to the broker, or for its answer.
+    /// Records that wait for a request, or for its answer.
     pub queued: u64,
-    /// Requests that librdkafka sent again.
+    /// Requests that the sink's client sent again.
     pub retries: u64,
 }
 

@@ -18,9 +18,9 @@ pub enum Disposition {
 pub enum Poison {
     /// The event has no topic: the routing column is missing or NULL, or yields no topic name.
     Unroutable,
-    /// The record is larger than the broker, the topic or the client accepts.
+    /// The record is larger than the server, the topic or the client accepts.
     Oversize,
-    /// The broker refuses the record: the topic does not exist or may not be written to, or the
+    /// The server refuses the record: the topic does not exist or may not be written to, or the
     /// record is invalid.
     Rejected,
     /// A column's value cannot be decoded as the configured type.
@@ -55,19 +55,19 @@ impl fmt::Display for Poison {
 
 /// The failure of a record that the sink had accepted.
 ///
-/// Contains the topic and the broker's reason, never key, value or headers.
+/// Contains the topic and the server's reason, never key, value or headers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("topic {topic:?}: {reason}")]
 pub struct DeliveryError {
     /// The record's topic.
     pub topic: Arc<str>,
-    /// The message of the broker or of the client library.
+    /// The message of the server or of the client library.
     pub reason: String,
     /// The reaction: says whether sending the record again can help. A sink that retries on its own
     /// reports [`Disposition::Retryable`] only where another attempt by the relay makes sense.
     pub disposition: Disposition,
     /// The reason why this record itself cannot be delivered. `None` if the fault lies elsewhere:
-    /// an unreachable broker, a broken producer.
+    /// an unreachable server, a broken producer.
     ///
     /// A request carries many records, and some refusals are reported for all of them: `Some` is
     /// only a suspicion until the record was refused alone.

@@ -71,6 +71,24 @@ pub struct KindDescription {
     pub cannot: &'static [Ability],
 }
 
+/// The terms of a kind's protocol for the figures that every kind has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SinkTerms {
+    /// A server that records are sent to, in the singular.
+    pub endpoint: &'static str,
+    /// The entries of [`SinkStats::unavailable`], in the plural.
+    pub unavailable: &'static str,
+}
+
+impl Default for SinkTerms {
+    fn default() -> Self {
+        Self {
+            endpoint: "endpoint",
+            unavailable: "destinations that take no record",
+        }
+    }
+}
+
 /// A configured sink. Commands that work with every kind of sink use this alone.
 pub trait SinkKind: Send + Sync {
     /// Returns the facts about the kind.
@@ -79,6 +97,11 @@ pub trait SinkKind: Send + Sync {
     /// Returns the servers that records go to; `None` if they go to none.
     fn servers(&self) -> Option<String> {
         None
+    }
+
+    /// Returns the terms by which its servers are shown.
+    fn terms(&self) -> SinkTerms {
+        SinkTerms::default()
     }
 
     /// Returns warnings about settings that are allowed and unwise.

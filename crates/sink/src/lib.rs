@@ -1,4 +1,4 @@
-//! The interface between a relay and a message broker: records out, delivery reports in.
+//! The interface between a relay and where records go: records out, delivery reports in.
 //!
 //! # Contents
 //! - [`Record`], [`Header`]: one message, borrowed from the buffer that holds its bytes.
@@ -15,8 +15,8 @@
 //! - [`SinkStats`]: a sink's figures for metrics.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
-//! - [`SinkKind`]: a configured sink, as commands use it. [`Ability`]: what it may lack. [`check`]:
-//!   what it finds out for `walrelay check`. [`dead_letters`]: reads and resolves its dead letters.
+//! - [`SinkKind`]: a configured sink, as commands use it. [`Ability`]: what it may lack.
+//!   [`SinkTerms`]: how views name its servers. [`check`]: what it finds out for `walrelay check`. [`dead_letters`]: reads and resolves its dead letters.
 //!   [`topics`]: reads its topics.
 //! - [`SinkFailure`], [`ToFailure`]: the words for a failure, and its class. [`Chain`]: an error with
 //!   its causes.
@@ -29,7 +29,7 @@
 //! - Every **accepted** record is reported exactly once, delivered or failed, also when the sink is
 //!   dropped. "Delivered" means durable by the sink's own standard (Kafka: acknowledged with
 //!   `acks=all`), never "queued".
-//! - Records of the same key reach the broker in the order in which they were accepted.
+//! - Records of the same key reach the destination in the order in which they were accepted.
 //! - Nothing here prints a record's key, value or headers: [`Record`]'s `Debug` shows lengths.
 
 #![forbid(unsafe_code)]
@@ -59,7 +59,7 @@ pub use failure::{Chain, FailureClass, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
 pub use key_queues::{KeyQueues, QueuedRecord};
-pub use kind::{Ability, KindDescription, SinkKind};
+pub use kind::{Ability, KindDescription, SinkKind, SinkTerms};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use parking::Parking;
 pub use record::{Header, Record};

@@ -2,7 +2,7 @@ use std::fmt;
 
 use crate::EventPosition;
 
-/// One message for the broker, borrowed from the row it was made of.
+/// One message for the sink, borrowed from the row it was made of.
 #[derive(Clone, Copy, Default)]
 pub struct Record<'a> {
     /// The name of the topic; for other sinks than Kafka the first part of the record's address,

@@ -35,7 +35,7 @@ pub struct Obstacle {
     /// [`Disposition::Retryable`]: the obstacle may pass by itself. [`Disposition::Configuration`]:
     /// something must be changed, so a relay that stops need not wait for it.
     pub disposition: Disposition,
-    /// The remedy for the operator, without names of topics and brokers; `None` if `what` says
+    /// The remedy for the operator, without names of topics and servers; `None` if `what` says
     /// so, or if nothing need be done.
     pub remedy: Option<&'static str>,
 }

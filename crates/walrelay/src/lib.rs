@@ -8,8 +8,8 @@
 //!   `replay`, `resend`, `prune`, `cutover`, `route`, `tail`, `verify-topic`, `demo`, `bench`, `dlq`,
 //!   `import-debezium`.
 //!   `completions` and `man` are in `cli`.
-//! - `sinks`: the sink of standard output, and wrappers that count and discard. Kafka's is the crate
-//!   `walrelay-kafka-sink`, the table of kinds is in [`config`].
+//! - `sinks`: the sink of standard output, and wrappers that count and discard. Other sinks are crates of
+//!   their own, the table of kinds is in [`config`].
 //! - `failures`: the errors of the crates below, with remedies.
 //! - `dead_letter_watch`: asks whether dead letters can be written.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it

@@ -27,7 +27,7 @@ use crate::{Pipelines, SlotMonitor, Telemetry, pipeline_span};
 /// Open connections at most.
 const MOST_CONNECTIONS: usize = 64;
 /// The share of the process' file descriptors that connections may take: one in so many. The others
-/// are left for Postgres and the brokers, so that no client prevents a reconnect.
+/// are left for Postgres and the sink, so that no client prevents a reconnect.
 const DESCRIPTOR_SHARE: u64 = 4;
 /// Timeout of the TLS handshake, and of reading a request's head.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);

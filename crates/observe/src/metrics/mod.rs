@@ -13,11 +13,14 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use walrelay_lsn::Lsn;
+use walrelay_sink::EndpointStats;
 
 use super::latencies::{Buckets, Latency};
 use super::observed::Telemetry;
 use super::pipelines::Pipelines;
-use super::report::{BookmarkReport, BrokerReport, STATES, StatusReport, TopicReport};
+use super::report::{
+    BookmarkReport, EndpointReport, STATES, SinkReport, StatusReport, TopicReport,
+};
 
 /// The media type of the OpenMetrics text format.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -88,11 +91,46 @@ fn by_topic(
         .collect()
 }
 
-fn by_broker(report: &StatusReport, figure: fn(&BrokerReport) -> Option<f64>) -> Vec<Row> {
-    let brokers = report.kafka.iter().flat_map(|kafka| &kafka.brokers);
-    let row =
-        |broker: &BrokerReport| Some((vec![("broker", broker.name.clone())], figure(broker)?));
-    brokers.filter_map(row).collect()
+/// Reads a figure of an endpoint; `None` if it is not known.
+type Figure = fn(&EndpointReport) -> Option<f64>;
+
+fn by_endpoint(report: &StatusReport, figure: Figure) -> Vec<Row> {
+    labelled("endpoint", &report.sink.endpoints, figure)
+}
+
+fn by_broker(report: &StatusReport, figure: Figure) -> Vec<Row> {
+    let kafka = report.kafka.as_ref();
+    kafka.map_or_else(Vec::new, |kafka| labelled("broker", &kafka.brokers, figure))
+}
+
+fn labelled(label: &'static str, endpoints: &[EndpointReport], figure: Figure) -> Vec<Row> {
+    let row = |one: &EndpointReport| Some((vec![(label, one.name.clone())], figure(one)?));
+    endpoints.iter().filter_map(row).collect()
+}
+
+fn is_up(endpoint: &EndpointReport) -> Option<f64> {
+    Some(f64::from(u8::from(endpoint.state == EndpointStats::UP)))
+}
+
+fn round_trip_mean(endpoint: &EndpointReport) -> Option<f64> {
+    endpoint.rtt_avg_ms.map(|ms| ms / 1e3)
+}
+
+fn round_trip_p99(endpoint: &EndpointReport) -> Option<f64> {
+    endpoint.rtt_p99_ms.map(|ms| ms / 1e3)
+}
+
+fn queued(endpoint: &EndpointReport) -> Option<f64> {
+    Some(endpoint.queued as f64)
+}
+
+fn retries(endpoint: &EndpointReport) -> Option<f64> {
+    Some(endpoint.retries as f64)
+}
+
+/// Returns the figure of a sink that has servers.
+fn of_sink(report: &StatusReport, figure: fn(&SinkReport) -> u64) -> Vec<Row> {
+    count(report.sink.servers.as_ref().map(|_| figure(&report.sink)))
 }
 
 /// Returns a position in the WAL as a number of bytes.
@@ -176,7 +214,7 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| count(r.delivery.pruned_rows) },
     Metric { name: "row_changes_failing", unit: None, kind: Gauge, help: "1 while confirmed rows cannot be marked as sent (mark_sent) or deleted (prune); absent without these",
         rows: |r| r.delivery.row_changes.iter().map(|(work, why)| (vec![("work", work.clone())], f64::from(u8::from(why.is_some())))).collect() },
-    Metric { name: "delivery_failures", unit: None, kind: Counter, help: "Records that were not delivered, by librdkafka's error code; they are sent again, or fall under the poison policy",
+    Metric { name: "delivery_failures", unit: None, kind: Counter, help: "Records that were not delivered, by the error code of the sink's client; they are sent again, or fall under the poison policy",
         rows: |r| by("code", &r.delivery.failed) },
     Metric { name: "dead_letters", unit: None, kind: Counter, help: "Dead letters that the sink has acknowledged, by class",
         rows: |r| by("class", &r.dead_letters.written) },
@@ -238,16 +276,30 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| one(r.bookmark.as_ref().map(|b| b.keep_seconds)) },
     Metric { name: "bookmark_cut_short", unit: None, kind: Gauge, help: "1 for the reason why events younger than retention.keep cannot be replayed from the rolling bookmark, 0 for the others",
         rows: |r| r.bookmark.as_ref().map_or_else(Vec::new, |b| one_of("cause", &BookmarkReport::CUTS, b.cut_short.as_deref())) },
+    Metric { name: "sink_endpoint_up", unit: None, kind: Gauge, help: "1 while requests can be sent to the endpoint of the sink (a broker, a server), and it has answered",
+        rows: |r| by_endpoint(r, is_up) },
+    Metric { name: "sink_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the endpoint, mean",
+        rows: |r| by_endpoint(r, round_trip_mean) },
+    Metric { name: "sink_round_trip_p99", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the endpoint, 99th percentile",
+        rows: |r| by_endpoint(r, round_trip_p99) },
+    Metric { name: "sink_queued_records", unit: None, kind: Gauge, help: "Records that wait for a request to the endpoint, or for its answer",
+        rows: |r| by_endpoint(r, queued) },
+    Metric { name: "sink_retries", unit: None, kind: Counter, help: "Requests to the endpoint that were sent again",
+        rows: |r| by_endpoint(r, retries) },
+    Metric { name: "sink_all_endpoints_down", unit: None, kind: Gauge, help: "1 while no endpoint of the sink can be reached, or none answers; absent of a sink without servers",
+        rows: |r| of_sink(r, |sink| u64::from(sink.all_down)) },
+    Metric { name: "sink_unavailable_destinations", unit: None, kind: Gauge, help: "Destinations in use that take no record at the moment (partitions without a leader): their records wait",
+        rows: |r| of_sink(r, |sink| sink.unavailable_count) },
     Metric { name: "kafka_broker_up", unit: None, kind: Gauge, help: "1 while librdkafka can send requests to the broker, and it has answered within five seconds; 0 of one that has left the cluster",
-        rows: |r| by_broker(r, |b| Some(f64::from(u8::from(b.state == "UP")))) },
+        rows: |r| by_broker(r, is_up) },
     Metric { name: "kafka_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, mean",
-        rows: |r| by_broker(r, |b| b.rtt_avg_ms.map(|ms| ms / 1e3)) },
-    Metric { name: "kafka_round_trip_p99", unit: Some(Unit::Seconds), kind: Gauge, help: "The same, 99th percentile",
-        rows: |r| by_broker(r, |b| b.rtt_p99_ms.map(|ms| ms / 1e3)) },
+        rows: |r| by_broker(r, round_trip_mean) },
+    Metric { name: "kafka_round_trip_p99", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, 99th percentile",
+        rows: |r| by_broker(r, round_trip_p99) },
     Metric { name: "kafka_queued_records", unit: None, kind: Gauge, help: "Records that wait for a request to the broker, or for its answer",
-        rows: |r| by_broker(r, |b| Some(b.queued as f64)) },
+        rows: |r| by_broker(r, queued) },
     Metric { name: "kafka_retries", unit: None, kind: Counter, help: "Requests that librdkafka sent again",
-        rows: |r| by_broker(r, |b| Some(b.retries as f64)) },
+        rows: |r| by_broker(r, retries) },
     Metric { name: "kafka_all_brokers_down", unit: None, kind: Gauge, help: "1 while no broker can be reached, or none has answered what is in flight for five seconds",
         rows: |r| count(r.kafka.as_ref().map(|k| u64::from(k.all_down))) },
     Metric { name: "kafka_leaderless_partitions", unit: None, kind: Gauge, help: "Partitions in use that have no leader: their records wait",

@@ -2,10 +2,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use walrelay_sink::{AnySinkFactory, KindDescription, SinkKind, SinkStats, lock};
+
 use super::super::RecentErrors;
-use super::super::observed::Setup;
+use super::super::observed::{Setup, SinkSetup};
 use super::super::report::{History, SlotReport};
 use super::*;
 
@@ -17,13 +20,36 @@ fn telemetry_of(slot: &str) -> Arc<Telemetry> {
     let setup = Setup {
         name: slot.to_owned(),
         slot: slot.to_owned(),
-        bootstrap_servers: Some("b:9092".to_owned()),
+        sink: SinkSetup::new(&Shown("kafka")),
         registry: Some(Arc::default()),
         ..Setup::default()
     };
     let telemetry = Arc::new(Telemetry::new(setup, RecentErrors::default()));
     telemetry.commit_to_ack.record(Duration::from_millis(3));
     telemetry
+}
+
+/// A sink of a kind, with a server.
+struct Shown(&'static str);
+
+impl SinkKind for Shown {
+    fn description(&self) -> &'static KindDescription {
+        Box::leak(Box::new(KindDescription {
+            name: self.0,
+            title: self.0,
+            settings_item: None,
+            items: &[],
+            cannot: &[],
+        }))
+    }
+
+    fn servers(&self) -> Option<String> {
+        Some("b:9092".to_owned())
+    }
+
+    fn factory(&self, _: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
+        unreachable!("nothing is sent")
+    }
 }
 
 /// The full name of each metric, as in the text format.
@@ -73,11 +99,7 @@ fn is_up_to_date(path: &str, generated: &str) {
 #[test]
 fn the_text_has_every_metric_whose_value_is_known() {
     let telemetry = telemetry();
-    telemetry
-        .sink
-        .topic("t\"1")
-        .delivered
-        .fetch_add(5, std::sync::atomic::Ordering::Relaxed);
+    telemetry.sink.topic("t\"1").delivered.fetch_add(5, Relaxed);
     telemetry.sink.failed("MsgTimedOut".to_owned());
     telemetry.slot(Ok((
         Some(SlotReport {
@@ -231,7 +253,7 @@ fn the_schemas_of_the_documents_are_those_of_the_reference() {
 
 #[test]
 fn a_broker_without_requests_has_no_round_trip_time() {
-    let broker = BrokerReport {
+    let broker = EndpointReport {
         name: "b:9092/1".to_owned(),
         state: "DOWN".to_owned(),
         rtt_avg_ms: None,
@@ -250,4 +272,40 @@ fn a_broker_without_requests_has_no_round_trip_time() {
         [(vec![("broker", "b:9092/1".to_owned())], 0.0)]
     );
     assert_eq!(rows("kafka_round_trip_p99"), []);
+}
+
+/// The figures of every sink have general names; those of Kafka have the names of Kafka, too.
+#[test]
+fn only_kafka_is_shown_by_the_names_of_kafka() {
+    for (kind, named) in [("kafka", true), ("http", false)] {
+        let setup = Setup {
+            sink: SinkSetup::new(&Shown(kind)),
+            ..Setup::default()
+        };
+        let telemetry = Arc::new(Telemetry::new(setup, RecentErrors::default()));
+        let client = telemetry.sink.client();
+        lock(&client).push(EndpointStats {
+            name: "b:9092".to_owned(),
+            state: EndpointStats::UP.to_owned(),
+            ..EndpointStats::default()
+        });
+        telemetry.sink.all_down.store(true, Relaxed);
+        let text = text(&Pipelines::from_iter([Arc::clone(&telemetry)])).unwrap();
+        for line in [
+            "walrelay_sink_endpoint_up{endpoint=\"b:9092\"} 1.0",
+            "walrelay_sink_all_endpoints_down 1.0",
+            "walrelay_sink_unavailable_destinations 0.0",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        for line in [
+            "walrelay_kafka_broker_up{broker=\"b:9092\"} 1.0",
+            "walrelay_kafka_all_brokers_down 1.0",
+        ] {
+            assert_eq!(text.contains(line), named, "{line}: {text}");
+        }
+        let report = serde_json::to_value(telemetry.report()).unwrap();
+        assert_eq!(report["sink"]["kind"], kind);
+        assert_eq!(report.get("kafka").is_some(), named);
+    }
 }

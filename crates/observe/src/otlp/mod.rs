@@ -116,7 +116,11 @@ impl Collector {
         for pipeline in self.pipelines.iter() {
             let name = only.is_none().then(|| pipeline.name());
             let batches = pipeline.batches.take();
-            spans.extend(batches.iter().map(|batch| spans::of(batch, name)));
+            spans.extend(
+                batches
+                    .iter()
+                    .map(|batch| spans::of(batch, pipeline.sink_kind(), name)),
+            );
         }
         if spans.is_empty() {
             return Ok(());

@@ -9,9 +9,10 @@ use crate::batches::Batch;
 /// `SPAN_KIND_PRODUCER`.
 const PRODUCER: u8 = 4;
 
-/// Makes the span of a batch in OTLP's `ScopeSpans`; each is a trace of its own. `pipeline`: the name
-/// of the batch's pipeline, if there are several.
-pub(super) fn of(batch: &Batch, pipeline: Option<&str>) -> Value {
+/// Makes the span of a batch in OTLP's `ScopeSpans`; each is a trace of its own. `sink`: the kind of
+/// sink, whose name is that of OpenTelemetry's `messaging.system`, where that has one. `pipeline`:
+/// the name of the batch's pipeline, if there are several.
+pub(super) fn of(batch: &Batch, sink: &str, pipeline: Option<&str>) -> Value {
     let nanos =
         |time: PgTimestamp| (i128::from(time.unix_micros().unwrap_or_default()) * 1000).to_string();
     json!({
@@ -23,7 +24,7 @@ pub(super) fn of(batch: &Batch, pipeline: Option<&str>) -> Value {
         "startTimeUnixNano": nanos(batch.began),
         "endTimeUnixNano": nanos(batch.ended),
         "attributes": attributes([
-            ("messaging.system", "kafka"),
+            ("messaging.system", sink),
             ("messaging.batch.message_count", &*batch.records.to_string()),
             ("walrelay.transactions", &*batch.transactions.to_string()),
             ("walrelay.confirmed_lsn", &*batch.confirmed),

@@ -2,7 +2,7 @@
 //!
 //! Under a light load a record is read at once and sent at once. Under a heavy load that is
 //! expensive: the server pays for each message that is read by itself (up to twice the CPU), and
-//! the broker for each small request.
+//! the sink for each small request.
 //!
 //! The **lag** decides: the time from the commit of a transaction to the sending of its message.
 //! Both times are of the server's clock, so ours does not matter. The lag grows when the server has
@@ -182,7 +182,7 @@ impl Pace {
     }
 
     /// Notes that the sink takes no record now. In throughput mode this time does not count for the
-    /// rate: a backlog is not over because the broker is slow.
+    /// rate: a backlog is not over because the sink is slow.
     pub(crate) fn blocked(&mut self, now: Instant) {
         if self.mode == BatchingMode::Throughput {
             self.last = now;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     /// Otherwise the rest of a backlog would be sent in the smallest requests after a pause of the
-    /// broker.
+    /// sink.
     #[test]
     fn a_sink_that_takes_nothing_ends_no_backlog() {
         let mut load = Load::new();

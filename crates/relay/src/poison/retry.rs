@@ -29,7 +29,7 @@ pub(crate) enum Decision {
     ReadAgain,
     /// Read the slot again after a delay.
     ReadLater,
-    /// Stop: the retries did not help, so the configuration or the broker must be changed.
+    /// Stop: the retries did not help, so the configuration or the sink must be changed.
     Stop,
 }
 

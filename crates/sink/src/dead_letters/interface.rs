@@ -81,7 +81,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The value of the header [`dlq_headers::RESOLUTION`].
+    /// Returns the value of the header [`dlq_headers::RESOLUTION`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Redriven => dlq_headers::REDRIVEN,
@@ -178,7 +178,7 @@ pub enum NotRedriven {
     /// The event has no topic.
     #[error("it has no topic to go to")]
     NoTopic,
-    /// The broker or the client refuses the record.
+    /// The server or the client refuses the record.
     #[error(transparent)]
     Refused(DeliveryError),
     /// Retention removed the dead letter after it was indexed.

@@ -246,7 +246,7 @@ fn json(status: StatusCode, body: &impl Serialize) -> Answer {
 }
 
 /// A stream of server-sent events (HTML standard, section 9.2): the status each second, and at once
-/// when the state of the pipeline or the reachability of the brokers changes.
+/// when the state of the pipeline or the reachability of the sink changes.
 pub(super) struct Events {
     telemetry: Arc<Telemetry>,
     polls: Interval,

@@ -119,11 +119,12 @@
     halted: ['bad', 'walrelay has stopped relaying', 'It does not go on by itself: somebody must act on the reason.'],
   };
   const listed = (servers) => servers.split(/,\s*/).join(', ');
-  const up = (broker) => broker.state === 'UP';
-  // INIT: librdkafka has had no need of a connection yet.
-  const down = (broker) => !up(broker) && broker.state !== 'INIT';
-  function kafkaIsDown(kafka) {
-    return Boolean(kafka) && (kafka.all_down || (kafka.brokers.some(down) && !kafka.brokers.some(up)));
+  const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+  const up = (endpoint) => endpoint.state === 'UP';
+  // INIT: the client has had no need of a connection yet.
+  const down = (endpoint) => !up(endpoint) && endpoint.state !== 'INIT';
+  function sinkIsDown({ all_down: all, endpoints }) {
+    return all || (endpoints.some(down) && !endpoints.some(up));
   }
   const slotIsLost = (slot) => slot.wal_status === 'lost' || Boolean(slot.invalidation_reason);
   // As the log does: when less than half of `max_slot_wal_keep_size` is left, and less than a fifth.
@@ -146,20 +147,20 @@
   function judge(s) {
     const found = [];
     const add = (level, title, reason, remedy, since, { runbook } = {}) => found.push({ level, title, reason, remedy, since, runbook });
-    const { pipeline, slot, kafka, dead_letters: dead, source } = s;
+    const { pipeline, slot, sink, dead_letters: dead, source } = s;
     if (slot && slotIsLost(slot)) {
       add('bad', 'The slot is lost: Postgres removed WAL that it needs', slot.invalidation_reason,
         'Events are missing. See the runbook before anything is restarted.', null, { runbook: 'the-slot-is-lost' });
     }
     if (pipeline.state === 'halted') add(...STATES.halted.slice(0, 2), pipeline.reason, STATES.halted[2], pipeline.since_ms, { runbook: 'when-something-is-wrong' });
-    if (kafkaIsDown(kafka)) {
+    if (sinkIsDown(sink)) {
       const blocked = pipeline.state === 'blocked';
-      add('bad', 'Kafka is down: no broker answers', blocked ? pipeline.reason : null,
-        blocked && pipeline.remedy ? pipeline.remedy : `See whether ${listed(kafka.bootstrap_servers)} can be reached from here. Nothing is lost: Postgres keeps the WAL, and delivery resumes by itself.`,
-        blocked ? pipeline.since_ms : null, { runbook: 'walrelaybrokersdown' });
+      add('bad', `${sink.title} is down: no ${sink.endpoint_term} answers`, blocked ? pipeline.reason : null,
+        blocked && pipeline.remedy ? pipeline.remedy : `See whether ${listed(sink.servers || '')} can be reached from here. Nothing is lost: Postgres keeps the WAL, and delivery resumes by itself.`,
+        blocked ? pipeline.since_ms : null, { runbook: 'walrelaysinkdown' });
     }
     const [level, title, remedy] = stateOf(pipeline);
-    const covered = pipeline.state === 'blocked' && kafkaIsDown(kafka);
+    const covered = pipeline.state === 'blocked' && sinkIsDown(sink);
     if (!['streaming', 'halted'].includes(pipeline.state) && !covered) {
       const late = pipeline.state === 'connecting' && s.now_ms - pipeline.since_ms > CONNECTING_BAD_MS;
       const { taken } = pipeline.holder || {};
@@ -179,12 +180,12 @@
       add(cause ? 'note' : source.lag_seconds >= LAG_BAD_S ? 'bad' : 'warn', 'walrelay is behind Postgres', null,
         'If throughput is high it catches up by itself. If throughput is low, see whether delivery is blocked.', null, { runbook: 'walrelaylag' });
     }
-    if (kafka && !kafkaIsDown(kafka) && kafka.brokers.some(down)) {
-      const names = kafka.brokers.filter(down).map((broker) => broker.name).join(', ');
-      add('warn', 'A Kafka broker is down', names, 'Partitions that it led need another leader; others are delivered.', null, { runbook: 'walrelaybrokersdown' });
+    if (!sinkIsDown(sink) && sink.endpoints.some(down)) {
+      const names = sink.endpoints.filter(down).map((endpoint) => endpoint.name).join(', ');
+      add('warn', `${sink.title}: one ${sink.endpoint_term} or more are down`, names, 'Events that need them wait; others are delivered.', null, { runbook: 'walrelaysinkdown' });
     }
-    if (kafka && kafka.leaderless_partitions > 0) {
-      add('warn', 'Partitions have no leader', kafka.leaderless.join(', '), 'Their events wait until Kafka has elected one; others are delivered.', null, { runbook: 'walrelayleaderless' });
+    if (sink.unavailable_count > 0) {
+      add('warn', `Events wait for ${sink.unavailable_term}`, sink.unavailable.join(', '), 'Others are delivered.', null, { runbook: 'walrelayleaderless' });
     }
     if (s.delivery.silent) {
       add('warn', 'No event has come for longer than expected', `expected every ${s.delivery.expected_event_seconds} s`, 'See whether the services write to the outbox, and whether the publication has its table.', null, { runbook: 'walrelaysilent' });
@@ -225,7 +226,6 @@
 
   // Showing.
   let status = null;
-  let kind = null; // sink.kind
   let prunes = false; // [prune] is configured
   let problems = [];
   let receivedAt = 0; // performance.now() of the last event
@@ -328,26 +328,27 @@
       ['schemas', registry ? tally(registry.requests) || 'no requests' : null],
     ]);
   }
-  function showSink({ kafka, delivery, latency: { commit_to_ack: ack } }) {
-    const brokers = kafka ? kafka.brokers : [];
-    const isDown = kafkaIsDown(kafka);
-    const ups = brokers.filter(up).length;
-    setText(by('sink-title'), kind === 'stdout' ? 'Standard output' : 'Kafka');
-    if (!kafka) badge('node-sink', 'idle', kind === 'stdout' ? 'no brokers' : 'no figures yet');
-    else if (isDown) badge('node-sink', 'bad', 'down: no broker answers');
-    else badge('node-sink', brokers.some(down) ? 'warn' : ups ? 'ok' : 'idle', `${ups} of ${plural(brokers.length, 'broker')} up`);
+  function showSink({ sink, delivery, latency: { commit_to_ack: ack } }) {
+    const { endpoints, endpoint_term: term } = sink;
+    const isDown = sinkIsDown(sink);
+    const ups = endpoints.filter(up).length;
+    setText(by('sink-title'), capital(sink.title));
+    if (!known(sink.servers)) badge('node-sink', 'idle', 'no servers');
+    else if (isDown) badge('node-sink', 'bad', `down: no ${term} answers`);
+    else badge('node-sink', endpoints.some(down) ? 'warn' : ups ? 'ok' : 'idle', `${ups} of ${plural(endpoints.length, term)} up`);
     facts('sink-facts', [
-      ['bootstrap', kafka && listed(kafka.bootstrap_servers)],
-      ['not up', isDown ? 'all' : brokers.filter(down).map((broker) => `${broker.name} (${broker.state})`).join(', ')],
+      ['servers', known(sink.servers) ? listed(sink.servers) : null],
+      ['not up', isDown ? 'all' : endpoints.filter(down).map((endpoint) => `${endpoint.name} (${endpoint.state})`).join(', ')],
       ['acknowledged', ack.samples ? `p50 ${millis(ack.p50_ms)}, p99 ${millis(ack.p99_ms)} after the commit` : 'nothing in the last minute'],
-      ['round trip', brokers.filter(up).map((broker) => millis(broker.rtt_avg_ms)).join(', ')],
+      ['round trip', endpoints.filter(up).map((endpoint) => millis(endpoint.rtt_avg_ms)).join(', ')],
       ['topics', count(delivery.topics.length)],
       ['failed', tally(delivery.failed) || 'none'],
     ]);
-    setText(by('broker-count'), String(brokers.length));
-    fill('broker-rows', brokers, (data) => data.map((broker) => {
-      const mark = up(broker) ? 'ok' : down(broker) ? 'bad' : 'idle';
-      return row(broker.name, marked('span', mark, broker.state), millis(broker.rtt_avg_ms), millis(broker.rtt_p99_ms), count(broker.queued), count(broker.retries));
+    setText(by('endpoints-title'), `${capital(term)}s`);
+    setText(by('endpoint-count'), String(endpoints.length));
+    fill('endpoint-rows', endpoints, (data) => data.map((endpoint) => {
+      const mark = up(endpoint) ? 'ok' : down(endpoint) ? 'bad' : 'idle';
+      return row(endpoint.name, marked('span', mark, endpoint.state), millis(endpoint.rtt_avg_ms), millis(endpoint.rtt_p99_ms), count(endpoint.queued), count(endpoint.retries));
     }));
   }
   function showFlows(s, rate) {
@@ -357,7 +358,7 @@
       setText(by(id).querySelector('p'), on ? words : 'stopped');
     };
     flow('flow-read', reading, `lag ${seconds(s.source.lag_seconds)}`);
-    flow('flow-send', reading && !kafkaIsDown(s.kafka), `${rounded(rate)} records/s`);
+    flow('flow-send', reading && !sinkIsDown(s.sink), `${rounded(rate)} records/s`);
     setText(by('return-text'), `confirmed to Postgres: ${s.source.confirmed_lsn ? `all but the last ${bytes(s.source.lag_bytes)}` : 'nothing yet'}`);
   }
   // Records per second of each topic over the last seconds, and when this page saw it grow.
@@ -565,7 +566,6 @@
     receivedAt = performance.now();
     lostSince = null;
     if (next.config) {
-      kind = (next.config.find(([key]) => key === 'sink.kind') || [])[1] || null;
       prunes = next.config.some(([key, value]) => key === 'prune.keep' && known(value));
       setText(by('config-count'), plural(next.config.length, 'key'));
       fill('config-rows', next.config, (data) => data.map(([key, value]) => row(key, String(value))));

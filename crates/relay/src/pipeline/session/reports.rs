@@ -21,7 +21,7 @@ pub(crate) struct Failure {
     /// The sequence number of the record.
     pub(crate) seq: u64,
     /// The highest sequence number with an equally severe failure that is the record's own fault: if
-    /// a broker refuses a request, each record of the request gets the same report.
+    /// a server refuses a request, each record of the request gets the same report.
     pub(crate) last: u64,
     pub(crate) error: DeliveryError,
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, SlotReport, SnapshotReport, StatusReport, printable, printable_json,
-    slot_report,
+    BookmarkReport, SinkReport, SlotReport, SnapshotReport, StatusReport, printable,
+    printable_json, slot_report,
 };
 use walrelay_postgres_source::slot_standing;
 use walrelay_schema_registry::http_client::{Roots, agent};
@@ -365,23 +365,28 @@ impl Screen {
         if let Some(obstacle) = &relay.dead_letters.obstacle {
             self.line("", format!("none can be written: {obstacle}"));
         }
-        if let Some(kafka) = &relay.kafka {
-            let up = kafka.brokers.iter().filter(|broker| broker.state == "UP");
-            let (up, all) = (up.count(), kafka.brokers.len());
-            let servers = &kafka.bootstrap_servers;
-            self.line("kafka", format!("{up} of {all} brokers up, {servers}"));
-            let unanswered = kafka
-                .brokers
-                .iter()
-                .filter(|b| b.state == EndpointStats::NO_ANSWER);
-            let unanswered: Vec<_> = unanswered.map(|broker| &*broker.name).collect();
-            if !unanswered.is_empty() {
-                self.line("", format!("no answer from {}", unanswered.join(", ")));
-            }
-            if kafka.leaderless_partitions > 0 {
-                let (count, named) = (kafka.leaderless_partitions, kafka.leaderless.join(", "));
-                self.line("", format!("{count} partitions without a leader: {named}"));
-            }
+        self.sink(&relay.sink);
+    }
+
+    /// Adds the servers of the sink, if it has any.
+    fn sink(&mut self, sink: &SinkReport) {
+        let Some(servers) = &sink.servers else { return };
+        let in_state = |state: &'static str| {
+            let endpoints = sink.endpoints.iter();
+            endpoints.filter(move |endpoint| endpoint.state == state)
+        };
+        let (up, all) = (in_state(EndpointStats::UP).count(), sink.endpoints.len());
+        let term = &sink.endpoint_term;
+        self.line(&sink.kind, format!("{up} of {all} {term}s up, {servers}"));
+        let unanswered = in_state(EndpointStats::NO_ANSWER);
+        let unanswered: Vec<_> = unanswered.map(|endpoint| &*endpoint.name).collect();
+        if !unanswered.is_empty() {
+            self.line("", format!("no answer from {}", unanswered.join(", ")));
+        }
+        if sink.unavailable_count > 0 {
+            let (count, term) = (sink.unavailable_count, &sink.unavailable_term);
+            let named = sink.unavailable.join(", ");
+            self.line("", format!("{count} {term}: {named}"));
         }
     }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use tracing::{Span, info, warn};
 use walrelay_observe::{
     Background, EndpointError, Exporter, Pipelines, RecentErrors, RelayEnvironment, Setup,
-    SlotMonitor, Telemetry, pipeline_span, start_endpoint,
+    SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
 };
 use walrelay_postgres_source::{
     CopySource, Marking, Poller, PostgresError, PostgresSource, ROLLING, SnapshotProgress,
@@ -86,7 +86,7 @@ impl<'a> RelayRun<'a> {
         let telemetry = process.http.is_some().then(|| {
             let setup = Setup {
                 server: info.redacted(),
-                bootstrap_servers: sink.servers(),
+                sink: SinkSetup::new(&*sink),
                 parking: parking.clone(),
                 snapshot: (config.source.snapshot != SnapshotMode::Never)
                     .then(|| Arc::clone(&snapshot)),

@@ -49,28 +49,28 @@ const HEALTHY: Step = Step {
 const BROKER_DOWN: Step = Step {
     heading: "Fault 1: the broker stops",
     expected: |relay| {
-        let down = relay.kafka.as_ref().is_some_and(|kafka| kafka.all_down);
+        let down = relay.sink.all_down;
         down && relay.source.lag_seconds > LAG
     },
     lines: &["relay", "lag", "in flight", "kafka", "warn"],
     metrics: &[
-        "walrelay_kafka_all_brokers_down",
+        "walrelay_sink_all_endpoints_down",
         "walrelay_lag_seconds",
         "walrelay_in_flight_records",
     ],
-    runbook: "alert WalrelayBrokersDown after a minute; remedy: start the broker. The slot keeps every event",
+    runbook: "alert WalrelaySinkDown after a minute; remedy: start the broker. The slot keeps every event",
 };
 const BROKER_UP: Step = Step {
     heading: "Remedy: the broker is started again",
     expected: |relay| {
-        let brokers = relay.kafka.iter().flat_map(|kafka| &kafka.brokers);
+        let brokers = relay.sink.endpoints.iter();
         let up = brokers
             .map(|broker| &broker.state)
             .any(|state| state == "UP");
         up && relay.ready && relay.source.lag_seconds < 1.0
     },
     lines: &["relay", "lag", "in flight", "kafka"],
-    metrics: &["walrelay_kafka_all_brokers_down", "walrelay_lag_seconds"],
+    metrics: &["walrelay_sink_all_endpoints_down", "walrelay_lag_seconds"],
     runbook: "nothing else to do: the relay delivered what had waited",
 };
 const WALSENDER_KILLED: Step = Step {
