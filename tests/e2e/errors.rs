@@ -5,10 +5,9 @@ use std::net::TcpListener;
 use std::process::Output;
 use std::thread;
 
-use walrelay_testkit::{Db, eventually, servers};
+use walrelay_testkit::{Db, servers};
 use walrelay_throwaway::Signal;
 
-use crate::endpoint;
 use crate::rig::{
     self, NOWHERE, PATIENCE, Rig, SLOT, assert_lacks, create_slot, ends, insert, kafka_in_turn,
     output, output_with, psql, said,
@@ -80,7 +79,7 @@ fn of_the_database() {
     refused("slot-two-phase", &["pg_copy_logical_replication_slot"]);
     // The remedy of the error works as it is printed.
     let said = said(&output_with("run", &rig.config_with(&url, ""), &[]));
-    let (_, remedy) = said.split_once("While no relay runs: ").expect("a remedy");
+    let (_, remedy) = said.rsplit_once("While no relay runs: ").expect("a remedy");
     psql(&db, &remedy.replace("; ", ";\n"));
     let two_phase = "SELECT two_phase FROM pg_replication_slots WHERE slot_name = 'walrelay'";
     assert!(!db.value::<bool>(two_phase));
@@ -117,27 +116,24 @@ fn of_a_port_that_is_no_brokers() {
     });
     let rig = Rig::without_broker(18).outbox();
     rig.create_slot();
-    for (servers, remedy) in [
-        (closed, "max.connections.per.ip"),
-        (kafka.controller_address(), "port of a controller (KRaft)"),
+    let postgres = format!("127.0.0.1:{}", rig.postgres.port());
+    let of_controller = "port of a controller (KRaft)";
+    for (servers, remedy, of_run) in [
+        (closed, "max.connections.per.ip", None),
         (
-            format!("127.0.0.1:{}", rig.postgres.port()),
-            "bootstrap.servers",
+            kafka.controller_address(),
+            of_controller,
+            Some(of_controller),
         ),
+        (postgres, "another service", None),
     ] {
         let set = format!("--set=sink.kafka.bootstrap.servers={servers}");
         let check = output_with("check", &rig.config(), &[&set]);
         is_error(&check, "kafka-unreachable", 69, &[remedy]);
-        let configured = endpoint::config(&rig, &rig.postgres.url(), "");
-        let relay = rig.start_with(&configured, &[&set]);
-        relay.says(remedy);
+        let relay = rig.start_with(&rig.config(), &[&set]);
         insert(&rig.db(), 1);
-        let at = endpoint::address(&relay);
-        eventually(PATIENCE, || {
-            let shown = endpoint::status(at);
-            let shown = shown["pipeline"]["remedy"].as_str().unwrap_or_default();
-            shown.contains(remedy) || shown.contains("walrelay check")
-        });
+        // Where librdkafka tells less, the log leads to check.
+        relay.says(of_run.unwrap_or("walrelay check"));
         relay.kill();
         rig.slot().wait_inactive(PATIENCE);
     }

@@ -131,7 +131,7 @@ fn a_topic_that_is_missing() {
     views.show("blocked", &[&topic, "does not exist"], "create the topic");
     let checked = Checked::of(&configured, &[]);
     checked.fails("kafka/topics", &[&topic, "[kafka-topic]"]);
-    rig.kafka().create_topic(&topic, 1, &[]);
+    kafka.create_topic(&topic, 1, &[]);
     views.heal(relay);
 }
 
@@ -144,7 +144,7 @@ fn a_port_that_is_no_brokers() {
     let relay = rig.streaming(&configured);
     let views = Views::of(&rig, &configured, &relay);
     insert(&rig.db(), 1);
-    views.show("blocked", &[], "port of a controller (KRaft)");
+    views.show("retrying", &[], "port of a controller (KRaft)");
     relay.kill();
 }
 

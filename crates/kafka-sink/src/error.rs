@@ -172,6 +172,9 @@ pub(crate) fn remedy(
     remedy_of_port(reason)
 }
 
+/// The words of [`probe`](crate::probe()) for connections that are closed without an error.
+pub(crate) const CLOSED_AT_ONCE: &str = "connections are closed at once";
+
 /// The remedy for a connection to a port that is no broker's, or that a broker closes at once, by
 /// librdkafka's message (`rdkafka_broker.c`, `rdkafka_idempotence.c`).
 pub(crate) fn remedy_of_port(reason: &str) -> Option<&'static str> {
@@ -181,7 +184,7 @@ pub(crate) fn remedy_of_port(reason: &str) -> Option<&'static str> {
         )
     } else if reason.contains("Invalid response size") {
         Some("another service answers at this port: correct bootstrap.servers")
-    } else if reason.contains("requesting ApiVersion") {
+    } else if reason.contains("requesting ApiVersion") || reason.contains(CLOSED_AT_ONCE) {
         Some(
             "the other side closes the connection at once: the port may be another service's, or one of TLS \
              (security.protocol), or the broker has reached max.connections or max.connections.per.ip",

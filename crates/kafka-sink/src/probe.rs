@@ -7,7 +7,7 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::error::{TLS_REMEDY, is_alert, is_refusal, refusal_remedy};
+use crate::error::{CLOSED_AT_ONCE, TLS_REMEDY, is_alert, is_refusal, refusal_remedy};
 use crate::sync::lock;
 use crate::{KafkaConfig, KafkaError, tls};
 
@@ -70,7 +70,16 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
                     return Err(final_error.into_error(config));
                 }
                 if left.is_zero() {
-                    let detail = reported.last.unwrap_or_else(|| error.to_string());
+                    // librdkafka tells nothing of a connection that is closed after it was made.
+                    let closed = error.rdkafka_error_code()
+                        == Some(RDKafkaErrorCode::BrokerTransportFailure);
+                    let detail = reported.last.unwrap_or_else(|| {
+                        if closed {
+                            format!("{CLOSED_AT_ONCE}: {error}")
+                        } else {
+                            error.to_string()
+                        }
+                    });
                     return Err(match (reported.handshake, reported.resolve) {
                         (Some(detail), _) => FinalError::Tls(detail).into_error(config),
                         (None, Some(detail)) => KafkaError::Resolve {

@@ -456,7 +456,15 @@ impl ProducerContext<NoCustomPartitioner> for Context {
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
                 let error = self.batch_refusal(message, code);
-                let error = error.unwrap_or_else(|| delivery_error(message.topic(), code));
+                let mut error = error.unwrap_or_else(|| delivery_error(message.topic(), code));
+                // The record is not at fault: say what is.
+                if matches!(
+                    code,
+                    RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight
+                ) && let Some(remedy) = self.remedy(Instant::now())
+                {
+                    error.reason = format!("{}; {remedy}", error.reason);
+                }
                 self.shared.failed(seq, error);
                 self.count(message, Some(format!("{code:?}")));
                 message
