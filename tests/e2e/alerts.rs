@@ -436,7 +436,7 @@ fn of_a_missing_topic_of_dead_letters_come_and_go() {
         .as_str()
         .expect("a reason");
     assert_has(obstacle, &[&topic, "does not exist"]);
-    rig.kafka().create_topic(&topic, 1, &[]);
+    strict_kafka().create_topic(&topic, 1, &[]);
     watch.wait(&missing, false, &[]);
     relay.ends_well();
 }

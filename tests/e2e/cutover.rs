@@ -14,8 +14,8 @@ use walrelay_testkit::{Db, Delivered, eventually, rng};
 use walrelay_throwaway::ChildGuard;
 
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, command_with, done, ends, output_with, refused, said,
-    wait_rows, with_source,
+    PATIENCE, Rig, SLOT, assert_has, assert_lacks, command_with, create_slot, done, ends,
+    output_with, refused, said, wait_rows, with_source,
 };
 use poller::Kind;
 
@@ -371,12 +371,15 @@ fn names_what_is_in_the_way() {
     locker.batch("COMMIT");
     assert!(rig.slot().read().is_none());
     let never = "plan --set=source.snapshot=never --set=source.snapshot_where=true";
-    let plan = step(&config, &format!("{never} --output json"));
+    let plan = step(&config, never);
     assert_ne!(plan.status.code(), Some(0), "{plan:?}");
-    let plan: Value = serde_json::from_slice(&plan.stdout).expect("an object");
-    assert_eq!(plan["obstacles"][0]["id"], "cutover-snapshot", "{plan}");
     let none = step(&config, "rollback --yes");
     refused(&none, 78, &["[cutover-no-slot]", "a rollback drops it"]);
+    create_slot(&rig.db(), SLOT);
+    let plan = step(&config, "plan --output json");
+    assert_eq!(plan.status.code(), Some(78), "{plan:?}");
+    let plan: Value = serde_json::from_slice(&plan.stdout).expect("an object");
+    assert_eq!(plan["obstacles"][0]["id"], "cutover-slot", "{plan}");
     for name in ["plan", "shadow", "switch", "verify", "rollback"] {
         let help = said(&step(&config, &format!("{name} --help")));
         assert_has(&help, &["Examples:"]);

@@ -6,7 +6,7 @@ use walrelay_testkit::{Delivered, Kafka, KafkaCluster, eventually, servers};
 
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, edit, insert_of, kafka_in_turn, strict_kafka,
-    with_source,
+    with_failures, with_source,
 };
 
 /// The broker creates no topics on demand, and the relay is configured to create them.
@@ -177,6 +177,7 @@ fn that_are_missing_end_a_stop_with_a_reason() {
         relay.says(words);
         let (code, log) = relay.terminate();
         assert_eq!(code, Some(75), "{log}");
+        let log = with_failures(log);
         let (_, after) = log.split_once("asked to stop").expect("it was asked");
         let topic = format!("topic \"{}order\"", rig.prefix);
         let ended = "not drained: 1 record is unsent or not acknowledged [drain-incomplete]";

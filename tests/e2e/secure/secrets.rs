@@ -170,6 +170,8 @@ fn are_in_no_output() {
                 ("check", ARRIVED) => until(run, "broker(s) answer"),
                 // `check` uses other words for a broker's refusal.
                 ("check", words) if words.starts_with("check ") => until(run, "[kafka-access]"),
+                // The error is a JSON line of the log.
+                ("run", "[password]") => until(run, "\"id\":\"password\""),
                 (_, words) => until(run, words),
             };
             assert!(!said.is_empty(), "{name}: nothing was looked at");
