@@ -157,7 +157,7 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Whether the brokers would create the topic.
+    /// Checks whether the brokers would create the topic.
     fn creation(&self, name: &str) -> Creation {
         let Some(creation) = self.creation else {
             return Creation::NotConfigured;
@@ -196,8 +196,8 @@ impl Surveyor<'_> {
     }
 }
 
-/// The metadata of all topics: a request for a single topic can create it. Retries until `timeout`,
-/// because the client may have no connection yet.
+/// Returns the metadata of all topics: a request for a single topic can create it. Retries until
+/// `timeout`, because the client may have no connection yet.
 fn metadata(client: &Client, timeout: Duration) -> Result<Metadata, KafkaError> {
     let deadline = Instant::now() + timeout;
     loop {
@@ -209,7 +209,7 @@ fn metadata(client: &Client, timeout: Duration) -> Result<Metadata, KafkaError> 
     }
 }
 
-/// The principal's rights on the topics. Brokers before Kafka 2.3 do not report them.
+/// Returns the principal's rights on the topics. Brokers before Kafka 2.3 do not report them.
 fn rights(client: &Client, topics: &[String], timeout: Duration) -> Vec<TopicRights> {
     if topics.is_empty() {
         return Vec::new();

@@ -4,7 +4,7 @@
 /// The longest name, from `org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH`.
 const MAX_LENGTH: usize = 249;
 
-/// What is wrong with a topic's name; `None` if it is valid.
+/// Returns what is wrong with a topic's name; `None` if it is valid.
 pub fn problem(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("the name of a topic must not be empty".to_owned());
@@ -27,8 +27,8 @@ pub fn problem(name: &str) -> Option<String> {
     })
 }
 
-/// Whether Kafka refuses a topic for the name of another one: in the names of metrics it replaces
-/// each `.` by `_`.
+/// Returns true if Kafka refuses a topic for the name of another one: in the names of metrics it
+/// replaces each `.` by `_`.
 pub(crate) fn collides(name: &str, other: &str) -> bool {
     let metric = |name: &str| name.replace('.', "_");
     name != other && metric(name) == metric(other)

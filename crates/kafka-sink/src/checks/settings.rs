@@ -31,7 +31,8 @@ impl Cluster<'_> {
         )
     }
 
-    /// The subjects for which `problem` returns one, as a finding, and the name of the first.
+    /// Returns the subjects for which `problem` returns one, as a finding, and the name of the
+    /// first.
     fn problems(&self, problem: impl Fn(&Subject<'_>) -> Option<String>) -> Option<(String, &str)> {
         let subjects = self.subjects.iter();
         let problems = subjects.filter_map(|subject| Some((subject.name, problem(subject)?)));
@@ -43,8 +44,8 @@ impl Cluster<'_> {
         Some((shortened(texts.collect(), NAMED).join("; "), first))
     }
 
-    /// A warning about the subjects for which `problem` returns one, or `passed`. The remedy
-    /// changes the setting of the first.
+    /// Returns a warning about the subjects for which `problem` returns one, or `passed`. The
+    /// remedy changes the setting of the first.
     fn warn_about(
         &self,
         (setting, to): (&str, &str),
@@ -187,7 +188,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// The command that changes a setting.
+    /// Returns the command that changes a setting.
     fn alter_command(&self, name: &str, setting: &str, to: &str) -> String {
         // New topics take the setting of the brokers. For `max.message.bytes`, it has another name.
         let (entity, setting) = match (name, setting) {
@@ -205,7 +206,7 @@ impl Cluster<'_> {
     }
 }
 
-/// Half as many bytes more, for key and headers.
+/// Returns half as many bytes more, for key and headers.
 fn with_room(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 2)
 }

@@ -51,7 +51,7 @@ pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaCon
     }
 }
 
-/// librdkafka's message, with another name of the property replaced by the given one.
+/// Returns librdkafka's message, with another name of the property replaced by the given one.
 fn as_given(property: &str, reason: String) -> String {
     names_of(property).iter().fold(reason, |reason, name| {
         reason.replace(&format!("\"{name}\""), &format!("\"{property}\""))
@@ -66,7 +66,7 @@ fn nearest(property: &str) -> Option<String> {
         .map(|(_, known)| known.to_owned())
 }
 
-/// All names of a property; empty if it has only one.
+/// Returns all names of a property; empty if it has only one.
 pub(super) fn names_of(property: &str) -> &'static [&'static str] {
     ALIASES
         .iter()

@@ -67,7 +67,7 @@ pub enum KafkaConfigError {
 }
 
 impl KafkaConfigError {
-    /// What to do about the error.
+    /// Returns what to do about the error.
     pub fn remedy(&self) -> String {
         match self {
             Self::Refused { remedy, .. } => (*remedy).to_owned(),

@@ -107,7 +107,8 @@ impl KafkaConfig {
         Self::with_tokens(properties, options, None)
     }
 
-    /// As [`new`](Self::new), with a source of tokens for `sasl.mechanism=OAUTHBEARER`.
+    /// Makes a configuration as [`new`](Self::new) does, with a source of tokens for
+    /// `sasl.mechanism=OAUTHBEARER`.
     pub fn with_tokens(
         properties: BTreeMap<String, String>,
         options: KafkaOptions,
@@ -130,8 +131,8 @@ impl KafkaConfig {
         Ok(config)
     }
 
-    /// All errors of single properties, and of two names of one property, each with the given name.
-    /// Uses neither network nor files.
+    /// Returns all errors of single properties, and of two names of one property, each with the
+    /// given name. Uses neither network nor files.
     pub fn problems(properties: &BTreeMap<String, String>) -> Vec<(String, KafkaConfigError)> {
         let single = properties.iter().filter_map(|(property, value)| {
             let error = check_property(property, value).err()?;
@@ -160,24 +161,24 @@ impl KafkaConfig {
         self
     }
 
-    /// The in-flight bounds, the linger and the creation of topics.
+    /// Returns the in-flight bounds, the linger and the creation of topics.
     pub fn options(&self) -> &KafkaOptions {
         &self.options
     }
 
-    /// The linger of the producer for throughput; `None`: there is only one producer.
+    /// Returns the linger of the producer for throughput; `None`: there is only one producer.
     pub(crate) fn bulk_linger(&self) -> Option<Duration> {
         self.options
             .bulk_linger
             .filter(|linger| !linger.is_zero() && self.get("linger.ms").is_none())
     }
 
-    /// `bootstrap.servers`.
+    /// Returns `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> &str {
         self.get("bootstrap.servers").unwrap_or_default()
     }
 
-    /// The value of a property, by any of its names.
+    /// Returns the value of a property, by any of its names.
     fn get(&self, property: &str) -> Option<&str> {
         let mut names = names_of(property).iter().chain([&property]);
         let value = names.find_map(|name| self.properties.get(*name));
@@ -216,7 +217,7 @@ impl KafkaConfig {
         Ok(())
     }
 
-    /// Whether `security.protocol` starts or ends with `part`.
+    /// Returns true if `security.protocol` starts or ends with `part`.
     fn protocol_has(&self, part: &str) -> bool {
         let protocol = self.get("security.protocol").unwrap_or("plaintext");
         let protocol = protocol.trim().to_ascii_lowercase();
@@ -259,7 +260,7 @@ impl KafkaConfig {
         warnings
     }
 
-    /// The result for `rdkafka::ClientContext::generate_oauth_token`. Logs a failure.
+    /// Returns the result for `rdkafka::ClientContext::generate_oauth_token`. Logs a failure.
     pub(crate) fn oauth_token(
         &self,
         throttle: &KindThrottle,
@@ -281,8 +282,8 @@ impl KafkaConfig {
         ffi::set_token(client, &token).map_err(|reason| self.scrub(&reason))
     }
 
-    /// The configuration of a client that checks the brokers' certificates: it verifies as this one
-    /// and has no credentials.
+    /// Returns the configuration of a client that checks the brokers' certificates: it verifies as
+    /// this one and has no credentials.
     pub(crate) fn without_credentials(&self) -> ClientConfig {
         let mut config = self.client_config();
         for property in self.properties.keys() {
@@ -298,12 +299,12 @@ impl KafkaConfig {
         config
     }
 
-    /// Whether the mechanism is OAUTHBEARER.
+    /// Returns true if the mechanism is OAUTHBEARER.
     pub(crate) fn uses_tokens(&self) -> bool {
         self.tokens.is_some()
     }
 
-    /// All properties for librdkafka: the relay's defaults, the given ones, the fixed ones.
+    /// Returns all properties for librdkafka: the relay's defaults, the given ones, the fixed ones.
     pub(crate) fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         for (property, value) in DEFAULTS {
@@ -344,7 +345,8 @@ impl KafkaConfig {
         (config, keyless)
     }
 
-    /// The size that a batch of a new producer has at most, unless a single record is larger.
+    /// Returns the size that a batch of a new producer has at most, unless a single record is
+    /// larger.
     pub(crate) fn batch_size(&self) -> usize {
         let configured = |property, default| {
             let value = self
@@ -381,12 +383,12 @@ impl KafkaConfig {
         config
     }
 
-    /// `message.max.bytes`, with librdkafka's default.
+    /// Returns `message.max.bytes`, with librdkafka's default.
     pub fn message_max_bytes(&self) -> &str {
         self.get("message.max.bytes").unwrap_or("1000000")
     }
 
-    /// The text with every secret replaced.
+    /// Returns the text with every secret replaced.
     pub(crate) fn scrub(&self, text: &str) -> String {
         let text = self
             .properties
@@ -401,7 +403,7 @@ impl KafkaConfig {
         }
     }
 
-    /// [`client_config`](Self::client_config) for a consumer.
+    /// Returns [`client_config`](Self::client_config) for a consumer.
     pub(crate) fn consumer_config(&self) -> ClientConfig {
         let mut config = self.client_config();
         for property in properties::producer_only() {
@@ -410,14 +412,14 @@ impl KafkaConfig {
         config
     }
 
-    /// The error of a client that could not be created.
+    /// Returns the error of a client that could not be created.
     pub(crate) fn creation_error(&self, error: &ClientError) -> KafkaError {
         KafkaError::Create {
             reason: self.creation_reason(error),
         }
     }
 
-    /// The message of a client that could not be created, without secrets.
+    /// Returns the message of a client that could not be created, without secrets.
     pub(crate) fn creation_reason(&self, error: &ClientError) -> String {
         match error {
             ClientError::ClientConfig(_, _, property, _) if is_secret(property) => {
@@ -434,8 +436,8 @@ impl KafkaConfig {
         }
     }
 
-    /// Which property that `reason` mentions has a file that cannot be read, and why: librdkafka's
-    /// message has no path, and OpenSSL's code for the cause.
+    /// Returns which property that `reason` mentions has a file that cannot be read, and why:
+    /// librdkafka's message has no path, and OpenSSL's code for the cause.
     fn unreadable_file(&self, reason: &str) -> Option<String> {
         FILES.iter().find_map(|property| {
             let path = self.get(property).filter(|_| reason.contains(property))?;

@@ -1,17 +1,17 @@
 //! The names of librdkafka's properties, from its CONFIGURATION.md (2.12.1), to distinguish a
 //! misspelt property from a consumer's. A test checks the names against the linked library.
 
-/// The properties of a producer, callbacks included.
+/// Returns the properties of a producer, callbacks included.
 pub(super) fn producer() -> impl Iterator<Item = &'static str> {
     PRODUCER.split_ascii_whitespace()
 }
 
-/// The properties of consumers only.
+/// Returns the properties of consumers only.
 pub(super) fn consumer() -> impl Iterator<Item = &'static str> {
     CONSUMER.split_ascii_whitespace()
 }
 
-/// The properties that a consumer would warn about, marked P in CONFIGURATION.md; and
+/// Returns the properties that a consumer would warn about, marked P in CONFIGURATION.md; and
 /// `receive.message.max.bytes`, which librdkafka otherwise derives from the size of fetches.
 pub(super) fn producer_only() -> impl Iterator<Item = &'static str> {
     PRODUCER_ONLY.split_ascii_whitespace()

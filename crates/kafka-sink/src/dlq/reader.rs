@@ -41,7 +41,7 @@ impl DlqReader {
         Ok(reader.find()?.then_some(reader))
     }
 
-    /// A reader that does not know yet whether the topic exists: see [`find`](Self::find).
+    /// Creates a reader that does not know yet whether the topic exists: see [`find`](Self::find).
     ///
     /// **Blocks** for `patience` at most.
     pub(super) fn connect(
@@ -59,8 +59,8 @@ impl DlqReader {
         })
     }
 
-    /// Whether the topic exists. Requests its partitions on every call, because partitions can be
-    /// added: a new one is read from its beginning.
+    /// Checks whether the topic exists. Requests its partitions on every call, because partitions
+    /// can be added: a new one is read from its beginning.
     ///
     /// **Blocks** for `patience` at most.
     ///
@@ -149,8 +149,8 @@ impl DlqReader {
         self.client.assign(&self.topic, [])
     }
 
-    /// The dead letters at these positions, without those that are gone since. Does not change
-    /// where [`read`](Self::read) continues.
+    /// Returns the dead letters at these positions, without those that are gone since. Does not
+    /// change where [`read`](Self::read) continues.
     ///
     /// **Blocks** until all are read. They are all in memory, so request a bounded number.
     pub(super) fn fetch(
@@ -232,8 +232,8 @@ impl DlqReader {
     }
 }
 
-/// The offset at which reading continues behind what was read before; `None` if this is beyond the
-/// partition's end, because the topic was made anew.
+/// Returns the offset at which reading continues behind what was read before; `None` if this is
+/// beyond the partition's end, because the topic was made anew.
 pub(super) fn resumed(next: i64, low: i64, high: i64) -> Option<i64> {
     (next <= high).then_some(next.max(low))
 }

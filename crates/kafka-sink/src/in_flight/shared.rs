@@ -16,7 +16,7 @@ pub(crate) trait Client: Send + Sync {
     /// Gives up the records that are queued and not in flight. Does not block.
     fn purge_queue(&self);
 
-    /// The id of the cluster, if it is known. Does not block.
+    /// Returns the id of the cluster, if it is known. Does not block.
     fn cluster_id(&self) -> Option<String>;
 }
 
@@ -79,8 +79,8 @@ impl Shared {
         self.retry_requested.store(true, SeqCst);
     }
 
-    /// The topics that requested a retry since the last call, each once: a gate requests no second
-    /// retry until the sender has started the first.
+    /// Takes the topics that requested a retry since the last call, each once: a gate requests no
+    /// second retry until the sender has started the first.
     pub(crate) fn take_retries(&self) -> Vec<usize> {
         if !self.retry_requested.load(SeqCst) {
             return Vec::new();
@@ -95,7 +95,7 @@ impl Shared {
         self.stale.store(true, SeqCst);
     }
 
-    /// Whether [`set_stale`](Self::set_stale) was called.
+    /// Returns true if [`set_stale`](Self::set_stale) was called.
     pub(crate) fn is_stale(&self) -> bool {
         self.stale.load(SeqCst)
     }
@@ -106,12 +106,12 @@ impl Shared {
         self.closing.store(true, SeqCst);
     }
 
-    /// Whether [`close`](Self::close) was called.
+    /// Returns true if [`close`](Self::close) was called.
     pub(crate) fn closing(&self) -> bool {
         self.closing.load(SeqCst)
     }
 
-    /// Whether [`break_off`](Self::break_off) was called.
+    /// Returns true if [`break_off`](Self::break_off) was called.
     pub(crate) fn broken(&self) -> bool {
         self.broken.load(SeqCst)
     }
@@ -124,8 +124,8 @@ impl Shared {
         }
     }
 
-    /// [`break_off`](Self::break_off) without waking the sender. True for the first call: the
-    /// caller must wake the sender.
+    /// Does what [`break_off`](Self::break_off) does, without waking the sender. True for the first
+    /// call: the caller must wake the sender.
     fn latch(&self) -> bool {
         if self.broken.swap(true, SeqCst) {
             return false;
@@ -160,7 +160,7 @@ impl Shared {
         self.deliveries.capacity();
     }
 
-    /// Whether a record was acknowledged, so that the brokers are known to answer.
+    /// Returns true if a record was acknowledged, so that the brokers are known to answer.
     pub(crate) fn acknowledged(&self) -> bool {
         self.acknowledged.load(Relaxed)
     }

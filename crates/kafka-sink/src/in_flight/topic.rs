@@ -49,7 +49,7 @@ thread_local! {
 }
 
 impl TopicContext {
-    /// The context for a producer that does not know the topic yet.
+    /// Creates the context for a producer that does not know the topic yet.
     pub(crate) fn new(gate: Arc<PartitionGate>, producer: ProducerId, shared: Arc<Shared>) -> Self {
         Self {
             gate,
@@ -59,7 +59,7 @@ impl TopicContext {
         }
     }
 
-    /// Whether records without a key are hashed, too.
+    /// Returns true if records without a key are hashed, too.
     pub(crate) fn hashes_all(&self) -> bool {
         self.gate.hashes_all()
     }
@@ -107,10 +107,10 @@ impl TopicContext {
         })
     }
 
-    /// The partitioner: returns the partition of a record for which hashing chooses `choice` of
-    /// `count`. Called within [`produce`](Self::produce) if librdkafka knows the topic's
-    /// partitions; for an unplaced record, called later by a thread of librdkafka. A result that is
-    /// no partition makes librdkafka refuse the record.
+    /// Returns the partition of a record for which hashing chooses `choice` of `count`. Called
+    /// within [`produce`](Self::produce) if librdkafka knows the topic's partitions; for an unplaced
+    /// record, called later by a thread of librdkafka. A result that is no partition makes
+    /// librdkafka refuse the record.
     pub(crate) fn partition(&self, seq: u64, choice: i32, keyed: bool, count: i32) -> i32 {
         self.count.store(count, Relaxed);
         let Producing::Entered(offer) = PRODUCING.get() else {

@@ -24,7 +24,7 @@ impl Advertised {
         }
     }
 
-    /// What the last failed connection was, if it still counts.
+    /// Returns what the last failed connection was, if it still counts.
     pub(crate) fn unreachable(&self, now: Instant) -> Option<String> {
         let failed = lock(&self.0);
         let (what, at) = failed.as_ref()?;
@@ -32,8 +32,8 @@ impl Advertised {
     }
 }
 
-/// The description of a failure whose message is `[protocol://]host:port/id: …`; `None` if the
-/// address is in `bootstrap`. In place of the id, brokers of `bootstrap.servers` have a word.
+/// Returns the description of a failure whose message is `[protocol://]host:port/id: …`; `None` if
+/// the address is in `bootstrap`. In place of the id, brokers of `bootstrap.servers` have a word.
 fn describe(reason: &str, bootstrap: &str) -> Option<String> {
     let (broker, detail) = reason.split_once(": ")?;
     let (address, id) = broker.rsplit_once('/')?;

@@ -69,7 +69,7 @@ impl Producer {
         })
     }
 
-    /// The handle of a topic, by its number in the sink.
+    /// Returns the handle of a topic, by its number in the sink.
     pub(crate) fn topic(
         &mut self,
         at: usize,
@@ -92,7 +92,7 @@ impl Producer {
         }
     }
 
-    /// Whether every record was reported.
+    /// Returns true if every record was reported.
     fn is_empty(&self) -> bool {
         self.client.in_flight_count() == 0
     }
@@ -184,7 +184,7 @@ impl Producers {
         }
     }
 
-    /// The producer that the next record is offered to.
+    /// Returns the producer that the next record is offered to.
     pub(crate) fn current(&mut self) -> &mut Producer {
         let at = match self.wanted_mode {
             BatchingMode::Latency => 0,
@@ -206,8 +206,8 @@ impl Producers {
         }
     }
 
-    /// The index of the producer for throughput, which is created if needed. 0: there is none for
-    /// now.
+    /// Returns the index of the producer for throughput, which is created if needed. 0: there is
+    /// none for now.
     fn second(&mut self) -> usize {
         let last = self.all.len() - 1;
         let requests = if self.shared.is_stale() {
@@ -293,8 +293,9 @@ impl Producers {
         }
     }
 
-    /// **Blocks** until every record is reported (returns true) or until `until` (returns false).
-    /// Meanwhile producers do not linger. Waits for one producer at most `slice` before the next.
+    /// Waits (**blocks**) until every record is reported (returns true) or until `until` (returns
+    /// false). Meanwhile producers do not linger. Waits for one producer at most `slice` before the
+    /// next.
     pub(crate) fn flush(&self, until: Instant, slice: Duration) -> bool {
         loop {
             let mut all_reported = true;

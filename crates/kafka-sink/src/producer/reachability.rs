@@ -33,7 +33,7 @@ impl Reachability {
         lock(&self.0).get_or_insert(Lost { since: now, reason });
     }
 
-    /// Whether no connection was established since the last one ended.
+    /// Returns true if no connection was established since the last one ended.
     pub(crate) fn is_lost(&self) -> bool {
         lock(&self.0).is_some()
     }
@@ -43,7 +43,7 @@ impl Reachability {
         *lock(&self.0) = None;
     }
 
-    /// librdkafka's message, once, if the brokers count as down now.
+    /// Takes librdkafka's message, once, if the brokers count as down now.
     pub(crate) fn take_reason(&self, now: Instant) -> Option<String> {
         let mut lost = lock(&self.0);
         let lost = lost.as_mut().filter(|lost| now >= lost.since + LIMIT)?;

@@ -21,8 +21,8 @@ pub(crate) struct Rebootstrap {
 }
 
 impl Rebootstrap {
-    /// Whether a rebootstrap is due. `in_flight`: some record is in flight. `reported`: some record
-    /// was reported since the last call.
+    /// Returns true if a rebootstrap is due. `in_flight`: some record is in flight. `reported`:
+    /// some record was reported since the last call.
     pub(crate) fn is_due(&mut self, in_flight: bool, reported: bool, now: Instant) -> bool {
         if reported || !in_flight {
             self.next = None;
@@ -44,8 +44,8 @@ impl Rebootstrap {
 mod tests {
     use super::*;
 
-    /// The seconds at which a rebootstrap is due, if records are in flight all the time; asked five
-    /// times a second.
+    /// Returns the seconds at which a rebootstrap is due, if records are in flight all the time;
+    /// asked five times a second.
     fn due(rebootstrap: &mut Rebootstrap, start: Instant, seconds: u64) -> Vec<u64> {
         (0..=seconds * 5)
             .map(|fifth| Duration::from_millis(fifth * 200))

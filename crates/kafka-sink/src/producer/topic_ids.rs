@@ -16,7 +16,7 @@ use crate::answers::TopicId;
 pub(crate) struct TopicIds(HashMap<String, TopicId>);
 
 impl TopicIds {
-    /// The number of topics whose id is known.
+    /// Returns the number of topics whose id is known.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

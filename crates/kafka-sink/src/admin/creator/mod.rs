@@ -54,7 +54,7 @@ trait CreateTopics: Send + 'static {
     /// Creates the topics; one result for each of `names`, in their order. Returns early when
     /// `stop` is set.
     fn create(&mut self, names: &[Arc<str>], stop: &Requests) -> Vec<Attempt>;
-    /// Called when no topic was requested for [`IDLE`].
+    /// Ends the client when no topic was requested for [`IDLE`].
     fn idle(&mut self) {}
 }
 
@@ -111,9 +111,9 @@ impl TopicCreator {
         })
     }
 
-    /// The status of the topic; the first call requests it. A status other than `Pending` is
-    /// returned once: the sink remembers that a topic exists, and a denied topic is tried again at
-    /// the next call.
+    /// Returns the status of the topic; the first call requests it. A status other than `Pending`
+    /// is returned once: the sink remembers that a topic exists, and a denied topic is tried again
+    /// at the next call.
     pub(crate) fn status(&self, name: &str) -> TopicStatus {
         let mut state = lock(&self.requests.state);
         match state.topics.get(name) {
@@ -128,7 +128,7 @@ impl TopicCreator {
         state.topics.remove(name).unwrap_or(TopicStatus::Pending)
     }
 
-    /// Why a requested topic is still pending. `None` before the first attempt.
+    /// Returns why a requested topic is still pending. `None` before the first attempt.
     pub(crate) fn waiting_for(&self) -> Option<Obstacle> {
         lock(&self.requests.state).obstacle.clone()
     }
@@ -369,7 +369,7 @@ impl CreateTopics for KafkaAdmin {
     }
 }
 
-/// All topics that the principal may see. A request for a single topic could create it.
+/// Returns all topics that the principal may see. A request for a single topic could create it.
 fn list(client: &Client) -> Result<HashSet<String>, String> {
     let metadata = client
         .inner()

@@ -109,7 +109,7 @@ fn open_dead_letters(config: KafkaConfig) -> OpenDeadLetters {
     OpenDeadLetters::new(config, TOPIC.to_owned(), "s".to_owned(), LONG)
 }
 
-/// The ids of the events of open dead letters, sorted.
+/// Returns the ids of the events of open dead letters, sorted.
 fn ids(open: &OpenDeadLetters) -> Vec<Vec<u8>> {
     let ids = open.events().map(|event| event.id.clone());
     let mut ids: Vec<_> = ids.flatten().collect();
@@ -165,7 +165,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// The topic with these numbers of partitions; 0: without the topic.
+    /// Creates the topic with these numbers of partitions; 0: without the topic.
     fn new(before: i32, after: i32) -> Self {
         let of = |partitions| match partitions {
             0 => cluster(&[]),

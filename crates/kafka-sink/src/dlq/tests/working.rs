@@ -36,7 +36,7 @@ fn all(_: &DlqRecord) -> bool {
     true
 }
 
-/// A reported step as text.
+/// Returns a reported step as text.
 fn describe(step: &Step<'_>) -> String {
     match step {
         Step::Done(dead_letter) => format!("done {}", dead_letter.id),
@@ -69,7 +69,7 @@ fn open_letters(cluster: &Cluster) -> usize {
     replayer.open()
 }
 
-/// All records of a topic, by partition and offset.
+/// Returns all records of a topic, by partition and offset.
 fn records(cluster: &Cluster, topic: &str) -> Vec<ReadRecord> {
     let mut found = read(cluster, &[topic], count_of(cluster, topic));
     found.sort_by_key(|record| (record.partition, record.offset));

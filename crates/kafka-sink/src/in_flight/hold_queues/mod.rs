@@ -46,7 +46,7 @@ impl HoldQueues {
         self.of.is_empty()
     }
 
-    /// The sequence numbers of all held records.
+    /// Returns the sequence numbers of all held records.
     #[cfg(test)]
     pub(crate) fn seqs(&self) -> Vec<u64> {
         let all = self.of.values().flatten();
@@ -57,8 +57,8 @@ impl HoldQueues {
         self.of.entry((topic, queue)).or_default().push_back(queued);
     }
 
-    /// The queues of a topic: first those of its partitions, then the topic's own, because records
-    /// move from the topic's queue to those of partitions.
+    /// Returns the queues of a topic: first those of its partitions, then the topic's own, because
+    /// records move from the topic's queue to those of partitions.
     pub(crate) fn of_topic(&self, topic: usize) -> Vec<HoldQueue> {
         let all = (topic, HoldQueue::Topic)..=(topic, HoldQueue::Partition(i32::MAX));
         self.of

@@ -209,7 +209,7 @@ impl Model {
         }
     }
 
-    /// A producer receives the topic's metadata. True: the gate requests a retry.
+    /// Passes the topic's metadata to a producer. True: the gate requests a retry.
     fn learn(&mut self, producer: u32) -> bool {
         self.knowing.insert(producer);
         let aside = |record: &&mut InFlight| record.producer == producer && record.at.is_none();
@@ -223,8 +223,8 @@ impl Model {
         self.gate.placed_late(record.seq, home, PARTITIONS)
     }
 
-    /// A random partition that is not down acknowledges its first record. True: the gate requests a
-    /// retry.
+    /// Acknowledges the first record of a random partition that is not down. True: the gate
+    /// requests a retry.
     fn acknowledge(&mut self, random: &mut fastrand::Rng) -> bool {
         let answering: Vec<usize> = (0..self.in_flight.len())
             .filter(|at| !self.down.contains(&self.home[&self.in_flight[*at].seq]))

@@ -162,7 +162,7 @@ impl InFlight {
         self.0.is_empty()
     }
 
-    /// Whether no record is in another producer.
+    /// Returns true if no record is in another producer.
     fn only_in(&self, producer: u32) -> bool {
         self.0.iter().all(|(number, _)| *number == producer)
     }
@@ -189,8 +189,8 @@ struct Owner {
 }
 
 impl Partition {
-    /// Whether the producer may send a record to the partition now. If no record is in flight, the
-    /// producer becomes the owner.
+    /// Returns true if the producer may send a record to the partition now. If no record is in
+    /// flight, the producer becomes the owner.
     fn takes(&mut self, producer: ProducerId, now: Instant) -> bool {
         if self.in_flight == 0 {
             self.own(producer.number);
@@ -234,8 +234,9 @@ impl State {
         Err(own)
     }
 
-    /// Whether a record may proceed to its partition: no record is unplaced, and the records in the
-    /// topic's queue came after it. If not, it is queued in the topic's queue or stays in its own.
+    /// Checks whether a record may proceed to its partition: no record is unplaced, and the records
+    /// in the topic's queue came after it. If not, it is queued in the topic's queue or stays in
+    /// its own.
     fn passes_topic(&mut self, from: Option<HoldQueue>) -> Result<(), HoldQueue> {
         if self.unplaced.is_some() || (from.is_none() && self.queued > 0) {
             // The first record of a queue stays there.
@@ -246,8 +247,8 @@ impl State {
         Ok(())
     }
 
-    /// The partition of a record for which hashing chooses `choice` of `count`: `choice`, or the
-    /// current partition of records without a key.
+    /// Chooses the partition of a record for which hashing gives `choice` of `count`: `choice`, or
+    /// the current partition of records without a key.
     fn choose(
         &mut self,
         (choice, count): (i32, i32),
@@ -296,7 +297,7 @@ impl State {
         }
     }
 
-    /// Whether to request a retry: a queue may proceed, and no request is pending.
+    /// Returns true if a retry is to be requested: a queue may proceed, and no request is pending.
     fn request_retry(&mut self, may_go_on: bool) -> bool {
         let requests = may_go_on && self.all_queued > 0 && !self.retry_pending;
         self.retry_pending |= requests;
@@ -305,7 +306,7 @@ impl State {
 }
 
 impl PartitionGate {
-    /// A gate without an open partition.
+    /// Creates a gate without an open partition.
     pub(crate) fn new(topic: usize, keyless: Keyless) -> Self {
         Self {
             topic,
@@ -318,12 +319,12 @@ impl PartitionGate {
         lock(&self.state)
     }
 
-    /// The topic's number in the sink.
+    /// Returns the topic's number in the sink.
     pub(crate) fn topic(&self) -> usize {
         self.topic
     }
 
-    /// Whether records without a key are hashed, too, so that all belong to one partition.
+    /// Returns true if records without a key are hashed, too, so that all belong to one partition.
     pub(crate) fn hashes_all(&self) -> bool {
         self.keyless == Keyless::Hashed
     }

@@ -36,8 +36,8 @@ pub struct KafkaSinkFactory {
 }
 
 impl KafkaSinkFactory {
-    /// A factory of sinks with two producers, one for latency and one for throughput; with a single
-    /// one if the configuration fixes a linger. Does not connect.
+    /// Creates a factory of sinks with two producers, one for latency and one for throughput; with
+    /// a single one if the configuration fixes a linger. Does not connect.
     pub fn new(config: KafkaConfig) -> Self {
         Self {
             config,
@@ -55,7 +55,7 @@ impl KafkaSinkFactory {
         }
     }
 
-    /// The figures of the factory's sinks.
+    /// Returns the figures of the factory's sinks.
     pub fn stats(&self) -> Arc<SinkStats> {
         Arc::clone(&self.stats)
     }
@@ -133,8 +133,8 @@ struct Topics {
 }
 
 impl KafkaSink {
-    /// A sink with gates: a producer that may have several requests in flight to a broker, and with
-    /// a `linger` a second one for throughput.
+    /// Creates a sink with gates: a producer that may have several requests in flight to a broker,
+    /// and with a `linger` a second one for throughput.
     fn gated(
         config: &KafkaConfig,
         linger: Option<Duration>,
@@ -145,8 +145,8 @@ impl KafkaSink {
         Self::new(config, &client, Some(gates), linger, deliveries, stats)
     }
 
-    /// A sink whose first producer has the configuration `client`. Without `gates` it is the only
-    /// producer, and has one request in flight to a broker.
+    /// Creates a sink whose first producer has the configuration `client`. Without `gates` it is
+    /// the only producer, and has one request in flight to a broker.
     fn new(
         config: &KafkaConfig,
         client: &ClientConfig,
@@ -183,13 +183,13 @@ impl KafkaSink {
         })
     }
 
-    /// The number of records accepted and not yet reported.
+    /// Returns the number of records accepted and not yet reported.
     pub fn in_flight(&self) -> u64 {
         self.shared.window.in_flight()
     }
 
-    /// The number of a topic, which is added if it is new. An error if records to it are refused or
-    /// cannot be accepted yet.
+    /// Returns the number of a topic, which is added if it is new; an error if records to it are
+    /// refused or cannot be accepted yet.
     fn topic(&mut self, name: &str) -> Result<usize, SendError> {
         let topics = &mut self.topics;
         if let Some((last, _)) = topics.all.get(topics.last)
@@ -409,7 +409,7 @@ fn fail(shared: &Shared, queued: &Queued, error: DeliveryError) {
     }
 }
 
-/// The error of a record that librdkafka refuses.
+/// Returns the error of a record that librdkafka refuses.
 fn refusal(record: &Record<'_>, code: RDKafkaErrorCode, message_max_bytes: &str) -> DeliveryError {
     match code {
         RDKafkaErrorCode::MessageSizeTooLarge => error_about(
@@ -455,8 +455,8 @@ fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
     }
 }
 
-/// A refusal without asking the broker: permanent if it is the record's fault, and otherwise until
-/// there is a new producer.
+/// Returns a refusal without asking the broker: permanent if it is the record's fault, and
+/// otherwise until there is a new producer.
 fn refused(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> SendError {
     SendError::Refused(error_about(topic, reason, poison))
 }

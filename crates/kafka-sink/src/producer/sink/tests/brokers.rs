@@ -93,7 +93,7 @@ fn an_idle_broker_that_stops_is_down_until_it_returns() {
     close_delivered(sink, &reports, 1);
 }
 
-/// A sink with statistics, as with `[http]`.
+/// Returns a sink with statistics, as with `[http]`.
 fn observed(cluster: &Cluster, servers: &str) -> (KafkaSink, Arc<Reports>) {
     let config = config_of(cluster, &[("bootstrap.servers", servers)]);
     let factory = KafkaSinkFactory::new(config).with_stats(Arc::default());

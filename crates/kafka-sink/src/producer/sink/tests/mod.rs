@@ -32,7 +32,7 @@ mod start;
 mod topics;
 mod window;
 
-/// The sink of `create`, and its reports.
+/// Returns the sink of `create`, and its reports.
 fn reporting(
     create: impl FnOnce(Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError>,
 ) -> (KafkaSink, Arc<Reports>) {
@@ -54,7 +54,7 @@ fn sink_from(config: KafkaConfig) -> (KafkaSink, Arc<Reports>) {
     reporting(|reports| factory.of_one_producer().create(None, reports))
 }
 
-/// A sink with these properties of librdkafka.
+/// Returns a sink with these properties of librdkafka.
 fn sink_of(cluster: &Cluster, properties: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     sink_from(config_of(cluster, properties))
 }
@@ -63,7 +63,7 @@ fn sink(cluster: &Cluster) -> (KafkaSink, Arc<Reports>) {
     sink_of(cluster, &[])
 }
 
-/// A sink that reaches the cluster through the proxy.
+/// Returns a sink that reaches the cluster through the proxy.
 fn sink_through(cluster: &Cluster, proxy: &Proxy) -> (KafkaSink, Arc<Reports>) {
     sink_of(cluster, &[("bootstrap.servers", &proxy.servers())])
 }
@@ -78,7 +78,7 @@ fn record<'a>(topic: &'a str, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
 }
 
 impl KafkaSink {
-    /// librdkafka's client of the first producer.
+    /// Returns librdkafka's client of the first producer.
     fn client(&self) -> &BaseProducer<Context> {
         &self.producers.all[0].client
     }
@@ -162,7 +162,7 @@ fn assert_ended(sink: &mut impl Sink) {
     assert_refused(Retryable, sink, &record, "a new one must be made");
 }
 
-/// Austin Appleby's MurmurHash2 as in `org.apache.kafka.common.utils.Utils.murmur2`.
+/// Computes Austin Appleby's MurmurHash2 as in `org.apache.kafka.common.utils.Utils.murmur2`.
 fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mut hash = 0x9747_b28c ^ data.len() as u32;
@@ -184,7 +184,7 @@ fn murmur2(data: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// The partition that Java's client chooses for a key.
+/// Returns the partition that Java's client chooses for a key.
 fn partition_of(key: &[u8], partitions: u32) -> u32 {
     (murmur2(key) & 0x7fff_ffff) % partitions
 }

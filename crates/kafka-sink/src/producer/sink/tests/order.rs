@@ -5,13 +5,13 @@
 
 use super::*;
 
-/// The sequence numbers in the only partition of the topic, in order.
+/// Returns the sequence numbers in the only partition of the topic, in order.
 pub(super) fn log(cluster: &Cluster, topic: &str) -> Vec<u64> {
     let [log] = logs(cluster, topic);
     log
 }
 
-/// The sequence numbers in each partition of the topic, in order.
+/// Returns the sequence numbers in each partition of the topic, in order.
 pub(super) fn logs<const PARTITIONS: usize>(
     cluster: &Cluster,
     topic: &str,
@@ -24,7 +24,7 @@ pub(super) fn logs<const PARTITIONS: usize>(
     logs
 }
 
-/// A sink whose requests contain one record each, so that there are many.
+/// Returns a sink whose requests contain one record each, so that there are many.
 fn sink_of_single_records(
     cluster: &Cluster,
     proxy: &Proxy,

@@ -24,14 +24,14 @@ fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>,
     reports.wait_polling(sink, end);
 }
 
-/// The sequence numbers of held records, sorted.
+/// Returns the sequence numbers of held records, sorted.
 fn queued(sink: &KafkaSink) -> Vec<u64> {
     let mut queued = sink.hold_queues.seqs();
     queued.sort_unstable();
     queued
 }
 
-/// A key that hashes to this partition.
+/// Returns a key that hashes to this partition.
 pub(super) fn key_of(partition: u32, partitions: u32) -> String {
     let found = (0..10_000)
         .map(|n: u32| n.to_string())

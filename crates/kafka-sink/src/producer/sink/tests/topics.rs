@@ -73,8 +73,8 @@ fn closing_does_not_wait_for_a_topic_that_is_never_created() {
     close_soon(sink, Duration::ZERO);
 }
 
-/// The error of a probe that is the expected one, or of the longest. A probe may last as long as its
-/// timeout, and a busy machine needs a longer one.
+/// Returns the error of a probe that is the expected one, or of the longest. A probe may last as
+/// long as its timeout, and a busy machine needs a longer one.
 fn probe_error(config: &KafkaConfig, expected: impl Fn(&KafkaError) -> bool) -> KafkaError {
     let mut timeout = Duration::from_secs(1);
     loop {
