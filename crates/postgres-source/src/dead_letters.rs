@@ -70,8 +70,8 @@ impl fmt::Debug for DeadLetters {
 }
 
 impl DeadLetters {
-    /// `id`: the column with the id of events. `named`: the tables that are configured, and the name
-    /// that dead letters of messages have.
+    /// Creates an empty list. `id`: the column with the id of events. `named`: the tables that are
+    /// configured, and the name that dead letters of messages have.
     pub fn new(
         read: ReadOpen,
         id: Option<String>,
@@ -108,7 +108,8 @@ impl DeadLetters {
         self.read().await
     }
 
-    /// A condition for the table's rows of the dead letters that were read. `None`: there are none.
+    /// Returns a condition for the table's rows of the dead letters that were read. `None`: there
+    /// are none.
     pub(super) fn rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
         let (known, name) = (self.known.borrow(), table.to_string());
         // A name that is not configured may be a former one of this table.
@@ -148,13 +149,13 @@ impl DeadLetters {
         Ok(Some(format!("({})", conditions.join(" OR "))))
     }
 
-    /// ` AND …`: a condition for the table's other rows; empty if these are all.
+    /// Returns ` AND …`: a condition for the table's other rows; empty if these are all.
     pub(super) fn others(&self, table: &TableName) -> Result<String, DeadLettersError> {
         let rows = self.rows(table)?;
         Ok(rows.map_or_else(String::new, |rows| format!(" AND {rows} IS NOT TRUE")))
     }
 
-    /// The number of open dead letters that were read.
+    /// Returns the number of open dead letters that were read.
     pub fn open(&self) -> usize {
         self.known.borrow().len()
     }

@@ -42,16 +42,17 @@ struct NewColumn {
 }
 
 impl Default for OutboxTable {
-    /// The table for Debezium's defaults.
+    /// Returns the table for Debezium's defaults.
     fn default() -> Self {
         Self::new(&Options::default(), &[], &[], false, None)
     }
 }
 
 impl OutboxTable {
-    /// The table for these options. `read`: all columns that the relay reads. `times`: those of
-    /// them that hold a time. `age`: the column of a row's age, if `[prune]` names one. `unsent`: the snapshot reads the rows that no relay has sent, and no
-    /// condition says which these are.
+    /// Creates the table for these options. `read`: all columns that the relay reads. `times`:
+    /// those of them that hold a time. `age`: the column of a row's age, if `[prune]` names one.
+    /// `unsent`: the snapshot reads the rows that no relay has sent, and no condition says which
+    /// these are.
     pub fn new(
         options: &Options,
         read: &[String],
@@ -144,7 +145,7 @@ impl OutboxTable {
         }
     }
 
-    /// SQL that creates the table, unless a table of that name exists.
+    /// Returns SQL that creates the table, unless a table of that name exists.
     pub fn create(&self, name: &TableName) -> String {
         let quoted = |column: &NewColumn| match column.name.as_str() {
             plain if PLAIN.contains(&plain) => plain.to_owned(),
@@ -171,7 +172,8 @@ impl OutboxTable {
     }
 }
 
-/// The definition of a column that this converter writes. Converters of bytes cannot write texts.
+/// Returns the definition of a column that this converter writes. Converters of bytes cannot write
+/// texts.
 fn by_converter(converter: &Converter, text: &'static str, bytes: &'static str) -> &'static str {
     match converter {
         Converter::ByteArray | Converter::BinaryData(None) => bytes,

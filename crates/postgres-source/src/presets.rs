@@ -110,8 +110,8 @@ pub fn remedy(present: &[String], by_templates: bool) -> String {
     remedy
 }
 
-/// The presets that fit, the best one last: it reads most columns, or lacks none of as many.
-/// `debezium`: Debezium's defaults are one of them.
+/// Returns the presets that fit, the best one last: it reads most columns, or lacks none of as
+/// many. `debezium`: Debezium's defaults are one of them.
 fn fits(present: &[String], debezium: bool) -> Vec<Fit> {
     let columns = Options::default().columns();
     let of_debezium = (debezium && has(present, &columns)).then_some(Fit {

@@ -93,7 +93,8 @@ impl From<DeadLettersError> for PruneError {
     }
 }
 
-/// The names of columns that tell a row's age: the configured one, or those of the presets' tables.
+/// Returns the names of columns that tell a row's age: the configured one, or those of the presets'
+/// tables.
 pub fn age_columns(configured: Option<&str>) -> Vec<String> {
     match configured {
         Some(column) => vec![column.to_owned()],
@@ -101,8 +102,8 @@ pub fn age_columns(configured: Option<&str>) -> Vec<String> {
     }
 }
 
-/// An SQL condition for rows that are not older than `since`. `None`: a table has no column of a
-/// row's time, or the tables have different ones.
+/// Returns an SQL condition for rows that are not older than `since`. `None`: a table has no column
+/// of a row's time, or the tables have different ones.
 pub async fn recent_rows(
     session: &mut Session,
     tables: &[TableName],
@@ -119,7 +120,8 @@ pub async fn recent_rows(
     Ok(found.map(|column| format!("NOT ({})", is_older(&column, since))))
 }
 
-/// The column of a row's time: the first of `occurred_at` and `created_at` that the table has.
+/// Returns the column of a row's time: the first of `occurred_at` and `created_at` that the table
+/// has.
 async fn time_column(session: &mut Session, table: &TableName) -> Result<Option<String>, Error> {
     let sql = format!(
         "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {}::pg_catalog.regclass \
@@ -198,7 +200,7 @@ impl Pruning {
         Ok(total)
     }
 
-    /// The column of a row's time: the configured one, or the first of [`TIMES`].
+    /// Returns the column of a row's time: the configured one, or the first of [`TIMES`].
     pub(super) async fn column_of(
         &self,
         session: &mut Session,

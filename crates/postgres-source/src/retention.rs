@@ -17,8 +17,8 @@ const CALM: Duration = Duration::from_secs(60);
 const SEGMENT: u64 = 16 << 20;
 
 impl Retention {
-    /// The text of the warning, if there is a danger. `warn_above`: bytes of retained WAL to warn
-    /// about; 0 disables that warning.
+    /// Returns the text of the warning, if there is a danger. `warn_above`: bytes of retained WAL
+    /// to warn about; 0 disables that warning.
     pub fn warning(&self, warn_above: u64) -> Option<&'static str> {
         self.danger(warn_above).message()
     }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(small.danger(GIB), Danger::None);
     }
 
-    /// The notices of looks ten seconds apart, each with its second.
+    /// Returns the notices of looks ten seconds apart, each with its second.
     fn notices(looks: impl IntoIterator<Item = (u32, Retention)>) -> Vec<(u64, Notice)> {
         let mut watch = RetentionWatch::new("s".into(), GIB);
         let begin = Instant::now();

@@ -21,7 +21,8 @@ pub fn create_publication(publication: &str, names: &[TableName]) -> String {
     create_publication_in("", publication, names)
 }
 
-/// The same with more indentation, which cannot be added later: a name may contain a newline.
+/// Returns the same with more indentation, which cannot be added later: a name may contain a
+/// newline.
 fn create_publication_in(indent: &str, publication: &str, names: &[TableName]) -> String {
     let of = if names.is_empty() {
         String::new()
@@ -44,13 +45,13 @@ pub fn create_emit(prefix: &str) -> String {
     )
 }
 
-/// The text before the body of the function `outbox.emit`, the body, and the text after it.
+/// Returns the text before the body of the function `outbox.emit`, the body, and the text after it.
 fn emit_parts() -> [&'static str; 3] {
     let mut parts = EMIT.trim_end().split("$emit$");
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
-/// The body of the function `outbox.emit` for this prefix.
+/// Returns the body of the function `outbox.emit` for this prefix.
 fn emit_body(prefix: &str) -> String {
     let [_, body, _] = emit_parts();
     body.replace("{prefix}", &quote_literal(prefix))

@@ -113,7 +113,8 @@ impl MarkByKey<'_> {
         Ok((marked, later))
     }
 
-    /// The table of a relation; `None` if it is none of the tables any more, or its key is none.
+    /// Returns the table of a relation; `None` if it is none of the tables any more, or its key is
+    /// none.
     async fn target(
         &self,
         session: &mut Session,
@@ -265,7 +266,7 @@ impl MarkByKey<'_> {
     }
 }
 
-/// The keys as SQL arrays, one for each column.
+/// Returns the keys as SQL arrays, one for each column.
 fn arrays(columns: &[(String, String)], keys: &[SentKey<'_>]) -> Vec<String> {
     let mut arrays = vec![String::from("{"); columns.len()];
     for (number, key) in keys.iter().enumerate() {
@@ -288,7 +289,7 @@ fn arrays(columns: &[(String, String)], keys: &[SentKey<'_>]) -> Vec<String> {
         .collect()
 }
 
-/// The transactions of the keys, as an SQL function of texts.
+/// Returns the transactions of the keys, as an SQL function of texts.
 fn xids(keys: &[SentKey<'_>]) -> String {
     let xids: Vec<String> = keys.iter().map(|key| key.xid.to_string()).collect();
     format!("pg_catalog.unnest('{{{}}}'::text[])", xids.join(","))

@@ -41,7 +41,7 @@ impl fmt::Display for TableLock {
     }
 }
 
-/// A query of the locks of these tables.
+/// Returns a query of the locks of these tables.
 pub(super) fn locks_sql(tables: &[TableName]) -> String {
     let tables = tables.iter().map(|table| {
         let (schema, name) = (quote_literal(&table.schema), quote_literal(&table.name));
@@ -62,7 +62,7 @@ pub(super) fn locks_sql(tables: &[TableName]) -> String {
     )
 }
 
-/// The answer to [`locks_sql`].
+/// Returns the answer to [`locks_sql`].
 pub(super) fn locks(rows: &Rows) -> Vec<TableLock> {
     let locks = rows.iter().map(|row| TableLock {
         table: text(&row, "name"),

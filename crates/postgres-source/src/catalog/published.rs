@@ -22,8 +22,8 @@ pub(crate) enum Filters {
     Shown,
 }
 
-/// A query of schema, name, column list (JSON) and row filter of each table that a publication
-/// carries. Column lists and row filters came with Postgres 15.
+/// Returns a query of schema, name, column list (JSON) and row filter of each table that a
+/// publication carries. Column lists and row filters came with Postgres 15.
 pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filters) -> String {
     let name = quote_literal(publication);
     let (schemas, lists) = if major >= 15 {
@@ -66,7 +66,7 @@ pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filte
     )
 }
 
-/// The columns of table `c` in publication `p`, whose row for it is `r`.
+/// Returns the columns of table `c` in publication `p`, whose row for it is `r`.
 fn lists(major: u32, filters: Filters) -> String {
     let hides = filters == Filters::Hidden;
     let generated = match major {

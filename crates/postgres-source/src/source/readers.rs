@@ -26,7 +26,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// No reader was seen. `application_name`: that of this process' sessions.
+    /// Creates the list, with no reader. `application_name`: that of this process' sessions.
     pub(super) fn new(application_name: String) -> Self {
         Self {
             application_name,
@@ -61,7 +61,8 @@ impl Readers {
         new
     }
 
-    /// Whose process the reader is. That of a connection that this process lost is `Unknown`.
+    /// Returns whose process the reader is. That of a connection that this process lost is
+    /// `Unknown`.
     pub(super) fn kind(&self, reader: &SlotReader) -> HolderKind {
         if self.is_own(reader.pid) {
             return HolderKind::Unknown;
@@ -72,12 +73,12 @@ impl Readers {
         }
     }
 
-    /// Whether `pid` is the walsender of this process' current or last stream.
+    /// Returns true if `pid` is the walsender of this process' current or last stream.
     pub(super) fn is_own(&self, pid: i64) -> bool {
         self.own == Some(pid)
     }
 
-    /// The relay that was seen last, if no stranger was seen.
+    /// Returns the relay that was seen last, if no stranger was seen.
     pub(super) fn predecessor(&self) -> Option<Predecessor> {
         self.relay.clone().filter(|_| !self.stranger)
     }

@@ -70,8 +70,8 @@ fn lsn<'de, D: Deserializer<'de>>(value: D) -> Result<Lsn, D::Error> {
 }
 
 impl Position {
-    /// The position as a [`Resume`], for the check of continuity. `server_start`: `None` if this
-    /// process does not know it.
+    /// Returns the position as a [`Resume`], for the check of continuity. `server_start`: `None` if
+    /// this process does not know it.
     pub fn resume(&self, server_start: Option<String>) -> Resume {
         let confirmed = CommitEnd::from_slot(self.confirmed);
         Resume {
@@ -146,7 +146,7 @@ pub fn with_checksum(mut text: String) -> String {
     text
 }
 
-/// The lines before that of the checksum; `None` if the text is truncated or was changed.
+/// Returns the lines before that of the checksum; `None` if the text is truncated or was changed.
 pub fn without_checksum(text: &str) -> Option<&str> {
     let (content, rest) = text.rsplit_once(CHECKSUM)?;
     let found = rest.strip_suffix("\"\n")?;
@@ -258,7 +258,7 @@ impl StateFileError {
         }
     }
 
-    /// The operating system's error as text, if it caused this one.
+    /// Returns the operating system's error as text, if it caused this one.
     pub fn io(&self) -> Option<String> {
         match self {
             Self::Read { source, .. } | Self::Write { source, .. } => Some(source.to_string()),
@@ -266,7 +266,7 @@ impl StateFileError {
         }
     }
 
-    /// What the user does about the error.
+    /// Returns what the user does about the error.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Read { .. } | Self::Write { .. } => {
@@ -377,8 +377,8 @@ fn check_ordinary(path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
-/// The file that is written before it replaces `path`. It is in the same directory, because a
-/// rename is atomic only within a file system.
+/// Returns the file that is written before it replaces `path`. It is in the same directory, because
+/// a rename is atomic only within a file system.
 fn new_file(path: &Path) -> PathBuf {
     let mut new = OsString::from(path);
     new.push(".new");
