@@ -30,7 +30,7 @@ struct CloseRun<'a> {
     outcome: Outcome,
 }
 
-/// `walrelay dlq redrive`.
+/// Runs `walrelay dlq redrive`.
 pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> CommandResult {
     let action = Action::Redrive {
         topic: args.topic_override.clone(),
@@ -46,7 +46,7 @@ pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> CommandResult {
     })
 }
 
-/// `walrelay dlq drop`.
+/// Runs `walrelay dlq drop`.
 pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> CommandResult {
     // A dropped dead letter is not sent, so it overtakes none.
     CloseRun::new(&args.close, Action::Drop, Outcome::Dropped)?.run(env, |_| Ok(()))

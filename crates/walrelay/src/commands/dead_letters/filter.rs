@@ -46,8 +46,8 @@ impl Filter<'_> {
             && until.is_none_or(|until| committed().is_some_and(|at| at < until))
     }
 
-    /// The time from which records of the topic must be read, in milliseconds since 1970; `None`
-    /// for all.
+    /// Returns the time from which records of the topic must be read, in milliseconds since 1970;
+    /// `None` for all.
     pub(super) fn written_since(&self) -> Option<i64> {
         let since = self.args.since?.checked_sub(CLOCK_DIFFERENCE)?;
         i64::try_from(since.unix_timestamp_nanos() / 1_000_000)

@@ -21,7 +21,7 @@ use filter::Filter;
 /// Timeout of one request to a server of the sink.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// `walrelay dlq`.
+/// Runs `walrelay dlq`.
 pub(crate) fn dlq(command: &DlqCommand, env: Env<'_>) -> CommandResult {
     match command {
         DlqCommand::List(args) => read::list(args, env),
@@ -132,7 +132,7 @@ mod tests {
         );
     }
 
-    /// A dead letter with a value for most fields.
+    /// Returns a dead letter with a value for most fields.
     pub(crate) fn record() -> DlqRecord {
         DlqRecord {
             id: EventPosition { lsn: 16, row: 2 },

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
 
-/// `walrelay dlq list`.
+/// Runs `walrelay dlq list`.
 pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
     let topic = DlqTopic::new(&args.dlq, env)?;
     let filter = topic.filter(&args.filter);
@@ -57,7 +57,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
     Ok(())
 }
 
-/// `walrelay dlq show`.
+/// Runs `walrelay dlq show`.
 pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> CommandResult {
     let Some(id) = args.position() else {
         let failure = Failure::new("dlq-letter", Exit::Usage, "this names no dead letter").remedy(

@@ -30,7 +30,7 @@ pub(super) enum Destination<'a> {
     Topic(&'a str),
 }
 
-/// The topic that a redriven dead letter goes to; `None` if it cannot be sent.
+/// Returns the topic that a redriven dead letter goes to; `None` if it cannot be sent.
 fn destination<'a>(record: &'a DlqRecord, destination: Destination<'a>) -> Option<&'a str> {
     let topic = match destination {
         Destination::Own => record.topic.as_deref(),
@@ -39,7 +39,7 @@ fn destination<'a>(record: &'a DlqRecord, destination: Destination<'a>) -> Optio
     topic.filter(|_| record.omitted_bytes.is_none())
 }
 
-/// The status of a dead letter: `open`, or its outcome.
+/// Returns the status of a dead letter: `open`, or its outcome.
 pub(super) fn status(outcome: Option<Outcome>) -> &'static str {
     outcome.map_or("open", Outcome::name)
 }
@@ -177,12 +177,12 @@ pub(super) struct Fields {
     pub(super) value: bool,
 }
 
-/// One dead letter as a JSON object on a line.
+/// Returns one dead letter as a JSON object on a line.
 pub(super) fn json_line(status: &str, record: &DlqRecord, fields: Fields) -> Vec<u8> {
     json_line_to(status, record, fields, None)
 }
 
-/// The same, with the member `goes_to` as [`Columns::destination`].
+/// Returns the same, with the member `goes_to` as [`Columns::destination`].
 pub(super) fn json_line_to(
     status: &str,
     record: &DlqRecord,

@@ -23,7 +23,7 @@ const DEFAULT: &str = "debezium";
 /// The most tables that the file names besides the one that it relays.
 const MAX_OTHERS: usize = 10;
 
-/// `walrelay new`.
+/// Runs `walrelay new`.
 pub(crate) fn new(args: &NewArgs, env: Env<'_>) -> CommandResult {
     let ask = |question, option| ask(question, option).map(SecretString::from);
     let url = args.database.clone().map_or_else(
@@ -59,7 +59,8 @@ fn ask(question: &str, option: &str) -> Result<String, Failure> {
     })
 }
 
-/// The URL of the relay: that of the asker with another role, whose password is in the environment.
+/// Returns the URL of the relay: that of the asker with another role, whose password is in the
+/// environment.
 fn relay_url(url: &str, role: &str, dbname: &str) -> Result<String, Failure> {
     let unusable = |what: &str| {
         Failure::new("new-url", Exit::Usage, what)
@@ -177,7 +178,7 @@ fn file(url: &str, sink: &str, candidates: &[OutboxCandidate]) -> String {
     )
 }
 
-/// The text about what was written, and the next steps.
+/// Writes the text about what was written, and the next steps.
 fn summary(path: &Path, candidates: &[OutboxCandidate]) -> String {
     let found = match candidates {
         [] => "no table has the columns of a preset, so it names public.outbox, which walrelay init makes; for another \

@@ -18,7 +18,7 @@ pub(crate) fn rows_bar(done: u64, expected: u64) -> String {
     format!("{}, {done} of about {expected} rows", percent_bar(part))
 }
 
-/// A part of the whole, 0 to 1, as a bar and a percentage.
+/// Returns a part of the whole, 0 to 1, as a bar and a percentage.
 pub(crate) fn percent_bar(part: f64) -> String {
     const WIDTH: usize = 24;
     let filled = ((part * WIDTH as f64) as usize).min(WIDTH);
@@ -29,8 +29,8 @@ pub(crate) fn percent_bar(part: f64) -> String {
 /// The head of a column of a table, and the cell of a row: `-` for `None`.
 pub(crate) type Column<T> = (&'static str, fn(&T) -> Option<String>);
 
-/// A list in the output format: a table with these columns, or a JSON object on a line for each
-/// row.
+/// Returns a list in the output format: a table with these columns, or a JSON object on a line for
+/// each row.
 ///
 /// It is one text, to be printed by one write: a reader such as `head` closes the pipe after the
 /// first lines, and a second write would fail.

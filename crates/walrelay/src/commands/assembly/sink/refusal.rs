@@ -26,7 +26,7 @@ pub(crate) fn check_abilities(config: &PipelineConfig, sink: &dyn SinkKind) -> R
     }
 }
 
-/// The abilities that a configuration asks for, each with the key that asks.
+/// Returns the abilities that a configuration asks for, each with the key that asks.
 fn asked(config: &PipelineConfig) -> Vec<(Ability, &'static str)> {
     let of_router = match &config.router {
         Router::Debezium(debezium) => {

@@ -22,7 +22,7 @@ use crate::json;
 use crate::sinks::record_line;
 use row::FileRow;
 
-/// `walrelay route`.
+/// Runs `walrelay route`.
 pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?.pipeline;
     let row = read_row(&args.row, &args.types)?;
@@ -147,7 +147,8 @@ fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
     })
 }
 
-/// The class of a row that cannot be routed, its policy in `[poison]`, and what `run` would do.
+/// Returns the class of a row that cannot be routed, its policy in `[poison]`, and what `run` would
+/// do.
 fn policy(config: &PipelineConfig, error: &RouteError) -> [&'static str; 3] {
     let class = error.poison();
     let policy = poison_policy(config, None);
@@ -189,7 +190,7 @@ fn nullable(bytes: Option<&[u8]>) -> String {
     bytes.map_or_else(|| "(null)".to_owned(), readable)
 }
 
-/// Text as it is; bytes that are not UTF-8 or have control characters as in JSON.
+/// Returns text as it is; bytes that are not UTF-8 or have control characters as in JSON.
 fn readable(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),

@@ -64,7 +64,7 @@ impl Observer for BenchEnvironment {
 }
 
 impl BenchPipeline {
-    /// The pipeline into the sinks of this factory.
+    /// Makes the pipeline into the sinks of this factory.
     pub(super) fn with<F: SinkFactory>(
         self,
         factory: F,
@@ -139,7 +139,7 @@ where
     })
 }
 
-/// The failure that records are missing and none has arrived for a while.
+/// Returns the failure that records are missing and none has arrived for a while.
 pub(super) fn incomplete(arrived: u64, rows: u64) -> Failure {
     Failure::new(
         "bench-incomplete",

@@ -85,8 +85,8 @@ impl Schedule {
     }
 }
 
-/// The database's clock minus this machine's, in microseconds; 0 if the difference is smaller than
-/// the uncertainty of the measurement.
+/// Measures the database's clock minus this machine's, in microseconds; 0 if the difference is
+/// smaller than the uncertainty of the measurement.
 pub(super) async fn clock_offset(info: &ConnInfo) -> Result<i64, Failure> {
     const TIMES: usize = 20;
     let mut session = sql_session(info).await?;

@@ -35,12 +35,12 @@ impl Meter {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// When half of the records and when all were acknowledged; `None` before that.
+    /// Returns when half of the records and when all were acknowledged; `None` before that.
     pub(super) fn times(&self) -> Option<(Instant, Instant)> {
         Some((*self.half.get()?, *self.whole.get()?))
     }
 
-    /// Whether records were sent to more than one sink, so that some may be repeated.
+    /// Returns true if records were sent to more than one sink, so that some may be repeated.
     pub(super) fn repeated(&self) -> bool {
         self.sinks.load(Ordering::Relaxed) > 1
     }

@@ -46,7 +46,7 @@ use report::{Report, SinkServers};
 
 const TO_NOTHING: &str = "walrelay, to nothing";
 
-/// `walrelay bench`.
+/// Runs `walrelay bench`.
 pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     log_to_stderr(
@@ -246,7 +246,7 @@ async fn drain_copy(
     Ok(report)
 }
 
-/// A report without figures.
+/// Returns a report without figures.
 async fn new_report(
     info: &ConnInfo,
     sink: Option<SinkServers>,

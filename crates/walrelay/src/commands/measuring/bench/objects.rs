@@ -110,14 +110,14 @@ impl BenchObjects {
         Ok(())
     }
 
-    /// The name of the slot that was created last.
+    /// Returns the name of the slot that was created last.
     fn slot_name(&self) -> String {
         format!("{}_{}", self.name, self.slots)
     }
 
-    /// A pipeline from copies of the slot that was created last to the topic of this suffix. It has
-    /// the router of Debezium's preset, and the configured settings without `[poison]`: all rows of
-    /// the benchmark's table can be delivered.
+    /// Makes a pipeline from copies of the slot that was created last to the topic of this suffix.
+    /// It has the router of Debezium's preset, and the configured settings without `[poison]`: all
+    /// rows of the benchmark's table can be delivered.
     pub(super) fn pipeline(&mut self, suffix: &str, config: &PipelineConfig) -> BenchPipeline {
         let topic = self.topic(suffix).parse();
         let topic = topic.unwrap_or_else(|_| unreachable!("a name without $ and \\ is a template"));
@@ -135,9 +135,9 @@ impl BenchObjects {
         }
     }
 
-    /// A source of copies of the slot that was created last. The prefix of their names is new: the
-    /// slots of the source before may still exist, until the server notices that its session has
-    /// ended.
+    /// Makes a source of copies of the slot that was created last. The prefix of their names is
+    /// new: the slots of the source before may still exist, until the server notices that its
+    /// session has ended.
     fn copy_source(&mut self) -> CopySource {
         self.copies += 1;
         let original = Original {
@@ -209,8 +209,8 @@ impl BenchObjects {
         Ok(())
     }
 
-    /// The failure that objects may still exist, with the commands that remove them; `None` if there
-    /// are none.
+    /// Returns the failure that objects may still exist, with the commands that remove them; `None`
+    /// if there are none.
     pub(super) fn not_removed(&self) -> Option<Failure> {
         let mut left = Vec::new();
         let mut commands = Vec::new();
@@ -252,7 +252,7 @@ async fn blocking<T: Send + 'static>(
     spawn_blocking(call).await.map_err(|_| super::panicked())
 }
 
-/// The SQL expression of a row's payload of about `bytes` bytes: the row's number `n`, the
+/// Returns the SQL expression of a row's payload of about `bytes` bytes: the row's number `n`, the
 /// database's clock in microseconds since 1970, and text that does not compress.
 fn payload(bytes: u32) -> String {
     // The other members take about 60 bytes.
@@ -265,7 +265,7 @@ fn payload(bytes: u32) -> String {
     )
 }
 
-/// `INSERT INTO … SELECT …`, without the source of the numbers `n`.
+/// Returns `INSERT INTO … SELECT …`, without the source of the numbers `n`.
 pub(super) fn insert(table: &TableName, bytes: u32) -> String {
     format!(
         "INSERT INTO {} (aggregatetype, aggregateid, type, payload) \

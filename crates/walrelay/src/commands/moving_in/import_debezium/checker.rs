@@ -67,7 +67,7 @@ fn warnings(config: &PipelineConfig) -> Vec<Warning> {
     failures.collect()
 }
 
-/// The failure, its causes and its remedy in one line.
+/// Returns the failure, its causes and its remedy in one line.
 fn one_line(failure: &Failure) -> String {
     let chain = Chain(failure);
     match &failure.remedy {

@@ -25,7 +25,7 @@ pub(super) enum HttpError {
     Status { url: String, status: u16 },
 }
 
-/// Whether the argument is a URL and not the name of a file.
+/// Returns true if the argument is a URL and not the name of a file.
 pub(super) fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }

@@ -16,7 +16,7 @@ use crate::cli::{Exit, Failure, ImportArgs, Output};
 use crate::commands::CommandResult;
 use checker::Checker;
 
-/// `walrelay import-debezium`.
+/// Runs `walrelay import-debezium`.
 pub(crate) fn import_debezium(args: &ImportArgs) -> CommandResult {
     if let Some(path) = args.output_file.as_deref().filter(|path| path.exists())
         && !args.force
@@ -62,8 +62,8 @@ pub(crate) fn import_debezium(args: &ImportArgs) -> CommandResult {
     Ok(())
 }
 
-/// The failures for which no configuration is written. `partial`: unsupported settings may be left
-/// out.
+/// Returns the failures for which no configuration is written. `partial`: unsupported settings may
+/// be left out.
 fn failures(imported: &Imported, partial: bool) -> Vec<Failure> {
     let refused = |why: &String| Failure::new("import-refused", Exit::Config, why.clone());
     let mut failures: Vec<Failure> = imported.fatal.iter().map(refused).collect();

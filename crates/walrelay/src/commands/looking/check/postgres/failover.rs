@@ -12,14 +12,14 @@ use crate::commands::looking::check::item::Check;
 /// The first version with failover slots.
 const SINCE: u32 = 17;
 
-/// Whether standbys are to have a copy of the slot.
+/// Returns true if standbys are to have a copy of the slot.
 fn is_configured(db: &DatabaseState<'_>) -> bool {
     let slot = db.facts.slot.as_ref();
     db.facts.server.major >= SINCE
         && (db.wanted.failover || slot.is_some_and(|slot| slot.failover == Some(true)))
 }
 
-/// Whether the slot is a failover slot, or need not be one.
+/// Checks whether the slot is a failover slot, or need not be one.
 pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
     let name = &db.wanted.slot;
     let major = db.facts.server.major;
@@ -56,7 +56,7 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
     }
 }
 
-/// The physical slots, by which standbys stream.
+/// Queries the physical slots, by which standbys stream.
 fn standby_streaming_slots<'d>(db: &'d DatabaseState<'_>) -> impl Iterator<Item = &'d SlotRow> {
     let slots = db.survey.slots.iter();
     slots.filter(|slot| slot.plugin.is_none() && slot.database.is_none() && !slot.temporary)
@@ -160,7 +160,7 @@ async fn standby_slot_rows(info: &ConnInfo) -> Result<Option<Vec<SlotRow>>, Erro
     Ok(found)
 }
 
-/// Whether each standby has a copy of the slot that survives its promotion.
+/// Checks whether each standby has a copy of the slot that survives its promotion.
 pub(super) fn copies(db: &DatabaseState<'_>, standbys: &[Standby]) -> Vec<Check> {
     if !is_configured(db) {
         return vec![Check::pass("none without a failover slot")];

@@ -159,7 +159,7 @@ async fn connect_and_check(
     })
 }
 
-/// Another router for the check of what waits in the slot, if the first could be made.
+/// Makes another router for the check of what waits in the slot, if the first could be made.
 fn router_of(config: &PipelineConfig, usable: bool) -> Option<Router> {
     let router = usable.then(|| router(config).ok())?;
     router.map(|(router, _)| router)
@@ -174,7 +174,7 @@ fn failed(error: impl Into<PostgresError>) -> Check {
     Check::failed(failure(error))
 }
 
-/// A check that passes with this finding unless there is an error.
+/// Returns a check that passes with this finding unless there is an error.
 fn of_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<String>) -> Check {
     match found {
         Ok(()) => Check::pass(finding),
@@ -191,7 +191,8 @@ async fn open_replication(info: &ConnInfo) -> Result<(), Error> {
     Ok(())
 }
 
-/// The server's clock minus this machine's, in seconds, and the uncertainty of the difference.
+/// Measures the server's clock minus this machine's, in seconds, and the uncertainty of the
+/// difference.
 async fn clock(session: &mut Session) -> Result<Option<(f64, f64)>, Error> {
     let asked = Instant::now();
     let begin = SystemTime::now();

@@ -58,7 +58,7 @@ pub(super) fn replication(db: &DatabaseState<'_>, opened: Result<(), Error>) -> 
     )
 }
 
-/// How much of a limit is free, the same as a finding, and the SQL that raises the limit.
+/// Returns how much of a limit is free, the same as a finding, and the SQL that raises the limit.
 fn free_of_limit(
     db: &DatabaseState<'_>,
     setting: &str,

@@ -170,7 +170,7 @@ pub(super) fn transactions(db: &DatabaseState<'_>) -> Check {
         .unwrap_or_else(|| Check::pass(format!("none is open for {limit} s")))
 }
 
-/// A warning about prepared transactions that are at least `limit` seconds old.
+/// Returns a warning about prepared transactions that are at least `limit` seconds old.
 fn prepared_transactions(survey: &Survey, limit: u64, consequence: &str) -> Option<Check> {
     let prepared = survey.prepared.iter().filter(|of| of.seconds >= limit);
     let prepared: Vec<_> = prepared.collect();
@@ -191,7 +191,7 @@ fn prepared_transactions(survey: &Survey, limit: u64, consequence: &str) -> Opti
     ))
 }
 
-/// A warning about transactions that have been open for at least `limit` seconds.
+/// Returns a warning about transactions that have been open for at least `limit` seconds.
 fn open_transactions(survey: &Survey, limit: u64, consequence: &str) -> Option<Check> {
     let transactions = survey.transactions.iter();
     let open = transactions.filter_map(|of| Some((of.pid, of.seconds?)));
@@ -206,7 +206,7 @@ fn open_transactions(survey: &Survey, limit: u64, consequence: &str) -> Option<C
     ))
 }
 
-/// A warning about transactions whose age the role may not see.
+/// Returns a warning about transactions whose age the role may not see.
 fn hidden_transactions(survey: &Survey) -> Option<Check> {
     let hidden = survey.transactions.iter().filter(|of| of.seconds.is_none());
     let hidden = hidden.count();
@@ -221,7 +221,7 @@ fn hidden_transactions(survey: &Survey) -> Option<Check> {
     })
 }
 
-/// The first of these texts, and how many more there are.
+/// Lists the first of these texts, and how many more there are.
 fn list(texts: impl Iterator<Item = String>) -> String {
     shortened(texts.collect(), NAMED).join(", ")
 }

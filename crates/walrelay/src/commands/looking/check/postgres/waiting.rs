@@ -69,7 +69,7 @@ pub(super) async fn check(
     })
 }
 
-/// The part of the WAL that was looked at.
+/// Returns the part of the WAL that was looked at.
 fn looked_at(db: &DatabaseState<'_>, confirmed: Lsn) -> String {
     let behind = db
         .facts

@@ -212,7 +212,7 @@ fn expect(imported: &Imported, expected: &[Expect]) {
 /// The value that removes a setting of [`CONNECT`] in a case.
 const REMOVED: &str = "\0";
 
-/// [`CONNECT`] with other settings.
+/// Returns [`CONNECT`] with other settings.
 fn connector(changes: &[(&str, &str)]) -> String {
     let mut json: serde_json::Value = serde_json::from_str(CONNECT).unwrap();
     let config = json["config"].as_object_mut().unwrap();
