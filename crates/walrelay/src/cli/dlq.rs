@@ -207,7 +207,7 @@ pub struct DropArgs {
 }
 
 impl FilterArgs {
-    /// Whether no filter but `--limit` is given.
+    /// Returns true if no filter but `--limit` is given.
     pub fn is_empty(&self) -> bool {
         *self
             == Self {

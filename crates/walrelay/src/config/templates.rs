@@ -5,7 +5,7 @@
 use walrelay_event_router::{Lookups, Place, Template, TemplateError, TemplateProblem};
 use walrelay_settings::{AlreadyReported, Entry, Origin, Reader, Type, Value, ValueKind};
 
-/// A template; `false` is not allowed.
+/// Reads a template; `false` is not allowed.
 pub(super) fn template(place: Place) -> Type<Template> {
     Type::new(ValueKind::Template, move |reader, path, entry| {
         let template = parse(reader, path, entry, place)?;
@@ -13,7 +13,7 @@ pub(super) fn template(place: Place) -> Type<Template> {
     })
 }
 
-/// A template that must not be the empty text.
+/// Reads a template that must not be the empty text.
 pub(super) fn full_template(place: Place, why: &'static str) -> Type<Template> {
     let template = template(place);
     Type::new(
@@ -25,14 +25,14 @@ pub(super) fn full_template(place: Place, why: &'static str) -> Type<Template> {
     )
 }
 
-/// A template, or `false` for none.
+/// Reads a template, or `false` for none.
 pub(super) fn template_or_false(place: Place) -> Type<Part> {
     Type::new(ValueKind::Template, move |reader, path, entry| {
         parse(reader, path, entry, place).map(Part)
     })
 }
 
-/// Only `false`. Other values belong in the section of the same name.
+/// Reads only `false`. Other values belong in the section of the same name.
 pub(super) fn only_false() -> Type<()> {
     Type::new(ValueKind::Template, |reader, path, entry| {
         match entry.value {

@@ -8,7 +8,7 @@ use walrelay_relay::{SchemaError, SchemaFailure};
 
 use crate::cli::{Exit, Failure};
 
-/// The route reads columns that logical messages do not have.
+/// Makes the failure that the route reads columns that logical messages do not have.
 pub(crate) fn messages(error: &PlanError) -> Failure {
     Failure::new(
         "message-column",
@@ -22,7 +22,8 @@ pub(crate) fn messages(error: &PlanError) -> Failure {
     )
 }
 
-/// The configured route reads columns that the table does not have, or reads them wrongly.
+/// Makes the failure that the configured route reads columns that the table does not have, or reads
+/// them wrongly.
 pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
     let error = error.into();
     let remedy: Cow<'static, str> = match &*error {
@@ -36,7 +37,8 @@ pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
         .remedy(remedy)
 }
 
-/// The registry does not have the schema of a subject that the configuration names.
+/// Makes the failure that the registry does not have the schema of a subject that the configuration
+/// names.
 pub(crate) fn unregistered(subject: &str) -> Failure {
     let reason = format!("the schema registry does not have the schema of subject {subject:?}");
     schema(SchemaError {
@@ -45,7 +47,8 @@ pub(crate) fn unregistered(subject: &str) -> Failure {
     })
 }
 
-/// `walrelay route` needs a schema that only the registry has, and `route` asks no registry.
+/// Makes the failure that `walrelay route` needs a schema that only the registry has, and `route`
+/// asks no registry.
 pub(crate) fn schema_file(subject: &str) -> Failure {
     let what = format!(
         "the schema of subject {subject:?} is not in the configuration, and route asks no registry"
@@ -54,7 +57,7 @@ pub(crate) fn schema_file(subject: &str) -> Failure {
         .remedy("name its file in [router.registry.schemas], or with --set")
 }
 
-/// The schema registry did not give a schema.
+/// Makes the failure that the schema registry did not give a schema.
 pub(crate) fn schema(error: SchemaError) -> Failure {
     let (id, exit, remedy) = match error.kind {
         SchemaFailure::Unavailable => (

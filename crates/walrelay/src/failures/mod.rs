@@ -121,7 +121,7 @@ pub(crate) fn of_copy(failure: Failure) -> Failure {
     )
 }
 
-/// A failure of the relay's core: of an event, a table or the protocol.
+/// Makes a failure of the relay's core: of an event, a table or the protocol.
 pub(crate) fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {

@@ -93,7 +93,8 @@ impl From<walrelay_walsender::Error> for Failure {
     }
 }
 
-/// The remedy for SQLSTATE 42501. Only the server's message says which privilege is missing.
+/// Returns the remedy for SQLSTATE 42501. Only the server's message says which privilege is
+/// missing.
 fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
     // Servers translate everything but names and keywords, so search for keywords where there are
     // any.
@@ -121,7 +122,7 @@ fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
     }
 }
 
-/// Whether the error is a TLS failure that a retry does not mend.
+/// Returns true if the error is a TLS failure that a retry does not mend.
 fn is_tls(error: &walrelay_walsender::Error) -> bool {
     use walrelay_walsender::Error as E;
     match error {
@@ -132,7 +133,8 @@ fn is_tls(error: &walrelay_walsender::Error) -> bool {
     }
 }
 
-/// Whether a connection pooler refuses a startup parameter. A server knows all that are sent.
+/// Returns true if a connection pooler refuses a startup parameter. A server knows all that are
+/// sent.
 fn is_pooler(error: &walrelay_walsender::Error) -> bool {
     use walrelay_walsender::Error as E;
     match error {

@@ -12,13 +12,13 @@ use walrelay_sink::{
 
 /// Counts records. Called from any thread.
 pub(crate) trait Count: Debug + Send + Sync + 'static {
-    /// A new sink is created. Records that were not acknowledged are sent to it again.
+    /// Counts a new sink. Records that were not acknowledged are sent to it again.
     fn made(&self) {}
 
-    /// The sink took the record.
+    /// Counts a record that the sink took.
     fn sent(&self, _record: &Record<'_>) {}
 
-    /// A record is acknowledged.
+    /// Counts a record that is acknowledged.
     fn delivered(&self);
 }
 

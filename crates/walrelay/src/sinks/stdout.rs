@@ -173,7 +173,7 @@ impl fmt::Debug for StdoutSink {
 }
 
 impl StdoutSink {
-    /// A sink that writes to `out`.
+    /// Starts a sink that writes to `out`.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -301,7 +301,7 @@ impl State {
     }
 }
 
-/// The body of the writer's thread: writes and reports batches of lines.
+/// Writes and reports batches of lines: the body of the writer's thread.
 fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveries) {
     let mut batch = Vec::new();
     loop {

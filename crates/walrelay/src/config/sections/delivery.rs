@@ -91,7 +91,7 @@ pub struct Poison at "poison" {
 }
 
 impl Poison {
-    /// Whether any class of events becomes dead letters.
+    /// Returns true if any class of events becomes dead letters.
     pub fn writes_dead_letters(&self) -> bool {
         let actions = [
             self.unroutable,

@@ -35,7 +35,7 @@ pub(super) struct Keys at "router.route" {
 }
 }
 
-/// The templates of a preset, or of none, with the changes of the configuration.
+/// Returns the templates of a preset, or of none, with the changes of the configuration.
 pub(super) fn templates(
     reader: &mut Reader<'_>,
     preset: Option<Preset>,

@@ -106,8 +106,8 @@ fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, 
     route::templates(reader, preset).map(|templates| Router::Templates(Box::new(templates)))
 }
 
-/// The name of the header that carries each event's position. No other header of the records may
-/// have it.
+/// Returns the name of the header that carries each event's position. No other header of the
+/// records may have it.
 pub(super) fn position_header(
     reader: &mut Reader<'_>,
     router: Option<&Router>,

@@ -69,7 +69,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     parse_set(text, &[])
 }
 
-/// The problems, each as id, place, text and help.
+/// Returns the problems, each as id, place, text and help.
 fn problems(result: Result<Config, ConfigError>) -> Vec<(String, String, String, String)> {
     let problems = result.expect_err("accepted").into_problems();
     assert!(!problems.is_empty());
@@ -130,7 +130,7 @@ fn with_section(section: &str, lines: &str) -> String {
     )
 }
 
-/// The options of a configuration whose router is Debezium's.
+/// Returns the options of a configuration whose router is Debezium's.
 fn debezium(config: &Config) -> &Debezium {
     let Router::Debezium(debezium) = &config.pipeline.router else {
         panic!("{:?}", config.pipeline.router)
@@ -138,7 +138,7 @@ fn debezium(config: &Config) -> &Debezium {
     debezium
 }
 
-/// The options of a sink that is Kafka.
+/// Returns the options of a sink that is Kafka.
 fn kafka(sink: &SinkConfig) -> walrelay_kafka_sink::KafkaSection {
     sink.section().cloned().expect("Kafka")
 }

@@ -158,7 +158,7 @@ impl Destination for Pipe {
         self.set_paused(false);
     }
 
-    /// The reader reads what is in the pipe, and goes away.
+    /// Ends the reader, which reads what is in the pipe before.
     fn kill(&self) {
         let pipe = lock(&self.end.state).pipe.take();
         drop(pipe.unwrap());
@@ -188,18 +188,18 @@ impl Destination for Pipe {
         *lock(&self.reader) = Some(reader);
     }
 
-    /// Each record can be a line.
+    /// Returns no refusal: each record can be a line.
     fn refusals(&self) -> Vec<Refusal> {
         Vec::new()
     }
 
-    /// The process has no other standard output.
+    /// Returns an outage that does not end: the process has no other standard output.
     fn outage(&self) -> Disposition {
         Disposition::Fatal
     }
 }
 
-/// The bytes of a key or value in a line.
+/// Returns the bytes of a key or value in a line.
 fn content(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::Null => None,

@@ -97,7 +97,7 @@ fn record(value: &[u8]) -> Record<'_> {
     }
 }
 
-/// The values of the lines written so far, in order.
+/// Returns the values of the lines written so far, in order.
 fn values(written: &Mutex<Vec<u8>>) -> Vec<String> {
     let written = written.lock().unwrap();
     std::str::from_utf8(&written)

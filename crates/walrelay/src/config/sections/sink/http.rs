@@ -44,7 +44,7 @@ impl SinkSettings for HttpSection {
         Ok(Box::new(HttpKind::new(self, options)?))
     }
 
-    /// Dead letters have a URL of their own.
+    /// Checks that dead letters have a URL of their own.
     fn check_poison(
         &self,
         reader: &mut Reader<'_>,
