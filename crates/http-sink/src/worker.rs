@@ -339,7 +339,7 @@ impl Worker {
         }
     }
 
-    /// After a stop: reports the refused records, and then the others as given up.
+    /// Reports the refused records after a stop, and then the others as given up.
     fn report_stop(&mut self) {
         let mut state = lock(&self.shared.state);
         let Some(stopped) = state.stopped.clone() else {

@@ -74,7 +74,7 @@ mod tests {
     use walrelay_lsn::{CommitEnd, Lsn};
     use walrelay_relay::Counts;
 
-    /// So many records acknowledged, and 3 more in flight.
+    /// Returns counts of so many records acknowledged, and 3 more in flight.
     fn counts(records: u64, transactions: u64) -> Progress {
         Progress {
             counts: Counts {

@@ -5,8 +5,8 @@
     reason = "a 365th of an i64 of days and small factors: nothing here comes near the ends"
 )]
 
-/// Year, month and day of the proleptic Gregorian calendar, `days` days after 1970-01-01. Years are
-/// astronomical: 1 BC is 0.
+/// Computes year, month and day of the proleptic Gregorian calendar, `days` days after 1970-01-01.
+/// Years are astronomical: 1 BC is 0.
 pub const fn gregorian(days: i64) -> (i64, i64, i64) {
     // 400 years are an era of 146,097 days; one begins on 0000-03-01.
     let days = days.saturating_add(719_468);
@@ -15,7 +15,7 @@ pub const fn gregorian(days: i64) -> (i64, i64, i64) {
     month_and_day(era * 400 + year, day - (365 * year + year / 4 - year / 100))
 }
 
-/// Year, month and day, from a year and a day of it (0 to 365) that begin on 1 March.
+/// Computes year, month and day, from a year and a day of it (0 to 365) that begin on 1 March.
 pub const fn month_and_day(year: i64, day_of_year: i64) -> (i64, i64, i64) {
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;

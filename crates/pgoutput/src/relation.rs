@@ -72,7 +72,7 @@ pub struct Column<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// One column of a Relation message.
+    /// Decodes one column of a Relation message.
     pub(crate) fn column(&mut self) -> Read<Column<'a>> {
         Ok(Column {
             is_key: self.flags(Field::ColumnFlags, 1)? != 0,

@@ -44,7 +44,7 @@ impl fmt::Debug for Tuple<'_> {
 }
 
 impl<'a> Cursor<'a> {
-    /// The value of one column of TupleData.
+    /// Decodes the value of one column of TupleData.
     #[expect(clippy::inline_always, reason = "see Values::next")]
     #[inline(always)]
     pub(crate) fn value(&mut self) -> Read<Value<'a>> {

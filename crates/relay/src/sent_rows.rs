@@ -476,7 +476,7 @@ mod tests {
 
     use super::*;
 
-    /// The Relation message of `public.outbox (body, id)`, whose key is `id`.
+    /// Returns the Relation message of `public.outbox (body, id)`, whose key is `id`.
     fn relation(identity: u8) -> Vec<u8> {
         let mut body = b"R\0\0\0\x07public\0outbox\0".to_vec();
         body.push(identity);

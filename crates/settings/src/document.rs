@@ -106,8 +106,9 @@ impl Entry {
     }
 }
 
-/// The array that begins on a line before `at` and is open there, if the line at `at` is no element
-/// of an array: a header, or a key with its value. The parser reports that line, which is right.
+/// Returns the array that begins on a line before `at` and is open there, if the line at `at` is no
+/// element of an array: a header, or a key with its value. The parser reports that line, which is
+/// right.
 fn unclosed_array(text: &str, at: usize) -> Option<usize> {
     let start = text.get(..at)?.rfind('\n').map_or(0, |newline| newline + 1);
     let line = text[start..]
@@ -141,7 +142,7 @@ fn unclosed_array(text: &str, at: usize) -> Option<usize> {
     open.pop()
 }
 
-/// The length of the string that the text begins with, with its quotes.
+/// Returns the length of the string that the text begins with, with its quotes.
 fn string_length(text: &str) -> usize {
     let quote = &text[..1];
     let triple = quote.repeat(3);

@@ -117,7 +117,7 @@ fn be_nicer() {
     }
 }
 
-/// How many connections may be open.
+/// Returns how many connections may be open.
 fn most_connections() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let share = limit.map(|limit| limit / DESCRIPTOR_SHARE);

@@ -52,7 +52,7 @@ impl SinkKind for Shown {
     }
 }
 
-/// The full name of each metric, as in the text format.
+/// Returns the full name of each metric, as in the text format.
 fn names() -> BTreeSet<String> {
     let mut names: BTreeSet<String> = full().map(|(name, _)| name).collect();
     for (name, _, _) in HISTOGRAMS {
@@ -63,7 +63,7 @@ fn names() -> BTreeSet<String> {
     names
 }
 
-/// All metrics but the histograms, with their full names.
+/// Returns all metrics but the histograms, with their full names.
 fn full() -> impl Iterator<Item = (String, &'static Metric)> {
     all().map(|(name, metric, _)| {
         let unit = metric
@@ -143,7 +143,7 @@ fn the_text_has_every_metric_whose_value_is_known() {
     assert!(text.contains("process_resident_memory_bytes "), "{text}");
 }
 
-/// The lines without the values of samples, which differ from one scrape to the next.
+/// Returns the lines without the values of samples, which differ from one scrape to the next.
 fn samples(pipelines: &[&Arc<Telemetry>]) -> Vec<String> {
     let pipelines = pipelines.iter().map(|one| Arc::clone(one)).collect();
     let text = text(&pipelines).unwrap();

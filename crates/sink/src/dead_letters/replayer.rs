@@ -297,7 +297,7 @@ impl Unanswered {
     }
 }
 
-/// The length of the next batch, at least one.
+/// Returns the length of the next batch, at least one.
 fn batch_length(due: &[Due]) -> usize {
     let mut bytes = 0;
     let fit = due.iter().take(BATCH).take_while(|due| {
@@ -334,7 +334,7 @@ impl Run<'_> {
         report(Step::Failed(&due.name, dead_letter, why));
     }
 
-    /// How many more dead letters the limit allows.
+    /// Returns how many more dead letters the limit allows.
     fn left(&self) -> usize {
         let limit = self.options.limit.unwrap_or(usize::MAX);
         limit.saturating_sub(self.tried.len())

@@ -67,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// The values of a topic, in order.
+    /// Returns the values of a topic, in order.
     fn values(&self, topic: &str) -> Vec<String> {
         let records = lock(&self.0);
         let of_topic = records.iter().filter(|record| record.topic == topic);

@@ -91,7 +91,7 @@ pub trait Destination {
     /// Ways to make a record that the destination refuses for good; empty if it refuses none.
     fn refusals(&self) -> Vec<Refusal>;
 
-    /// The disposition of what fails because the server has ended.
+    /// Returns the disposition of what fails because the server has ended.
     fn outage(&self) -> Disposition {
         Disposition::Retryable
     }

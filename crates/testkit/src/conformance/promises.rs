@@ -284,7 +284,7 @@ fn is_left_out(run: &mut Run<'_>, refusals: &[Refusal]) {
     }
 }
 
-/// A destination that refuses nothing takes records of any bytes and sizes.
+/// Asserts that a destination which refuses nothing takes records of any bytes and sizes.
 fn is_delivered_whatever_it_is(run: &mut Run<'_>) {
     for (number, value) in [vec![], vec![0, 0xff], vec![b'x'; 1 << 20]]
         .into_iter()
@@ -422,7 +422,7 @@ pub(super) fn nothing_in_logs(run: &mut Run<'_>) {
     assert!(logged.is_empty(), "logged: {logged:?}");
 }
 
-/// The part of an error that anybody may see.
+/// Returns the part of an error that anybody may see.
 fn shown(error: &DeliveryError) -> String {
     format!("{error} {error:?}")
 }

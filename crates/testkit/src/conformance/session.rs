@@ -96,7 +96,7 @@ impl Session {
         });
     }
 
-    /// The obstacle that accepted records wait for.
+    /// Returns the obstacle that accepted records wait for.
     pub(super) fn obstacle(&mut self) -> Option<Obstacle> {
         self.sink.poll();
         self.sink.waiting_for()

@@ -34,17 +34,18 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// For a login.
+    /// Creates the allowance for a login.
     pub(crate) fn login() -> Self {
         Self::of(LOGIN_BYTES)
     }
 
-    /// For the answer to a command.
+    /// Creates the allowance for the answer to a command.
     pub(crate) fn answer() -> Self {
         Self::of(ANSWER_BYTES)
     }
 
-    /// For an answer that is held in memory and may be of this size, in bytes.
+    /// Creates the allowance for an answer that is held in memory and may be of this size, in
+    /// bytes.
     pub(crate) fn of(bytes: usize) -> Self {
         Self {
             left: bytes,
@@ -52,7 +53,8 @@ impl Allowance {
         }
     }
 
-    /// For answers that are discarded message by message, such as the rest of a COPY.
+    /// Creates the allowance for answers that are discarded message by message, such as the rest of
+    /// a COPY.
     pub(crate) fn discarded() -> Self {
         Self {
             left: usize::MAX,

@@ -148,9 +148,9 @@ impl Answers {
         with(answer, CONTENT_TYPE, "text/event-stream")
     }
 
-    /// Whether the request names this endpoint, so that it comes from no page of another site. A site
-    /// can make its own name lead to any address (DNS rebinding), and the browser then takes this
-    /// endpoint for the site.
+    /// Returns true if the request names this endpoint, so that it comes from no page of another
+    /// site. A site can make its own name lead to any address (DNS rebinding), and the browser then
+    /// takes this endpoint for the site.
     fn is_named_by<B>(&self, request: &Request<B>) -> bool {
         let header = |name| request.headers().get(name).map(HeaderValue::to_str);
         // The target of a request in the absolute form takes the place of Host (RFC 9112, 3.2.2).
@@ -166,7 +166,7 @@ impl Answers {
         origin_is_ours && host.is_some_and(|host| self.has_name(host.host()))
     }
 
-    /// Whether this is a name or an address of the endpoint.
+    /// Returns true if this is a name or an address of the endpoint.
     fn has_name(&self, host: &str) -> bool {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         match host.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -177,7 +177,7 @@ impl Answers {
         }
     }
 
-    /// Whether no token is configured, or the request has it.
+    /// Returns true if no token is configured, or the request has it.
     fn is_allowed(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else {
             return true;
@@ -192,8 +192,8 @@ impl Answers {
     }
 }
 
-/// The token of the header `Authorization`: a bearer token (RFC 6750), or the password of basic
-/// authentication (RFC 7617).
+/// Returns the token of the header `Authorization`: a bearer token (RFC 6750), or the password of
+/// basic authentication (RFC 7617).
 fn given_token(header: &[u8]) -> Option<Vec<u8>> {
     let at = header.iter().position(|byte| *byte == b' ')?;
     let (scheme, rest) = header.split_at(at);

@@ -11,7 +11,7 @@ fn answers_at(listen: &str, token: Option<&str>) -> Answers {
     answers_of(&["orders"], listen, token)
 }
 
-/// The answers about pipelines of these names.
+/// Returns the answers about pipelines of these names.
 fn answers_of(pipelines: &[&str], listen: &str, token: Option<&str>) -> Answers {
     let telemetry = pipelines.iter().map(|name| {
         let setup = Setup {
@@ -166,7 +166,7 @@ fn readiness_has_a_reason() {
     assert_eq!(body(answer), r#"{"ready":true,"reason":null}"#);
 }
 
-/// A relay that waits for its slot, behind this kind of reader.
+/// Returns a relay that waits for its slot, behind this kind of reader.
 fn waiting_behind(kind: walrelay_relay::HolderKind) -> walrelay_relay::State {
     walrelay_relay::State::WaitingForSlot {
         why: "slot s is being read by server process 7 (psql)".to_owned(),

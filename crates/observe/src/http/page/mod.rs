@@ -39,7 +39,7 @@ pub(super) static PAGE: LazyLock<Page> = LazyLock::new(|| {
     Page { html, policy }
 });
 
-/// The hash by which a policy allows a style or a script.
+/// Returns the hash by which a policy allows a style or a script.
 fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }

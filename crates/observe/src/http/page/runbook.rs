@@ -84,7 +84,7 @@ fn heading(line: &str) -> Option<(usize, &str)> {
     (1..=6).contains(&level).then_some((level, title))
 }
 
-/// The anchor of a heading, by GitHub's rule.
+/// Returns the anchor of a heading, by GitHub's rule.
 fn slug(title: &str, seen: &mut HashMap<String, usize>) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     let lower = title.to_lowercase();
@@ -129,7 +129,7 @@ fn inline(html: &mut String, line: &str) {
     }
 }
 
-/// The first `[text](target)`, with what is before and after it.
+/// Returns the first `[text](target)`, with what is before and after it.
 fn link(line: &str) -> Option<(&str, &str, &str, &str)> {
     let (before_text, rest) = line.split_once("](")?;
     let (target, after) = rest.split_once(')')?;
