@@ -14,7 +14,7 @@ use walrelay_sink::{
     SinkFactory as _, SinkStats,
 };
 use walrelay_testkit::conformance::Bounds;
-use walrelay_testkit::{Authority, PATIENCE, Reports, eventually, lock};
+use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 const ROOMY: Bounds = Bounds {
     records: 1_000,

@@ -276,7 +276,7 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| one(r.bookmark.as_ref().map(|b| b.keep_seconds)) },
     Metric { name: "bookmark_cut_short", unit: None, kind: Gauge, help: "1 for the reason why events younger than retention.keep cannot be replayed from the rolling bookmark, 0 for the others",
         rows: |r| r.bookmark.as_ref().map_or_else(Vec::new, |b| one_of("cause", &BookmarkReport::CUTS, b.cut_short.as_deref())) },
-    Metric { name: "sink_endpoint_up", unit: None, kind: Gauge, help: "1 while requests can be sent to the endpoint of the sink (a broker, a server), and it has answered",
+    Metric { name: "sink_endpoint_up", unit: None, kind: Gauge, help: "1 while requests can be sent to the endpoint of the sink, and it has answered",
         rows: |r| by_endpoint(r, is_up) },
     Metric { name: "sink_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the endpoint, mean",
         rows: |r| by_endpoint(r, round_trip_mean) },

@@ -175,7 +175,6 @@ mod tests {
             ("--from 0/x", "0/16B3748"),
             ("--from a --to b", "0/16B3748"),
             ("--from a --topic-prefix p. --to-topic t", "--to-topic"),
-            ("--from a --to-topic ''", "--to-topic"),
             ("--from a --where \"payload = 'x'\"", "begins with type"),
             ("--from a --rate 0", "--rate"),
             ("--resume ../../x", "eight"),

@@ -338,6 +338,26 @@ mod tests {
     use crate::commands::assembly::sink::recording::Recording;
 
     #[test]
+    fn names_of_topics_follow_the_rule_of_the_sink_that_is_used() {
+        let kafka = crate::commands::test_config();
+        let other = Recording::default().config();
+        for (flags, config, expected) in [
+            ("--to-topic ä", &kafka, Some("replay-topic")),
+            ("--topic-prefix a/", &kafka, Some("replay-topic")),
+            ("--to-topic a", &kafka, None),
+            ("--to-topic ä --sink stdout", &kafka, None),
+            ("--to-topic ä", &other, None),
+        ] {
+            let line = format!("replay --from a {flags}");
+            let Command::Replay(args) = parse(&line).expect("arguments") else {
+                panic!("{line}")
+            };
+            let found = sink(&args, config).err().map(|failure| failure.id);
+            assert_eq!(found, expected, "{flags}");
+        }
+    }
+
+    #[test]
     fn records_go_to_the_configured_sink_unless_standard_output_is_named() {
         let config = Recording::default().config();
         for (flags, expected) in [

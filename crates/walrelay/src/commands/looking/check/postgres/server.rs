@@ -165,8 +165,8 @@ pub(super) fn clock((difference, uncertainty): (f64, f64)) -> Check {
         );
     }
     Check::pass(format!(
-        "the server's clock differs by {apart:.3} s, give or take {uncertainty:.3} s; a broker does \
-         not tell its own"
+        "the server's clock differs by {apart:.3} s, give or take {uncertainty:.3} s; a sink's \
+         servers do not tell theirs"
     ))
 }
 
