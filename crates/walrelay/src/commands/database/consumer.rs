@@ -19,7 +19,7 @@ CREATE INDEX IF NOT EXISTS processed_events_age ON public.processed_events USING
 "#;
 
 /// The function of time-ordered ids.
-const UUIDV7: &str = r#"-- For services that write events: ids that rise in time (RFC 9562, version 7), so that the index of
+const UUIDV7: &str = r"-- For services that write events: ids that rise in time (RFC 9562, version 7), so that the index of
 -- the outbox grows at its end. Postgres 18 has such a function; before, 48 bits are milliseconds, 12
 -- bits their fraction, 62 bits are random. In a session each id is greater than the last one. Ids
 -- of concurrent transactions do not rise in the order of their commits.
@@ -50,7 +50,7 @@ END $do$;
 
 -- Whoever may reach the schema may make ids.
 GRANT USAGE ON SCHEMA outbox TO PUBLIC;
-"#;
+";
 
 /// The whole script; it can be run again.
 pub(super) fn script() -> String {
