@@ -18,7 +18,7 @@ function connect(): PDO
 {
     $url = parse_url((string) getenv('WALRELAY_EXAMPLE_POSTGRES'));
     $name = sprintf('pgsql:host=%s;port=%d;dbname=%s', $url['host'], $url['port'], ltrim($url['path'], '/'));
-    return new PDO($name, $url['user'], null, [PDO::ATTR_ERRMODE => PDO::ERRMODE_EXCEPTION]);
+    return new PDO($name, $url['user'], $url['pass'] ?? null, [PDO::ATTR_ERRMODE => PDO::ERRMODE_EXCEPTION]);
 }
 
 function same(mixed $expected, mixed $found, string $what): void

@@ -10,9 +10,9 @@ final class Servers {
 
     static Connection connect() throws SQLException {
         URI url = URI.create(System.getenv("WALRELAY_EXAMPLE_POSTGRES"));
-        String user = url.getUserInfo().split(":")[0];
+        String[] login = (url.getUserInfo() + ":").split(":", 3);
         Connection connection = DriverManager.getConnection(
-            "jdbc:postgresql://" + url.getHost() + ":" + url.getPort() + url.getPath(), user, "");
+            "jdbc:postgresql://" + url.getHost() + ":" + url.getPort() + url.getPath(), login[0], login[1]);
         connection.setAutoCommit(false);
         return connection;
     }

@@ -20,9 +20,9 @@ class OutboxTest {
 
     private static Connection connect() throws SQLException {
         URI url = URI.create(System.getenv("WALRELAY_EXAMPLE_POSTGRES"));
-        String user = url.getUserInfo().split(":")[0];
+        String[] login = (url.getUserInfo() + ":").split(":", 3);
         return DriverManager.getConnection(
-            "jdbc:postgresql://" + url.getHost() + ":" + url.getPort() + url.getPath(), user, "");
+            "jdbc:postgresql://" + url.getHost() + ":" + url.getPort() + url.getPath(), login[0], login[1]);
     }
 
     @BeforeEach
