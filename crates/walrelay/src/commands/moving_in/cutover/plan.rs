@@ -93,12 +93,11 @@ impl fmt::Display for State {
         if let Some(rows) = self.unmarked_rows {
             writeln!(f, "Not sent       {rows} rows now, by {}", self.unmarked_by)?;
         }
-        match &self.mark_sent {
-            Some(set) => writeln!(f, "Marked sent    SET {set}, by the running relay")?,
-            None => {
-                let what = "not by walrelay: rollback needs [source] mark_sent";
-                writeln!(f, "Marked sent    {what}")?;
-            }
+        if let Some(set) = &self.mark_sent {
+            writeln!(f, "Marked sent    SET {set}, by the running relay")?;
+        } else {
+            let what = "not by walrelay: rollback needs [source] mark_sent";
+            writeln!(f, "Marked sent    {what}")?;
         }
         let slot = if self.slot_exists {
             "which exists already"
