@@ -1,5 +1,6 @@
 //! Commands that run to their end, and what their output must contain.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -65,12 +66,12 @@ pub(crate) fn with_failures(mut log: String) -> String {
     for line in lines.iter().filter(|line| line.contains("\"exit_code\":")) {
         let line: Value = serde_json::from_str(line).expect("JSON");
         let text = |name: &str| line[name].as_str().expect("a text").to_owned();
-        log += &format!("error: {} [{}]\n", text("message"), text("id"));
+        let _ = writeln!(log, "error: {} [{}]", text("message"), text("id"));
         for cause in line["causes"].as_array().expect("causes") {
-            log += &format!("  cause: {}\n", cause.as_str().expect("a text"));
+            let _ = writeln!(log, "  cause: {}", cause.as_str().expect("a text"));
         }
         if line["remedy"].is_string() {
-            log += &format!("help: {}\n", text("remedy"));
+            let _ = writeln!(log, "help: {}", text("remedy"));
         }
     }
     log
