@@ -108,8 +108,8 @@ fn labelled(label: &'static str, endpoints: &[EndpointReport], figure: Figure) -
     endpoints.iter().filter_map(row).collect()
 }
 
-fn is_up(endpoint: &EndpointReport) -> Option<f64> {
-    Some(f64::from(u8::from(endpoint.state == EndpointStats::UP)))
+fn is_up(endpoint: &EndpointReport) -> f64 {
+    f64::from(u8::from(endpoint.state == EndpointStats::UP))
 }
 
 fn round_trip_mean(endpoint: &EndpointReport) -> Option<f64> {
@@ -120,12 +120,12 @@ fn round_trip_p99(endpoint: &EndpointReport) -> Option<f64> {
     endpoint.rtt_p99_ms.map(|ms| ms / 1e3)
 }
 
-fn queued(endpoint: &EndpointReport) -> Option<f64> {
-    Some(endpoint.queued as f64)
+fn queued(endpoint: &EndpointReport) -> f64 {
+    endpoint.queued as f64
 }
 
-fn retries(endpoint: &EndpointReport) -> Option<f64> {
-    Some(endpoint.retries as f64)
+fn retries(endpoint: &EndpointReport) -> f64 {
+    endpoint.retries as f64
 }
 
 /// Returns the figure of a sink that has servers.
@@ -277,29 +277,29 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "bookmark_cut_short", unit: None, kind: Gauge, help: "1 for the reason why events younger than retention.keep cannot be replayed from the rolling bookmark, 0 for the others",
         rows: |r| r.bookmark.as_ref().map_or_else(Vec::new, |b| one_of("cause", &BookmarkReport::CUTS, b.cut_short.as_deref())) },
     Metric { name: "sink_endpoint_up", unit: None, kind: Gauge, help: "1 while requests can be sent to the endpoint of the sink, and it has answered",
-        rows: |r| by_endpoint(r, is_up) },
+        rows: |r| by_endpoint(r, |e| Some(is_up(e))) },
     Metric { name: "sink_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the endpoint, mean",
         rows: |r| by_endpoint(r, round_trip_mean) },
     Metric { name: "sink_round_trip_p99", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the endpoint, 99th percentile",
         rows: |r| by_endpoint(r, round_trip_p99) },
     Metric { name: "sink_queued_records", unit: None, kind: Gauge, help: "Records that wait for a request to the endpoint, or for its answer",
-        rows: |r| by_endpoint(r, queued) },
+        rows: |r| by_endpoint(r, |e| Some(queued(e))) },
     Metric { name: "sink_retries", unit: None, kind: Counter, help: "Requests to the endpoint that were sent again",
-        rows: |r| by_endpoint(r, retries) },
+        rows: |r| by_endpoint(r, |e| Some(retries(e))) },
     Metric { name: "sink_all_endpoints_down", unit: None, kind: Gauge, help: "1 while no endpoint of the sink can be reached, or none answers; absent of a sink without servers",
         rows: |r| of_sink(r, |sink| u64::from(sink.all_down)) },
     Metric { name: "sink_unavailable_destinations", unit: None, kind: Gauge, help: "Destinations in use that take no record at the moment (partitions without a leader): their records wait",
         rows: |r| of_sink(r, |sink| sink.unavailable_count) },
     Metric { name: "kafka_broker_up", unit: None, kind: Gauge, help: "1 while librdkafka can send requests to the broker, and it has answered within five seconds; 0 of one that has left the cluster",
-        rows: |r| by_broker(r, is_up) },
+        rows: |r| by_broker(r, |e| Some(is_up(e))) },
     Metric { name: "kafka_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, mean",
         rows: |r| by_broker(r, round_trip_mean) },
     Metric { name: "kafka_round_trip_p99", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, 99th percentile",
         rows: |r| by_broker(r, round_trip_p99) },
     Metric { name: "kafka_queued_records", unit: None, kind: Gauge, help: "Records that wait for a request to the broker, or for its answer",
-        rows: |r| by_broker(r, queued) },
+        rows: |r| by_broker(r, |e| Some(queued(e))) },
     Metric { name: "kafka_retries", unit: None, kind: Counter, help: "Requests that librdkafka sent again",
-        rows: |r| by_broker(r, retries) },
+        rows: |r| by_broker(r, |e| Some(retries(e))) },
     Metric { name: "kafka_all_brokers_down", unit: None, kind: Gauge, help: "1 while no broker can be reached, or none has answered what is in flight for five seconds",
         rows: |r| count(r.kafka.as_ref().map(|k| u64::from(k.all_down))) },
     Metric { name: "kafka_leaderless_partitions", unit: None, kind: Gauge, help: "Partitions in use that have no leader: their records wait",
