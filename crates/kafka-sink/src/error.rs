@@ -156,6 +156,11 @@ pub(crate) const fn refusal_remedy(uses_tokens: bool) -> &'static str {
 pub(crate) const TLS_REMEDY: &str = "check ssl.ca.location, the host name in bootstrap.servers against the \
      certificate, and the client certificate if one is asked for";
 
+/// The remedy where no broker can be reached.
+pub(crate) const REACH: Option<&str> = Some(
+    "start the brokers, or repair the network: walrelay check from this machine tells address, TLS and login apart",
+);
+
 /// The remedy for an error that librdkafka reports, by its code and its message; `None` for errors
 /// without one of their own. `uses_tokens`: the client authenticates by OAUTHBEARER.
 pub(crate) fn remedy(

@@ -20,7 +20,7 @@ use walrelay_sink::{DeliveryError, Disposition, EndpointStats, Record, TopicStat
 
 use crate::client_log::{self, KindThrottle};
 use crate::config::KafkaConfig;
-use crate::error::{is_refusal, remedy};
+use crate::error::{REACH, is_refusal, remedy};
 use crate::ffi::{self, TopicOwner};
 use crate::in_flight::partition_gate::OPEN;
 use crate::in_flight::shared::{Client, Shared};
@@ -28,7 +28,6 @@ use crate::in_flight::topic::TopicContext;
 use crate::outcome::delivery_error;
 use crate::producer::advertised::Advertised;
 use crate::producer::broker_states::{self, Answers};
-use crate::producer::obstacle::REACH;
 use crate::producer::reachability::Reachability;
 use crate::producer::statistics::{self, BrokerFigures};
 use crate::sync::lock;

@@ -26,6 +26,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::{Disposition, Obstacle, in_current_span};
 
 use crate::answers::TopicState;
+use crate::error::REACH;
 use crate::ffi;
 use crate::producer::context::Context;
 use crate::producer::producers::Producer;
@@ -53,9 +54,6 @@ const CREATE: Option<&str> = Some(
 const LEAD: Option<&str> = Some(
     "start the brokers that hold the partition's replicas: kafka-topics.sh --describe --unavailable-partitions names \
      them",
-);
-pub(crate) const REACH: Option<&str> = Some(
-    "start the brokers, or repair the network: walrelay check from this machine tells address, TLS and login apart",
 );
 const QUOTA: Option<&str> = Some(
     "raise the brokers' quota of this client: kafka-configs.sh --describe --entity-type users",
