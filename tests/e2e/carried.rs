@@ -1,6 +1,9 @@
 //! Rows that the slot does not carry are neither marked as sent nor deleted.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use walrelay_testkit::{Db, eventually};
 
@@ -679,13 +682,32 @@ fn a_row_whose_commit_waits_is_marked_once_it_is_visible() {
         ));
         db.batch("SELECT pg_reload_conf()");
     };
+    let waits = |pid: i32| {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'";
+        db.query(sql, &[&pid])[0].get::<_, i64>(0) == 1
+    };
+    let session = || {
+        let db = rig.db();
+        let pid = db.value::<i32>("SELECT pg_backend_pid()");
+        (db, pid)
+    };
     standby("nobody");
-    let waiting = std::thread::spawn({
-        let writer = rig.db();
-        move || insert(&writer, 1, "waiting")
+    // Commits wait once the checkpointer has read the setting.
+    let is_read = Arc::new(AtomicBool::new(false));
+    let (prober, pid) = session();
+    let probing = thread::spawn({
+        let is_read = Arc::clone(&is_read);
+        move || {
+            while !is_read.load(Ordering::SeqCst) {
+                prober.batch("SELECT pg_logical_emit_message(true, 'probe', '')");
+            }
+        }
     });
-    let is_waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    eventually(PATIENCE, || db.value::<i64>(is_waiting) == 1);
+    eventually(PATIENCE, || waits(pid));
+    is_read.store(true, Ordering::SeqCst);
+    let (writer, pid) = session();
+    let waiting = thread::spawn(move || insert(&writer, 1, "waiting"));
+    eventually(PATIENCE, || waits(pid));
     // Its event is there, and rounds that mark come after it. No later transaction completes.
     eventually(PATIENCE, || rig.records(0).len() == 2);
     let slot = rig.slot();
@@ -699,6 +721,7 @@ fn a_row_whose_commit_waits_is_marked_once_it_is_visible() {
     assert_eq!(count(&db, "outbox WHERE aggregateid = 'waiting'"), 0);
     standby("");
     waiting.join().expect("the commit ends");
+    probing.join().expect("the commit ends");
     eventually(PATIENCE, || count(&db, UNMARKED) == 0);
     relay.ends_well();
 }
