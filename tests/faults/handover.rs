@@ -226,8 +226,8 @@ pub(crate) enum Displaced {
     Stopped,
 }
 
-/// The largest number of records in flight of the relay that is displaced: far fewer than the rows
-/// in its sockets.
+/// The largest number of records in flight of the relay that is stopped: far fewer than the rows in
+/// its sockets.
 const IN_FLIGHT: usize = 500;
 
 /// The streaming relay is cut off under high load, the other relay takes over, and the first one
@@ -237,8 +237,13 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     ctx.outbox();
     let timeout = |config: Config| config.set("source.wal_sender_timeout = \"2s\"");
     let first = ProxiedRelay::new(ctx, "first", &|config| {
-        let window = format!("delivery.max_in_flight_records = {IN_FLIGHT}");
-        timeout(config.bootstrap(ctx.kafka.proxy().address())).set(&window)
+        let config = timeout(config.bootstrap(ctx.kafka.proxy().address()));
+        match how {
+            Displaced::Stopped => {
+                config.set(&format!("delivery.max_in_flight_records = {IN_FLIGHT}"))
+            }
+            Displaced::BothLinks | Displaced::PostgresLink => config,
+        }
     });
     let slot = ctx.slot();
     let walsender = slot.wait_active(PATIENCE);
