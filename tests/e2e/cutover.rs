@@ -47,6 +47,10 @@ fn is_pollers(record: &Delivered) -> bool {
     record.header(poller::HEADER).is_some()
 }
 
+/// What a switch says of a slot that was dropped, and of no other. It may also warn of the brokers,
+/// which answer late on a busy machine.
+const RELAYED_AGAIN: [&str; 2] = ["was dropped", "relayed again"];
+
 /// Kills the poller in the middle of a batch. Returns the ids of the rows that it has marked.
 fn kill(rig: &Rig, mut poller: ChildGuard, kind: Kind) -> HashSet<String> {
     poller.kill().expect("it is killed");
@@ -57,14 +61,6 @@ fn kill(rig: &Rig, mut poller: ChildGuard, kind: Kind) -> HashSet<String> {
         db.query(sessions, &[&poller::APPLICATION]).is_empty()
     });
     ids(&db, &format!("NOT ({})", kind.unsent()))
-}
-
-/// Asserts that a switch warns of nothing but brokers, which answer late on a busy machine.
-#[track_caller]
-fn assert_warns_of_nothing(switched: &str) {
-    let is_warning = |line: &&str| line.contains("WARN") && !line.contains("afka");
-    let warnings: Vec<&str> = switched.lines().filter(is_warning).collect();
-    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 /// Asserts that nothing is lost or reordered, and that walrelay repeats none of the rows that the
@@ -106,7 +102,7 @@ fn cut_over(major: u32, kind: Kind, seed: u64) {
     let line = format!("switch --yes --poller {}", poller::APPLICATION);
     let switched = done(&step(&config, &line));
     assert_has(&switched, &["Start walrelay run now"]);
-    assert_warns_of_nothing(&switched);
+    assert_lacks(&switched, &RELAYED_AGAIN);
     wait_rows(&load, 200);
     let relay = rig.streaming(&config);
     wait_rows(&load, 300);
@@ -161,7 +157,7 @@ fn back(major: u32, kind: Kind, seed: u64, killed: bool) {
     let config = config(&rig, kind);
     done(&output_with("init", &config, &[]));
     rig.workload().rows(200).seed(seed).run();
-    assert_warns_of_nothing(&done(&step(&config, "switch --yes")));
+    assert_lacks(&done(&step(&config, "switch --yes")), &RELAYED_AGAIN);
     let relay = rig.streaming(&config);
     let load = rig.workload().rate(800.0).seed(seed + 1).start();
     wait_rows(&load, 500);
