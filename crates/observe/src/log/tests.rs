@@ -124,38 +124,35 @@ fn lines_of_text_name_the_pipeline_only_of_several() {
     );
 }
 
-#[test]
-fn a_key_stands_once_in_a_json_line() {
+/// Returns the JSON lines that `act` logs in the pipeline of this slot.
+fn json_of(slot: &str, act: impl FnOnce()) -> String {
     let lines = Lines::default();
     let of_log = lines.clone();
     let log = Log {
         level: Level::WARN,
         format: LogFormat::Json,
     };
-    let (subscriber, _) = subscriber(log, &["slot_a"], move || of_log.clone(), false);
-    tracing::subscriber::with_default(subscriber, || {
+    let (subscriber, _) = subscriber(log, &[slot], move || of_log.clone(), false);
+    tracing::subscriber::with_default(subscriber, act);
+    String::from_utf8(lock(&lines.0).clone()).unwrap()
+}
+
+#[test]
+fn a_key_stands_once_in_a_json_line() {
+    let text = json_of("slot_a", || {
         tracing::warn!(slot = "slot_b", "another slot");
     });
-    let text = String::from_utf8(lock(&lines.0).clone()).unwrap();
     assert_eq!(text.matches("\"slot\":").count(), 1, "{text}");
     assert!(text.contains(r#""slot":"slot_b""#), "{text}");
 }
 
 #[test]
 fn lists_are_arrays_in_json_lines() {
-    let lines = Lines::default();
-    let of_log = lines.clone();
-    let log = Log {
-        level: Level::WARN,
-        format: LogFormat::Json,
-    };
-    let (subscriber, _) = subscriber(log, &["slot"], move || of_log.clone(), false);
-    tracing::subscriber::with_default(subscriber, || {
+    let text = json_of("slot", || {
         let tables = r#"["public.\"a b\"","public.b"]"#;
         tracing::warn!(%tables, "says \"tables\": [\"no\"]");
         tracing::warn!(causes = "no array", "another");
     });
-    let text = String::from_utf8(lock(&lines.0).clone()).unwrap();
     let lines: Vec<serde_json::Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
