@@ -54,10 +54,15 @@ install:
 	umask 022; $(BIN) completions zsh > $(SHARE)/zsh/site-functions/_walrelay
 	umask 022; $(BIN) completions fish > $(SHARE)/fish/vendor_completions.d/walrelay.fish
 
-# CI runs a release that takes less time to build: DEMO_PROFILE=ci.
+# CI runs the binary that the tests have built: DEMO_PROFILE=test.
 demo:
 	@scripts/bootstrap.sh demo
-	@$(CARGO) run --locked --profile $(or $(DEMO_PROFILE),release) -p walrelay -- demo
+ifeq ($(DEMO_PROFILE),test)
+	@$(CARGO) test --quiet --locked --workspace --no-run
+	@$(or $(CARGO_TARGET_DIR),target)/debug/walrelay demo
+else
+	@$(CARGO) run --locked --release -p walrelay -- demo
+endif
 
 drill:
 	@scripts/bootstrap.sh demo
