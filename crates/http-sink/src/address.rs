@@ -27,7 +27,7 @@ pub struct UrlTemplate {
     pub(crate) chooses_host: bool,
 }
 
-/// Where a request goes.
+/// The address that a request is sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// True for `https`.

@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
     Stop(String),
 }
 
-/// Why an event is sent again.
+/// The reason why an event is sent again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Again {
     pub(crate) what: String,

@@ -28,7 +28,7 @@ type Two = http2::SendRequest<RequestBody>;
 /// Scheme, host and port: the same for requests that may share a connection.
 type ServerId = (bool, Arc<str>, u16);
 
-/// Why no answer came.
+/// The reason why no answer came.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendFailure {
     #[error(transparent)]

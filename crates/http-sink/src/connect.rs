@@ -22,7 +22,7 @@ impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
 /// A connection to a server, with TLS if its URL asks for it.
 pub(crate) type Connection = Pin<Box<dyn Stream>>;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("the name cannot be resolved: {0}")]

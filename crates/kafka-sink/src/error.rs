@@ -4,7 +4,7 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::Disposition;
 
-/// Why a Kafka client could not be created, or why the cluster refused it.
+/// The reason why a Kafka client could not be created, or why the cluster refused it.
 ///
 /// Contains names of servers and librdkafka's messages, never a secret.
 #[derive(Debug, thiserror::Error)]
@@ -98,13 +98,13 @@ impl KafkaError {
         }
     }
 
-    /// Whether the principal may not read the topic.
+    /// Returns true if the principal may not read the topic.
     pub fn is_denied(&self) -> bool {
         let denied = RDKafkaErrorCode::TopicAuthorizationFailed;
         matches!(self, Self::Topic { code, .. } if *code == denied)
     }
 
-    /// How to react to the error.
+    /// Returns how to react to the error.
     pub fn disposition(&self) -> Disposition {
         match self {
             Self::Create { .. } | Self::Authentication { .. } | Self::Tls { .. } => {
@@ -122,7 +122,7 @@ impl KafkaError {
     }
 }
 
-/// Whether a broker refused the credentials.
+/// Returns true if a broker refused the credentials.
 pub(crate) fn is_refusal(code: Option<RDKafkaErrorCode>) -> bool {
     matches!(
         code,
@@ -135,13 +135,14 @@ pub(crate) fn is_refusal(code: Option<RDKafkaErrorCode>) -> bool {
     )
 }
 
-/// Whether the message is a TLS alert: the broker refuses the client's certificate or requires one.
-/// In TLS 1.3 the alert comes after the handshake, and librdkafka reports a lost connection.
+/// Returns true if the message is a TLS alert: the broker refuses the client's certificate or
+/// requires one. In TLS 1.3 the alert comes after the handshake, and librdkafka reports a lost
+/// connection.
 pub(crate) fn is_alert(reason: &str) -> bool {
     reason.contains("SSL routines") && reason.contains("alert")
 }
 
-/// The remedy for a refusal of the credentials. `uses_tokens`: the client authenticates by
+/// Returns the remedy for a refusal of the credentials. `uses_tokens`: the client authenticates by
 /// OAUTHBEARER.
 pub(crate) const fn refusal_remedy(uses_tokens: bool) -> &'static str {
     if uses_tokens {
@@ -161,8 +162,8 @@ pub(crate) const REACH: Option<&str> = Some(
     "start the brokers, or repair the network: walrelay check from this machine tells address, TLS and login apart",
 );
 
-/// The remedy for an error that librdkafka reports, by its code and its message; `None` for errors
-/// without one of their own. `uses_tokens`: the client authenticates by OAUTHBEARER.
+/// Returns the remedy for an error that librdkafka reports, by its code and its message; `None` for
+/// errors without one of their own. `uses_tokens`: the client authenticates by OAUTHBEARER.
 pub(crate) fn remedy(
     code: Option<RDKafkaErrorCode>,
     reason: &str,
@@ -180,8 +181,8 @@ pub(crate) fn remedy(
 /// The words of [`probe`](crate::probe()) for connections that are closed without an error.
 pub(crate) const CLOSED_AT_ONCE: &str = "connections are closed at once";
 
-/// The remedy for a connection to a port that is no broker's, or that a broker closes at once, by
-/// librdkafka's message (`rdkafka_broker.c`, `rdkafka_idempotence.c`).
+/// Returns the remedy for a connection to a port that is no broker's, or that a broker closes at
+/// once, by librdkafka's message (`rdkafka_broker.c`, `rdkafka_idempotence.c`).
 pub(crate) fn remedy_of_port(reason: &str) -> Option<&'static str> {
     if reason.contains("broker version >= 0.11.0") {
         Some(

@@ -66,7 +66,7 @@ impl From<KafkaError> for SinkFailure {
     }
 }
 
-/// The failure to read the topic of dead letters.
+/// Returns the failure to read the topic of dead letters.
 pub(crate) fn dead_letters(error: &KafkaError) -> SinkFailure {
     let KafkaError::Topic { .. } = error else {
         return error.to_failure();

@@ -101,13 +101,13 @@ impl Live {
         self.acknowledged_earlier + present
     }
 
-    /// The other relay of this configuration that reads the slot, while this one stands by.
+    /// Returns the other relay of this configuration that reads the slot, while this one stands by.
     pub(super) fn standing_by(&self) -> Option<&SlotHolder> {
         self.holder()
             .filter(|holder| holder.kind == HolderKind::Relay)
     }
 
-    /// The process that reads the slot, while the pipeline waits for it.
+    /// Returns the process that reads the slot, while the pipeline waits for it.
     pub(super) fn holder(&self) -> Option<&SlotHolder> {
         match &self.state {
             State::WaitingForSlot { holder, .. } => Some(holder),

@@ -1,6 +1,6 @@
 use core::fmt;
 
-/// What is wrong with a field.
+/// A fault of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The body ends too early.

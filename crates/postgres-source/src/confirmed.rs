@@ -26,7 +26,7 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 5;
 const SERIALIZATION_FAILURE: &str = "40001";
 
-/// Why confirmed rows are not changed.
+/// The reason why confirmed rows are not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfirmedError {
     /// A statement failed.
@@ -64,13 +64,13 @@ impl From<CarriedError> for ConfirmedError {
 }
 
 impl ConfirmedError {
-    /// Whether another session changed a row between the snapshot and the change.
+    /// Returns true if another session changed a row between the snapshot and the change.
     pub(super) fn is_serialization_failure(&self) -> bool {
         matches!(self, Self::Sql(sql) if sql.sqlstate() == Some(SERIALIZATION_FAILURE))
     }
 }
 
-/// What happens to the rows.
+/// The change of the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change<'a> {
     Delete,
@@ -174,7 +174,8 @@ impl ConfirmedRows<'_> {
         Ok((count, complete))
     }
 
-    /// `FROM … WHERE …`: the carried rows that fulfil the condition and have no open dead letter.
+    /// Writes `FROM … WHERE …`: the carried rows that fulfil the condition and have no open dead
+    /// letter.
     fn rows(&self, carried: &Carried) -> Result<String, DeadLettersError> {
         // The condition is on lines of its own, because it may end in a comment.
         let (table, condition) = (&carried.from, self.condition);
@@ -240,7 +241,7 @@ pub(super) async fn begin_snapshot(
     insert_position(session).await
 }
 
-/// The end of the WAL (`pg_current_wal_insert_lsn`).
+/// Queries the end of the WAL (`pg_current_wal_insert_lsn`).
 pub(super) async fn insert_position(session: &mut Session) -> Result<Lsn, Error> {
     let sql = "SELECT pg_catalog.pg_current_wal_insert_lsn() AS position";
     let rows = session.query(sql).await?;
@@ -273,14 +274,14 @@ pub(super) async fn wait_confirmed(
     Ok(())
 }
 
-/// The number that a query returns as `rows`.
+/// Queries the number that a query returns as `rows`.
 pub(super) async fn count_rows(session: &mut Session, sql: &str) -> Result<u64, Error> {
     let rows = session.query(sql).await?;
     let count = rows.first().and_then(|row| parsed(&row, "rows"));
     Ok(count.unwrap_or(0))
 }
 
-/// The number that a change of a table's rows returns as `rows`.
+/// Returns the number that a change of a table's rows returns as `rows`.
 ///
 /// # Errors
 /// Also if it returns more than 0 as `unchanged`: rows that fulfil the condition still.

@@ -25,7 +25,7 @@ const MOST: usize = 100_000;
 /// resolved by now.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why rows are not told from those with an open dead letter. Nothing is changed then.
+/// The reason why rows are not told from those with an open dead letter. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLettersError {
     /// The topic cannot be read.

@@ -43,7 +43,7 @@ const LOOKED_FOR: usize = 1_000;
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 const COMMIT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Which rows are marked as sent, and how.
+/// The rows that are marked as sent, and the way in which they are marked.
 #[derive(Debug)]
 pub struct Marking {
     /// A row is marked only if its slot has confirmed it.
@@ -87,7 +87,7 @@ pub struct EventsWithoutRow {
     pub to: Lsn,
 }
 
-/// Why rows are not marked.
+/// The reason why rows are not marked.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
     /// The stream that rows are compared with cannot be read.
@@ -285,7 +285,7 @@ impl Marking {
         wait_confirmed(session, &self.carrier.slots, position).await
     }
 
-    /// The values of `column`, quoted SQL, in the rows that are not marked.
+    /// Queries the values of `column`, quoted SQL, in the rows that are not marked.
     pub async fn unmarked_ids(
         &self,
         session: &mut Session,
@@ -311,7 +311,7 @@ impl Marking {
         Ok(total)
     }
 
-    /// A query for each table: `what` of the rows that are not marked.
+    /// Queries each table: `what` of the rows that are not marked.
     async fn unmarked_rows(
         &self,
         session: &mut Session,
@@ -431,7 +431,8 @@ impl<'a> UnconfirmedKeys<'a> {
         Ok(())
     }
 
-    /// `WHERE …`: the rows that are carried, fulfil `condition` and are not among these keys.
+    /// Writes `WHERE …`: the rows that are carried, fulfil `condition` and are not among these
+    /// keys.
     fn others(&self, condition: &str, carried: &Carried) -> String {
         format!(
             "WHERE (\n{condition}\n){parts} AND NOT EXISTS (SELECT FROM {temporary} AS unconfirmed WHERE {same_key})",
@@ -441,7 +442,7 @@ impl<'a> UnconfirmedKeys<'a> {
         )
     }
 
-    /// A query for the number of these rows that are among `rows`, a condition.
+    /// Writes a query for the number of these rows that are among `rows`, a condition.
     fn count_others(&self, condition: &str, carried: &Carried, rows: &str) -> String {
         let others = self.others(condition, carried);
         format!(
@@ -450,8 +451,8 @@ impl<'a> UnconfirmedKeys<'a> {
         )
     }
 
-    /// A statement that marks these rows, if `and` holds for them. Returns their number as `rows`,
-    /// and of those that fulfil `condition` still as `unchanged`.
+    /// Writes a statement that marks these rows, if `and` holds for them. Returns their number as
+    /// `rows`, and of those that fulfil `condition` still as `unchanged`.
     fn mark_others(&self, condition: &str, set: &str, carried: &Carried, and: &str) -> String {
         format!(
             "WITH marked AS (UPDATE {from} SET {set}\n {others}{and} RETURNING (\n{condition}\n) AS unchanged) \
@@ -514,8 +515,8 @@ impl<'a> UnconfirmedKeys<'a> {
         }
     }
 
-    /// A condition for the table's row of an unconfirmed key. Without an alias of the table: a
-    /// condition beside it may name the table.
+    /// Writes a condition for the table's row of an unconfirmed key. Without an alias of the table:
+    /// a condition beside it may name the table.
     fn same_key(&self) -> String {
         let table = script::table(self.table);
         let names = self.key.iter().map(|name| quote_ident(name));
@@ -526,7 +527,7 @@ impl<'a> UnconfirmedKeys<'a> {
     }
 }
 
-/// The OIDs of a table and all its partitions.
+/// Queries the OIDs of a table and all its partitions.
 async fn relations(session: &mut Session, table: &TableName) -> Result<Vec<RelationId>, MarkError> {
     let sql = format!(
         "WITH RECURSIVE tree AS (SELECT {}::pg_catalog.regclass::pg_catalog.oid AS oid UNION \

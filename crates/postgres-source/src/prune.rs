@@ -36,7 +36,7 @@ pub struct Pruning {
     pub ahead: u32,
 }
 
-/// Why rows are not deleted, or partitions not changed.
+/// The reason why rows are not deleted, or partitions not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
     /// A statement failed.

@@ -270,7 +270,7 @@ pub(crate) struct PendingRows {
     /// The positions of the key's columns in a row, by the relation that the server announced. No
     /// entry: rows of it have no key.
     key_columns: RelationMap<Vec<usize>>,
-    /// In the order of the WAL. Only the last one is added to.
+    /// The chunks in the order of the WAL. Only the last one is added to.
     chunks: VecDeque<SentKeys>,
     bytes: usize,
     /// The last chunk is not added to.

@@ -90,7 +90,7 @@ macro_rules! section {
 
 /// A struct whose keys [`section!`](crate::section) declares.
 pub trait Section {
-    /// What is read: the struct itself, or one of another crate.
+    /// The type that is read: the struct itself, or one of another crate.
     type Read;
     /// The section's path; empty for a section that is part of several others.
     const AT: &'static str;

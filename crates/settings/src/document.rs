@@ -66,7 +66,7 @@ impl Value {
     }
 }
 
-/// Where an entry was read.
+/// The place from which an entry was read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin {
     /// The span of the value in the file.

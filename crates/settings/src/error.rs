@@ -31,7 +31,7 @@ pub struct Problem {
     pub source: Option<io::Error>,
 }
 
-/// Where a problem is.
+/// The place of a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
     /// The whole file: a key is missing, or the file cannot be read.

@@ -242,7 +242,7 @@ mod tests {
         assert_eq!((queues.blocked(), queues.next_due()), (0, None));
     }
 
-    /// A random number below `limit`: xorshift, by Marsaglia.
+    /// Draws a random number below `limit`: xorshift, by Marsaglia.
     fn random(state: &mut u64, limit: u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;

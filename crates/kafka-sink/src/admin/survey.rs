@@ -41,7 +41,7 @@ pub struct TopicSurvey {
     pub settings: Option<Result<KafkaSettings, String>>,
 }
 
-/// Whether a topic can be written to.
+/// The state of a topic, as far as it can be written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopicState {
     /// The topic exists.
@@ -64,7 +64,7 @@ pub enum TopicState {
     Unknown(String),
 }
 
-/// Whether a missing topic would be created.
+/// The result that creating a missing topic would have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Creation {
     /// The producer creates no topics.

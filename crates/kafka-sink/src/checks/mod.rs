@@ -72,7 +72,7 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
     ITEMS.into_iter().zip(checks).collect()
 }
 
-/// Why no record can be written to a topic; `None` also if the cluster does not answer.
+/// Returns why no record can be written to a topic; `None` also if the cluster does not answer.
 pub(crate) fn topic_obstacle(
     sink: &KafkaSection,
     kafka: &KafkaConfig,
@@ -128,7 +128,8 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The existing topics; and, if one is missing or none is known, the defaults of new topics.
+/// Returns the existing topics; and, if one is missing or none is known, the defaults of new
+/// topics.
 fn subjects<'a>(survey: &'a ClusterSurvey, sink: &KafkaSection) -> Vec<Subject<'a>> {
     let existing = survey.topics.iter().filter_map(|topic| {
         let settings = topic.settings.as_ref()?.as_ref().ok()?;

@@ -125,7 +125,7 @@ impl Cluster<'_> {
         })
     }
 
-    /// The command that allows the relay's user these operations.
+    /// Returns the command that allows the relay's user these operations.
     pub(super) fn allow_command(&self, operations: &str, resource: &str) -> String {
         format!(
             "kafka-acls.sh --bootstrap-server {} --add --allow-principal User:{} {operations} \

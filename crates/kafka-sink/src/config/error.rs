@@ -1,4 +1,4 @@
-/// Why a configuration was refused. No variant contains a value, which may be a secret.
+/// The reason why a configuration was refused. No variant contains a value, which may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KafkaConfigError {

@@ -37,7 +37,7 @@ impl Default for KafkaOptions {
     }
 }
 
-/// How a missing topic is created.
+/// The options by which a missing topic is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicCreation {
     /// At least one, or -1 for the broker's `num.partitions`.

@@ -55,8 +55,8 @@ pub(crate) enum Polled {
     Error(Code),
 }
 
-/// Whether a record was ever written to the topic, including records that retention has removed. A
-/// missing topic counts as not written to, and is not created.
+/// Checks whether a record was ever written to the topic, including records that retention has
+/// removed. A missing topic counts as not written to, and is not created.
 ///
 /// **Blocks** for `timeout` at most for each request: the probe, the metadata, and one per
 /// partition.
@@ -137,7 +137,7 @@ impl Consumer {
         }
     }
 
-    /// The topic's partitions; `None` if the topic does not exist.
+    /// Returns the topic's partitions; `None` if the topic does not exist.
     ///
     /// **Blocks** for `timeout` at most.
     pub(crate) fn partitions(
@@ -161,7 +161,7 @@ impl Consumer {
         }
     }
 
-    /// The offsets of the oldest record and of the next one to be written.
+    /// Returns the offsets of the oldest record and of the next one to be written.
     ///
     /// **Blocks** for `timeout` at most.
     pub(crate) fn ends(
@@ -175,7 +175,8 @@ impl Consumer {
             .map_err(KafkaError::Tail)
     }
 
-    /// In each partition, the first record at or after the timestamp, or the end if there is none.
+    /// Returns the first record in each partition at or after the timestamp, or the end if there is
+    /// none.
     ///
     /// **Blocks** for `timeout` at most for each request: one per partition, and one for all.
     pub(crate) fn offsets_at(
@@ -233,8 +234,8 @@ impl Consumer {
             .map_err(KafkaError::Tail)
     }
 
-    /// The offset up to which a partition was polled, over the markers of transactions; `None`
-    /// before anything of it was.
+    /// Returns the offset up to which a partition was polled, over the markers of transactions;
+    /// `None` before anything of it was.
     pub(crate) fn position(&self, topic: &str, partition: i32) -> Option<i64> {
         let positions = self.consumer.position().ok()?;
         match positions.find_partition(topic, partition)?.offset() {
@@ -243,7 +244,7 @@ impl Consumer {
         }
     }
 
-    /// The next record or event. **Blocks** for `timeout` at most.
+    /// Waits for the next record or event. **Blocks** for `timeout` at most.
     pub(crate) fn poll(&self, timeout: Duration) -> Polled {
         let refused = &self.consumer.context().refused;
         if self.renewed.get().elapsed() > RENEWAL_INTERVAL && refused.swap(false, SeqCst) {

@@ -95,7 +95,7 @@ impl Tail {
         Ok(Some(followed))
     }
 
-    /// The next record of any partition; `None` if none came in time.
+    /// Waits for the next record of any partition; `None` if none came in time.
     ///
     /// **Blocks** for `timeout` at most.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, KafkaError> {

@@ -115,7 +115,7 @@ struct Watch {
     throttle: KindThrottle,
 }
 
-/// How far a partition was read. All positions are offsets.
+/// The progress of reading a partition. All positions are offsets.
 #[derive(Debug, Default)]
 struct Progress {
     /// The partition's end at the first response of the current reading.

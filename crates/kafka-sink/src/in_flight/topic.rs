@@ -24,7 +24,7 @@ const UNKNOWN: i32 = -1;
 /// A record was acknowledged, and the partitioner was not called.
 const ACKNOWLEDGED: i32 = 0;
 
-/// Why a record was not queued.
+/// The reason why a record was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotQueued {
     /// The topic's [`PartitionGate`] holds it back and counts it in this queue.

@@ -128,7 +128,8 @@ impl Context {
         }
     }
 
-    /// Shared by all producers of a configuration, because they use the same brokers.
+    /// Returns the throttle, which is shared by all producers of a configuration, because they use
+    /// the same brokers.
     fn throttle(&self) -> &KindThrottle {
         self.config.throttle()
     }
@@ -213,7 +214,7 @@ impl Context {
         }
     }
 
-    /// Whether a record was reported since the last call.
+    /// Returns true if a record was reported since the last call.
     pub(crate) fn take_reported(&self) -> bool {
         self.reported.swap(false, Relaxed)
     }
@@ -222,12 +223,13 @@ impl Context {
         self.config.bootstrap_servers()
     }
 
-    /// The broker that cannot be reached at its advertised address, and what to do.
+    /// Returns the broker that cannot be reached at its advertised address, and what to do.
     pub(crate) fn unreachable(&self, now: Instant) -> Option<String> {
         self.advertised.unreachable(now)
     }
 
-    /// Which broker throttles this client, and what to do. Known only with librdkafka's statistics.
+    /// Returns which broker throttles this client, and what to do. Known only with librdkafka's
+    /// statistics.
     pub(crate) fn throttled(&self, now: Instant) -> Option<String> {
         let throttled = lock(&self.throttled);
         let Throttled { broker, time, .. } = throttled.as_ref().filter(|t| now < t.until)?;
@@ -237,7 +239,8 @@ impl Context {
         ))
     }
 
-    /// What to do about the last error of a connection, if it has a remedy of its own and is recent.
+    /// Returns what to do about the last error of a connection, if it has a remedy of its own and
+    /// is recent.
     pub(crate) fn remedy(&self, now: Instant) -> Option<&'static str> {
         let (remedy, at) = (*lock(&self.remedy))?;
         (now < at + REMEDY_COUNTS_FOR).then_some(remedy)
@@ -274,10 +277,10 @@ impl Context {
         self.shared.stats.failed(class);
     }
 
-    /// The error of a record whose batch was refused for its size although the record itself may be
-    /// small enough: later producers make smaller batches. `None`: another refusal, or the record
-    /// was alone in its batch, or `batch.size` is low already; then the relay sends the records one
-    /// by one.
+    /// Returns the error of a record whose batch was refused for its size although the record
+    /// itself may be small enough: later producers make smaller batches. `None`: another refusal,
+    /// or the record was alone in its batch, or `batch.size` is low already; then the relay sends
+    /// the records one by one.
     fn batch_refusal(
         &self,
         message: &BorrowedMessage<'_>,
@@ -318,7 +321,7 @@ impl Context {
 impl ClientContext for Context {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
-    /// Called on the poll thread, as for all events.
+    /// Makes a token, on the poll thread, as all events are handled.
     fn generate_oauth_token(
         &self,
         _: Option<&str>,
@@ -339,8 +342,8 @@ impl ClientContext for Context {
         client_log::line(self.throttle(), level, facility, &message);
     }
 
-    /// Implemented also for sinks without metrics, because rdkafka's default parses and prints each
-    /// document.
+    /// Reads the statistics; implemented also for sinks without metrics, because rdkafka's default
+    /// parses and prints each document.
     fn stats_raw(&self, document: &[u8]) {
         match statistics::figures(document) {
             Ok(figures) => {
@@ -475,7 +478,8 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     }
 }
 
-/// Whether a broker acknowledged this very record: then the report contains the record's offset.
+/// Returns true if a broker acknowledged this very record: then the report contains the record's
+/// offset.
 ///
 /// When a request fails with a retriable error and a later request to the same partition succeeds,
 /// librdkafka reports the first as delivered without a response (`rd_kafka_dr_implicit_ack`). It
@@ -487,7 +491,7 @@ fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
     message.offset() >= 0
 }
 
-/// Whether the record's timestamp is less than half an hour old: see
+/// Returns true if the record's timestamp is less than half an hour old: see
 /// [`PartitionGate::delivered`](crate::in_flight::partition_gate::PartitionGate::delivered). In a
 /// topic with `message.timestamp.type=LogAppendTime` it is the broker's current time.
 fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
@@ -508,8 +512,8 @@ pub(crate) fn weight_of_record(record: &Record<'_>) -> u64 {
     record.payload_bytes() as u64 + overhead(record.headers.len())
 }
 
-/// [`weight_of_record`], computed from the reported message, so that it need not be stored per
-/// record.
+/// Returns [`weight_of_record`], computed from the reported message, so that it need not be stored
+/// per record.
 fn weight_of_message(message: &BorrowedMessage<'_>) -> u64 {
     let headers = message.headers().map_or(0, Headers::count);
     payload_of_message(message) as u64 + overhead(headers)

@@ -69,7 +69,7 @@ pub(crate) struct Inquiry {
     ids_schedule: Schedule,
 }
 
-/// When to send requests.
+/// The times at which requests are sent.
 #[derive(Debug, Default)]
 struct Schedule {
     /// The time of the last call, the time of the next request, and the interval before that
@@ -77,7 +77,7 @@ struct Schedule {
     next: Option<(Instant, Instant, Duration)>,
 }
 
-/// Whether a request is due.
+/// The request that is due, if one is.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
     /// The first request of the schedule: discard earlier results.
@@ -240,7 +240,7 @@ fn break_if_renewed(producer: &BaseProducer<Context>, ids: &Mutex<TopicIds>, tim
     }
 }
 
-/// Why records of these topics are not acknowledged, if the metadata show it or if a broker
+/// Returns why records of these topics are not acknowledged, if the metadata show it or if a broker
 /// throttles the client. `remedy`: what to do about the last error of a connection, which counts if
 /// no broker answers.
 fn obstacle(

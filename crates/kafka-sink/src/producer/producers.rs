@@ -39,7 +39,7 @@ pub(crate) const CLOSING_SLICE: Duration = Duration::from_millis(100);
 /// A librdkafka client with its poll thread and its topic handles.
 pub(crate) struct Producer {
     // Declared in the order in which they must be dropped: handles, poll thread, client.
-    /// By the topic's number in the sink.
+    /// The topics by their numbers in the sink.
     topics: Vec<Option<ffi::Topic<Context>>>,
     poll: PollThread,
     pub(crate) client: Arc<BaseProducer<Context>>,

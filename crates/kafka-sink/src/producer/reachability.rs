@@ -14,7 +14,7 @@ use crate::sync::lock;
 /// How long connecting may take. Longer than a handshake of TLS and a login over a slow network.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
-/// Whether one client can reach a broker.
+/// The connections of one client: none, since when, or at least one.
 #[derive(Debug, Default)]
 pub(crate) struct Reachability(Mutex<Option<Lost>>);
 

@@ -11,7 +11,7 @@ use walrelay_settings::{
 /// `[sink.oauthbearer]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bearer {
-    /// Where a token comes from.
+    /// The origin of a token.
     pub origin: TokenOrigin,
     /// Validity of a token that has no claim `exp`.
     pub lifetime: Option<Duration>,
@@ -19,7 +19,7 @@ pub struct Bearer {
     pub timeout: Duration,
 }
 
-/// Where a token comes from.
+/// The origin of a token.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TokenOrigin {
     /// The content of this file.

@@ -38,7 +38,7 @@ const CONNECTION_LIFE: Duration = Duration::from_secs(600);
 /// Niceness of the endpoint's thread, so that the pipeline has priority (nice(2)).
 const NICER: i32 = 10;
 
-/// Why the endpoint cannot be served.
+/// The reason why the endpoint cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The address is in use, or is no address of this machine.

@@ -22,7 +22,7 @@ impl Write for Lines {
     }
 }
 
-/// The lines that two pipelines, a thread of each, and the process log.
+/// Returns the lines that two pipelines, a thread of each, and the process log.
 fn logged(format: LogFormat, slots: &[&str]) -> (Vec<String>, RecentErrors) {
     let lines = Lines::default();
     let of_log = lines.clone();

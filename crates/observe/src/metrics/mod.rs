@@ -138,8 +138,8 @@ fn position(lsn: Option<Lsn>) -> Vec<Row> {
     one(lsn.map(|lsn| lsn.get() as f64))
 }
 
-/// Reason and remedy as labels. `state` is `blocked` and its like; texts of servers lose what a label
-/// would have to escape.
+/// Returns reason and remedy as labels. `state` is `blocked` and its like; texts of servers lose
+/// what a label would have to escape.
 fn not_ready_reason(report: &StatusReport) -> Vec<Row> {
     let Some(not_ready) = &report.not_ready else {
         return Vec::new();

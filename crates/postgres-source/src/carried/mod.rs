@@ -32,7 +32,7 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 pub(super) const BEFORE_ATTACH: &str = "pg_catalog.concat_ws(' ', tableoid, xmin) IN \
     (SELECT pg_catalog.concat_ws(' ', i.inhrelid, i.xmin) FROM pg_catalog.pg_inherits i)";
 
-/// Why a table's rows are neither marked nor deleted, although they are confirmed.
+/// The reason why a table's rows are neither marked nor deleted, although they are confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotCarried {
     /// No slot of this name decodes this database.
@@ -119,7 +119,7 @@ pub struct Carried {
 /// A part of a table that was attached by a later transaction than the one that made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AttachedPart {
-    /// As the server prints it.
+    /// The name as the server prints it.
     name: String,
     oid: u32,
     /// The OID of the table's partition that is this part, or that it belongs to.
@@ -127,12 +127,12 @@ struct AttachedPart {
 }
 
 impl Carried {
-    /// Whether this partition of the table, by its OID, or a part of it is left out.
+    /// Returns true if this partition of the table, by its OID, or a part of it is left out.
     pub(super) fn leaves_out(&self, partition: u32) -> bool {
         self.attached.iter().any(|part| part.partition == partition)
     }
 
-    /// ` AND …`: a condition for the rows that are carried; empty if all are.
+    /// Writes ` AND …`: a condition for the rows that are carried; empty if all are.
     pub fn condition(&self) -> String {
         let mut conditions = Vec::new();
         conditions.extend(self.filter.as_ref().map(|filter| format!("({filter})")));
@@ -149,7 +149,7 @@ impl Carried {
     }
 }
 
-/// Why nothing is known of what is carried.
+/// The reason why nothing is known of what is carried.
 #[derive(Debug, thiserror::Error)]
 pub enum CarriedError {
     /// A statement failed.
@@ -161,7 +161,8 @@ pub enum CarriedError {
 }
 
 impl Carrier {
-    /// `known_beginning`: rows from before the record may be changed.
+    /// Creates the carrier of these slots. `known_beginning`: rows from before the record may be
+    /// changed.
     pub fn new(
         slots: Vec<String>,
         publication: String,
@@ -193,8 +194,8 @@ impl Carrier {
         Ok(())
     }
 
-    /// What the slot carries of a table, under the snapshot of the open transaction. Warns once of
-    /// each part that is left out.
+    /// Queries what the slot carries of a table, under the snapshot of the open transaction. Warns
+    /// once of each part that is left out.
     ///
     /// # Errors
     /// Also if it does not carry all of it, or what it carries is not what the record says.
@@ -299,7 +300,7 @@ impl Carrier {
         Ok(record::compare(session, self.slot(), table, states, known).await?)
     }
 
-    /// The relay's own slot.
+    /// Returns the relay's own slot.
     fn slot(&self) -> &str {
         self.slots.first().map_or("", String::as_str)
     }
@@ -341,9 +342,9 @@ impl Carrier {
     }
 }
 
-/// A query of one row, if the table exists: whether it is partitioned, whether the publication
-/// publishes INSERT, its row filter for the table, and the `state` of the table and what the
-/// publication lists above it.
+/// Writes a query of one row, if the table exists: whether it is partitioned, whether the
+/// publication publishes INSERT, its row filter for the table, and the `state` of the table and
+/// what the publication lists above it.
 fn table_sql(major: u32, table: &TableName, publication: &str) -> String {
     format!(
         "WITH up AS (SELECT c.oid, c.relnamespace FROM pg_catalog.pg_class c WHERE c.oid = {oid} \
@@ -374,7 +375,7 @@ fn table_sql(major: u32, table: &TableName, publication: &str) -> String {
     )
 }
 
-/// The rows of `pg_publication_namespace`, which came with Postgres 15.
+/// Returns SQL for the rows of `pg_publication_namespace`, which came with Postgres 15.
 fn published_schemas(major: u32) -> &'static str {
     if major >= 15 {
         "SELECT oid, xmin, pnpubid, pnnspid FROM pg_catalog.pg_publication_namespace"
@@ -383,7 +384,8 @@ fn published_schemas(major: u32) -> &'static str {
     }
 }
 
-/// A query of a row for each part of the table: the table itself, or its partitions that have rows.
+/// Writes a query of a row for each part of the table: the table itself, or its partitions that
+/// have rows.
 ///
 /// Source: `get_rel_sync_entry` in `pgoutput.c`, and the documentation of CREATE PUBLICATION: a
 /// partition is published if it, or a table above it, or the schema of one of these is; its changes

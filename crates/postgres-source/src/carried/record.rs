@@ -15,8 +15,8 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 /// The table of the record. Not in the outbox's schema: a publication may publish that as a whole.
 const TABLE: &str = "walrelay_state.carried";
 
-/// SQL that creates the table, which everybody may read. `role`: the relay's role, if another one
-/// creates the table.
+/// Returns SQL that creates the table, which everybody may read. `role`: the relay's role, if
+/// another one creates the table.
 pub fn create_sql(role: Option<&str>) -> String {
     let create = format!(
         "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
@@ -33,7 +33,7 @@ pub fn create_sql(role: Option<&str>) -> String {
     create + &grant.unwrap_or_default()
 }
 
-/// Whether the table exists, and this role may write it on this server.
+/// Checks whether the table exists, and this role may write it on this server.
 pub async fn exists(session: &mut Session) -> Result<bool, Error> {
     let privileges = "pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
          AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT') \
@@ -41,7 +41,7 @@ pub async fn exists(session: &mut Session) -> Result<bool, Error> {
     is_there(session, privileges).await
 }
 
-/// Whether the table exists, on a primary, and fulfils the condition.
+/// Checks whether the table exists, on a primary, and fulfils the condition.
 async fn is_there(session: &mut Session, condition: &str) -> Result<bool, Error> {
     let sql = format!(
         "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -63,7 +63,7 @@ pub(super) async fn create(session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why the record does not show that the slot carried all rows of a table.
+/// The reason why the record does not show that the slot carried all rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
     /// The catalog rows are others than those that are recorded.

@@ -98,13 +98,13 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// The name that a column of the router has among these.
+    /// Returns the name that a column of the router has among these.
     pub fn found<'p>(&self, column: &str, present: &'p [String]) -> Option<&'p String> {
         let mut names = self.column_names.of(column);
         names.find_map(|name| present.iter().find(|present| *present == name))
     }
 
-    /// All names of the columns that the router reads.
+    /// Returns all names of the columns that the router reads.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.columns
             .iter()
@@ -163,7 +163,7 @@ async fn other_tables(session: &mut Session) -> Result<Vec<TableName>, Error> {
     Ok(named.collect())
 }
 
-/// The slot's row in `pg_replication_slots`; `None` if there is none.
+/// Queries the slot's row in `pg_replication_slots`; `None` if there is none.
 pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotRow>, Error> {
     let sql = slot_sql(session.server_version().major, name);
     Ok(first_slot(&session.query(&sql).await?))
@@ -216,7 +216,7 @@ pub async fn server_clock(session: &mut Session) -> Result<Option<PgTimestamp>, 
     Ok(micros.map(PgTimestamp::new))
 }
 
-/// Whether commits wait for walsenders with this `application_name`.
+/// Checks whether commits wait for walsenders with this `application_name`.
 pub(crate) async fn is_synchronous(session: &mut Session, name: &str) -> Result<bool, Error> {
     let sql = "SELECT pg_catalog.current_setting('synchronous_standby_names') AS names";
     let rows = session.query(sql).await?;
@@ -225,8 +225,8 @@ pub(crate) async fn is_synchronous(session: &mut Session, name: &str) -> Result<
     Ok(names_standby(setting.unwrap_or_default(), name))
 }
 
-/// Whether the value of `synchronous_standby_names` names this `application_name`: in the form
-/// `FIRST n (names)`, `ANY n (names)`, or as names alone.
+/// Returns true if the value of `synchronous_standby_names` names this `application_name`: in the
+/// form `FIRST n (names)`, `ANY n (names)`, or as names alone.
 /// <https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES>
 pub fn names_standby(setting: &str, name: &str) -> bool {
     let names = setting.split_once('(').map_or(setting, |(_, names)| names);
@@ -234,7 +234,8 @@ pub fn names_standby(setting: &str, name: &str) -> bool {
     names.any(|listed| listed == "*" || listed.trim_matches('"').eq_ignore_ascii_case(name))
 }
 
-/// The process that reads the slot, as `pg_stat_activity` and `pg_stat_replication` show it.
+/// Queries the process that reads the slot, as `pg_stat_activity` and `pg_stat_replication` show
+/// it.
 pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
     let sql = format!(
         "SELECT s.active_pid, a.application_name, r.pid IS NOT NULL AS walsender, (1000000 * \
@@ -255,7 +256,7 @@ pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<S
     }))
 }
 
-/// Whether a process of this server is the walsender with this PID, of the same role.
+/// Checks whether a process of this server is the walsender with this PID, of the same role.
 pub(super) async fn is_walsender(session: &mut Session, pid: i32) -> Result<bool, Error> {
     let sql = format!(
         "SELECT pid FROM pg_catalog.pg_stat_activity WHERE pid = {pid} AND backend_type = 'walsender'"
@@ -306,7 +307,7 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
     }
 }
 
-/// A query of the [`TableFacts`] as JSON, in the column `facts`.
+/// Writes a query of the [`TableFacts`] as JSON, in the column `facts`.
 pub(super) fn table_sql(name: &TableName) -> String {
     let index_columns = |which: &str| {
         format!(
@@ -335,12 +336,13 @@ pub(super) fn table_sql(name: &TableName) -> String {
     )
 }
 
-/// The first row of the answer to [`table_sql`]; `None` if the table does not exist.
+/// Returns the first row of the answer to [`table_sql`]; `None` if the table does not exist.
 pub(super) fn table(rows: &Rows) -> Option<TableFacts> {
     json(&rows.first()?, "facts")
 }
 
-/// Whether a publication was made `FOR TABLES IN SCHEMA`, which came with Postgres 15.
+/// Returns SQL for whether a publication was made `FOR TABLES IN SCHEMA`, which came with Postgres
+/// 15.
 fn publishes_schemas(major: u32) -> &'static str {
     if major >= 15 {
         "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = pg_publication.oid)"

@@ -30,7 +30,7 @@ struct Known {
     open: Option<Box<Open>>,
 }
 
-/// What is needed to replay an open dead letter in order and in bounded batches.
+/// An open dead letter, as far as it is needed to replay it in order and in bounded batches.
 struct Open {
     scope: OrderScope,
     parked: bool,

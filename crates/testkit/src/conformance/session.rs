@@ -13,9 +13,9 @@ use crate::reports::{ReportState, Reports};
 /// Limits of waits. A wait that ends by its limit fails the promise.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// For what comes soon.
+    /// The time to wait for what comes soon.
     pub(super) patience: Duration,
-    /// For a call that must not wait for the server.
+    /// The time to wait for a call that must not wait for the server.
     pub(super) stuck: Duration,
 }
 

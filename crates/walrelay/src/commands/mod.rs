@@ -45,7 +45,7 @@ fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
     Config::load(&args.config, &args.set, env).map_err(Failure::of_config)
 }
 
-/// A configuration of one outbox table and of Kafka; everything else has its default.
+/// Returns a configuration of one outbox table and of Kafka; everything else has its default.
 #[cfg(test)]
 fn test_config() -> PipelineConfig {
     let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
@@ -65,7 +65,7 @@ fn log_warnings(log: Log, slot: Option<&str>, env: Env<'_>) {
     log_to_stderr(Log { level, ..log }, slot.as_slice(), env);
 }
 
-/// The failure to write to standard output.
+/// Returns the failure to write to standard output.
 fn write_failed(error: io::Error) -> Failure {
     Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
 }

@@ -15,7 +15,7 @@ fn reference() -> String {
     std::fs::read_to_string(PATH).expect("docs/CONFIGURATION.md")
 }
 
-/// The text between `<!-- name -->` and `<!-- end -->`.
+/// Returns the text between `<!-- name -->` and `<!-- end -->`.
 fn marked<'a>(text: &'a str, name: &str) -> &'a str {
     let begin = format!("<!-- {name} -->\n");
     let (_, rest) = text
@@ -24,13 +24,13 @@ fn marked<'a>(text: &'a str, name: &str) -> &'a str {
     rest.split_once("<!-- end -->").expect("not closed").0
 }
 
-/// The sections that have a table in the document.
+/// Returns the sections that have a table in the document.
 fn sections(text: &str) -> Vec<&str> {
     let marks = text.split("<!-- keys: ").skip(1);
     marks.filter_map(|mark| mark.split(" -->").next()).collect()
 }
 
-/// The innermost section with a table that a key belongs to.
+/// Returns the innermost section with a table that a key belongs to.
 fn section_of<'t>(row: &Row, sections: &[&'t str]) -> &'t str {
     let around = sections
         .iter()
@@ -40,7 +40,7 @@ fn section_of<'t>(row: &Row, sections: &[&'t str]) -> &'t str {
         .unwrap_or_else(|| panic!("no table for {}", row.path))
 }
 
-/// The rows of supported keys.
+/// Returns the rows of supported keys.
 fn supported() -> impl Iterator<Item = &'static Row> {
     KEYS.rows()
         .iter()

@@ -44,7 +44,7 @@ pub(super) struct Notes {
 enum Place {
     /// Beside the state file.
     File(PathBuf),
-    /// In the database. False: this role may not write there.
+    /// A table of the database. False: this role may not write there.
     Table(bool),
 }
 
@@ -59,7 +59,7 @@ struct Content {
 }
 
 impl Notes {
-    /// The samples of a slot: beside the state file, or in the database.
+    /// Opens the samples of a slot: beside the state file, or in the database.
     pub(super) fn of(slot: &str, state_file: Option<&Path>) -> Self {
         let place = state_file.map_or(Place::Table(true), |state_file| {
             let mut path = OsString::from(state_file);

@@ -11,7 +11,7 @@ const SAMPLES: u32 = 128;
 /// Below so many bytes to the relay's position, the bookmark is moved all the way: one segment of WAL.
 const SHORT_WAY: u64 = 16 << 20;
 
-/// How much is kept.
+/// The limits of what is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keep {
     /// How far back events can be replayed.
@@ -20,7 +20,7 @@ pub(crate) struct Keep {
     pub(crate) max_wal: u64,
 }
 
-/// Where the bookmark is to be moved.
+/// The position that the bookmark is to be moved to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) to: Lsn,

@@ -11,7 +11,7 @@ use crate::in_flight::partition_gate::HoldQueue;
 /// The hold queues of all topics of one sink.
 #[derive(Default)]
 pub(crate) struct HoldQueues {
-    /// By the topic's number in the sink. No queue in the map is empty.
+    /// The queues by the topic's number in the sink. No queue in the map is empty.
     of: BTreeMap<(usize, HoldQueue), VecDeque<Queued>>,
 }
 

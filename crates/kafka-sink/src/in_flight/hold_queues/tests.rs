@@ -79,7 +79,7 @@ struct Model {
     knew: BTreeSet<u32>,
     /// A partitioner was called, so the gate knows the number of partitions.
     asked: bool,
-    /// In the order of sending.
+    /// The records in the order of sending.
     in_flight: Vec<InFlight>,
     /// Producers and the partitions that an acknowledgement opened for them.
     open: BTreeSet<(u32, i32)>,

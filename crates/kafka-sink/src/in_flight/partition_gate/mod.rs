@@ -80,7 +80,7 @@ pub(crate) enum HoldQueue {
     Partition(i32),
 }
 
-/// How many requests a producer may have in flight to a broker.
+/// The number of requests that a producer may have in flight to a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Requests {
     /// One: no request is behind another one that must be repeated.
@@ -97,7 +97,7 @@ pub(crate) struct ProducerId {
     pub(crate) requests: Requests,
 }
 
-/// What a producer's librdkafka knows of a topic.
+/// The knowledge that a producer's librdkafka has of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Knows {
     /// Perhaps nothing: a record may be unplaced.

@@ -8,7 +8,7 @@ const PROCESSED_EVENTS: &str = include_str!("../../../../../migrations/0004_proc
 /// The function of time-ordered ids.
 const UUIDV7: &str = include_str!("../../../../../migrations/0005_uuidv7.sql");
 
-/// The whole script; it can be run again.
+/// Returns the whole script; it can be run again.
 pub(super) fn script() -> String {
     format!("{PROCESSED_EVENTS}\n{UUIDV7}")
 }

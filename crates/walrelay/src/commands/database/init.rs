@@ -23,7 +23,7 @@ use crate::failures;
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
                     -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
 
-/// `walrelay init`.
+/// Runs `walrelay init`.
 pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
     if args.consumer {
         let sql = consumer::script();
@@ -94,8 +94,8 @@ impl fmt::Display for Done {
     }
 }
 
-/// The outbox tables to create. `None`: the route consists of templates, which do not say what the
-/// columns are for; a table for them must exist.
+/// Returns the outbox tables to create. `None`: the route consists of templates, which do not say
+/// what the columns are for; a table for them must exist.
 fn outbox_table(config: &PipelineConfig, wanted: &Wanted) -> Option<OutboxTable> {
     let Router::Debezium(debezium) = &config.router else {
         return None;
@@ -119,8 +119,8 @@ fn outbox_table(config: &PipelineConfig, wanted: &Wanted) -> Option<OutboxTable>
     ))
 }
 
-/// The SQL that prepares a database, in the order in which it must run. `table`: the outbox tables
-/// to create.
+/// Returns the SQL that prepares a database, in the order in which it must run. `table`: the outbox
+/// tables to create.
 fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> String {
     let tables = table.filter(|_| !wanted.tables.is_empty()).map(|table| {
         let tables = wanted.tables.iter().map(|name| table.create(name));
@@ -272,7 +272,7 @@ mod tests {
         super::wanted(&test_config())
     }
 
-    /// The script for these overrides of the configuration.
+    /// Returns the script for these overrides of the configuration.
     fn script_with(set: &[&str]) -> String {
         let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
                     [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";

@@ -21,12 +21,12 @@ pub(super) struct Columns<'a> {
     pub(super) destination: Option<Destination<'a>>,
 }
 
-/// Where redriven dead letters go.
+/// The destination of redriven dead letters.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Destination<'a> {
-    /// To the topic of each.
+    /// The topic of each.
     Own,
-    /// To this topic.
+    /// One topic for all.
     Topic(&'a str),
 }
 

@@ -48,7 +48,7 @@ struct Status {
     slot: Option<SlotReport>,
 }
 
-/// `walrelay status`.
+/// Runs `walrelay status`.
 pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     loop {
@@ -192,7 +192,7 @@ fn snapshot_line(snapshot: &SnapshotReport) -> String {
     }
 }
 
-/// The lines of the screen as text.
+/// Returns the lines of the screen as text.
 fn screen(slot: &str, status: &Status) -> String {
     let lines = match (&status.relay, &status.slot) {
         (Some(relay), _) => status_lines(relay),
@@ -225,7 +225,7 @@ const SILENT: &str =
 /// Clocks that differ by more seconds are a fault.
 const CLOCKS_APART: f64 = 1.0;
 
-/// The lines of a relay's screen: name and value.
+/// Returns the lines of a relay's screen: name and value.
 pub(crate) fn status_lines(relay: &StatusReport) -> Vec<(String, String)> {
     let mut screen = Screen(Vec::new());
     screen.source(relay);

@@ -27,7 +27,7 @@ use crate::config::PipelineConfig;
 /// The header with the id of the run that sent a record again.
 pub(crate) const HEADER: &str = "walrelay-resend";
 
-/// `walrelay resend`.
+/// Runs `walrelay resend`.
 pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
@@ -63,7 +63,7 @@ fn rows(count: u64) -> String {
     }
 }
 
-/// The SQL condition for the rows of `--where` or `--id`.
+/// Returns the SQL condition for the rows of `--where` or `--id`.
 fn condition(args: &ResendArgs, config: &PipelineConfig) -> Result<String, Failure> {
     if let Some(condition) = &args.r#where {
         return Ok(condition.clone());

@@ -9,7 +9,8 @@ use crate::commands::assembly::stop_signal;
 use crate::commands::{CommandResult, Env, load};
 use crate::config::Config;
 
-/// `walrelay run`. Where the log has JSON lines, failures are lines of it; otherwise they are returned.
+/// Runs `walrelay run`. Where the log has JSON lines, failures are lines of it; otherwise they are
+/// returned.
 pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
     let mut config = load(&args.config, env)?;
     let source = &mut config.pipeline.source;

@@ -8,8 +8,8 @@ use crate::cli::RecordPlace;
 /// Headers with the event id, of the presets and of polling relays.
 const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"];
 
-/// The event id of a record as text: at the place of `--id`, or in the first of [`ID_HEADERS`] that
-/// the record has.
+/// Returns the event id of a record as text: at the place of `--id`, or in the first of
+/// [`ID_HEADERS`] that the record has.
 pub(crate) fn event_id(place: Option<&RecordPlace>, record: &ReadRecord) -> Option<String> {
     match place {
         Some(place) => text_at(place, record),
@@ -19,7 +19,7 @@ pub(crate) fn event_id(place: Option<&RecordPlace>, record: &ReadRecord) -> Opti
     }
 }
 
-/// The text at a place; `None` if there is none, or null.
+/// Returns the text at a place; `None` if there is none, or null.
 pub(crate) fn text_at(place: &RecordPlace, record: &ReadRecord) -> Option<String> {
     match place {
         RecordPlace::Header(name) => header_text(record, name),
@@ -34,7 +34,7 @@ pub(crate) fn text_at(place: &RecordPlace, record: &ReadRecord) -> Option<String
     }
 }
 
-/// The value of the first header of this name; `None` also if it is null.
+/// Returns the value of the first header of this name; `None` also if it is null.
 pub(crate) fn header<'r>(record: &'r ReadRecord, name: &str) -> Option<&'r [u8]> {
     let (_, value) = record.headers.iter().find(|(found, _)| found == name)?;
     value.as_deref()

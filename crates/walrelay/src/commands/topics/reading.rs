@@ -58,7 +58,7 @@ impl TopicReader {
         })
     }
 
-    /// Also reads this topic, if it exists. Returns whether it exists.
+    /// Reads this topic, if it exists. Returns whether it exists.
     pub(crate) fn follow(&mut self, topic: &str) -> Result<bool, Failure> {
         if self.followed.contains_key(topic) {
             return Ok(true);
@@ -87,18 +87,18 @@ impl TopicReader {
         Ok(true)
     }
 
-    /// The partitions of a followed topic.
+    /// Returns the partitions of a followed topic.
     pub(crate) fn partitions(&self, topic: &str) -> Option<&[FollowedPartition]> {
         self.followed.get(topic).map(|topic| &*topic.partitions)
     }
 
-    /// The part of the offsets up to the ends that was read, 0 to 1.
+    /// Returns the part of the offsets up to the ends that was read, 0 to 1.
     pub(crate) fn progress(&self) -> f64 {
         let left: u64 = self.followed.values().map(Topic::left).sum();
         1.0 - left as f64 / self.expected.max(1) as f64
     }
 
-    /// The next record; `None` after `timeout`.
+    /// Waits for the next record; `None` after `timeout`.
     pub(crate) fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, Failure> {
         let record = self.reader.next(timeout)?;
         if let Some(record) = &record
@@ -109,7 +109,8 @@ impl TopicReader {
         Ok(record)
     }
 
-    /// The id of the record's event; `None` if it has none, which is reported once for each topic.
+    /// Returns the id of the record's event; `None` if it has none, which is reported once for each
+    /// topic.
     pub(crate) fn event_id(&mut self, record: &ReadRecord) -> Option<String> {
         let id = event_id(self.id_place.as_ref(), record);
         if id.is_none()
@@ -181,7 +182,7 @@ impl TopicReader {
 }
 
 impl Topic {
-    /// Number of offsets that are not read.
+    /// Returns the number of offsets that are not read.
     fn left(&self) -> u64 {
         let left = self.unread.values().map(|(next, end)| end.abs_diff(*next));
         left.sum()

@@ -67,7 +67,7 @@ pub(crate) fn route_rows<C: Count>(
     }
 }
 
-/// A record that would be sent, as if it had been read from its topic.
+/// Copies a record that would be sent, as if it had been read from its topic.
 pub(crate) fn copy_of(record: &Record<'_>) -> ReadRecord {
     let headers = record.headers.iter();
     ReadRecord {

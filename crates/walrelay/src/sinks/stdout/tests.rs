@@ -12,7 +12,7 @@ fn single_reports(reports: &Reports) -> BTreeMap<u64, Result<(), DeliveryError>>
     state.outcomes
 }
 
-/// What a scripted writer does on its next write.
+/// The next step of a scripted writer.
 enum Step {
     Take,
     Fail(io::ErrorKind),

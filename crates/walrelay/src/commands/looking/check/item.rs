@@ -56,7 +56,7 @@ macro_rules! items {
                 }
             }
 
-            /// The name of the group: of a sink's servers, its kind.
+            /// Returns the name of the group: of a sink's servers, its kind.
             pub(super) const fn group_name(self) -> &'static str {
                 match (self, self.group()) {
                     (Self::SinkServers { kind, .. }, _) => kind,
@@ -68,7 +68,7 @@ macro_rules! items {
                 }
             }
 
-            /// The name: unique in its group, and stable across versions.
+            /// Returns the name: unique in its group, and stable across versions.
             pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$item => $name,)*
@@ -144,7 +144,7 @@ impl CheckFailure for Failure {
     }
 }
 
-/// The exit code of the first failed check.
+/// Returns the exit code of the first failed check.
 pub(super) fn exit(checks: &[(Item, Check)]) -> Exit {
     let failed = checks.iter().find_map(|(_, check)| match check.verdict {
         Verdict::Fail { class: exit, .. } => Some(exit),
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(names.len(), items.len());
     }
 
-    /// Group and name of each item, in the order of the page.
+    /// Lists group and name of each item, in the order of the page.
     fn all() -> Vec<(String, String)> {
         let mut items = Item::ALL.to_vec();
         for kind in descriptions() {

@@ -29,7 +29,7 @@ use walrelay_sink::check::CheckInput;
 use crate::cli::{CheckArgs, Exit, Failure, Output};
 use item::{Check, Checks, Item};
 
-/// `walrelay check`. The exit code is that of the first failure.
+/// Runs `walrelay check`. The exit code is that of the first failure.
 pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
     let checks = run_checks(args, env)?;
     let mut out = Vec::new();

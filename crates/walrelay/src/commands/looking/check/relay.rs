@@ -48,7 +48,7 @@ fn of_relay(relay: &StatusReport, slot: &str) -> RelayChecks {
     RelayChecks { checks, topics }
 }
 
-/// What the relay does, or waits for.
+/// Returns what the relay does, or waits for.
 fn state(relay: &StatusReport) -> Check {
     let pipeline = &relay.pipeline;
     if let Some(reason) = &relay.not_ready {
@@ -68,7 +68,7 @@ fn state(relay: &StatusReport) -> Check {
     ))
 }
 
-/// The servers of the sink as the relay sees them; `None` if it has none.
+/// Returns the servers of the sink as the relay sees them; `None` if it has none.
 fn servers(relay: &StatusReport) -> Option<Check> {
     let kafka = relay.kafka.as_ref()?;
     let (brokers, leaderless) = (&kafka.brokers, kafka.leaderless_partitions);

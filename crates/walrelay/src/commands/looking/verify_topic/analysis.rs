@@ -28,7 +28,7 @@ impl Order {
     /// Comes before all others: nothing tells the event's place.
     const UNKNOWN: Self = Self { commit: 0, row: 0 };
 
-    /// The n-th first delivery.
+    /// Makes the n-th first delivery.
     fn nth(n: u64) -> Self {
         Self { commit: n, row: 0 }
     }
@@ -67,7 +67,7 @@ pub(super) struct Delivery<'a> {
     pub(super) latency_ms: Option<i64>,
 }
 
-/// What can be wrong.
+/// A kind of fault that a topic can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// An event that was delivered before.
@@ -168,8 +168,8 @@ impl Key {
         }
     }
 
-    /// What is wrong if nothing follows of the key. `forgot`: events were forgotten. Without
-    /// positions, a repeat of one, or of one that was not read, counts as a new event.
+    /// Returns what is wrong if nothing follows of the key. `forgot`: events were forgotten.
+    /// Without positions, a repeat of one, or of one that was not read, counts as a new event.
     fn stale(&self, forgot: bool) -> Option<Finding> {
         let judged = !self.split && (self.positions || !(self.late || forgot));
         (judged && self.last < self.newest).then(|| Finding {
@@ -222,12 +222,12 @@ impl Analysis {
         self.topics - 1
     }
 
-    /// A partition's first records are not read: events from before may be repeated.
+    /// Notes that a partition's first records are not read: events from before may be repeated.
     pub(super) fn begins_late(&mut self, topic: u32, partition: i32) {
         self.begun.insert((topic, partition), None);
     }
 
-    /// An event must be in the topic.
+    /// Notes that an event must be in the topic.
     pub(super) fn expect(&mut self, topic: u32, id: Box<str>) {
         self.expected.insert(hash(&(topic, &*id)), (topic, id));
     }

@@ -70,7 +70,8 @@ impl Distribution {
         self.total += 1;
     }
 
-    /// The value that is not exceeded by the `share` (0 to 1) of the values; `None` without values.
+    /// Returns the value that is not exceeded by the `share` (0 to 1) of the values; `None` without
+    /// values.
     pub(super) fn at(&self, share: f64) -> Option<f64> {
         let rank = (self.total as f64 * share).ceil() as u64;
         let mut passed = 0;

@@ -35,7 +35,7 @@ use report::Report;
 /// hosts may differ. A record is published after its row's time.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// `walrelay verify-topic`. The exit code says whether something is wrong.
+/// Runs `walrelay verify-topic`. The exit code says whether something is wrong.
 pub(crate) fn verify_topic(args: &VerifyTopicArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
     let server = Server::load(&args.config, env)?;
     log_warnings(server.process.log, None, env);
@@ -171,7 +171,7 @@ fn latency_ms(place: &RecordPlace, record: &ReadRecord) -> Option<i64> {
     Some(record.timestamp_ms? - committed)
 }
 
-/// By topic, the ids of the events that the rows of the outbox tables make.
+/// The ids of the events that the rows of the outbox tables make, by topic.
 type Ids = BTreeMap<String, Vec<Box<str>>>;
 
 #[derive(Debug)]

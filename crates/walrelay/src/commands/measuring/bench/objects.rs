@@ -238,7 +238,7 @@ impl BenchObjects {
     }
 }
 
-/// What a pipeline of the benchmark reads, how it routes, and its settings.
+/// The parts of a benchmark's pipeline: its source, its route, and its settings.
 pub(super) struct BenchPipeline {
     pub(super) source: CopySource,
     pub(super) router: Router,

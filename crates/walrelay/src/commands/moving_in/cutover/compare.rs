@@ -42,7 +42,7 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 impl Event {
-    /// The event of a record; `topic` is the topic's name without the shadow prefix.
+    /// Makes the event of a record; `topic` is the topic's name without the shadow prefix.
     pub(super) fn new(
         id: String,
         topic: &str,
@@ -165,19 +165,19 @@ impl Comparison {
         }
     }
 
-    /// Whether nothing differed but the bytes of equal JSON.
+    /// Returns true if nothing differed but the bytes of equal JSON.
     pub(super) fn is_equal(&self) -> bool {
         self.counts
             .keys()
             .all(|kind| *kind == DifferenceKind::JsonBytes)
     }
 
-    /// Number of events that are not paired.
+    /// Returns the number of events that are not paired.
     pub(super) fn unpaired(&self) -> usize {
         self.ours.len() + self.theirs.len()
     }
 
-    /// Number of walrelay's events that are not paired.
+    /// Returns the number of walrelay's events that are not paired.
     pub(super) fn ours_unpaired(&self) -> usize {
         self.ours.len()
     }
@@ -193,7 +193,7 @@ impl Comparison {
         });
     }
 
-    /// Whether the event was paired before, or is `known` to be unpaired; counts it then.
+    /// Returns true if the event was paired before, or is `known` to be unpaired; counts it then.
     fn is_repeat(&mut self, known: bool, id: &str) -> bool {
         let repeat = known || self.paired.contains(&hash(&id));
         self.repeats += u64::from(repeat);

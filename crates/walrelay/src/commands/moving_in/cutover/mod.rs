@@ -40,7 +40,7 @@ const HEADER: &str = "walrelay-cutover";
 /// Interval of queries and checks while a step waits.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// `walrelay cutover`.
+/// Runs `walrelay cutover`.
 pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
     let config = match command {
         CutoverCommand::Plan(args) => &args.config,
@@ -65,7 +65,7 @@ pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
     }?)
 }
 
-/// The topics of the sink, in which records are compared.
+/// Returns the topics of the sink, in which records are compared.
 fn topics_of(sink: &dyn SinkKind) -> Result<&dyn SinkTopics, Failure> {
     sink.topics().ok_or_else(|| {
         refused("cutover-sink", sink, Ability::Topics)
@@ -73,7 +73,7 @@ fn topics_of(sink: &dyn SinkKind) -> Result<&dyn SinkTopics, Failure> {
     })
 }
 
-/// The failure that there is no slot to compare or mark by.
+/// Returns the failure that there is no slot to compare or mark by.
 fn no_slot(slot: &str) -> Failure {
     let what = format!("there is no slot {slot}: a rollback drops it, and only a switch makes it");
     Failure::new("cutover-no-slot", Exit::Config, what).remedy(

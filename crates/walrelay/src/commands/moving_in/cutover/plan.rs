@@ -133,7 +133,7 @@ const STEPS: &str = "
    rollback  stops the relay, marks what it published, drops the slot: the polling relay goes on.
              Events that were in flight are repeated.";
 
-/// The failure that the slot exists before the switch.
+/// Returns the failure that the slot exists before the switch.
 pub(super) fn slot_exists_already(slot: &str) -> Failure {
     let what = format!("slot {slot} exists: a relay was set up with it already");
     Failure::new("cutover-slot", Exit::Config, what).remedy(
@@ -142,8 +142,8 @@ pub(super) fn slot_exists_already(slot: &str) -> Failure {
     )
 }
 
-/// SQL for the transactions of other sessions that hold a lock on an outbox table which writes or
-/// locks rows.
+/// Returns SQL for the transactions of other sessions that hold a lock on an outbox table which
+/// writes or locks rows.
 pub(super) fn lockers_sql(server: &Server) -> String {
     let tables = server.config.source.tables.iter();
     let tables = tables.map(|table| {

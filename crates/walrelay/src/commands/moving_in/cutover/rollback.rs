@@ -133,7 +133,7 @@ async fn mark_and_drop(
     Ok(done)
 }
 
-/// What a rollback has done.
+/// The result of a rollback.
 #[derive(Debug, Serialize)]
 struct Done {
     marked_rows: u64,
@@ -231,7 +231,7 @@ fn dead_letters_failure(error: DeadLettersError) -> Failure {
         )
 }
 
-/// The configured slot; fails if it does not exist or is lost.
+/// Finds the configured slot; fails if it does not exist or is lost.
 async fn find_intact_slot(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
     let slot = server.find_slot(session).await?;
     let slot = slot.ok_or_else(|| no_slot(server.slot()))?;

@@ -182,7 +182,7 @@ pub(super) fn print_differences(
     Ok(())
 }
 
-/// The wall clock in milliseconds since 1970, as timestamps of records.
+/// Reads the wall clock in milliseconds since 1970, as timestamps of records.
 pub(super) fn now_ms() -> i64 {
     micros_now() / 1000
 }
@@ -288,8 +288,8 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    /// Whether the pipeline has ended and no pair is expected any more: the polling relay may be
-    /// behind.
+    /// Returns true if the pipeline has ended and no pair is expected any more: the polling relay
+    /// may be behind.
     fn is_complete(&self) -> bool {
         self.ended.is_some_and(|at| {
             self.comparison.ours_unpaired() == 0 || at.elapsed() > self.args.patience + INTERVAL

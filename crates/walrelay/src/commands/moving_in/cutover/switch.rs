@@ -146,7 +146,8 @@ async fn wait_until_confirming(server: &Server) {
     }
 }
 
-/// Whether the relay has created the slot and confirms positions in it. Keeps the session open.
+/// Checks whether the relay has created the slot and confirms positions in it. Keeps the session
+/// open.
 async fn is_confirming(server: &Server, session: &mut Option<Session>) -> Result<bool, Error> {
     let session = match session {
         Some(session) => session,

@@ -48,7 +48,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The kind that every replay may be sent to.
 const STDOUT: &str = StdoutKind::DESCRIPTION.name;
 
-/// `walrelay replay`.
+/// Runs `walrelay replay`.
 pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
     let server = Server::load(&args.config, env)?;
     let config = &server.config;
@@ -129,7 +129,8 @@ fn check_sink(sink: &str, configured: &str) -> Result<(), Failure> {
     )
 }
 
-/// The directory of note files: `--state-dir`, that of the state file, or the working directory.
+/// Returns the directory of note files: `--state-dir`, that of the state file, or the working
+/// directory.
 fn state_dir(args: &ReplayArgs, config: &PipelineConfig) -> PathBuf {
     let state_file = config.source.state_file.as_deref();
     let beside = || state_file?.parent().map(PathBuf::from);

@@ -30,7 +30,7 @@ impl Write for Lines {
 }
 
 impl Lines {
-    /// The lines, with those of other tests of this process.
+    /// Returns the lines, with those of other tests of this process.
     fn all(&self) -> Vec<Value> {
         let bytes = lock(&self.0);
         let text = String::from_utf8_lossy(&bytes);
@@ -38,7 +38,7 @@ impl Lines {
         lines.collect::<Result<_, _>>().unwrap()
     }
 
-    /// The lines of a pipeline with this message.
+    /// Returns the lines of a pipeline with this message.
     fn of(&self, pipeline: &str, message: &str) -> Vec<Value> {
         let lines = self.all().into_iter();
         let wanted = |line: &Value| {

@@ -11,7 +11,7 @@ use super::{DatabaseState, failed, of_result};
 use crate::cli::{Exit, Failure};
 use crate::commands::looking::check::item::{Check, Checks, Item, Verdict};
 
-/// The check of a publication that does not exist: whether `run` creates it.
+/// Checks a publication that does not exist: whether `run` creates it.
 pub(super) async fn missing(session: &mut Session, db: &DatabaseState<'_>) -> Result<Check, Error> {
     let name = &db.wanted.publication;
     let created = no_publication(&db.wanted, &db.facts, db.moment, &mut Plan::default());
@@ -26,7 +26,7 @@ pub(super) async fn missing(session: &mut Session, db: &DatabaseState<'_>) -> Re
     })
 }
 
-/// All checks of a publication that exists.
+/// Makes all checks of a publication that exists.
 pub(super) fn existing(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Checks {
     let name = &db.wanted.publication;
     let exists = Check::pass(format!("{name} exists"));
@@ -123,7 +123,7 @@ fn rows(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
     )
 }
 
-/// The failure that `run` would have to create the publication, and the role may not.
+/// Returns the failure that `run` would have to create the publication, and the role may not.
 fn cannot_publish(publication: &str, lacking: &[String]) -> Failure {
     let what = format!("publication {publication} does not exist, and the role may not create it");
     Failure::new("privilege", Exit::Denied, what)

@@ -11,7 +11,7 @@ const GIB: u64 = 1 << 30;
 
 static CONFIG: LazyLock<PipelineConfig> = LazyLock::new(test_config);
 
-/// A server on which all checks pass.
+/// Returns a server on which all checks pass.
 fn healthy() -> DatabaseState<'static> {
     let slot = SlotRow {
         kind: "logical".into(),

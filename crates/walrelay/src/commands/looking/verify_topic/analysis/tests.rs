@@ -28,7 +28,7 @@ fn log(text: &str) -> Vec<Sent> {
     records.collect()
 }
 
-/// How the log is read.
+/// The way in which the log is read.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     positions: bool,
@@ -38,7 +38,7 @@ struct Reading {
     on_purpose: bool,
 }
 
-/// From the beginning, all remembered.
+/// A reading from the beginning, all remembered.
 const WHOLE: Reading = Reading {
     positions: true,
     from: 0,
@@ -75,13 +75,13 @@ fn read(log: &[Sent], rows: u64, reading: Reading) -> Findings {
     analysis.finish()
 }
 
-/// The counts of all kinds: repeated, out of order, stale, split, lost.
+/// Returns the counts of all kinds: repeated, out of order, stale, split, lost.
 fn counts(findings: &Findings) -> [u64; 5] {
     use Kind::{Lost, OutOfOrder, Repeated, Split, Stale};
     [Repeated, OutOfOrder, Stale, Split, Lost].map(|kind| findings.count(kind))
 }
 
-/// The offset of the record and of the other one, of each finding that is shown.
+/// Returns the offset of the record and of the other one, of each finding that is shown.
 fn places(findings: &Findings) -> Vec<(Option<i64>, Option<i64>)> {
     let shown = findings.shown.values().flatten();
     let offset = |at: Option<At>| at.map(|at| at.offset);
@@ -282,7 +282,7 @@ fn random_faults_are_counted_as_the_history_checker_does() {
     }
 }
 
-/// The key of each event of the log.
+/// Returns the key of each event of the log.
 fn at_keys(log: &[Sent]) -> BTreeMap<u64, u64> {
     log.iter().map(|sent| (sent.event, sent.key)).collect()
 }
