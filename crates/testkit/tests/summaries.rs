@@ -1,0 +1,132 @@
+//! Holds the rule of CONTRIBUTING.md that the summary of a function begins with a verb in the third
+//! person, and that of a type with a noun. The code is read as rustfmt writes it.
+
+#![allow(
+    clippy::expect_used,
+    reason = "a test's helpers may panic as the test itself may"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// First words that begin neither a verb nor a noun with its attributes. This list and the next are
+/// of those that were used, not of all.
+const NEITHER: [&str; 19] = [
+    "Also", "As", "By", "For", "From", "How", "If", "In", "Of", "Same", "To", "What", "When",
+    "Where", "Whether", "Which", "Whose", "Why", "With",
+];
+
+/// First words that begin a noun with its attributes.
+const NOUNS: [&str; 8] = ["A", "All", "An", "Called", "Each", "Number", "One", "The"];
+
+/// Returns true if the line begins a function.
+fn begins_function(line: &str) -> bool {
+    let (before, named) = match line.split_once("fn ") {
+        Some((before, after)) => (before, after.starts_with(|c: char| c.is_ascii_alphabetic())),
+        None => return false,
+    };
+    let mut words = before.split_whitespace();
+    named
+        && words.all(|word| word.starts_with("pub") || ["const", "async", "unsafe"].contains(&word))
+}
+
+/// Returns true if the line begins a type or a trait.
+fn begins_type(line: &str) -> bool {
+    let mut words = line.split(' ').filter(|word| !word.starts_with("pub"));
+    words
+        .next()
+        .is_some_and(|word| ["struct", "enum", "trait", "type"].contains(&word))
+}
+
+/// Lists the summaries of functions that do not begin with a verb, and those of types that do not
+/// begin with a noun, each with its line.
+fn wrong(source: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut summary: Option<(usize, &str)> = None;
+    for (index, line) in source.lines().map(str::trim).enumerate() {
+        if let Some(text) = line.strip_prefix("///") {
+            summary.get_or_insert((index + 1, text.trim()));
+            continue;
+        }
+        if line.starts_with("#[") {
+            // The summary of a test says what holds.
+            summary = summary.filter(|_| !line.ends_with("test]"));
+            continue;
+        }
+        let Some((number, text)) = summary.take() else {
+            continue;
+        };
+        let first = text.split_whitespace().next().unwrap_or_default();
+        let neither = NEITHER.contains(&first);
+        let wrong = if begins_function(line) {
+            let upper = first.starts_with(|c: char| c.is_ascii_uppercase());
+            neither || NOUNS.contains(&first) || !upper
+        } else {
+            begins_type(line) && neither
+        };
+        if wrong {
+            found.push((number, text.to_owned()));
+        }
+    }
+    found
+}
+
+/// Adds the Rust files of a folder, and of those below it.
+fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            add_files(&path, files);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn summaries_begin_with_a_verb_or_a_noun() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(crates).expect("the folder of the crates") {
+        let source = entry.expect("an entry").path().join("src");
+        if source.is_dir() {
+            add_files(&source, &mut files);
+        }
+    }
+    assert!(files.len() > 300, "not all sources were found");
+    let mut all = String::new();
+    for file in files {
+        for (line, summary) in wrong(&fs::read_to_string(&file).expect("UTF-8")) {
+            all += &format!("{}:{line}: {summary}\n", file.display());
+        }
+    }
+    assert!(
+        all.is_empty(),
+        "these begin neither with the verb of a function nor with the noun of a type:\n{all}"
+    );
+}
+
+#[test]
+fn a_summary_without_a_verb_or_a_noun_is_found() {
+    let source = "\
+/// Whether it is.
+#[must_use]
+pub(crate) const fn is() -> bool {}
+    /// Returns it.
+    ///
+    /// The rest.
+    async fn get() {}
+/// The name of it.
+struct Name;
+/// `walrelay run`.
+pub fn run() {}
+/// Why it failed.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// How long it took.
+    Slow(u64),
+}
+";
+    let found = wrong(source).into_iter().map(|(line, _)| line);
+    assert_eq!(found.collect::<Vec<_>>(), [1, 10, 12]);
+}
