@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes every target of fuzz/, one after another, starting from its committed corpus.
+# Fuzzes every target of fuzz/, one for each processor at a time, starting from its committed corpus.
 #
 #   scripts/fuzz.sh SECONDS [TARGET...]
 #
@@ -36,13 +36,12 @@ else
     binaries=fuzz/target/$host/release
 fi
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-for target in "${targets[@]}"; do
-    corpus=fuzz/corpus/$target
-    [ -d "$corpus" ] || { echo "$corpus is not there" >&2; exit 1; }
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+fuzz() { # target
+    local target=$1 log=$logs/$1 corpus=fuzz/corpus/$1 status=0 input
+    [ -d "$corpus" ] || { echo "$corpus is not there" >&2; return 1; }
     mkdir -p "fuzz/found/$target" "fuzz/artifacts/$target"
-    status=0
     # 4096 bytes reach all code and keep a run short. The corpus itself is run in any case.
     "$binaries/$target" "fuzz/found/$target" "$corpus" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
         -rss_limit_mb=2048 -artifact_prefix="fuzz/artifacts/$target/" >"$log" 2>&1 || status=$?
@@ -51,7 +50,24 @@ for target in "${targets[@]}"; do
         input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
         echo "fuzzing $target failed; once more with the same input:" >&2
         echo "    $binaries/$target ${input:-$corpus/*}" >&2
-        exit 1
+        return 1
     fi
     printf '%-20s %s\n' "$target" "$(grep '^Done' "$log" || tail -n 1 "$log")"
+}
+
+# A target uses one processor.
+running=0
+failed=0
+for target in "${targets[@]}"; do
+    if [ "$running" = "$(nproc 2>/dev/null || echo 1)" ]; then
+        wait -n || failed=1
+        running=$((running - 1))
+    fi
+    fuzz "$target" &
+    running=$((running + 1))
 done
+while [ "$running" -gt 0 ]; do
+    wait -n || failed=1
+    running=$((running - 1))
+done
+exit "$failed"
