@@ -4,7 +4,8 @@
 #
 #     scripts/bootstrap.sh build     a C and C++ compiler, make, pkg-config, OpenSSL and zlib to build librdkafka with
 #     scripts/bootstrap.sh demo      and a PostgreSQL server
-#     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh; Chromium
+#     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh; Chromium;
+#                                    RabbitMQ by scripts/fetch-rabbitmq.sh, unless WALRELAY_TEST_RABBITMQ is "skip"
 #     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the fault suite works without it
 #     scripts/bootstrap.sh ci        and Python's venv, for the linters
 #
@@ -181,6 +182,9 @@ if [ -n "$missing" ]; then
 fi
 if [ "$level" -ge 3 ] && ! servers_are_named; then
     scripts/fetch-servers.sh
+fi
+if [ "$level" -ge 3 ] && [ "${WALRELAY_TEST_RABBITMQ:-}" != skip ]; then
+    scripts/fetch-rabbitmq.sh
 fi
 # Shifts the clock of one process. One fault needs it, and reports if it is missing.
 if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1" ] && have apt-get; then

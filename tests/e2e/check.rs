@@ -10,6 +10,7 @@ mod http;
 mod kafka;
 mod postgres;
 mod publication;
+mod rabbitmq;
 mod relay;
 mod slot;
 

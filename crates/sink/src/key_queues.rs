@@ -134,12 +134,19 @@ impl KeyQueues {
 
     /// Makes a record in flight be sent again at `at`. It holds back its key until it is done.
     pub fn refused(&mut self, seq: u64, at: Instant) {
+        self.refuse_with(seq, |_| at);
+    }
+
+    /// Makes a record in flight be sent again at the time that `at` returns for the number of its
+    /// earlier refusals.
+    pub fn refuse_with(&mut self, seq: u64, at: impl FnOnce(u32) -> Instant) {
         let Some(number) = self.in_flight.remove(&seq) else {
             return;
         };
         let queue = self.queues.get_mut(&number);
         if let Some(first) = queue.and_then(|queue| queue.records.front_mut()) {
             self.blocked += usize::from(first.refusals == 0);
+            let at = at(first.refusals);
             first.refusals = first.refusals.saturating_add(1);
             self.due.insert((at, number));
         }

@@ -4,6 +4,7 @@
 //! # Contents
 //! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three.
 //!   All can be stopped, killed and started again on the same ports and data.
+//! - [`RabbitMq`]: a RabbitMQ server. [`AmqpClient`] declares and reads there.
 //! - [`SecureKafka`]: a broker with TLS, logins and access control, and with certificates that are
 //!   wrong in one way each. [`Authority`] issues certificates.
 //! - [`Program`]: a program under test, with its log.
@@ -58,6 +59,7 @@ mod kafka;
 mod producer;
 mod program;
 mod proxy;
+mod rabbitmq;
 mod registry;
 mod reports;
 mod seed;
@@ -80,6 +82,7 @@ pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
 pub use producer::Producer;
 pub use program::Program;
 pub use proxy::{ChaosProxy, Cut, Direction};
+pub use rabbitmq::{AmqpClient, AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};

@@ -18,6 +18,7 @@ const SINKS: &[(&str, &str)] = &[
     ("Kafka", "tests/e2e/conformance.rs"),
     ("HTTP/1.1", "crates/http-sink/tests/http1.rs"),
     ("HTTP/2", "crates/http-sink/tests/http2.rs"),
+    ("RabbitMQ", "crates/rabbitmq-sink/tests/classic.rs"),
     ("stdout", "crates/walrelay/src/sinks/stdout/conformance.rs"),
 ];
 

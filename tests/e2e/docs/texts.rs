@@ -69,6 +69,7 @@ fn ids_of_the_code() -> BTreeSet<String> {
         "sink",
         "http-sink",
         "kafka-sink",
+        "rabbitmq-sink",
     ] {
         sources(&root().join("crates").join(folder).join("src"), &mut files);
     }
@@ -200,6 +201,7 @@ fn log_lines_are_those_of_the_code() {
         "relay",
         "http-sink",
         "kafka-sink",
+        "rabbitmq-sink",
         "postgres-source",
         "observe",
     ] {

@@ -241,3 +241,80 @@ fn the_example_of_http_is_read_and_a_dead_letter_needs_a_url() {
         assert!(!error.contains("u:p@"), "{error}");
     }
 }
+
+#[test]
+fn the_example_of_rabbitmq_is_read_and_no_login_is_assumed() {
+    let page = include_str!("../../../../docs/sinks/rabbitmq.md");
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let files = |_: &Path| Ok("secret-word\n".to_owned());
+    let read = |old: &str, new: &str| {
+        assert!(example.contains(old), "{old}");
+        let whole = example.replace(old, new);
+        parse_with(&whole, "example.toml", &[], &|_| None, &files)
+    };
+    let config = read("", "").expect("valid").pipeline;
+    assert_eq!(config.sink.description().name, "rabbitmq");
+    let address = config.address.expect("an address");
+    let columns = |part: &Option<walrelay_event_router::AddressPart>| {
+        let part = part.as_ref().expect("a template");
+        part.template.columns().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(columns(&address.topic), "aggregate_type");
+    assert_eq!(columns(&address.routing_key), "event_type");
+    let shown = format!("{:?}", config.sink);
+    assert!(!shown.contains("secret-word"), "{shown}");
+    let exchange = "exchange = \"{aggregate_type | map(Order: 'orders.events', default: \
+                    'default.events')}\"\n";
+    for (old, new, words) in [
+        (
+            "hosts = [\"rabbitmq.internal:5671\"]\n",
+            "",
+            "`sink.rabbitmq.hosts`",
+        ),
+        ("internal:5671", "internal:0", "no host:port"),
+        ("username = \"walrelay\"\n", "", "`sink.rabbitmq.username`"),
+        (
+            "password_file = \"/run/secrets/rabbitmq\"\n",
+            "",
+            "`sink.rabbitmq.password_file`",
+        ),
+        (
+            "tls = true\n",
+            "tls = true\nkey_file = \"k\"\n",
+            "go together",
+        ),
+        ("tls = true\n", "ca_file = \"c\"\n", "while `tls` is false"),
+        (
+            "tls = true\n",
+            "tls = true\nauth = \"external\"\n",
+            "certificate_file",
+        ),
+        (
+            "tls = true\n",
+            "tls = true\nqueue = \"q\"\n",
+            "while `declare` is false",
+        ),
+        (
+            "tls = true\n",
+            "tls = true\ndeclare = true\n",
+            "`sink.rabbitmq.queue`",
+        ),
+        (
+            "tls = true\n",
+            "tls = true\ndeclare = true\nqueue = \"q\"\n",
+            "a text without columns",
+        ),
+        (exchange, "exchange = \"{x | nothing}\"\n", "nothing"),
+        (
+            "tls = true\n",
+            "tls = true\nvhost = \"\"\n",
+            "cannot be empty",
+        ),
+        ("tls = true\n", "tls = true\nchannels = 2\n", "channels"),
+    ] {
+        let error = read(old, new).expect_err(new).to_string();
+        assert!(error.contains(words), "{new:?}: {error}");
+        assert!(!error.contains("secret-word"), "{error}");
+    }
+}

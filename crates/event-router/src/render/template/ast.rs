@@ -97,7 +97,7 @@ impl Template {
     }
 
     /// Returns the text, if the template reads no column.
-    pub(crate) fn constant(&self) -> Option<String> {
+    pub fn constant(&self) -> Option<String> {
         let literal = |piece: &Piece| match piece {
             Piece::Literal(text) => Some(text.clone()),
             Piece::Column(..) => None,

@@ -147,6 +147,15 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             templates.columns().into_iter().map(str::to_owned).collect()
         }
     };
+    let address = config.address.iter();
+    let address = address
+        .flat_map(|it| [&it.topic, &it.routing_key])
+        .flatten();
+    columns.extend(
+        address
+            .flat_map(|part| part.template.columns())
+            .map(str::to_owned),
+    );
     let attributes = config.cloud_events.iter().flat_map(CloudEvents::columns);
     columns.extend(attributes.map(str::to_owned));
     let record = config.registry.iter().map(|registry| &registry.wire);

@@ -81,7 +81,12 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
                 topics.push(topic.clone());
             }
         }
-        let constant = route(&config.router).constant_topic();
+        // The address of a sink replaces the topic of the route.
+        let address = config.address.as_ref().and_then(|it| it.topic.as_ref());
+        let constant = match address {
+            Some(part) => part.template.constant(),
+            None => route(&config.router).constant_topic(),
+        };
         topics.extend(constant.filter(|topic| !topics.contains(topic)));
         let poison = &config.poison;
         let input = CheckInput {

@@ -2,6 +2,7 @@
 
 mod http;
 mod kafka;
+mod rabbitmq;
 mod stdout;
 
 use std::any::Any;
@@ -20,6 +21,7 @@ pub(crate) use stdout::StdoutSection;
 const KINDS: &[Kind] = &[
     kind::<walrelay_kafka_sink::KafkaSection>(),
     kind::<walrelay_http_sink::HttpSection>(),
+    kind::<rabbitmq::Rabbitmq>(),
     kind::<StdoutSection>(),
 ];
 

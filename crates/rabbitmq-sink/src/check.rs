@@ -1,0 +1,225 @@
+//! The items of `walrelay check`.
+
+use std::io;
+use std::thread;
+
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, shortened};
+use walrelay_sink::{FailureClass, ToFailure as _};
+
+use crate::client::declare::Refused;
+use crate::client::error::RabbitmqError;
+use crate::client::{Connection, Login, connect, reply_name};
+use crate::sink::Settings;
+
+const LOGIN: &str = "rabbitmq-login";
+const EXCHANGES: &str = "rabbitmq-exchanges";
+const WRITE: &str = "rabbitmq-write";
+const DEAD_LETTERS: &str = "rabbitmq-dead-letters";
+
+/// The items, in the order of the report.
+pub(crate) const ITEMS: [&str; 4] = [LOGIN, EXCHANGES, WRITE, DEAD_LETTERS];
+
+/// Exchanges that are looked at, at most.
+const MAX_EXCHANGES: usize = 100;
+/// Names that a finding lists, at most.
+const LISTED: usize = 5;
+
+/// Logs in, and looks at the exchanges and rights. `routing_key`: that of all events.
+pub(crate) fn check(
+    login: &Login,
+    settings: &Settings,
+    routing_key: Option<&str>,
+    input: CheckInput<'_>,
+) -> SinkChecks {
+    // On a thread of its own: the caller's may belong to a runtime.
+    let checked = thread::scope(|scope| {
+        let checking = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            match runtime {
+                Ok(runtime) => {
+                    let checks =
+                        runtime.block_on(Box::pin(run(login, settings, routing_key, &input)));
+                    runtime.shutdown_background();
+                    checks
+                }
+                Err(source) => vec![(LOGIN, failed(&no_thread(source)))],
+            }
+        });
+        checking.join()
+    });
+    checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn no_thread(source: io::Error) -> RabbitmqError {
+    RabbitmqError::Io {
+        address: "this process".to_owned(),
+        source,
+    }
+}
+
+fn failed(error: &RabbitmqError) -> SinkCheck {
+    SinkCheck::failed(error.to_failure())
+}
+
+async fn run(
+    login: &Login,
+    settings: &Settings,
+    routing_key: Option<&str>,
+    input: &CheckInput<'_>,
+) -> SinkChecks {
+    let mut connection = match connect(login).await {
+        Ok(connection) => connection,
+        Err(error) => return vec![(LOGIN, failed(&error))],
+    };
+    let (address, vhost) = (&connection.address, &login.vhost);
+    let found = format!("{address} takes the login to the virtual host {vhost:?}");
+    let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
+    let mut server = Server {
+        connection: &mut connection,
+        login,
+        settings,
+    };
+    let others = server.others(routing_key, input).await;
+    match others {
+        Ok(others) => checks.extend(others),
+        Err(error) => checks.push((EXCHANGES, failed(&error))),
+    }
+    checks
+}
+
+struct Server<'a> {
+    connection: &'a mut Connection,
+    login: &'a Login,
+    settings: &'a Settings,
+}
+
+impl Server<'_> {
+    async fn others(
+        &mut self,
+        routing_key: Option<&str>,
+        input: &CheckInput<'_>,
+    ) -> Result<SinkChecks, RabbitmqError> {
+        let limit = self.login.timeout;
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
+        let (mut allowed, mut denied) = (Vec::new(), Vec::new());
+        for exchange in input.topics.iter().take(MAX_EXCHANGES) {
+            let shown = shown(exchange);
+            if !self.exists(exchange, routing_key).await? {
+                missing.push(shown);
+                continue;
+            }
+            there.push(shown.clone());
+            let key = routing_key.unwrap_or_default();
+            match self.connection.may_write(exchange, key, limit).await? {
+                // Which routing keys there will be is not known.
+                Ok(()) => allowed.push(shown),
+                Err(Refused {
+                    of_routing_key: true,
+                    ..
+                }) if routing_key.is_none() => {}
+                // It is declared later.
+                Err(Refused { code: 404, .. }) => {}
+                Err(refused) => denied.push(format!("{shown} ({})", reply_name(refused.code))),
+            }
+        }
+        let mut checks = vec![(EXCHANGES, exchanges(there, missing))];
+        checks.push((WRITE, write(allowed, denied)));
+        if input.dead_letters.is_some() {
+            checks.push((DEAD_LETTERS, self.dead_letters().await?));
+        }
+        Ok(checks)
+    }
+
+    /// Asks whether the exchange is there, or for the default exchange, the queue of the routing key.
+    async fn exists(
+        &mut self,
+        exchange: &str,
+        routing_key: Option<&str>,
+    ) -> Result<bool, RabbitmqError> {
+        let limit = self.login.timeout;
+        let declared = self.settings.declare.as_ref();
+        if declared.is_some_and(|declared| declared.exchange == exchange) {
+            return Ok(true);
+        }
+        Ok(match (exchange, routing_key) {
+            ("", None) => true,
+            ("", Some(queue)) => self.connection.has_queue(queue, limit).await?.is_ok(),
+            _ => self.connection.has_exchange(exchange, limit).await?.is_ok(),
+        })
+    }
+
+    async fn dead_letters(&mut self) -> Result<SinkCheck, RabbitmqError> {
+        let address = &self.settings.dead_letters;
+        let (exchange, key) = (&*address.exchange, &*address.routing_key);
+        let what = match exchange {
+            "" => format!("the queue {key:?}"),
+            _ => format!("the exchange {exchange:?}"),
+        };
+        if !self.exists(exchange, Some(key)).await? {
+            return Ok(SinkCheck::fail(
+                ("rabbitmq-dead-letters", FailureClass::Configuration),
+                format!("dead letters go to {what}, which does not exist"),
+                "declare it, or change dead_letter_exchange and dead_letter_routing_key in \
+                 [sink.rabbitmq]",
+            ));
+        }
+        let limit = self.login.timeout;
+        Ok(
+            match self.connection.may_write(exchange, key, limit).await? {
+                Ok(()) => SinkCheck::pass(format!("dead letters go to {what}")),
+                Err(_) => SinkCheck::fail(
+                    ("rabbitmq-rights", FailureClass::Denied),
+                    format!("the user may not write to {what}, where dead letters go"),
+                    RIGHTS,
+                ),
+            },
+        )
+    }
+}
+
+const RIGHTS: &str = "give the user the right to write: rabbitmqctl set_permissions -p VHOST USER \
+                      CONFIGURE WRITE READ, whose WRITE matches the exchange's name";
+
+fn shown(exchange: &str) -> String {
+    match exchange {
+        "" => "the default exchange".to_owned(),
+        _ => format!("{exchange:?}"),
+    }
+}
+
+fn exchanges(there: Vec<String>, missing: Vec<String>) -> SinkCheck {
+    if !missing.is_empty() {
+        let missing = shortened(missing, LISTED).join(", ");
+        return SinkCheck::fail(
+            ("rabbitmq-exchange-missing", FailureClass::Configuration),
+            format!("not on the server: {missing}"),
+            "declare the exchange, or for the default exchange the queue that routing_key names; \
+             or correct exchange in [sink.rabbitmq]",
+        );
+    }
+    if there.is_empty() {
+        return SinkCheck::pass("no exchange is known before the first event");
+    }
+    SinkCheck::pass(format!(
+        "on the server: {}",
+        shortened(there, LISTED).join(", ")
+    ))
+}
+
+fn write(allowed: Vec<String>, denied: Vec<String>) -> SinkCheck {
+    if !denied.is_empty() {
+        let denied = shortened(denied, LISTED).join(", ");
+        return SinkCheck::fail(
+            ("rabbitmq-rights", FailureClass::Denied),
+            format!("the user may not write to {denied}"),
+            RIGHTS,
+        );
+    }
+    if allowed.is_empty() {
+        return SinkCheck::pass("no exchange is there to be written to");
+    }
+    let allowed = shortened(allowed, LISTED).join(", ");
+    SinkCheck::pass(format!("the user may write to {allowed}"))
+}

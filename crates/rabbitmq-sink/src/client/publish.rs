@@ -1,0 +1,182 @@
+//! A record as `basic.publish`.
+
+use walrelay_sink::{Poison, Record, dlq_headers};
+
+use super::POSITION_HEADER;
+use super::wire::{
+    FRAME_OVERHEAD, MAX_SHORT, put_frame, put_member, put_method, put_short, put_sized,
+};
+
+/// The name of the header with the record's key.
+pub(crate) const KEY_HEADER: &str = "walrelay.key";
+/// Basic content, and the flags of the properties headers, delivery-mode, message-id and timestamp.
+const CLASS_BASIC: u16 = 60;
+const HEADERS: u16 = 1 << 13;
+const DELIVERY_MODE: u16 = 1 << 12;
+const MESSAGE_ID: u16 = 1 << 7;
+const TIMESTAMP: u16 = 1 << 6;
+/// `delivery-mode` of a persistent message.
+const PERSISTENT: u8 = 2;
+
+/// The property `content-type`.
+const CONTENT_TYPE: u16 = 1 << 15;
+/// The name of the header that becomes the property `content-type`.
+const CONTENT_TYPE_HEADER: &str = "content-type";
+
+/// The address of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Address<'a> {
+    pub(crate) exchange: &'a str,
+    pub(crate) routing_key: &'a str,
+}
+
+/// The address of dead letters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DeadLetterAddress {
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+}
+
+/// Returns the address of a record: that of dead letters, if the record is one.
+pub(crate) fn address<'a>(record: &Record<'a>, dead: &'a DeadLetterAddress) -> Address<'a> {
+    let mut names = record.headers.iter().map(|header| header.name);
+    if names.any(|name| name == dlq_headers::CLASS) {
+        return Address {
+            exchange: &dead.exchange,
+            routing_key: &dead.routing_key,
+        };
+    }
+    Address {
+        exchange: record.topic,
+        routing_key: record.routing_key.unwrap_or_default(),
+    }
+}
+
+/// Checks what AMQP can carry. Returns the class of the poison and the reason.
+pub(crate) fn check(
+    record: &Record<'_>,
+    dead: &DeadLetterAddress,
+    max_message: u64,
+) -> Result<(), (Poison, String)> {
+    let Address {
+        exchange,
+        routing_key,
+    } = address(record, dead);
+    let size = record.value.map_or(0, <[u8]>::len) as u64;
+    if size > max_message {
+        let why = format!("the value has {size} bytes, max_message_size is {max_message}");
+        return Err((Poison::Oversize, why));
+    }
+    let id = record.event_id.unwrap_or_default();
+    let names = record.headers.iter().map(|header| header.name.len());
+    for (what, length, poison) in [
+        ("exchange", exchange.len(), Poison::Unroutable),
+        ("routing key", routing_key.len(), Poison::Unroutable),
+        ("event id", id.len(), Poison::Rejected),
+        (
+            "name of a header",
+            names.max().unwrap_or(0),
+            Poison::Rejected,
+        ),
+    ] {
+        if length > MAX_SHORT {
+            let why = format!("the {what} has {length} bytes, AMQP takes {MAX_SHORT}");
+            return Err((poison, why));
+        }
+    }
+    Ok(())
+}
+
+/// The headers do not fit into a frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct HeadersTooLong(pub(crate) usize);
+
+/// Appends the frames that publish a record, persistent and mandatory. Appends nothing if its
+/// headers do not fit into one frame, as AMQP demands.
+pub(crate) fn put_publish(
+    out: &mut Vec<u8>,
+    channel: u16,
+    record: &Record<'_>,
+    Address {
+        exchange,
+        routing_key,
+    }: Address<'_>,
+    frame_max: usize,
+) -> Result<(), HeadersTooLong> {
+    let start = out.len();
+    put_method(out, channel, (CLASS_BASIC, 40), |out| {
+        out.extend_from_slice(&[0, 0]);
+        put_short(out, exchange.as_bytes());
+        put_short(out, routing_key.as_bytes());
+        // mandatory
+        out.push(1);
+    });
+    let value = record.value.unwrap_or_default();
+    let header = out.len();
+    put_frame(out, 2, channel, |out| {
+        put_properties(out, record, value.len() as u64)
+    });
+    let length = out.len() - header;
+    if length > frame_max {
+        out.truncate(start);
+        return Err(HeadersTooLong(length));
+    }
+    for chunk in value.chunks(frame_max - FRAME_OVERHEAD) {
+        put_frame(out, 3, channel, |out| out.extend_from_slice(chunk));
+    }
+    Ok(())
+}
+
+fn put_properties(out: &mut Vec<u8>, record: &Record<'_>, body: u64) {
+    out.extend_from_slice(&CLASS_BASIC.to_be_bytes());
+    out.extend_from_slice(&[0, 0]);
+    out.extend_from_slice(&body.to_be_bytes());
+    let seconds = record
+        .timestamp_ms
+        .and_then(|millis| u64::try_from(millis / 1000).ok());
+    let mut flags = HEADERS | DELIVERY_MODE;
+    let content_type = content_type(record);
+    if content_type.is_some() {
+        flags |= CONTENT_TYPE;
+    }
+    if record.event_id.is_some() {
+        flags |= MESSAGE_ID;
+    }
+    if seconds.is_some() {
+        flags |= TIMESTAMP;
+    }
+    out.extend_from_slice(&flags.to_be_bytes());
+    if let Some(text) = content_type {
+        put_short(out, text);
+    }
+    put_sized(out, |out| {
+        // A name stands once in a table: the last header of the name counts.
+        for (at, header) in record.headers.iter().enumerate() {
+            let later = record.headers.get(at + 1..).unwrap_or_default();
+            let is_own = [POSITION_HEADER, KEY_HEADER].contains(&header.name);
+            if !is_own && later.iter().all(|later| later.name != header.name) {
+                put_member(out, header.name, header.value);
+            }
+        }
+        if record.key.is_some() {
+            put_member(out, KEY_HEADER, record.key);
+        }
+        let position = record.position.to_string();
+        put_member(out, POSITION_HEADER, Some(position.as_bytes()));
+    });
+    out.push(PERSISTENT);
+    if let Some(id) = record.event_id {
+        put_short(out, id);
+    }
+    if let Some(seconds) = seconds {
+        out.extend_from_slice(&seconds.to_be_bytes());
+    }
+}
+
+/// Returns the value of the header `content-type`, if it is a short text.
+fn content_type<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
+    let mut headers = record.headers.iter().rev();
+    let header = headers.find(|header| header.name == CONTENT_TYPE_HEADER)?;
+    let value = header.value?;
+    (value.len() <= MAX_SHORT && std::str::from_utf8(value).is_ok()).then_some(value)
+}

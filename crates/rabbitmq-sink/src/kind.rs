@@ -1,0 +1,155 @@
+//! RabbitMQ as a [`SinkKind`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::{
+    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, ToFailure as _,
+    any_factory,
+};
+
+use crate::RabbitmqError;
+use crate::check::{self, ITEMS};
+use crate::client::declare::Declare;
+use crate::client::publish::DeadLetterAddress;
+use crate::client::{Login, tls};
+use crate::section::{Auth, RabbitmqSection, host_and_port};
+use crate::sink::{RabbitmqSinkFactory, Settings};
+
+/// The settings that other sections decide.
+#[derive(Debug, Clone)]
+pub struct RabbitmqOptions {
+    /// Records in flight at most.
+    pub max_in_flight_records: u64,
+    /// Their bytes at most.
+    pub max_in_flight_bytes: u64,
+    /// The first pause before a connection is tried again, and before a message is sent again.
+    /// Pauses double.
+    pub backoff_initial: Duration,
+    /// The longest of these pauses.
+    pub backoff_max: Duration,
+    /// The time for which an event that no queue takes is sent again.
+    pub retry_for: Duration,
+    /// The topic of dead letters.
+    pub dead_letters: String,
+    /// The exchange, if it is the same for all events.
+    pub exchange: Option<String>,
+    /// The routing key, if it is the same for all events.
+    pub routing_key: Option<String>,
+}
+
+/// A RabbitMQ server or cluster.
+#[derive(Debug)]
+pub struct RabbitmqKind {
+    login: Arc<Login>,
+    settings: Arc<Settings>,
+    /// The routing key, if it is the same for all events.
+    routing_key: Option<String>,
+    plain_text: bool,
+}
+
+impl RabbitmqKind {
+    /// The facts about the kind. Dead letters that were published cannot be read back.
+    pub const DESCRIPTION: KindDescription = KindDescription {
+        name: "rabbitmq",
+        title: "RabbitMQ",
+        settings_item: Some("rabbitmq-settings"),
+        items: &ITEMS,
+        cannot: &[Ability::Partitions, Ability::Tombstones],
+    };
+
+    /// Makes the sink of a configuration. Reads the certificates, and does not connect. `options`:
+    /// those that other sections decide.
+    ///
+    /// # Errors
+    /// If a certificate or key cannot be used.
+    pub fn new(section: &RabbitmqSection, options: RabbitmqOptions) -> Result<Self, SinkFailure> {
+        let port = if section.tls { 5671 } else { 5672 };
+        let hosts = section
+            .hosts
+            .iter()
+            .filter_map(|host| host_and_port(host, port));
+        let client = section
+            .certificate_file
+            .as_deref()
+            .zip(section.key_file.as_deref());
+        let tls = section
+            .tls
+            .then(|| tls::config(section.ca_file.as_deref(), client));
+        let tls = tls
+            .transpose()
+            .map_err(|error: RabbitmqError| error.to_failure())?;
+        let login = Login {
+            hosts: hosts.collect(),
+            tls,
+            vhost: section.vhost.clone(),
+            username: section.username.clone().unwrap_or_default(),
+            password: section.password.clone().unwrap_or_default(),
+            external: section.auth == Auth::External,
+            heartbeat: section.heartbeat,
+            timeout: section.connect_timeout,
+        };
+        let declare = section.queue.clone().filter(|_| section.declare);
+        let declare = declare.map(|queue| Declare {
+            exchange: options.exchange.clone().unwrap_or_default(),
+            queue,
+        });
+        Ok(Self {
+            plain_text: !section.tls && section.password.is_some(),
+            login: Arc::new(login),
+            routing_key: options.routing_key,
+            settings: Arc::new(Settings {
+                max_records: options.max_in_flight_records,
+                max_bytes: options.max_in_flight_bytes,
+                max_message: section.max_message_size,
+                confirm: section.confirm_timeout,
+                pauses: (options.backoff_initial, options.backoff_max),
+                retry_for: options.retry_for,
+                dead_letters: DeadLetterAddress {
+                    exchange: section.dead_letter_exchange.clone(),
+                    routing_key: section
+                        .dead_letter_routing_key
+                        .clone()
+                        .unwrap_or(options.dead_letters),
+                },
+                declare,
+            }),
+        })
+    }
+}
+
+impl SinkKind for RabbitmqKind {
+    fn description(&self) -> &'static KindDescription {
+        &Self::DESCRIPTION
+    }
+
+    fn servers(&self) -> Option<String> {
+        let hosts = self.login.hosts.iter();
+        let hosts: Vec<String> = hosts.map(|(host, port)| format!("{host}:{port}")).collect();
+        Some(hosts.join(","))
+    }
+
+    fn warnings(&self) -> Vec<SinkCheck> {
+        let what = "the password and the events are sent without TLS: everybody on the way can read \
+                    them";
+        let warning = SinkCheck::warn(what, "set tls = true in [sink.rabbitmq]");
+        self.plain_text.then_some(warning).into_iter().collect()
+    }
+
+    fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
+        let stats = stats.unwrap_or_default();
+        let factory = RabbitmqSinkFactory {
+            login: Arc::clone(&self.login),
+            settings: Arc::clone(&self.settings),
+            stats: Arc::clone(&stats),
+            returned_since: Arc::default(),
+        };
+        (any_factory(factory), Some(stats))
+    }
+
+    fn check(&self, input: CheckInput<'_>) -> SinkChecks {
+        let routing_key = self.routing_key.as_deref();
+        check::check(&self.login, &self.settings, routing_key, input)
+    }
+}

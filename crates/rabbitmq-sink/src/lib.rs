@@ -1,0 +1,30 @@
+//! A publisher to RabbitMQ behind [`Sink`](walrelay_sink::Sink): AMQP 0-9-1 with publisher confirms.
+//!
+//! # Contents
+//! - [`RabbitmqKind`], [`RabbitmqSection`]: the kind of sink, and its section of the configuration.
+//! - [`RabbitmqError`]: why there is no connection.
+//! - `client`: the protocol, a login, the TLS settings. `sink`: what is in flight, and the thread
+//!   that publishes.
+//!
+//! # Invariants
+//! - Every message is persistent and mandatory. A message is delivered when the server has confirmed
+//!   it and has not returned it.
+//! - A returned message is found by the position inside it.
+//! - At most one message of an exchange and key is in flight.
+//! - No bytes of a server make the decoder panic or allocate more than a frame.
+//! - Nothing of a message is logged or part of an error but the name of its exchange.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod client;
+mod failures;
+mod kind;
+#[cfg(test)]
+mod scripted;
+mod section;
+mod sink;
+
+pub use client::error::RabbitmqError;
+pub use kind::{RabbitmqKind, RabbitmqOptions};
+pub use section::{Auth, RabbitmqSection};

@@ -1,0 +1,185 @@
+//! `[sink.rabbitmq]`. The templates of the address are read by the configuration of the router.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use walrelay_settings::{
+    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, path, secret, section,
+    size, string, strings, text,
+};
+
+/// How the relay logs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auth {
+    /// User and password.
+    Plain,
+    /// The certificate of the client names the user.
+    External,
+}
+
+const AUTHS: &[(&str, Auth)] = &[("plain", Auth::Plain), ("external", Auth::External)];
+
+section! {
+/// `[sink.rabbitmq]`.
+#[derive(Debug, Clone)]
+pub struct RabbitmqSection at "sink.rabbitmq" {
+    /// Hosts, each with a port if it is not 5672, or 5671 with TLS; required with `kind = "rabbitmq"`. The first that answers is used.
+    "hosts" hosts: Vec<String> = strings().or_empty();
+    /// The virtual host.
+    "vhost" vhost: String = text(name).or("/");
+    /// The user; required unless `auth` is `external`.
+    "username" username: Option<String> = string().optional();
+    /// The password; required unless `auth` is `external`.
+    "password" password: Option<SecretString> = secret(|_| Ok(())).optional();
+    /// `plain`: user and password. `external`: the client's certificate is the user.
+    "auth" auth: Auth = choice(AUTHS).or("plain");
+    /// Whether the connection is encrypted, and the server's certificate verified.
+    "tls" tls: bool = boolean().or("false");
+    /// PEM file of certificates to trust, instead of those of the operating system.
+    "ca_file" ca_file: Option<PathBuf> = path().optional();
+    /// PEM file of the relay's certificate and its chain.
+    "certificate_file" certificate_file: Option<PathBuf> = path().optional();
+    /// PEM file of the certificate's private key.
+    "key_file" key_file: Option<PathBuf> = path().optional();
+    /// The server's `max_message_size`, or less: larger events are oversize.
+    "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
+    /// How long a confirm may take before the connection is replaced, 1s to 10m.
+    "confirm_timeout" confirm_timeout: Duration = duration(SECOND..=MINUTE * 10).or("30s");
+    /// How long connecting may take, and each answer of the login, 1s to 1m.
+    "connect_timeout" connect_timeout: Duration = duration(SECOND..=MINUTE).or("10s");
+    /// The interval of heartbeats, 1s to 10m; the server may ask for a shorter one.
+    "heartbeat" heartbeat: Duration = duration(SECOND..=MINUTE * 10).or("20s");
+    /// Whether the relay declares `exchange`, which must be constant, and `queue`, if they do not exist, and binds them.
+    "declare" declare: bool = boolean().or("false");
+    /// The quorum queue of `declare`.
+    "queue" queue: Option<String> = text(name).optional();
+    /// The exchange of dead letters. Empty: the default exchange, which has every queue by its name.
+    "dead_letter_exchange" dead_letter_exchange: String = text(short).or("");
+    /// The routing key of dead letters. Unset: `poison.topic`.
+    "dead_letter_routing_key" dead_letter_routing_key: Option<String> = text(short).optional();
+}
+}
+
+fn short(text: &str) -> Result<String, String> {
+    (text.len() <= 255)
+        .then(|| text.to_owned())
+        .ok_or_else(|| "AMQP takes 255 bytes".to_owned())
+}
+
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it cannot be empty".to_owned());
+    }
+    short(text)
+}
+
+impl RabbitmqSection {
+    /// Reads the section. `in_use`: its combinations are checked.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader`.
+    pub fn read_for(reader: &mut Reader<'_>, in_use: bool) -> Result<Self, AlreadyReported> {
+        let section = <Self as walrelay_settings::Section>::read(reader)?;
+        if !in_use {
+            return Ok(section);
+        }
+        let at = |key: &str| format!("sink.rabbitmq.{key}");
+        if section.hosts.is_empty() {
+            return Err(reader.missing(&at("hosts"), "[\"rabbitmq.internal:5672\"]"));
+        }
+        let mut hosts = section.hosts.iter();
+        if let Some(host) = hosts.find(|host| host_and_port(host, 1).is_none()) {
+            let what = format!("`sink.rabbitmq.hosts` has {host:?}, which is no host:port");
+            return Err(reader.conflict(&at("hosts"), what));
+        }
+        if section.certificate_file.is_some() != section.key_file.is_some() {
+            let what = "`certificate_file` and `key_file` go together".to_owned();
+            let set = match section.key_file {
+                Some(_) => "key_file",
+                None => "certificate_file",
+            };
+            return Err(reader.conflict(&at(set), what));
+        }
+        match section.auth {
+            Auth::External if section.certificate_file.is_none() || !section.tls => {
+                let what =
+                    "`auth` is \"external\", which needs `tls`, `certificate_file` and `key_file`";
+                return Err(reader.conflict(&at("auth"), what.to_owned()));
+            }
+            Auth::External => {
+                for key in ["username", "password", "password_file"] {
+                    if reader.has(&at(key)) {
+                        return Err(reader.no_effect(&at(key), "while `auth` is \"external\""));
+                    }
+                }
+            }
+            Auth::Plain if section.username.is_none() => {
+                return Err(reader.missing(&at("username"), "\"walrelay\""));
+            }
+            Auth::Plain if section.password.is_none() => {
+                return Err(reader.missing(&at("password_file"), "\"/run/secrets/rabbitmq\""));
+            }
+            Auth::Plain => {}
+        }
+        if !section.tls {
+            for key in ["ca_file", "certificate_file"] {
+                if reader.has(&at(key)) {
+                    return Err(reader.no_effect(&at(key), "while `tls` is false"));
+                }
+            }
+        }
+        if section.declare && section.queue.is_none() {
+            return Err(reader.missing(&at("queue"), "\"orders\""));
+        }
+        if !section.declare && section.queue.is_some() {
+            return Err(reader.no_effect(&at("queue"), "while `declare` is false"));
+        }
+        Ok(section)
+    }
+}
+
+/// Splits `host`, `host:port` or `[address]:port`.
+pub(crate) fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        let port = match rest.strip_prefix(':') {
+            Some(port) => port.parse().ok()?,
+            None if rest.is_empty() => default,
+            None => return None,
+        };
+        return (!host.is_empty()).then(|| (host.to_owned(), port));
+    }
+    let (host, port) = match text.split_once(':') {
+        Some((host, port)) => (host, port.parse().ok()?),
+        None => (text, default),
+    };
+    (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_ports() {
+        let of = |text| host_and_port(text, 5672);
+        assert_eq!(of("mq"), Some(("mq".to_owned(), 5672)));
+        assert_eq!(of("mq:1"), Some(("mq".to_owned(), 1)));
+        assert_eq!(of("[::1]:2"), Some(("::1".to_owned(), 2)));
+        assert_eq!(of("[::1]"), Some(("::1".to_owned(), 5672)));
+        for wrong in [
+            "",
+            ":1",
+            "mq:",
+            "mq:x",
+            "mq:70000",
+            "[::1",
+            "[]:1",
+            "[::1]x",
+            "amqp://mq",
+        ] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+    }
+}

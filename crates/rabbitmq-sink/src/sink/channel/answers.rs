@@ -1,0 +1,244 @@
+//! What the server answers to messages.
+
+use std::time::Instant;
+
+use tracing::{info, warn};
+use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison, lock};
+
+use super::{Channel, pause};
+use crate::client::error::{ProtocolError, RabbitmqError};
+use crate::client::wire::{Frame, Method, Reason, put_method};
+use crate::client::{Input, closed, printable, protocol, reply_name};
+use crate::sink::in_flight::Unconfirmed;
+
+/// The positions of returned events that are remembered at most.
+const MAX_RETURNED: usize = 4_096;
+
+impl Channel<'_> {
+    /// Handles all frames that are there.
+    pub(super) fn take_frames(&mut self, input: &mut Input) -> Result<(), RabbitmqError> {
+        while let Some(frame) = input
+            .next()
+            .map_err(|error| protocol(&self.address, &error))?
+        {
+            match frame {
+                Frame::Heartbeat | Frame::Body { .. } => {}
+                Frame::Header {
+                    channel, position, ..
+                } if channel == self.number => {
+                    self.returned(position)?;
+                }
+                Frame::Method { channel: 0, method } => self.of_connection(method)?,
+                Frame::Method { channel, method } if channel == self.number => {
+                    self.of_channel(method)?;
+                }
+                // Of a channel that is closed.
+                Frame::Header { .. } | Frame::Method { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn of_connection(&mut self, method: Method<'_>) -> Result<(), RabbitmqError> {
+        match method {
+            Method::Close(reason) => return Err(closed(&self.address, &reason)),
+            Method::Blocked { reason } => {
+                let reason = printable(reason);
+                warn!(%reason, "RabbitMQ takes no messages at the moment");
+                self.blocked = true;
+                self.shared.set_obstacle(Some(Obstacle {
+                    what: format!("RabbitMQ takes no messages at the moment: {reason}"),
+                    disposition: Disposition::Retryable,
+                    remedy: Some("free memory or disk space of the server, or raise its limit"),
+                }));
+            }
+            Method::Unblocked => {
+                info!("RabbitMQ takes messages again");
+                self.blocked = false;
+                self.in_flight.restart(Instant::now());
+                self.shared.set_obstacle(None);
+            }
+            Method::Other { class, method } => {
+                let error = ProtocolError::Unexpected(class, method);
+                return Err(protocol(&self.address, &error));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn of_channel(&mut self, method: Method<'_>) -> Result<(), RabbitmqError> {
+        match method {
+            Method::ConfirmSelectOk => self.is_open = true,
+            Method::Return { code } => self.returning = Some(code),
+            Method::Ack { tag, multiple } => self.confirmed(tag, multiple, true)?,
+            Method::Nack { tag, multiple } => self.confirmed(tag, multiple, false)?,
+            Method::ChannelFlow { active } => {
+                self.blocked = !active;
+                put_method(&mut self.out, self.number, (20, 21), |out| {
+                    out.push(active.into())
+                });
+            }
+            Method::ChannelClose(reason) => self.closed(&reason)?,
+            Method::Other { class, method } => {
+                let error = ProtocolError::Unexpected(class, method);
+                return Err(protocol(&self.address, &error));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Marks the message that the server returns. A returned message that is not known means that
+    /// the client has lost count, and no confirm can be trusted.
+    fn returned(&mut self, position: Option<&[u8]>) -> Result<(), RabbitmqError> {
+        let Some(code) = self.returning.take() else {
+            return Ok(());
+        };
+        let position = position.and_then(|it| std::str::from_utf8(it).ok());
+        let position = position.and_then(|it| it.parse::<EventPosition>().ok());
+        if position.is_some_and(|position| self.in_flight.returned(position, code)) {
+            return Ok(());
+        }
+        let error = ProtocolError::Malformed("back a message that is not in flight");
+        Err(protocol(&self.address, &error))
+    }
+
+    fn confirmed(&mut self, tag: u64, multiple: bool, ack: bool) -> Result<(), RabbitmqError> {
+        let Some(messages) = self.in_flight.confirmed(tag, multiple) else {
+            let error = ProtocolError::Malformed("a confirm of a message that is not in flight");
+            return Err(protocol(&self.address, &error));
+        };
+        self.has_confirmed = true;
+        for message in messages {
+            if let Some(code) = message.returned {
+                self.unroutable(&message, code);
+            } else if ack {
+                let done = lock(&self.shared.state).queues.done(message.seq);
+                if let Some(queued) = done {
+                    if queued.refusals > 0 {
+                        lock(&self.shared.returned_since).remove(&message.position);
+                    }
+                    self.shared.report(&queued, Ok(()));
+                }
+            } else {
+                self.send_again(
+                    message.seq,
+                    Obstacle {
+                        what: format!(
+                            "a queue of the exchange {:?} is full and refuses events",
+                            message.exchange
+                        ),
+                        disposition: Disposition::Retryable,
+                        remedy: Some(
+                            "see that consumers take messages from the queue, or raise its limit",
+                        ),
+                    },
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a message that was returned again, because its queue may be bound later; refuses it
+    /// for good when it has been returned for `retry_for`.
+    fn unroutable(&mut self, message: &Unconfirmed, code: u16) {
+        let now = Instant::now();
+        let since = {
+            let mut since = lock(&self.shared.returned_since);
+            if since.len() >= MAX_RETURNED {
+                since.clear();
+            }
+            *since.entry(message.position).or_insert(now)
+        };
+        let exchange = &message.exchange;
+        if now.duration_since(since) < self.shared.settings.retry_for {
+            let obstacle = Obstacle {
+                what: format!(
+                    "the exchange {exchange:?} has no queue for the routing key of an event, \
+                     which is refused in the end"
+                ),
+                disposition: Disposition::Retryable,
+                remedy: Some("bind a queue for it; [poison] decides what happens otherwise"),
+            };
+            self.send_again(message.seq, obstacle);
+            return;
+        }
+        let why = format!("no queue is bound for its routing key: the server returns it ({code})");
+        // Not `Retryable`: the relay would give up the exchange, and so its other routing keys.
+        self.refuse(message.seq, Poison::Unroutable, Disposition::Fatal, why);
+    }
+
+    /// Sends a message again after a pause.
+    fn send_again(&self, seq: u64, obstacle: Obstacle) {
+        let mut state = lock(&self.shared.state);
+        let now = Instant::now();
+        let pauses = self.shared.settings.pauses;
+        state
+            .queues
+            .refuse_with(seq, |refusals| now + pause(pauses, refusals));
+        state.refusal = Some(obstacle);
+    }
+
+    /// Finds the message for which the server has closed the channel. The server no longer says
+    /// what becomes of the others.
+    fn closed(&mut self, reason: &Reason<'_>) -> Result<(), RabbitmqError> {
+        put_method(&mut self.out, self.number, (20, 41), |_| ());
+        let code = reason.code;
+        let closed = || RabbitmqError::Closed {
+            address: self.address.clone(),
+            code,
+            text: reply_name(code).to_owned(),
+        };
+        if reason.cause != (60, 40) && reason.cause != (0, 0) {
+            return Err(closed());
+        }
+        let text = String::from_utf8_lossy(reason.text);
+        // A right to single routing keys says which key, and not which message.
+        let of_routing_key = code == 403 && text.contains("access to topic '");
+        let named = |exchange: &str| text.contains(&format!("exchange '{exchange}'"));
+        let guilty = match code {
+            403 | 404 if !of_routing_key => self.in_flight.take_first(named),
+            _ => None,
+        };
+        let guilty = match guilty {
+            None if self.in_flight.len() == 1 => self.in_flight.take_first(|_| true),
+            guilty => guilty,
+        };
+        if let Some(message) = guilty {
+            let (poison, disposition) = match code {
+                406 | 311 => (Poison::Oversize, Disposition::Fatal),
+                403 if of_routing_key => (Poison::Rejected, Disposition::Fatal),
+                _ => (Poison::Rejected, Disposition::Retryable),
+            };
+            if disposition == Disposition::Retryable {
+                // Each would close the channel again. They are given up with the first one.
+                self.in_flight.drop_all_to(&message.exchange);
+            }
+            self.refuse(message.seq, poison, disposition, refusal(code));
+        } else if self.in_flight.is_empty() {
+            return Err(closed());
+        } else {
+            warn!(
+                code,
+                "RabbitMQ has closed the channel: its messages are sent one at a time to find the \
+                 one at fault"
+            );
+            self.one_at_a_time = true;
+        }
+        self.send_all_again();
+        self.open();
+        Ok(())
+    }
+}
+
+/// Returns the reason of a refusal by the close of a channel.
+fn refusal(code: u16) -> String {
+    let why = match code {
+        404 => "there is no such exchange",
+        403 => "the user may not write to the exchange, or not with the event's routing key",
+        406 | 311 => "the message is larger than the server's max_message_size",
+        _ => "the server does not take the message",
+    };
+    format!("{why} ({code} {})", reply_name(code))
+}

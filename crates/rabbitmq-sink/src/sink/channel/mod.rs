@@ -1,0 +1,288 @@
+//! The channel of a connection: publishes, and reads the answers.
+
+mod answers;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::select;
+use tokio::time::sleep_until;
+use walrelay_sink::{DeliveryError, Disposition, Poison, QueuedRecord, lock};
+
+use super::in_flight::{InFlight, Unconfirmed};
+use super::{FOREVER, Failure, Shared};
+use crate::client::error::RabbitmqError;
+use crate::client::publish::{self, put_publish};
+use crate::client::wire::put_frame;
+use crate::client::{Connection, put_channel_open, put_close};
+
+/// No further message is encoded while so many bytes are to be written.
+const OUTPUT_BYTES: usize = 256 * 1024;
+/// The longest wait for the last bytes of a connection that is closed.
+const CLOSE_LIMIT: Duration = Duration::from_millis(500);
+
+/// The channel of a connection, and what is in flight on it.
+pub(super) struct Channel<'s> {
+    shared: &'s Arc<Shared>,
+    address: String,
+    frame_max: usize,
+    channel_max: u16,
+    number: u16,
+    /// The server has answered `confirm.select`.
+    is_open: bool,
+    in_flight: InFlight,
+    /// The code of a `basic.return` whose content header is still to come.
+    returning: Option<u16>,
+    /// The server takes no messages at the moment.
+    blocked: bool,
+    /// The server has closed a channel, and which message is at fault is not known: one message at a
+    /// time is sent until all that were in flight then are confirmed.
+    one_at_a_time: bool,
+    /// The server has confirmed a message.
+    pub(super) has_confirmed: bool,
+    /// Records that are refused for good. They are reported when no message is in flight, so that
+    /// none of the others is sent again because of them. No new message is published while there
+    /// are any.
+    refused: Vec<(QueuedRecord, Poison, DeliveryError)>,
+    out: Vec<u8>,
+    written: usize,
+}
+
+impl<'s> Channel<'s> {
+    pub(super) fn new(connection: &Connection, shared: &'s Arc<Shared>) -> Self {
+        let mut channel = Self {
+            shared,
+            address: connection.address.clone(),
+            frame_max: connection.frame_max,
+            channel_max: connection.channel_max,
+            number: connection.last_channel,
+            is_open: false,
+            in_flight: InFlight::default(),
+            returning: None,
+            blocked: false,
+            one_at_a_time: false,
+            has_confirmed: false,
+            refused: Vec::new(),
+            out: Vec::new(),
+            written: 0,
+        };
+        channel.open();
+        channel
+    }
+
+    /// Opens the next channel.
+    fn open(&mut self) {
+        self.number = self.number % self.channel_max + 1;
+        self.is_open = false;
+        put_channel_open(&mut self.out, self.number);
+    }
+
+    /// Publishes until the sink is closed (`Ok`) or the connection breaks.
+    pub(super) async fn run(&mut self, connection: Connection) -> Result<Failure, RabbitmqError> {
+        let Connection {
+            stream,
+            mut input,
+            heartbeat,
+            ..
+        } = connection;
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let (mut last_read, mut last_write) = (Instant::now(), Instant::now());
+        let mut unflushed = false;
+        loop {
+            self.take_frames(&mut input)?;
+            let now = Instant::now();
+            self.publish(now);
+            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.is_due(now) {
+                return Ok(given_up_with_another());
+            }
+            let closing = lock(&self.shared.state).closing;
+            if closing.is_some_and(|at| at <= now || self.shared.window.in_flight() == 0) {
+                put_close(&mut self.out);
+                let rest = self.out.split_off(self.written.min(self.out.len()));
+                let last = async {
+                    writer.write_all(&rest).await?;
+                    writer.flush().await
+                };
+                // Whether the server reads it is of no importance.
+                let _ = tokio::time::timeout(CLOSE_LIMIT, last).await;
+                return Ok(given_up());
+            }
+            let timer = self.timers(now, (last_read, last_write), heartbeat)?;
+            let timer = closing.map_or(timer, |at| at.min(timer));
+            let io = |source| RabbitmqError::Io {
+                address: self.address.clone(),
+                source,
+            };
+            let pending = self.out.get(self.written..).unwrap_or_default();
+            // Both can be cancelled without loss.
+            let write = async {
+                if pending.is_empty() {
+                    return writer.flush().await.map(|()| 0);
+                }
+                writer.write(pending).await
+            };
+            select! {
+                read = input.fill(&mut reader) => {
+                    read.map_err(io)?;
+                    last_read = Instant::now();
+                }
+                wrote = write, if unflushed || !pending.is_empty() => {
+                    let wrote = wrote.map_err(io)?;
+                    unflushed = !pending.is_empty();
+                    self.written += wrote;
+                    if self.written == self.out.len() {
+                        self.out.clear();
+                        self.written = 0;
+                    }
+                    last_write = Instant::now();
+                }
+                () = sleep_until(timer.into()) => {}
+                () = self.shared.wake.notified() => {}
+            }
+        }
+    }
+
+    /// Returns when to look again, and appends a heartbeat if it is time.
+    fn timers(
+        &mut self,
+        now: Instant,
+        (last_read, last_write): (Instant, Instant),
+        heartbeat: Duration,
+    ) -> Result<Instant, RabbitmqError> {
+        let timeout = |after: Duration| RabbitmqError::Timeout {
+            address: self.address.clone(),
+            seconds: after.as_secs(),
+        };
+        let mut next = now + FOREVER;
+        if !heartbeat.is_zero() {
+            // As AMQP 0-9-1 has it, section 4.2.7: two intervals without a sign.
+            if now >= last_read + 2 * heartbeat {
+                return Err(timeout(2 * heartbeat));
+            }
+            next = next.min(last_read + 2 * heartbeat);
+            if now >= last_write + heartbeat / 2 && self.out.is_empty() {
+                put_frame(&mut self.out, 8, 0, |_| ());
+            }
+            next = next.min(now + heartbeat / 2);
+        }
+        if let Some(sent) = self.in_flight.oldest()
+            && !self.blocked
+        {
+            if now >= sent + self.shared.settings.confirm {
+                return Err(timeout(self.shared.settings.confirm));
+            }
+            next = next.min(sent + self.shared.settings.confirm);
+        }
+        let due = lock(&self.shared.state).queues.next_due();
+        Ok(due.map_or(next, |due| due.max(now).min(next)))
+    }
+
+    /// Appends the messages that may be sent now.
+    fn publish(&mut self, now: Instant) {
+        let shared = Arc::clone(self.shared);
+        while self.is_open && !self.blocked && self.out.len() < OUTPUT_BYTES {
+            if !self.refused.is_empty() && !self.is_due(now) {
+                return;
+            }
+            if self.one_at_a_time && !self.in_flight.is_empty() {
+                return;
+            }
+            let mut state = lock(&shared.state);
+            if self.one_at_a_time && state.queues.blocked() == 0 {
+                self.one_at_a_time = false;
+            }
+            let Some(queued) = state.queues.next(now) else {
+                return;
+            };
+            let seq = queued.seq;
+            let published = queued.record.with(|record| {
+                let address = publish::address(record, &shared.settings.dead_letters);
+                let put = put_publish(&mut self.out, self.number, record, address, self.frame_max);
+                put.map(|()| Unconfirmed {
+                    seq,
+                    position: record.position,
+                    exchange: address.exchange.into(),
+                    sent: now,
+                    returned: None,
+                })
+            });
+            drop(state);
+            match published {
+                Ok(message) => self.in_flight.push(message),
+                Err(publish::HeadersTooLong(bytes)) => {
+                    let limit = self.frame_max;
+                    let why = format!("the headers have {bytes} bytes, the server takes {limit}");
+                    self.refuse(seq, Poison::Oversize, Disposition::Fatal, why);
+                }
+            }
+        }
+    }
+
+    /// Returns true if a message is to be sent again at `now`.
+    fn is_due(&self, now: Instant) -> bool {
+        let due = lock(&self.shared.state).queues.next_due();
+        due.is_some_and(|due| due <= now)
+    }
+
+    /// Makes all messages in flight be sent again, because the server no longer says what becomes of
+    /// them.
+    pub(super) fn send_all_again(&mut self) {
+        let now = Instant::now();
+        let mut state = lock(&self.shared.state);
+        for message in self.in_flight.take_all() {
+            state.queues.refused(message.seq, now);
+        }
+        self.returning = None;
+    }
+
+    /// Returns true if a record is refused for good and not yet reported.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Takes a record out that the server does not take. It is reported by
+    /// [`report_refused`](Self::report_refused).
+    fn refuse(&mut self, seq: u64, poison: Poison, disposition: Disposition, reason: String) {
+        let done = lock(&self.shared.state).queues.done(seq);
+        if let Some(queued) = done {
+            let topic = queued.record.with(|record| record.topic.into());
+            let error = DeliveryError {
+                topic,
+                reason,
+                disposition,
+                poison: Some(poison),
+            };
+            self.refused.push((queued, poison, error));
+        }
+    }
+
+    pub(super) fn report_refused(&mut self) {
+        for (queued, poison, error) in self.refused.drain(..) {
+            self.shared.report(&queued, Err((poison.name(), error)));
+        }
+    }
+}
+
+/// Returns the pause after so many failures: it doubles.
+pub(super) fn pause((first, longest): (Duration, Duration), failures: u32) -> Duration {
+    let pause = first.saturating_mul(1 << failures.min(20)).min(longest);
+    // Between half and the whole, so that keys are not sent again all at once.
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+pub(super) fn given_up() -> Failure {
+    Failure {
+        class: "closed",
+        reason: "the sink was closed before the server had confirmed the record".to_owned(),
+        disposition: Disposition::Retryable,
+    }
+}
+
+pub(super) fn given_up_with_another() -> Failure {
+    Failure {
+        class: "given up",
+        reason: "given up with another record, which was refused".to_owned(),
+        disposition: Disposition::Retryable,
+    }
+}

@@ -1,0 +1,134 @@
+//! The thread of a sink: connects, and publishes on a channel.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use tokio::select;
+use tokio::time::sleep_until;
+use tracing::{info, warn};
+use walrelay_sink::{Chain, Disposition, EndpointStats, Obstacle, lock};
+
+use super::channel::{Channel, given_up, given_up_with_another, pause};
+use super::{FOREVER, Failure, Shared};
+use crate::client::declare::declare;
+use crate::client::error::RabbitmqError;
+use crate::client::{Connection, Login, connect};
+
+/// Runs until the sink is closed or broken.
+pub(super) fn run(login: &Login, shared: &Arc<Shared>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let failure = match runtime {
+        Ok(runtime) => {
+            let failure = runtime.block_on(carry(login, shared));
+            // A name that is being resolved is not waited for.
+            runtime.shutdown_background();
+            failure
+        }
+        Err(error) => Failure {
+            class: "broken",
+            reason: format!("the connection's thread cannot run: {error}"),
+            disposition: Disposition::Retryable,
+        },
+    };
+    shared.end(&failure);
+}
+
+async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
+    let mut failures = 0;
+    loop {
+        let Some(connection) = connected(login, shared, &mut failures).await else {
+            return given_up();
+        };
+        let endpoints = shared.stats.client();
+        lock(&endpoints).push(EndpointStats {
+            name: connection.address.clone(),
+            state: EndpointStats::UP.to_owned(),
+            ..EndpointStats::default()
+        });
+        let mut channel = Channel::new(&connection, shared);
+        let ended = channel.run(connection).await;
+        let error = match ended {
+            Ok(failure) => {
+                channel.report_refused();
+                return failure;
+            }
+            Err(error) => error,
+        };
+        warn!(error = %Chain(&error), "the connection to RabbitMQ has ended");
+        if channel.has_refused() {
+            channel.report_refused();
+            return given_up_with_another();
+        }
+        // The server may have them or not.
+        channel.send_all_again();
+        if channel.has_confirmed {
+            failures = 0;
+        }
+        lost(shared, &error);
+    }
+}
+
+/// Shows that there is no connection.
+fn lost(shared: &Shared, error: &RabbitmqError) {
+    shared.stats.all_down.store(true, Relaxed);
+    let mut state = lock(&shared.state);
+    state.refusal = None;
+    state.obstacle = Some(Obstacle {
+        what: Chain(error).to_string(),
+        disposition: error.disposition(),
+        remedy: None,
+    });
+}
+
+async fn connect_and_declare(login: &Login, shared: &Shared) -> Result<Connection, RabbitmqError> {
+    let mut connection = connect(login).await?;
+    if let Some(wanted) = &shared.settings.declare {
+        declare(&mut connection, wanted, login.timeout).await?;
+    }
+    Ok(connection)
+}
+
+/// Connects, as often as it needs, with a pause after each of the `failures`. `None`: the sink was
+/// closed, and its grace is over or it has no record.
+async fn connected(login: &Login, shared: &Arc<Shared>, failures: &mut u32) -> Option<Connection> {
+    let mut attempt = Box::pin(connect_and_declare(login, shared));
+    let after = |failures: u32| Instant::now() + pause(shared.settings.pauses, failures);
+    let mut next = (*failures > 0).then(|| after(*failures - 1));
+    loop {
+        let closing = lock(&shared.state).closing;
+        let now = Instant::now();
+        if closing.is_some_and(|at| at <= now || shared.window.in_flight() == 0) {
+            return None;
+        }
+        let end = closing.unwrap_or(now + FOREVER);
+        select! {
+            connected = &mut attempt, if next.is_none() => {
+                // Counted until a message is confirmed.
+                *failures = failures.saturating_add(1);
+                match connected {
+                    Ok(connection) => {
+                        shared.set_obstacle(None);
+                        shared.stats.all_down.store(false, Relaxed);
+                        info!(address = %connection.address, "connected to RabbitMQ");
+                        return Some(connection);
+                    }
+                    Err(error) => {
+                        if *failures == 1 {
+                            warn!(error = %Chain(&error), "RabbitMQ cannot be reached");
+                        }
+                        lost(shared, &error);
+                        next = Some(after(*failures - 1));
+                        attempt = Box::pin(connect_and_declare(login, shared));
+                    }
+                }
+            }
+            () = sleep_until(next.unwrap_or(end).min(end).into()) => {
+                next = next.filter(|next| *next > Instant::now());
+            }
+            () = shared.wake.notified() => {}
+        }
+    }
+}

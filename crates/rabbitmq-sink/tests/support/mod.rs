@@ -1,0 +1,162 @@
+//! A real server for the tests of the sink.
+
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "each test binary uses a part of it, and a test may panic"
+)]
+
+use std::collections::HashMap;
+use std::process;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use walrelay_rabbitmq_sink::{Auth, RabbitmqKind, RabbitmqOptions, RabbitmqSection};
+use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _};
+use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
+use walrelay_testkit::{AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn, lock};
+
+/// The largest value that the tests publish.
+pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
+const UNBOUND: &str = "unbound";
+
+/// The section of the user `guest` of a server on this machine.
+pub(crate) fn section(port: u16) -> RabbitmqSection {
+    RabbitmqSection {
+        hosts: vec![format!("127.0.0.1:{port}")],
+        vhost: "/".to_owned(),
+        username: Some("guest".to_owned()),
+        password: Some("guest".into()),
+        auth: Auth::Plain,
+        tls: false,
+        ca_file: None,
+        certificate_file: None,
+        key_file: None,
+        max_message_size: MAX_MESSAGE,
+        confirm_timeout: Duration::from_secs(20),
+        connect_timeout: Duration::from_secs(60),
+        heartbeat: Duration::from_secs(60),
+        declare: false,
+        queue: None,
+        dead_letter_exchange: String::new(),
+        dead_letter_routing_key: None,
+    }
+}
+
+pub(crate) fn options() -> RabbitmqOptions {
+    RabbitmqOptions {
+        max_in_flight_records: 10_000,
+        max_in_flight_bytes: 64 << 20,
+        backoff_initial: Duration::from_millis(20),
+        backoff_max: Duration::from_millis(200),
+        retry_for: Duration::ZERO,
+        dead_letters: "dead-letters".to_owned(),
+        exchange: None,
+        routing_key: None,
+    }
+}
+
+/// A server, with what was read from its queues.
+pub(crate) struct Server {
+    pub(crate) server: RabbitMqInTurn,
+    queue_type: &'static str,
+    read: Mutex<HashMap<String, Vec<AmqpMessage>>>,
+}
+
+impl Server {
+    pub(crate) fn start(queue_type: &'static str) -> Self {
+        if !RabbitMq::is_wanted() {
+            // None of the tests of this program can be run.
+            process::exit(0);
+        }
+        let server = RabbitMq::in_turn();
+        server.client().declare_exchange(UNBOUND, "fanout");
+        Self {
+            server,
+            queue_type,
+            read: Mutex::default(),
+        }
+    }
+
+    /// Declares an exchange with a queue of the same name.
+    pub(crate) fn declare(&self, name: &str, max_length: Option<u32>) {
+        let mut client = self.server.client();
+        client.declare_exchange(name, "fanout");
+        let options = QueueOptions {
+            queue_type: self.queue_type,
+            max_length,
+        };
+        client.declare_queue(name, options);
+        client.bind(name, name, "");
+    }
+}
+
+impl Destination for Server {
+    fn factory(&self, bounds: Bounds) -> AnySinkFactory {
+        let options = RabbitmqOptions {
+            max_in_flight_records: bounds.records.into(),
+            max_in_flight_bytes: bounds.bytes,
+            ..options()
+        };
+        let kind = RabbitmqKind::new(&section(self.server.port()), options);
+        kind.expect("no file is needed").factory(None).0
+    }
+
+    fn create_topic(&self, topic: &str) {
+        self.declare(topic, None);
+    }
+
+    fn stored(&self, topic: &str) -> Vec<Stored> {
+        let taken = self.server.client().take(topic);
+        let mut read = lock(&self.read);
+        let read = read.entry(topic.to_owned()).or_default();
+        read.extend(taken);
+        let stored = |message: &AmqpMessage| {
+            assert_eq!(message.delivery_mode, Some(2), "persistent");
+            let key = message.headers.get("walrelay.key").cloned().flatten();
+            Stored {
+                key,
+                value: Some(message.body.clone()),
+                id: message.message_id.clone().unwrap_or_default(),
+            }
+        };
+        read.iter().map(stored).collect()
+    }
+
+    fn pause(&self) {
+        self.server.pause();
+    }
+
+    fn resume(&self) {
+        self.server.resume();
+    }
+
+    fn kill(&self) {
+        self.server.kill();
+    }
+
+    fn start(&self) {
+        self.server.start_again();
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        vec![
+            Refusal {
+                poison: Poison::Unroutable,
+                spoil: |event| UNBOUND.clone_into(&mut event.topic),
+            },
+            Refusal {
+                poison: Poison::Rejected,
+                spoil: |event| "there.is.none".clone_into(&mut event.topic),
+            },
+            Refusal {
+                poison: Poison::Oversize,
+                spoil: |event| event.value = vec![b'x'; MAX_MESSAGE as usize + 1],
+            },
+            Refusal {
+                poison: Poison::Unroutable,
+                spoil: |event| event.topic = "x".repeat(256),
+            },
+        ]
+    }
+}

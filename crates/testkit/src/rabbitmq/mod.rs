@@ -1,0 +1,7 @@
+//! A RabbitMQ server, and a client that declares and reads. The client shares no code with the sink.
+
+mod client;
+mod server;
+
+pub use client::{AmqpClient, AmqpMessage, QueueOptions};
+pub use server::{RabbitMq, RabbitMqInTurn};

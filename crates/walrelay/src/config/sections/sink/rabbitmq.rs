@@ -1,0 +1,79 @@
+//! RabbitMQ. Its section is in `walrelay-rabbitmq-sink`, but the templates of its address.
+
+use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template};
+use walrelay_rabbitmq_sink::{RabbitmqKind, RabbitmqOptions, RabbitmqSection};
+use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
+use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+
+use super::{Delivery, Poison, SinkSection, SinkSettings};
+use crate::config::templates::template;
+
+section! {
+/// The templates of the address in `[sink.rabbitmq]`.
+#[derive(Debug)]
+struct AddressKeys at "sink.rabbitmq" {
+    /// The exchange; `""` is the default exchange. Unset: the topic of the route.
+    "exchange" exchange: Option<Template> = template(Place::Address).optional();
+    /// The routing key. Unset: the empty one, for exchanges that do not look at it.
+    "routing_key" routing_key: Option<Template> = template(Place::Address).optional();
+}
+}
+
+/// `[sink.rabbitmq]`.
+#[derive(Debug)]
+pub(super) struct Rabbitmq {
+    section: RabbitmqSection,
+    address: AddressKeys,
+}
+
+impl SinkSection for Rabbitmq {
+    const DESCRIPTION: &'static KindDescription = &RabbitmqKind::DESCRIPTION;
+
+    fn rows(rows: &mut Vec<Row>) {
+        AddressKeys::rows(AddressKeys::AT, rows);
+        RabbitmqSection::rows(RabbitmqSection::AT, rows);
+    }
+
+    fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {
+        let address = AddressKeys::read(reader);
+        let section = RabbitmqSection::read_for(reader, chosen)?;
+        let address = address?;
+        if chosen && section.declare {
+            let exchange = address.exchange.as_ref();
+            if exchange.and_then(Template::constant).is_none() {
+                let what = "`sink.rabbitmq.declare` needs `exchange` to be a text without columns";
+                return Err(reader.conflict("sink.rabbitmq.declare", what.to_owned()));
+            }
+        }
+        Ok(Self { section, address })
+    }
+}
+
+impl SinkSettings for Rabbitmq {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+        let constant = |template: &Option<Template>| template.as_ref().and_then(Template::constant);
+        let options = RabbitmqOptions {
+            max_in_flight_records: u64::from(delivery.max_in_flight_records),
+            max_in_flight_bytes: delivery.max_in_flight_bytes,
+            backoff_initial: delivery.backoff.initial,
+            backoff_max: delivery.backoff.max,
+            retry_for: poison.retry_for,
+            dead_letters: poison.topic.clone(),
+            exchange: constant(&self.address.exchange),
+            routing_key: constant(&self.address.routing_key),
+        };
+        Ok(Box::new(RabbitmqKind::new(&self.section, options)?))
+    }
+
+    fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
+        let part = |key, template: &Option<Template>| {
+            let template = template.clone();
+            template.map(|template| AddressPart { key, template })
+        };
+        Ok(Some(Address {
+            topic: part("sink.rabbitmq.exchange", &self.address.exchange),
+            routing_key: part("sink.rabbitmq.routing_key", &self.address.routing_key),
+            lookups: reader.shared::<Lookups>().clone(),
+        }))
+    }
+}

@@ -1,0 +1,84 @@
+use std::fs;
+
+use walrelay_testkit::{Authority, QueueOptions, RabbitMq};
+
+use super::checked;
+use crate::rig::Rig;
+
+#[test]
+fn of_a_rabbitmq_sink() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let rig = Rig::without_broker(18).outbox();
+    let config = rig.config();
+    let with = |host: &str, set: &str| {
+        format!(
+            "sink.kind=rabbitmq sink.rabbitmq.hosts=[\"{host}\"] sink.rabbitmq.username=guest \
+             sink.rabbitmq.password=guest {set}"
+        )
+    };
+    let item = "configuration/rabbitmq-settings";
+    let offline = with("h", "");
+    checked(&config, &["--offline"], &offline).warns(item, &["without TLS"]);
+    let no_file = with(
+        "h",
+        "sink.rabbitmq.tls=true sink.rabbitmq.ca_file=/nonexistent",
+    );
+    let words = ["[rabbitmq-settings]", "/nonexistent"];
+    checked(&config, &["--offline"], &no_file).fails(item, &words);
+
+    let server = RabbitMq::shared();
+    let host = format!("127.0.0.1:{}", server.port());
+    let item = "rabbitmq/rabbitmq-login";
+    // No server listens at this port.
+    let nobody = with("127.0.0.1:1", "");
+    checked(&config, &[], &nobody).fails(item, &["[rabbitmq-unreachable]", "127.0.0.1:1"]);
+    let ca = rig.path("ca.pem");
+    fs::write(&ca, Authority::new("ca").pem()).expect("a file");
+    let ca = format!(
+        "sink.rabbitmq.tls=true sink.rabbitmq.ca_file={}",
+        ca.display()
+    );
+    let tls = with(&host, &ca);
+    checked(&config, &[], &tls).fails(item, &["[rabbitmq-tls]"]);
+    let denied = with(&host, "sink.rabbitmq.vhost=none");
+    checked(&config, &[], &denied).fails(item, &["[rabbitmq-access]", "none"]);
+    let wrong = with(&host, "").replace("password=guest", "password=secret-word");
+    let refused = checked(&config, &[], &wrong);
+    let found = refused.fails(item, &["[rabbitmq-access]", "correct username"]);
+    assert!(!found.to_string().contains("secret-word"), "{found:#}");
+    refused.ends(77);
+
+    let exchange = format!("{}check", rig.prefix);
+    let queue = format!("{}letters", rig.prefix);
+    let letters = format!(
+        "poison.unroutable=dead-letter sink.rabbitmq.dead_letter_routing_key={queue} \
+         sink.rabbitmq.exchange={exchange}"
+    );
+    let there = "rabbitmq/rabbitmq-exchanges";
+    let write = "rabbitmq/rabbitmq-write";
+    let dead = "rabbitmq/rabbitmq-dead-letters";
+    let set = with(&host, &letters);
+    let missing = checked(&config, &[], &set);
+    missing.passes(item, &[&host]);
+    missing.fails(there, &["[rabbitmq-exchange-missing]", &exchange]);
+    missing.fails(dead, &["[rabbitmq-dead-letters]", &queue]);
+    missing.ends(78);
+
+    let mut client = server.client();
+    client.declare_exchange(&exchange, "topic");
+    client.declare_queue(&queue, QueueOptions::default());
+    client.bind(&queue, &exchange, "#");
+    let fine = checked(&config, &[], &set);
+    fine.passes(there, &[&exchange]);
+    fine.passes(write, &["may write", &exchange]);
+    fine.passes(dead, &[&queue]);
+    // A user that may read only.
+    let weak = set.replace("=guest", "=weak");
+    let denied = checked(&config, &[], &weak);
+    denied.passes(there, &[&exchange]);
+    denied.fails(write, &["[rabbitmq-rights]", &exchange, "set_permissions"]);
+    denied.fails(dead, &["[rabbitmq-rights]", &queue]);
+    assert_eq!(client.take(&queue), [], "check publishes nothing");
+}

@@ -1,0 +1,312 @@
+//! Events of the outbox are published to RabbitMQ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use walrelay_testkit::{AmqpClient, AmqpMessage, QueueOptions, RabbitMq};
+
+use crate::rig::{Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, refused};
+
+/// The keys that the tests need to log in.
+fn login(server: &RabbitMq) -> String {
+    format!(
+        "hosts = [\"127.0.0.1:{}\"]\nusername = \"guest\"\npassword = \"guest\"\n",
+        server.port()
+    )
+}
+
+/// Writes the usual configuration with this sink.
+fn config(rig: &Rig, server: &RabbitMq, more: &str) -> PathBuf {
+    let login = login(server);
+    rig.config_and(&format!(
+        "[sink]\nkind = \"rabbitmq\"\n[sink.rabbitmq]\n{login}{more}"
+    ))
+}
+
+fn quorum(client: &mut AmqpClient, queue: &str) {
+    let options = QueueOptions {
+        queue_type: "quorum",
+        ..QueueOptions::default()
+    };
+    client.declare_queue(queue, options);
+}
+
+fn ids(messages: &[AmqpMessage]) -> BTreeSet<&str> {
+    let ids = messages.iter().map(|it| it.message_id.as_deref());
+    ids.map(|id| id.expect("an id")).collect()
+}
+
+#[test]
+fn no_event_is_lost_or_overtaken_and_the_unroutable_ones_are_dead_letters() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::shared();
+    let rig = Rig::without_broker(15).outbox();
+    let db = rig.db();
+    let exchange = format!("{}events", rig.prefix);
+    let dead = format!("{}dead", rig.prefix);
+    let mut client = server.client();
+    client.declare_exchange(&exchange, "topic");
+    for queue in [&exchange, &dead] {
+        quorum(&mut client, queue);
+    }
+    client.bind(&exchange, &exchange, "order.#");
+    let more = format!(
+        "exchange = \"{exchange}\"\nrouting_key = \"{{aggregatetype}}.{{type}}\"\n\
+         dead_letter_routing_key = \"{dead}\"\n\
+         [poison]\nunroutable = \"dead-letter\"\nretry_for = \"1s\"\n"
+    );
+    let config = config(&rig, server, &more);
+    let relay = rig.streaming(&config);
+    done(&output_with("bookmark create start", &config, &[]));
+    // Each of these transactions has 50 events of 5 keys; every second one has one that no queue is
+    // bound for.
+    let insert = |transaction: u32| {
+        let lost = if transaction % 2 == 1 { 17 } else { 50 };
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), CASE n WHEN {lost} THEN 'nowhere' ELSE 'order' END, \
+             'k' || n % 5, 'T', json_build_object('number', {transaction} * 50 + n)::jsonb \
+             FROM generate_series(0, 49) n"
+        ));
+    };
+    for transaction in 0..10 {
+        insert(transaction);
+    }
+    relay.kill();
+    for transaction in 10..20 {
+        insert(transaction);
+    }
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+
+    let published = client.take(&exchange);
+    let expected = |kind: &str| -> BTreeSet<String> {
+        let sql = "SELECT id::text FROM outbox WHERE aggregatetype = $1";
+        db.column(sql, &[&kind]).into_iter().collect()
+    };
+    let of_rows = expected("order");
+    assert_eq!(of_rows.len(), 990);
+    let arrived: BTreeSet<String> = ids(&published).into_iter().map(str::to_owned).collect();
+    assert_eq!(arrived, of_rows, "each routed event, and no other");
+    let mut seen = BTreeSet::new();
+    let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
+    for message in &published {
+        assert_eq!(message.routing_key, "order.T");
+        assert_eq!(message.delivery_mode, Some(2));
+        let body: Value = serde_json::from_slice(&message.body).expect("JSON");
+        let number = body["number"].as_u64().expect("a number");
+        if seen.insert(number) {
+            let key = message.header("walrelay.key").expect("a key");
+            let before = newest.insert(key, number);
+            assert!(before < Some(number), "{number} of {key} behind {before:?}");
+        }
+    }
+    let letters = client.take(&dead);
+    let dead_ids: BTreeSet<String> = ids(&letters).into_iter().map(str::to_owned).collect();
+    assert_eq!(dead_ids, expected("nowhere"));
+    for letter in &letters {
+        assert_eq!(letter.header("walrelay.dlq.class"), Some("unroutable"));
+        assert_eq!(letter.header("walrelay.dlq.topic"), Some(&*exchange));
+    }
+    relay.ends_well();
+
+    // A replay publishes the events again under their ids.
+    let replayed_to = format!("again-{exchange}");
+    client.declare_exchange(&replayed_to, "fanout");
+    quorum(&mut client, &replayed_to);
+    client.bind(&replayed_to, &replayed_to, "");
+    let replay = "replay --from start --topic-prefix again-";
+    done(&output_with(replay, &config, &[]));
+    let replayed = client.take(&replayed_to);
+    let all = expected("order").len() + expected("nowhere").len();
+    assert_eq!(
+        ids(&replayed).len(),
+        all,
+        "a fanout takes every routing key"
+    );
+
+    let list = output_with("dlq list", &config, &[]);
+    refused(&list, 78, &["[dlq-sink]", "cannot read dead letters back"]);
+}
+
+#[test]
+fn a_missing_exchange_stops_the_relay_after_a_while() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::shared();
+    let rig = Rig::without_broker(15).outbox();
+    let more = "exchange = \"nobody.has.declared.it\"\nrouting_key = \"secret-{type}\"\n\
+                [poison]\nretry_for = \"1s\"\n";
+    let config = config(&rig, server, more);
+    let mut relay = rig.streaming(&config);
+    insert_of(&rig.db(), "order", "secret-key", 1);
+    let log = ends(&mut relay, 78, "delivery");
+    assert_has(
+        &log,
+        &["nobody.has.declared.it", "there is no such exchange"],
+    );
+    assert_lacks(&log, &["secret-"]);
+}
+
+/// The configuration of docs/sinks/rabbitmq.md, with the test's database and server.
+fn example(rig: &Rig, server: &RabbitMq) -> PathBuf {
+    let page = include_str!("../../docs/sinks/rabbitmq.md");
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let password = rig.path("password");
+    fs::write(&password, "guest\n").expect("a file");
+    let port = server.port();
+    let replaced = [
+        ("postgres://relay@db/app", rig.postgres.url()),
+        ("rabbitmq.internal:5671", format!("127.0.0.1:{port}")),
+        ("tls = true", "tls = false".to_owned()),
+        ("username = \"walrelay\"", "username = \"guest\"".to_owned()),
+        ("/run/secrets/rabbitmq", path(&password).to_owned()),
+    ];
+    let mut text = example.to_owned();
+    for (old, new) in replaced {
+        assert!(text.contains(old), "the example has no {old}");
+        text = text.replace(old, &new);
+    }
+    let config = rig.path("example.toml");
+    fs::write(&config, text + "\n[log]\nformat = \"json\"\n").expect("a file");
+    config
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+#[test]
+fn the_example_of_the_page_publishes_by_exchange_and_routing_key() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::shared();
+    let rig = Rig::without_broker(18);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
+         aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text NOT NULL, \
+         payload jsonb NOT NULL, metadata jsonb, created_at timestamptz NOT NULL)",
+    );
+    let mut client = server.client();
+    for exchange in ["orders.events", "default.events"] {
+        client.declare_exchange(exchange, "topic");
+    }
+    quorum(&mut client, "paid orders");
+    client.bind("paid orders", "orders.events", "orderpaid");
+    quorum(&mut client, "others");
+    client.bind("others", "default.events", "#");
+    let config = example(&rig, server);
+    let relay = rig.streaming(&config);
+    for (aggregate, event) in [("Order", "OrderPaidEvent"), ("Cart", "CartEmptied")] {
+        db.batch(&format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, metadata, \
+             created_at) VALUES ('{aggregate}', '42', '{event}', '{{\"total\": 7}}', \
+             '{{\"user\": \"u\"}}', '2026-01-02 03:04:05+00')"
+        ));
+    }
+    rig.caught_up();
+    relay.ends_well();
+    let paid = client.take("paid orders");
+    let [paid] = &*paid else {
+        panic!("{paid:?}");
+    };
+    let id = db.column(
+        "SELECT id::text FROM outbox WHERE aggregate_type = 'Order'",
+        &[],
+    );
+    assert_eq!(paid.exchange, "orders.events");
+    assert_eq!(paid.routing_key, "orderpaid");
+    assert_eq!(paid.message_id.as_ref(), Some(&id[0]));
+    assert_eq!(paid.header("event-type"), Some("OrderPaidEvent"));
+    assert_eq!(paid.header("aggregate-id"), Some("42"));
+    let body: Value = serde_json::from_slice(&paid.body).expect("JSON");
+    let expected = json!({
+        "event_id": id[0],
+        "event_type": "OrderPaidEvent",
+        "aggregate_type": "Order",
+        "aggregate_id": "42",
+        "payload": {"total": 7},
+        "metadata": {"user": "u"},
+        "timestamp": body["timestamp"],
+    });
+    assert_eq!(body, expected);
+    assert!(
+        body["timestamp"]
+            .as_str()
+            .is_some_and(|it| it.starts_with("2026-01-02"))
+    );
+    let others = client.take("others");
+    let keys: Vec<&str> = others.iter().map(|it| &*it.routing_key).collect();
+    assert_eq!(keys, ["cartemptied"]);
+}
+
+#[test]
+fn a_queue_is_declared_where_that_is_configured() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::shared();
+    let rig = Rig::without_broker(15).outbox();
+    let name = format!("{}declared", rig.prefix);
+    let more = format!(
+        "declare = true\nexchange = \"{name}\"\nqueue = \"{name}\"\nrouting_key = \"{{type}}\"\n"
+    );
+    let config = config(&rig, server, &more);
+    let relay = rig.streaming(&config);
+    insert_of(&rig.db(), "order", "key", 1);
+    rig.caught_up();
+    relay.ends_well();
+    let mut client = server.client();
+    // With the same arguments: others would be refused.
+    quorum(&mut client, &name);
+    client.declare_exchange(&name, "topic");
+    assert_eq!(client.take(&name).len(), 1);
+}
+
+#[test]
+fn a_server_that_goes_away_is_waited_for() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::in_turn();
+    let rig = Rig::without_broker(15).outbox();
+    let db = rig.db();
+    let name = format!("{}queue", rig.prefix);
+    let mut client = server.client();
+    client.declare_queue(&name, QueueOptions::default());
+    let more = format!("exchange = \"\"\nrouting_key = \"{name}\"\n");
+    let config = config(&rig, &server, &more);
+    let relay = rig.streaming(&config);
+    for number in 0..20 {
+        insert_of(&db, "order", "key", number);
+    }
+    rig.caught_up();
+    server.kill();
+    for number in 20..40 {
+        insert_of(&db, "order", "key", number);
+    }
+    relay.says("RabbitMQ cannot be reached");
+    server.start_again();
+    rig.caught_up();
+    relay.ends_well();
+    let messages = server.client().take(&name);
+    let number = |it: &AmqpMessage| -> u64 {
+        let body: Value = serde_json::from_slice(&it.body).expect("JSON");
+        body["number"].as_u64().expect("a number")
+    };
+    let mut first: Vec<u64> = Vec::new();
+    for number in messages.iter().map(number) {
+        if !first.contains(&number) {
+            first.push(number);
+        }
+    }
+    assert_eq!(first, Vec::from_iter(0..40));
+}
