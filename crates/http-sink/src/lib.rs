@@ -30,7 +30,6 @@ mod request;
 mod section;
 mod signature;
 mod sink;
-mod stats;
 mod worker;
 
 pub use address::UrlTemplate;

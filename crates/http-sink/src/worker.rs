@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use walrelay_sink::{
-    Chain, Deliveries, DeliveryError, Disposition, EventPosition, KeyQueues, Obstacle, Poison,
-    QueuedRecord, SinkStats, Window, lock,
+    Chain, Deliveries, DeliveryError, Disposition, Endpoints, EventPosition, KeyQueues, Obstacle,
+    Poison, QueuedRecord, SinkStats, Window, lock,
 };
 
 use crate::address::Target;
@@ -20,7 +20,6 @@ use crate::client::{Client, SendFailure};
 use crate::config::HttpConfig;
 use crate::connect::ConnectError;
 use crate::request::request;
-use crate::stats::Endpoints;
 
 /// The positions of refused events that are remembered at most.
 const MAX_REFUSED: usize = 4_096;

@@ -1,9 +1,10 @@
 //! The items of `walrelay check`.
 
+use std::future::Future;
 use std::io;
 use std::thread;
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, shortened};
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
 use walrelay_sink::{FailureClass, ToFailure as _};
 
 use crate::client::declare::Refused;
@@ -31,25 +32,39 @@ pub(crate) fn check(
     routing_key: Option<&str>,
     input: CheckInput<'_>,
 ) -> SinkChecks {
-    // On a thread of its own: the caller's may belong to a runtime.
-    let checked = thread::scope(|scope| {
+    let checked = blocking(run(login, settings, routing_key, &input));
+    checked.unwrap_or_else(|source| vec![(LOGIN, failed(&no_thread(source)))])
+}
+
+/// Returns why no dead letter can be published; `None` if one can be, or if the server tells nothing.
+pub(crate) fn dead_letter_obstacle(login: &Login, settings: &Settings) -> Option<String> {
+    let check = async {
+        let mut connection = connect(login).await?;
+        let mut server = Server {
+            connection: &mut connection,
+            login,
+            settings,
+        };
+        server.dead_letters().await
+    };
+    let check = blocking(check).ok()?.ok()?;
+    matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
+}
+
+/// Runs on a thread of its own: the caller's may belong to a runtime.
+fn blocking<T: Send>(check: impl Future<Output = T> + Send) -> io::Result<T> {
+    let done = thread::scope(|scope| {
         let checking = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
-                .build();
-            match runtime {
-                Ok(runtime) => {
-                    let checks =
-                        runtime.block_on(Box::pin(run(login, settings, routing_key, &input)));
-                    runtime.shutdown_background();
-                    checks
-                }
-                Err(source) => vec![(LOGIN, failed(&no_thread(source)))],
-            }
+                .build()?;
+            let done = runtime.block_on(Box::pin(check));
+            runtime.shutdown_background();
+            Ok(done)
         });
         checking.join()
     });
-    checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 fn no_thread(source: io::Error) -> RabbitmqError {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::{
-    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, ToFailure as _,
-    any_factory,
+    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, SinkTerms,
+    ToFailure as _, any_factory,
 };
 
 use crate::RabbitmqError;
@@ -130,6 +130,13 @@ impl SinkKind for RabbitmqKind {
         Some(hosts.join(","))
     }
 
+    fn terms(&self) -> SinkTerms {
+        SinkTerms {
+            endpoint: "node",
+            ..SinkTerms::default()
+        }
+    }
+
     fn warnings(&self) -> Vec<SinkCheck> {
         let what = "the password and the events are sent without TLS: everybody on the way can read \
                     them";
@@ -151,5 +158,9 @@ impl SinkKind for RabbitmqKind {
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {
         let routing_key = self.routing_key.as_deref();
         check::check(&self.login, &self.settings, routing_key, input)
+    }
+
+    fn dead_letter_obstacle(&self, _: &str) -> Option<String> {
+        check::dead_letter_obstacle(&self.login, &self.settings)
     }
 }

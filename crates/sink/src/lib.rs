@@ -12,7 +12,7 @@
 //!   react.
 //! - [`Window`]: bounds the records and bytes in flight. [`KeyQueues`]: for sinks that send each
 //!   record by itself, and send it again alone.
-//! - [`SinkStats`]: a sink's figures for metrics.
+//! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
 //! - [`SinkKind`]: a configured sink, as commands use it. [`Ability`]: what it may lack.
@@ -38,6 +38,7 @@ pub mod check;
 pub mod dead_letters;
 mod delivery;
 pub mod dlq_headers;
+mod endpoints;
 mod event_position;
 mod failure;
 mod held_record;
@@ -54,6 +55,7 @@ pub mod topics;
 mod window;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
+pub use endpoints::Endpoints;
 pub use event_position::EventPosition;
 pub use failure::{Chain, FailureClass, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;

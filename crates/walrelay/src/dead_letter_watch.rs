@@ -67,5 +67,5 @@ impl DeadLetterWatch {
     }
 }
 
-const REMEDY: &str = "create the topic, or allow the principal WRITE and DESCRIBE on it: docs/OPERATIONS.md, \
-                      \"WalrelayDeadLetterTopic\"";
+const REMEDY: &str = "create what is missing, or let the relay write to it (Kafka: allow the principal WRITE and \
+                      DESCRIBE on the topic): docs/OPERATIONS.md, \"WalrelayDeadLetterTopic\"";

@@ -1,13 +1,12 @@
 //! The thread of a sink: connects, and publishes on a channel.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use tokio::select;
 use tokio::time::sleep_until;
 use tracing::{info, warn};
-use walrelay_sink::{Chain, Disposition, EndpointStats, Obstacle, lock};
+use walrelay_sink::{Chain, Disposition, Endpoints, Obstacle, lock};
 
 use super::channel::{Channel, given_up, given_up_with_another, pause};
 use super::{FOREVER, Failure, Shared};
@@ -38,17 +37,15 @@ pub(super) fn run(login: &Login, shared: &Arc<Shared>) {
 
 async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
     let mut failures = 0;
+    let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     loop {
-        let Some(connection) = connected(login, shared, &mut failures).await else {
+        let connection = connected(login, shared, &mut failures, &mut endpoints).await;
+        let Some(connection) = connection else {
             return given_up();
         };
-        let endpoints = shared.stats.client();
-        lock(&endpoints).push(EndpointStats {
-            name: connection.address.clone(),
-            state: EndpointStats::UP.to_owned(),
-            ..EndpointStats::default()
-        });
-        let mut channel = Channel::new(&connection, shared);
+        let address = connection.address.clone();
+        endpoints.connected(&address);
+        let mut channel = Channel::new(&connection, shared, &mut endpoints);
         let ended = channel.run(connection).await;
         let error = match ended {
             Ok(failure) => {
@@ -67,13 +64,13 @@ async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
         if channel.has_confirmed {
             failures = 0;
         }
+        endpoints.attempt(&address, None, false);
         lost(shared, &error);
     }
 }
 
 /// Shows that there is no connection.
 fn lost(shared: &Shared, error: &RabbitmqError) {
-    shared.stats.all_down.store(true, Relaxed);
     let mut state = lock(&shared.state);
     state.refusal = None;
     state.obstacle = Some(Obstacle {
@@ -93,7 +90,12 @@ async fn connect_and_declare(login: &Login, shared: &Shared) -> Result<Connectio
 
 /// Connects, as often as it needs, with a pause after each of the `failures`. `None`: the sink was
 /// closed, and its grace is over or it has no record.
-async fn connected(login: &Login, shared: &Arc<Shared>, failures: &mut u32) -> Option<Connection> {
+async fn connected(
+    login: &Login,
+    shared: &Arc<Shared>,
+    failures: &mut u32,
+    endpoints: &mut Endpoints,
+) -> Option<Connection> {
     let mut attempt = Box::pin(connect_and_declare(login, shared));
     let after = |failures: u32| Instant::now() + pause(shared.settings.pauses, failures);
     let mut next = (*failures > 0).then(|| after(*failures - 1));
@@ -111,13 +113,15 @@ async fn connected(login: &Login, shared: &Arc<Shared>, failures: &mut u32) -> O
                 match connected {
                     Ok(connection) => {
                         shared.set_obstacle(None);
-                        shared.stats.all_down.store(false, Relaxed);
                         info!(address = %connection.address, "connected to RabbitMQ");
                         return Some(connection);
                     }
                     Err(error) => {
                         if *failures == 1 {
                             warn!(error = %Chain(&error), "RabbitMQ cannot be reached");
+                        }
+                        for (host, port) in &login.hosts {
+                            endpoints.attempt(&format!("{host}:{port}"), None, false);
                         }
                         lost(shared, &error);
                         next = Some(after(*failures - 1));

@@ -22,7 +22,7 @@ pub struct NewArgs {
     #[arg(long, value_name = "KIND", default_value = "kafka", value_parser = PossibleValuesParser::new(sink_names()))]
     pub sink: String,
 
-    /// The servers of the sink: brokers as in `broker-1:9092,broker-2:9092`, or a URL.
+    /// The servers of the sink: brokers as in `broker-1:9092,broker-2:9092`, a host with its port, or a URL.
     #[arg(long, visible_alias = "brokers", value_name = "SERVERS")]
     pub servers: Option<String>,
 

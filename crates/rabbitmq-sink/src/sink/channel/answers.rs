@@ -110,6 +110,10 @@ impl Channel<'_> {
             return Err(protocol(&self.address, &error));
         };
         self.has_confirmed = true;
+        if let Some(newest) = messages.last() {
+            self.endpoints
+                .attempt(&self.address, Some(newest.sent.elapsed()), !ack);
+        }
         for message in messages {
             if let Some(code) = message.returned {
                 self.unroutable(&message, code);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{DeliveryError, Disposition, Poison, QueuedRecord, lock};
+use walrelay_sink::{DeliveryError, Disposition, Endpoints, Poison, QueuedRecord, lock};
 
 use super::in_flight::{InFlight, Unconfirmed};
 use super::{FOREVER, Failure, Shared};
@@ -25,6 +25,7 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 /// The channel of a connection, and what is in flight on it.
 pub(super) struct Channel<'s> {
     shared: &'s Arc<Shared>,
+    endpoints: &'s mut Endpoints,
     address: String,
     frame_max: usize,
     channel_max: u16,
@@ -50,9 +51,14 @@ pub(super) struct Channel<'s> {
 }
 
 impl<'s> Channel<'s> {
-    pub(super) fn new(connection: &Connection, shared: &'s Arc<Shared>) -> Self {
+    pub(super) fn new(
+        connection: &Connection,
+        shared: &'s Arc<Shared>,
+        endpoints: &'s mut Endpoints,
+    ) -> Self {
         let mut channel = Self {
             shared,
+            endpoints,
             address: connection.address.clone(),
             frame_max: connection.frame_max,
             channel_max: connection.channel_max,

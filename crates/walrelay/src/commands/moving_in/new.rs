@@ -272,7 +272,11 @@ mod tests {
             candidate("app", "Out\"box", "outbox"),
             candidate("public", "outbox", "debezium"),
         ];
-        let samples = [("kafka", "b:9092"), ("http", "https://h/{topic}")];
+        let samples = [
+            ("kafka", "b:9092"),
+            ("http", "https://h/{topic}"),
+            ("rabbitmq", "mq:5672"),
+        ];
         let samples = samples.map(|(kind, servers)| {
             sink_sections(
                 kind,

@@ -5,7 +5,7 @@ use walrelay_rabbitmq_sink::{RabbitmqKind, RabbitmqOptions, RabbitmqSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, SinkSection, SinkSettings};
+use super::{Delivery, Poison, Sample, SinkSection, SinkSettings};
 use crate::config::templates::template;
 
 section! {
@@ -28,6 +28,23 @@ pub(super) struct Rabbitmq {
 
 impl SinkSection for Rabbitmq {
     const DESCRIPTION: &'static KindDescription = &RabbitmqKind::DESCRIPTION;
+
+    const SAMPLE: Option<Sample> = Some(Sample {
+        question: "RabbitMQ server (host:port): ",
+        option: "--servers",
+        lines: |servers| {
+            format!(
+                "[sink.rabbitmq]\n\
+                 hosts = [{servers}]\n\
+                 # tls = true\n\
+                 username = \"walrelay\"\n\
+                 password = \"${{RABBITMQ_PASSWORD}}\"\n\
+                 # {{topic}} and columns of the event stand for their values.\n\
+                 exchange = \"{{topic}}\"\n\
+                 # routing_key = \"{{topic}}\"\n"
+            )
+        },
+    });
 
     fn rows(rows: &mut Vec<Row>) {
         AddressKeys::rows(AddressKeys::AT, rows);
