@@ -99,7 +99,7 @@ fn what_may_pass_is_sent_again_under_the_same_id_and_in_order() {
         let endpoint = sending.stats.endpoints().pop().unwrap();
         assert_eq!(&*endpoint.state, "UP");
         assert!(endpoint.retries >= 3, "{endpoint:?}");
-        assert_eq!(endpoint.name, server.address.to_string());
+        assert_eq!(endpoint.name, server.address().to_string());
     }
 }
 
@@ -244,7 +244,7 @@ fn tls_verifies_the_server_and_has_the_configured_version() {
         let mut tls = (*authority.server("localhost").server_config()).clone();
         tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let server = Server::reacting(version, Some(Arc::new(tls)), |_, _| Reaction::Store(200));
-        let url = format!("https://localhost:{}/x", server.address.port());
+        let url = format!("https://localhost:{}/x", server.address().port());
         let files = |ca| walrelay_http_sink::ClientFiles { ca, identity: None };
         let trusting = config(&url, version, ROOMY).with_tls(&files(Some(ca.clone())));
         let mut sending = Sending::new(trusting.unwrap());
@@ -264,7 +264,7 @@ fn tls_verifies_the_server_and_has_the_configured_version() {
 #[test]
 fn a_host_that_an_event_chooses_may_not_have_a_private_address() {
     let server = Server::start(HttpVersion::One);
-    let url = format!("http://{{topic}}:{}/", server.address.port());
+    let url = format!("http://{{topic}}:{}/", server.address().port());
     for allowed in [false, true] {
         let mut config = config(&url, HttpVersion::One, ROOMY);
         config.allow_private = allowed;

@@ -1,29 +1,23 @@
-//! A full quorum queue. The conformance suite is not run with quorum queues: RabbitMQ 3.10 with one
-//! node loses a queue that was declared shortly before a SIGKILL.
+//! The sink keeps the promises that the kind of a queue decides with quorum queues.
 
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use support::{Server, options, section};
+use support::{Server, UNBOUND, options, section};
 use walrelay_rabbitmq_sink::RabbitmqKind;
-use walrelay_sink::{Deliveries, DeliveryError, EventPosition, Record, SinkKind as _};
-use walrelay_testkit::{PATIENCE, eventually, lock};
+use walrelay_sink::{AnySinkFactory, Deliveries, EventPosition, Poison, Record, SinkKind as _};
+use walrelay_testkit::{PATIENCE, Reports, conformance, eventually};
 
-#[derive(Default)]
-struct Delivered(Mutex<Vec<u64>>);
+conformance!(Server::start("quorum") =>
+    acknowledged_means_durable
+    order_per_key
+);
 
-impl Deliveries for Delivered {
-    fn delivered(&self, seq: u64) {
-        lock(&self.0).push(seq);
-    }
-
-    fn failed(&self, seq: u64, error: DeliveryError) {
-        panic!("{seq}: {error}");
-    }
-
-    fn capacity(&self) {}
+fn factory(server: &Server) -> AnySinkFactory {
+    let kind = RabbitmqKind::new(&section(server.server.port()), options());
+    kind.expect("no file is needed").factory(None).0
 }
 
 #[test]
@@ -32,10 +26,9 @@ fn a_full_queue_is_waited_for_and_keeps_the_order_of_each_key() {
     let server = Server::start("quorum");
     let queue = "full";
     server.declare(queue, Some(5));
-    let kind = RabbitmqKind::new(&section(server.server.port()), options()).unwrap();
-    let delivered = Arc::<Delivered>::default();
-    let (mut factory, _) = kind.factory(None);
-    let mut sink = factory.create(None, Arc::clone(&delivered) as _).unwrap();
+    let reports = Arc::<Reports>::default();
+    let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+    let mut sink = factory(&server).create(None, deliveries).unwrap();
     for seq in 0..COUNT {
         let key = format!("k{}", seq % 3);
         let record = Record {
@@ -63,7 +56,74 @@ fn a_full_queue_is_waited_for_and_keeps_the_order_of_each_key() {
                 assert!(before < Some(row), "{row} behind {before:?}");
             }
         }
-        lock(&delivered.0).len() as u64 == COUNT
+        reports.is(|state| state.outcomes.len() as u64 == COUNT)
     });
+    reports.assert_complete(COUNT);
+    assert_eq!(reports.failures(), []);
     sink.close(PATIENCE);
+}
+
+#[test]
+fn of_a_thousand_in_flight_the_unroutable_ones_are_refused_and_no_other() {
+    const ROUNDS: u64 = 100;
+    const COUNT: u64 = 1_000;
+    let server = Server::start("quorum");
+    let queue = "routed";
+    server.declare(queue, None);
+    let mut client = server.server.client();
+    let mut factory = factory(&server);
+    let (mut delivered, mut refused) = (0, 0);
+    for round in 0..ROUNDS {
+        let reports = Arc::<Reports>::default();
+        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+        let mut sink = factory.create(None, deliveries).unwrap();
+        let is_routed = |seq: u64| (seq + round) % 7 != 3;
+        let mut accepted = 0;
+        for seq in 0..COUNT {
+            let record = Record {
+                topic: if is_routed(seq) { queue } else { UNBOUND },
+                value: Some(b"value"),
+                position: EventPosition {
+                    lsn: round,
+                    row: seq,
+                },
+                ..Record::default()
+            };
+            // A refusal ends the sink.
+            if sink.try_send(&record, seq).is_err() {
+                break;
+            }
+            accepted += 1;
+        }
+        reports.wait_for(accepted);
+        reports.assert_complete(accepted);
+        let stored: BTreeSet<u64> = client
+            .take(queue)
+            .iter()
+            .map(|message| message.header("walrelay.position").expect("a position"))
+            .map(|position| position.parse::<EventPosition>().expect("a position"))
+            .map(|position| {
+                assert_eq!(position.lsn, round);
+                position.row
+            })
+            .collect();
+        for (seq, outcome) in reports.state().outcomes {
+            match outcome {
+                Ok(()) => {
+                    assert!(stored.contains(&seq), "{round}: {seq} is delivered");
+                    delivered += 1;
+                }
+                Err(error) if error.poison == Some(Poison::Unroutable) => {
+                    assert!(!is_routed(seq), "{round}: {seq} is refused");
+                    refused += 1;
+                }
+                // Given up with one that was refused.
+                Err(error) => assert_eq!(error.poison, None, "{round}: {seq}: {error}"),
+            }
+        }
+    }
+    assert!(
+        refused >= ROUNDS && delivered >= ROUNDS,
+        "{delivered} delivered, {refused} refused"
+    );
 }

@@ -11,6 +11,7 @@
 //! - [`Producer`]: writes records of a test's own.
 //! - [`SchemaRegistry`]: a small schema registry over HTTP, which can be made to misbehave.
 //!   [`HttpServer`]: the part of it that any stand-in over HTTP needs.
+//! - [`HttpReceiver`]: stores the requests of an HTTP sink, and misbehaves on command.
 //! - [`ReservedAddress`]: an address at which nothing listens, and that no other process gets.
 //! - [`debezium_server`], [`debezium_properties`]: a Debezium Server beside the relay.
 //! - [`Standby`]: a standby of a Postgres server, which can be promoted.
@@ -60,6 +61,7 @@ mod producer;
 mod program;
 mod proxy;
 mod rabbitmq;
+mod receiver;
 mod registry;
 mod reports;
 mod seed;
@@ -83,6 +85,7 @@ pub use producer::Producer;
 pub use program::Program;
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use rabbitmq::{AmqpClient, AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn};
+pub use receiver::{HttpReceiver, Reaction, Received};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};

@@ -1,12 +1,12 @@
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, EventPosition, Header, Poison, Record, SendError, Sink,
-    SinkFactory, SinkStats, dlq_headers, lock,
+    Deliveries, DeliveryError, Disposition, EndpointStats, EventPosition, Header, Poison, Record,
+    SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
 };
-use walrelay_testkit::{Authority, PATIENCE, eventually};
+use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 use super::{RabbitmqSink, RabbitmqSinkFactory, Settings};
 use crate::client::publish::DeadLetterAddress;
@@ -16,26 +16,10 @@ use crate::scripted::{Published, Scripted};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-#[derive(Default)]
-struct Reports(Mutex<BTreeMap<u64, Result<(), DeliveryError>>>);
-
-impl Deliveries for Reports {
-    fn delivered(&self, seq: u64) {
-        let before = lock(&self.0).insert(seq, Ok(()));
-        assert!(before.is_none(), "{seq} is reported twice");
-    }
-
-    fn failed(&self, seq: u64, error: DeliveryError) {
-        let before = lock(&self.0).insert(seq, Err(error));
-        assert!(before.is_none(), "{seq} is reported twice");
-    }
-
-    fn capacity(&self) {}
-}
-
 /// A sink with what it has reported.
 struct Under {
     sink: RabbitmqSink,
+    stats: Arc<SinkStats>,
     reports: Arc<Reports>,
     accepted: u64,
 }
@@ -69,9 +53,10 @@ impl Under {
             stats: Arc::new(SinkStats::default()),
             returned_since: Arc::default(),
         };
-        let deliveries = Arc::clone(&reports);
+        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
         Self {
             sink: factory.create(None, deliveries).unwrap(),
+            stats: factory.stats,
             reports,
             accepted: 0,
         }
@@ -97,15 +82,13 @@ impl Under {
         Ok(())
     }
 
-    /// Waits until all are reported. Returns the failures.
+    /// Waits until all are reported, each once. Returns the failures.
     fn settled(&self) -> BTreeMap<u64, DeliveryError> {
-        eventually(PATIENCE, || {
-            lock(&self.reports.0).len() as u64 == self.accepted
-        });
-        let reports = lock(&self.reports.0);
-        let failures = reports.iter();
-        failures
-            .filter_map(|(seq, result)| Some((*seq, result.clone().err()?)))
+        self.reports.wait_for(self.accepted);
+        self.reports.assert_complete(self.accepted);
+        let outcomes = self.reports.state().outcomes.into_iter();
+        outcomes
+            .filter_map(|(seq, outcome)| Some((seq, outcome.err()?)))
             .collect()
     }
 
@@ -353,6 +336,21 @@ fn a_connection_without_confirms_is_replaced() {
     under.send("e", "a", 1).unwrap();
     assert!(under.settled().is_empty());
     assert!(server.bodies().len() > 1);
+}
+
+#[test]
+fn the_node_is_shown_with_the_time_of_its_confirms() {
+    let server = Scripted::start(ack);
+    let mut under = Under::new(&server);
+    let node = |under: &Under| {
+        let nodes = under.stats.endpoints();
+        nodes.first().map(|it| (it.name.clone(), it.state.clone()))
+    };
+    let up = (server.address.to_string(), EndpointStats::UP.to_owned());
+    eventually(PATIENCE, || node(&under).as_ref() == Some(&up));
+    under.send("e", "a", 1).unwrap();
+    assert!(under.settled().is_empty());
+    assert!(under.stats.endpoints()[0].rtt_p99.is_some());
 }
 
 #[test]

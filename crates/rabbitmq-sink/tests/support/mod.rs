@@ -18,7 +18,8 @@ use walrelay_testkit::{AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn, lock
 
 /// The largest value that the tests publish.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
-const UNBOUND: &str = "unbound";
+/// An exchange without a queue.
+pub(crate) const UNBOUND: &str = "unbound";
 
 /// The section of the user `guest` of a server on this machine.
 pub(crate) fn section(port: u16) -> RabbitmqSection {
@@ -88,6 +89,9 @@ impl Server {
         };
         client.declare_queue(name, options);
         client.bind(name, name, "");
+        if self.queue_type == "quorum" {
+            self.server.outlives_kill(name);
+        }
     }
 }
 

@@ -159,12 +159,8 @@ impl RabbitMq {
 
     fn run(&self) -> Result<(), ThrowawayError> {
         let mut command = self.command("rabbitmq-server");
-        let log = self.log();
-        let started = || {
-            let text = fs::read(&log).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            text.matches("Server startup complete").count()
-        };
+        let log = self.log_path();
+        let started = || self.log().matches("Server startup complete").count();
         let before = started();
         let process = Process::spawn(&mut command, &self.scratch, &log, Signal::Kill)?;
         process.wait_ready(START_LIMIT, || started() > before)?;
@@ -177,6 +173,24 @@ impl RabbitMq {
         let process = lock(&self.process).take().expect("the server runs");
         process.signal(Signal::Kill).expect("SIGKILL");
         process.wait(STOP_LIMIT).expect("the server ends");
+    }
+
+    /// Waits until a quorum queue of the virtual host `/` outlives [`kill`](Self::kill).
+    ///
+    /// RabbitMQ 3.10 writes the name of a new quorum queue's Raft server to `names.dets` some time
+    /// after the queue is declared, and by then confirms its messages. Killed before, it starts an
+    /// empty queue of that name.
+    pub fn outlives_kill(&self, quorum_queue: &str) {
+        let node = format!("t{}@localhost", self.port);
+        let names = self.scratch.path().join("mnesia").join(&node);
+        let names = names.join("quorum").join(&node).join("names.dets");
+        // The tag of a binary follows the name.
+        let entry = format!("%2F_{quorum_queue}m");
+        eventually(PATIENCE, || {
+            let names = fs::read(&names).unwrap_or_default();
+            let mut parts = names.windows(entry.len());
+            parts.any(|part| part == entry.as_bytes())
+        });
     }
 
     /// Stops the server by SIGSTOP: it answers nothing.
@@ -207,7 +221,13 @@ impl RabbitMq {
         );
     }
 
-    fn log(&self) -> PathBuf {
+    /// Returns what the server has logged.
+    pub fn log(&self) -> String {
+        let log = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    fn log_path(&self) -> PathBuf {
         self.scratch.path().join("log")
     }
 
