@@ -11,6 +11,8 @@ const SECTIONS: &[&str] = &[
     "sink",
     "sink.kafka",
     "sink.topics",
+    "sink.rabbitmq",
+    "sink.http",
     "delivery",
     "poison",
     "log",
@@ -33,7 +35,12 @@ pub(crate) struct Line {
 impl Line {
     /// Returns true if the line affects the contents of records.
     pub(crate) fn affects_records(&self) -> bool {
-        !["sink.kafka", "sink.topics", "poison", "log"].contains(&self.section)
+        match self.section {
+            "sink.kafka" | "sink.topics" | "poison" | "log" => false,
+            "sink.rabbitmq" => matches!(&*self.key, "exchange" | "routing_key"),
+            "sink.http" => self.key == "url",
+            _ => true,
+        }
     }
 }
 
@@ -47,6 +54,13 @@ impl Draft {
     pub(crate) fn has(&self, section: &str, key: &str) -> bool {
         let mut lines = self.lines.iter();
         lines.any(|line| line.section == section && line.key == key)
+    }
+
+    /// Returns the value of a key, in TOML.
+    pub(crate) fn value(&self, section: &str, key: &str) -> Option<&str> {
+        let mut lines = self.lines.iter();
+        let line = lines.find(|line| line.section == section && line.key == key)?;
+        Some(&line.value)
     }
 
     /// Writes the TOML; returns it, and for each of its lines the index in `lines`.

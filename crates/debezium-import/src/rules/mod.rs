@@ -15,6 +15,7 @@ mod converters;
 mod jaas;
 mod producer;
 mod router;
+mod sinks;
 mod source;
 
 use crate::draft::quoted;

@@ -2,7 +2,7 @@
 
 use super::Rule::{Breaks, Call, Copy, Fatal, Ignore, Secret, Set, Unsupported, When};
 use super::jaas::{self, Login};
-use super::{Absent, Rule, Rules, apply_all, apply_each, rule};
+use super::{Absent, Rule, Rules, apply_all, apply_each, rule, sinks};
 use crate::draft::quoted;
 use crate::input::{Program, Value};
 use crate::translation::Translation;
@@ -24,9 +24,11 @@ const SYSTEM_SIZE: Rule = Ignore("it leaves the size to the operating system, as
 const SINK_TYPE: Rules = rules! {
     "sink.type" => When(rules! {
         "kafka" => Set("sink", "kind", "kafka");
-        "*" => Fatal("walrelay delivers to Kafka",
-            "debezium.sink.type is not kafka: walrelay delivers to Kafka only");
-    }), absent Absent::Fatal("debezium.sink.type is missing: walrelay delivers to Kafka only");
+        "rabbitmq" => Set("sink", "kind", "rabbitmq");
+        "http" => Set("sink", "kind", "http");
+        "*" => Fatal("walrelay delivers to Kafka, RabbitMQ and HTTP",
+            "debezium.sink.type is not kafka, rabbitmq or http: walrelay delivers to no other");
+    }), absent Absent::Fatal("debezium.sink.type is missing: it says where walrelay delivers to");
 };
 
 /// Options of Debezium Server's sink, without `debezium.sink.`.
@@ -141,8 +143,13 @@ const STORES: Rules = rules! {
 
 pub(super) fn apply(translation: &mut Translation<'_>) {
     if translation.program == Program::Server {
+        let kind = translation.text_of("sink.type").to_ascii_lowercase();
         apply_each(translation, SINK_TYPE);
+        let is_other = sinks::apply(translation, &kind);
         apply_all(translation, "sink.", SINK);
+        if is_other {
+            return;
+        }
     }
     let trust = store_type(translation, "truststore");
     let key = store_type(translation, "keystore");

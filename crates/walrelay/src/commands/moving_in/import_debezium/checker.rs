@@ -58,7 +58,11 @@ fn problem(problem: config::Problem) -> Problem {
 fn warnings(config: &PipelineConfig) -> Vec<Warning> {
     let source = assembly::conn_info(&config.source, &|_| None).map(drop);
     let sink = configured_sink(config).map(drop);
-    let results = [("source.url", source), ("sink.kafka", sink)];
+    let of_sink = match config.sink.description().name {
+        "kafka" => "sink.kafka",
+        _ => "sink",
+    };
+    let results = [("source.url", source), (of_sink, sink)];
     let failures = results.into_iter().filter_map(|(about, result)| {
         let failure = result.err()?;
         let text = one_line(&failure);

@@ -39,9 +39,9 @@ impl SinkSection for Rabbitmq {
                  # tls = true\n\
                  username = \"walrelay\"\n\
                  password = \"${{RABBITMQ_PASSWORD}}\"\n\
-                 # {{topic}} and columns of the event stand for their values.\n\
-                 exchange = \"{{topic}}\"\n\
-                 # routing_key = \"{{topic}}\"\n"
+                 # Otherwise the topic of the event. Columns of the event stand for their values.\n\
+                 # exchange = \"{{type}}.events\"\n\
+                 # routing_key = \"{{type}}\"\n"
             )
         },
     });

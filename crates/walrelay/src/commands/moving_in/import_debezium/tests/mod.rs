@@ -10,6 +10,7 @@ mod inputs;
 mod kafka;
 mod postgres;
 mod router;
+mod sinks;
 
 const CONNECT: &str = r#"{"name": "outbox", "config": {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -109,6 +110,8 @@ fn check_destinations(imported: &Imported) {
                 "router.converters",
                 "sink.kafka",
                 "sink.topics",
+                "sink.rabbitmq",
+                "sink.http",
             ];
             let section = sections
                 .into_iter()

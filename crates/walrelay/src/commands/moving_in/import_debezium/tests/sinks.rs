@@ -1,0 +1,94 @@
+//! Debezium Server's sinks for RabbitMQ and HTTP.
+
+use super::*;
+
+/// The import of [`SERVER`] with another sink, whose options are without `debezium.sink.`.
+#[track_caller]
+fn sink(kind: &str, options: &[&str], expected: &[Expect]) {
+    let mut text = SERVER.replace(
+        "debezium.sink.type=kafka",
+        &format!("debezium.sink.type={kind}"),
+    );
+    for option in options {
+        text.push_str(&format!("debezium.sink.{kind}.{option}\n"));
+    }
+    expect(&import(&text, None, &[], false), expected);
+}
+
+#[test]
+fn rabbitmq() {
+    const OTHER: &str = "debezium.sink.kafka.producer.bootstrap.servers";
+    sink(
+        "rabbitmq",
+        &[
+            "connection.host=mq",
+            "connection.port=5671",
+            "connection.username=cdc",
+            "connection.password=s3cret",
+            "connection.virtual.host=app",
+            "connection.ssl.enabled=true",
+            "exchange=events",
+            "routingKey.source=topic",
+            "ackTimeout=60000",
+            "deliveryMode=2",
+        ],
+        &[
+            Supported,
+            Line("kind = \"rabbitmq\""),
+            Line("hosts = [\"mq:5671\"]"),
+            Line("username = \"cdc\""),
+            Line("password = \"${RABBITMQ_PASSWORD}\""),
+            Line("vhost = \"app\""),
+            Line("tls = true"),
+            Line("exchange = \"events\""),
+            Line("routing_key = \"app.{aggregatetype}\""),
+            Line("confirm_timeout = \"60000ms\""),
+            NoEffect(OTHER, "another sink"),
+            Urgent(&["sink.rabbitmq.null.value", "sink.rabbitmq.mandatory"]),
+        ],
+    );
+    const CREATE: &str = "debezium.sink.rabbitmq.autoCreateRoutingKey";
+    sink(
+        "rabbitmq",
+        &[
+            "routingKey.source=key",
+            "autoCreateRoutingKey=true",
+            "null.value=none",
+        ],
+        &[
+            Line("hosts = [\"localhost:5672\"]"),
+            Line("username = \"guest\""),
+            Line("routing_key = \"{aggregateid}\""),
+            Unsupported(CREATE, "declare"),
+            Breaks("debezium.sink.rabbitmq.null.value", "empty body"),
+        ],
+    );
+}
+
+#[test]
+fn http() {
+    const WEBHOOK: &str = "debezium.sink.http.authentication.type";
+    sink(
+        "http",
+        &[
+            "url=https://hooks.example.com/events",
+            "timeout.ms=5000",
+            "retries=3",
+            "headers.encode.base64=false",
+            "headers.prefix=X-",
+            "authentication.type=standard-webhooks",
+            "authentication.webhook.secret=s3cret",
+            "batch.enabled=true",
+        ],
+        &[
+            Line("kind = \"http\""),
+            Line("url = \"https://hooks.example.com/events\""),
+            Line("timeout = \"5000ms\""),
+            NoEffect("debezium.sink.http.retries", "attempts"),
+            NoEffect("debezium.sink.http.headers.encode.base64", "as they are"),
+            Breaks("debezium.sink.http.headers.prefix", "X-DEBEZIUM"),
+            Unsupported(WEBHOOK, "secrets_file"),
+            Breaks("debezium.sink.http.batch.enabled", "each event by itself"),
+        ],
+    );
+}
