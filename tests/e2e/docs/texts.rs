@@ -222,6 +222,7 @@ fn log_lines_are_those_of_the_code() {
 fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
         + &text("tests/e2e/docs/cutting_over.rs")
+        + &text("tests/e2e/docs/libraries.rs")
         + &text("tests/e2e/docs/migrating.rs")
         + &text("tests/e2e/docs/patterns.rs")
         + &text("tests/e2e/docs/pruning.rs")
@@ -234,6 +235,7 @@ fn every_block_is_run_or_said_not_to_be() {
         "docs/MIGRATING-FROM-DEBEZIUM.md",
         "docs/OPERATIONS.md",
         "docs/PATTERN.md",
+        "docs/PRESETS.md",
         "docs/PRUNING.md",
         "docs/REPLAY.md",
         "docs/SCALING.md",
