@@ -11,12 +11,14 @@ SHARE = $(ROOT)/share
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium test-examples fuzz bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
 	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
 	@echo "make drill   the same with faults: a stopped broker, a killed walsender, a poison row; ends by itself"
+	@echo "make example  a shop whose services, relay and servers are killed while orders come in; proves at its end that each"
+	@echo "             order had its effects once (EXAMPLE_SECONDS=60 EXAMPLE_SEED=1)"
 	@echo "make build   the binary, in target/release/walrelay"
 	@echo "make install  the binary of make build, its manual pages and completions (PREFIX=/usr/local DESTDIR=)"
 	@echo "make test    all tests, against real servers (WALRELAY_TEST_SEED=1 to repeat the choices of a run)"
@@ -67,6 +69,11 @@ endif
 drill:
 	@scripts/bootstrap.sh demo
 	@$(CARGO) run --locked --release -p walrelay -- demo --drill
+
+# Packages come from the registries of Python and TypeScript.
+example:
+	@scripts/bootstrap.sh test
+	@scripts/example.sh
 
 test:
 	@scripts/bootstrap.sh test

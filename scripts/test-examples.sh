@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
-consumers/python consumers/go consumers/typescript consumers/java'
+consumers/python consumers/go consumers/typescript consumers/java consumers/php shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
@@ -66,14 +66,36 @@ run_java() {
 }
 
 run_rust() {
-    (copy && cargo fetch --locked --quiet) || { skip "its crates cannot be had"; return; }
-    (copy && CARGO_TARGET_DIR=$work/rust cargo test --locked --quiet)
+    local manifest=examples/$example/Cargo.toml
+    cargo fetch --locked --quiet --manifest-path "$manifest" || { skip "its crates cannot be had"; return; }
+    # Into walrelay's own directory, where librdkafka is compiled already.
+    CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") cargo test --locked --quiet --manifest-path "$manifest"
 }
 
 run_php() {
     command -v php >/dev/null || { skip "there is no php"; return; }
-    php -m | grep -qx pdo_pgsql || { skip "php has no pdo_pgsql"; return; }
+    php -r 'exit(extension_loaded("pdo_pgsql") ? 0 : 1);' || { skip "php has no pdo_pgsql"; return; }
     (copy && php test.php)
+}
+
+# Beside servers of its own. With a mistake in a service the proof must fail, by the words for it.
+run_shop() {
+    if ! command -v python3 || ! command -v npm; then
+        skip "there is no python3, or no npm"
+        return
+    fi >/dev/null
+    EXAMPLE_SECONDS=18 EXAMPLE_EVERY=3 scripts/example.sh
+    local status=0 words
+    EXAMPLE_SECONDS=18 EXAMPLE_EVERY=3 EXAMPLE_FAULT=no-claim,no-effect,no-transaction scripts/example.sh \
+        >"$work/shop" 2>&1 || status=$?
+    for words in 'points moved more than once: ' 'points not moved: ' 'an event without an order: ' \
+        'stock moved without an order: ' 'FAILED after the kills' 'FAILED after a replay'; do
+        if [ "$status" != 1 ] || ! grep -q "$words" "$work/shop"; then
+            cat "$work/shop"
+            say "shop with mistakes ended with $status, without: $words" >&2
+            return 1
+        fi
+    done
 }
 
 # shellcheck disable=SC2086 # it is a list

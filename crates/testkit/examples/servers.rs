@@ -6,13 +6,20 @@
 //!
 //! The first argument is the major version of Postgres. The database has the SQL of `migrations/` for
 //! services and consumers. `WALRELAY_EXAMPLE_KAFKA` has the brokers' addresses. For
-//! `scripts/test-examples.sh`.
+//! `scripts/test-examples.sh` and `scripts/example.sh`.
+//!
+//! `WALRELAY_EXAMPLE_CRASH` has an address. A line `postgres` or `kafka` sent there kills that server by
+//! SIGKILL and starts it again with its data; the answer is a line, when it is ready.
 
 use std::error::Error;
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, ExitCode};
-use std::{env, fs};
+use std::time::Duration;
+use std::{env, fs, io, thread};
 
 use walrelay_testkit::{Db, Kafka, servers};
+use walrelay_throwaway::Postgres;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
@@ -28,11 +35,48 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         db.batch(&fs::read_to_string(script)?);
     }
     let kafka = Kafka::builder().start();
-    let status = Command::new(program)
+    let crashes = TcpListener::bind("127.0.0.1:0")?;
+    crashes.set_nonblocking(true)?;
+    let mut command = Command::new(program)
         .args(arguments)
         .env("WALRELAY_EXAMPLE_POSTGRES", postgres.url_tcp())
         .env("WALRELAY_EXAMPLE_KAFKA", kafka.bootstrap_servers())
-        .status()?;
+        .env("WALRELAY_EXAMPLE_CRASH", crashes.local_addr()?.to_string())
+        .spawn()?;
+    let status = loop {
+        match crashes.accept() {
+            Ok((client, _)) => crash(&client, &postgres, &kafka)?,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if let Some(status) = command.try_wait()? {
+            break status;
+        }
+    };
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Kills the server that the client names, starts it again, and answers.
+fn crash(mut client: &TcpStream, postgres: &Postgres, kafka: &Kafka) -> Result<(), Box<dyn Error>> {
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut server = String::new();
+    BufReader::new(client).read_line(&mut server)?;
+    match server.trim_end() {
+        "postgres" => {
+            postgres.kill()?;
+            postgres.start_again()?;
+        }
+        "kafka" => {
+            kafka.kill();
+            kafka.start_again();
+        }
+        other => return Err(format!("there is no server {other}").into()),
+    }
+    // The client may have ended meanwhile: then the command's status says why.
+    let _: io::Result<()> = client.write_all(b"ready\n");
+    Ok(())
 }

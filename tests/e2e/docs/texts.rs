@@ -263,12 +263,13 @@ fn every_block_is_run_or_said_not_to_be() {
     }
 }
 
-/// Every Markdown page of the root folder, `fuzz` and `docs`.
+/// Every Markdown page of the root folder, `fuzz`, `examples` and `docs`.
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
     for folder in [
         "",
         "fuzz",
+        "examples",
         "docs",
         "docs/sinks",
         "docs/adr",
