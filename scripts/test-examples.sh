@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
-consumers/python consumers/go consumers/typescript consumers/java consumers/php shop'
+consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 

@@ -1,0 +1,289 @@
+//! The consumer against a real Postgres and Kafka: `WALRELAY_EXAMPLE_POSTGRES`, `WALRELAY_EXAMPLE_KAFKA`.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant, SystemTime};
+
+use consumer::{SETTINGS, process, prune};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, StreamConsumer};
+use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::util::Timeout;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio_postgres::{Client, NoTls, Transaction};
+
+/// A loaded machine may take long; nothing waits for less.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PARTITIONS: i32 = 4;
+
+/// A topic of the test's own, and its workers.
+struct Fixture {
+    topic: String,
+    client: Client,
+    producer: FutureProducer,
+    workers: Vec<Child>,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            let _ = worker.kill();
+            let _ = worker.wait();
+        }
+    }
+}
+
+fn kafka() -> ClientConfig {
+    let mut config = ClientConfig::new();
+    let servers = std::env::var("WALRELAY_EXAMPLE_KAFKA").expect("WALRELAY_EXAMPLE_KAFKA");
+    config.set("bootstrap.servers", servers);
+    config
+}
+
+async fn connect() -> Client {
+    let url = std::env::var("WALRELAY_EXAMPLE_POSTGRES").expect("WALRELAY_EXAMPLE_POSTGRES");
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+impl Fixture {
+    async fn new(name: &str) -> Self {
+        let client = connect().await;
+        let table = "SELECT pg_advisory_xact_lock(1); \
+                     CREATE TABLE IF NOT EXISTS rust_effects (n serial, topic text, key text, number int)";
+        client.batch_execute(table).await.unwrap();
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        let topic = format!("rust-{name}-{now}");
+        let admin: AdminClient<DefaultClientContext> = kafka().create().unwrap();
+        let new = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1));
+        let created = admin
+            .create_topics(&[new], &AdminOptions::new())
+            .await
+            .unwrap();
+        assert!(created.iter().all(Result::is_ok), "{created:?}");
+        let producer = kafka().create().unwrap();
+        Self {
+            topic,
+            client,
+            producer,
+            workers: Vec::new(),
+        }
+    }
+
+    async fn send_as(&self, number: i32, key: &str, id: &str) {
+        let headers = OwnedHeaders::new().insert(Header {
+            key: "id",
+            value: Some(id),
+        });
+        let value = number.to_string();
+        let record = FutureRecord::to(&self.topic)
+            .key(key)
+            .payload(&value)
+            .headers(headers);
+        self.producer.send(record, Timeout::Never).await.unwrap();
+    }
+
+    async fn send(&self, number: i32) {
+        self.send_as(number, "k", &format!("{}-{number}", self.topic))
+            .await;
+    }
+
+    fn worker(&mut self, crash: &str) -> usize {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
+        let worker = command
+            .arg(&self.topic)
+            .env("CRASH", crash)
+            .spawn()
+            .unwrap();
+        self.workers.push(worker);
+        self.workers.len() - 1
+    }
+
+    async fn effects(&self) -> Vec<(String, i32)> {
+        let query = "SELECT key, number FROM rust_effects WHERE topic = $1 ORDER BY n";
+        let rows = self.client.query(query, &[&self.topic]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    /// Number of records whose offset is not committed.
+    fn lag(&self) -> i64 {
+        let group: BaseConsumer = kafka().set("group.id", &self.topic).create().unwrap();
+        let mut asked = TopicPartitionList::new();
+        asked.add_partition_range(&self.topic, 0, PARTITIONS - 1);
+        let committed = group.committed_offsets(asked, PATIENCE).unwrap();
+        let lag = committed.elements().into_iter().map(|element| {
+            let (_, end) = group
+                .fetch_watermarks(&self.topic, element.partition(), PATIENCE)
+                .unwrap();
+            match element.offset() {
+                Offset::Offset(offset) => end - offset,
+                _ => end,
+            }
+        });
+        lag.sum()
+    }
+
+    async fn until_done(&self) {
+        let ends = Instant::now() + PATIENCE;
+        while self.lag() > 0 {
+            assert!(
+                Instant::now() < ends,
+                "not done: {:?}",
+                self.effects().await
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn all(numbers: &[i32]) -> Vec<(String, i32)> {
+    numbers
+        .iter()
+        .map(|number| ("k".to_owned(), *number))
+        .collect()
+}
+
+#[tokio::test]
+async fn the_same_event_twice_has_one_effect() {
+    let mut test = Fixture::new("twice").await;
+    for number in [1, 2, 1, 2, 3] {
+        test.send(number).await;
+    }
+    test.worker("");
+    test.until_done().await;
+    assert_eq!(test.effects().await, all(&[1, 2, 3]));
+}
+
+#[tokio::test]
+async fn a_crash_between_effect_and_commit() {
+    let mut test = Fixture::new("crash").await;
+    for number in [1, 2, 3] {
+        test.send(number).await;
+    }
+    let crashed = test.worker("before commit 2");
+    let status = test.workers[crashed].wait().unwrap();
+    assert_eq!(status.signal(), Some(9));
+    assert_eq!(test.effects().await, all(&[1]));
+    test.worker("");
+    test.until_done().await;
+    assert_eq!(test.effects().await, all(&[1, 2, 3]));
+}
+
+#[tokio::test]
+async fn an_end_before_the_offset_repeats_nothing() {
+    let mut test = Fixture::new("offset").await;
+    for number in [1, 2, 3] {
+        test.send(number).await;
+    }
+    let mut config = kafka();
+    config
+        .set("group.id", &test.topic)
+        .set("session.timeout.ms", "6000");
+    for (name, value) in SETTINGS {
+        config.set(name, value);
+    }
+    let consumer: StreamConsumer = config.create().unwrap();
+    consumer.subscribe(&[&test.topic]).unwrap();
+    let effect = async |transaction: &Transaction<'_>,
+                        message: &rdkafka::message::BorrowedMessage<'_>| {
+        let insert =
+            "INSERT INTO rust_effects (topic, key, number) VALUES ($1, 'k', $2::text::int)";
+        let number = String::from_utf8_lossy(message.payload().unwrap()).into_owned();
+        transaction
+            .execute(insert, &[&message.topic(), &number])
+            .await?;
+        Ok(())
+    };
+    let mut client = connect().await;
+    for _ in 0..3 {
+        let message = consumer.recv().await.unwrap();
+        assert!(
+            process(&mut client, &test.topic, &message, &effect)
+                .await
+                .unwrap()
+        );
+    }
+    drop(consumer);
+    assert_eq!((test.effects().await, test.lag()), (all(&[1, 2, 3]), 3));
+    test.worker("");
+    test.until_done().await;
+    assert_eq!(test.effects().await, all(&[1, 2, 3]));
+}
+
+#[tokio::test]
+async fn a_rebalance_loses_and_repeats_nothing() {
+    let mut test = Fixture::new("rebalance").await;
+    let first = test.worker("");
+    let mut expected = Vec::new();
+    for number in 0..300 {
+        let key = format!("k{}", number % 7);
+        test.send_as(number, &key, &format!("{}-{number}", test.topic))
+            .await;
+        expected.push((key, number));
+        if number == 50 {
+            let ends = Instant::now() + PATIENCE;
+            while test.effects().await.len() <= 20 {
+                assert!(Instant::now() < ends, "no effects");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            test.worker("");
+        } else if number == 150 {
+            test.workers[first].kill().unwrap();
+        }
+    }
+    test.until_done().await;
+    // The order of each key, and each event once.
+    let mut effects = test.effects().await;
+    effects.sort_by(|a, b| a.0.cmp(&b.0));
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(effects, expected);
+}
+
+#[tokio::test]
+async fn poison_becomes_a_dead_letter_after_the_attempts() {
+    let mut test = Fixture::new("poison").await;
+    test.send(1).await;
+    test.send_as(-1, "k", "poison").await;
+    test.send(2).await;
+    test.worker("");
+    test.until_done().await;
+    assert_eq!(test.effects().await, all(&[1, 2]));
+    let mut config = kafka();
+    config
+        .set("group.id", format!("{}-letters", test.topic))
+        .set("auto.offset.reset", "earliest");
+    let letters: StreamConsumer = config.create().unwrap();
+    letters
+        .subscribe(&[&format!("{}.dead", test.topic)])
+        .unwrap();
+    let letter = tokio::time::timeout(PATIENCE, letters.recv())
+        .await
+        .unwrap()
+        .unwrap();
+    let header = |name: &str| {
+        let mut headers = letter.headers().unwrap().iter();
+        let found = headers.find(|header| header.key == name).unwrap();
+        String::from_utf8(found.value.unwrap().to_vec()).unwrap()
+    };
+    assert_eq!(
+        (letter.key(), letter.payload()),
+        (Some(&b"k"[..]), Some(&b"-1"[..]))
+    );
+    assert_eq!(
+        (header("id"), header("error")),
+        ("poison".into(), "the effect failed: poison".into())
+    );
+    assert!(header("source").starts_with(&format!("{}[", test.topic)));
+}
+
+#[tokio::test]
+async fn old_events_are_forgotten() {
+    let test = Fixture::new("prune").await;
+    let insert = "INSERT INTO processed_events (consumer, event_id, processed_at) \
+                  SELECT $1, days, now() - make_interval(days => days) FROM generate_series(1, 40) AS days";
+    test.client.execute(insert, &[&test.topic]).await.unwrap();
+    assert_eq!(prune(&test.client, &test.topic, 30).await.unwrap(), 11);
+}
