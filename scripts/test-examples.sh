@@ -16,8 +16,11 @@ consumers/python consumers/go consumers/typescript consumers/java consumers/rust
 say() { printf 'test-examples: %s\n' "$*"; }
 
 if [ "${1:-}" != --inside ]; then
+    target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+    cargo build --locked --quiet -p walrelay --bin walrelay
     cargo build --locked --quiet -p walrelay-testkit --example servers
-    exec "${CARGO_TARGET_DIR:-target}/debug/examples/servers" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
+    export WALRELAY_EXAMPLE_BINARY=$target/debug/walrelay
+    exec "$target/debug/examples/servers" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
 fi
 shift
 
@@ -36,40 +39,59 @@ copy() {
     cd "$work/copy"
 }
 
-run_python() {
-    command -v python3 >/dev/null || { skip "there is no python3"; return; }
-    local venv=$work/python
-    if [ ! -x "$venv/bin/pip" ]; then
-        python3 -m venv "$venv" || { skip "python3 has no venv"; return; }
+# Installs what Python needs, once.
+python() {
+    command -v python3 >/dev/null || { skip "there is no python3"; return 1; }
+    if [ ! -x "$work/python/bin/pip" ]; then
+        python3 -m venv "$work/python" || { skip "python3 has no venv"; return 1; }
     fi
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "examples/$example/requirements.txt" ||
-        { skip "its packages cannot be installed"; return; }
-    (copy && "$venv/bin/python" -m unittest --quiet)
+    "$work/python/bin/pip" install --quiet --disable-pip-version-check --requirement "$1" ||
+        { skip "the packages of Python cannot be installed"; return 1; }
+}
+
+# Runs the test that all consumers share; a producer has none. table command…
+replay() {
+    case $example in producers/*) return ;; esac
+    python examples/consumers/python/requirements.txt || return 0
+    "$work/python/bin/python" examples/consumers/replay.py "$@"
+}
+
+run_python() {
+    python "examples/$example/requirements.txt" || return 0
+    (copy && "$work/python/bin/python" -m unittest --quiet)
+    replay effects env -C "$work/copy" "$work/python/bin/python" test_consumer.py worker '{topic}'
 }
 
 run_go() {
     command -v go >/dev/null || { skip "there is no go"; return; }
     (copy && go mod download) || { skip "its modules cannot be had"; return; }
-    (copy && go vet ./... && go test -count=1 ./...)
+    (copy && go vet ./... && go test -count=1 ./... && go test -c -o worker .)
+    replay go_effects "$work/copy/worker"
 }
 
 run_typescript() {
     command -v npm >/dev/null || { skip "there is no npm"; return; }
     (copy && npm ci --silent --no-fund --no-audit) || { skip "its packages cannot be installed"; return; }
     (cd "$work/copy" && npm test --silent)
+    replay ts_effects env -C "$work/copy" node build/worker.js
 }
 
 run_java() {
     command -v mvn >/dev/null || { skip "there is no mvn"; return; }
-    (copy && mvn --batch-mode --quiet dependency:resolve) || { skip "its packages cannot be had"; return; }
+    (copy && mvn --batch-mode --quiet dependency:build-classpath -Dmdep.outputFile=classpath) ||
+        { skip "its packages cannot be had"; return; }
     (cd "$work/copy" && mvn --batch-mode --quiet test)
+    replay java_effects java -XX:TieredStopAtLevel=1 \
+        -cp "$work/copy/target/classes:$work/copy/target/test-classes:$(cat "$work/copy/classpath")" Worker '{topic}'
 }
 
 run_rust() {
-    local manifest=examples/$example/Cargo.toml
+    local manifest=examples/$example/Cargo.toml target
+    target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
     cargo fetch --locked --quiet --manifest-path "$manifest" || { skip "its crates cannot be had"; return; }
-    # Into walrelay's own directory, where librdkafka is compiled already.
-    CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") cargo test --locked --quiet --manifest-path "$manifest"
+    # Into walrelay's own directory, so that librdkafka is compiled once.
+    CARGO_TARGET_DIR=$target cargo test --locked --quiet --manifest-path "$manifest"
+    replay rust_effects "$target/debug/worker" '{topic}'
 }
 
 run_php() {

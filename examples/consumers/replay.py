@@ -1,0 +1,163 @@
+"""The same test for a consumer in any language: what walrelay sends again has no second effect.
+
+    replay.py TABLE COMMAND…    the table of the effects, and the command that runs the worker of the tests
+
+The topic is in the worker's environment (WORKER) and in the place of {topic} in its command. Needs
+WALRELAY_EXAMPLE_POSTGRES, WALRELAY_EXAMPLE_KAFKA, and in WALRELAY_EXAMPLE_BINARY the binary.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+sys.path.insert(0, str(Path(__file__).with_name("python")))
+sys.dont_write_bytecode = True
+import newest  # noqa: E402
+
+POSTGRES = os.environ["WALRELAY_EXAMPLE_POSTGRES"]
+KAFKA = {"bootstrap.servers": os.environ["WALRELAY_EXAMPLE_KAFKA"]}
+PARTITIONS, EVENTS = 3, 200
+# A loaded machine may take long; nothing waits for less.
+PATIENCE = 300
+
+table, command = sys.argv[1], sys.argv[2:]
+name = f"replay_{random.getrandbits(32):08x}"
+topic = f"{name}.Order"
+CONFIG = f"""
+[source]
+url = "{POSTGRES}"
+tables = ["public.{name}"]
+slot = "{name}"
+publication = "{name}"
+
+[router]
+position_header = "{newest.POSITION_HEADER}"
+
+[router.debezium]
+"route.topic.replacement" = "{name}.${{routedByValue}}"
+
+[sink.kafka]
+"bootstrap.servers" = "{KAFKA['bootstrap.servers']}"
+"""
+
+
+def eventually(what, holds):
+    ends = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if holds():
+                return
+        except KafkaException:
+            pass
+        if time.monotonic() > ends:
+            sys.exit(f"replay: not reached in {PATIENCE} s: {what}")
+        time.sleep(0.1)
+
+
+def offsets():
+    """Number of records in the topic, and of those whose offset the worker has committed."""
+    reader = Consumer({**KAFKA, "group.id": topic})
+    try:
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        ends = [reader.get_watermark_offsets(of, timeout=10)[1] for of in partitions]
+        return sum(ends), sum(max(of.offset, 0) for of in reader.committed(partitions, timeout=10))
+    finally:
+        reader.close()
+
+
+def newest_values(connection):
+    """The newest value of each key by the position header, of all records in a random order."""
+    reader = Consumer({**KAFKA, "group.id": f"{topic}.newest", "enable.auto.commit": False})
+    reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    count, records = offsets()[0], []
+    while len(records) < count:
+        records += [message for message in reader.consume(count, 1.0) if not message.error()]
+    reader.close()
+    random.shuffle(records)
+    connection.execute('CREATE TEMPORARY TABLE newest (key text PRIMARY KEY, position text COLLATE "C", value text)')
+    for message in records:
+        newest.apply(connection, message)
+    return dict(connection.execute("SELECT key, value::int FROM newest").fetchall())
+
+
+def scenario(connection, folder, running):
+    config = Path(folder, "walrelay.toml")
+    config.write_text(CONFIG)
+
+    def walrelay(*arguments):
+        return [os.environ["WALRELAY_EXAMPLE_BINARY"], *arguments, "--config", str(config)]
+
+    def start(command):
+        with Path(folder, f"{len(running)}.log").open("wb") as log:
+            process = subprocess.Popen(command, env={**os.environ, "WORKER": topic}, stdout=log, stderr=log)
+        running.append(process)
+        return process
+
+    def worker():
+        return start([part.replace("{topic}", topic) for part in command])
+
+    def effects():
+        return connection.execute(f"SELECT key, number FROM {table} WHERE topic = %s ORDER BY n", [topic]).fetchall()
+
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (n serial, topic text, key text, number int)")
+    admin = AdminClient(KAFKA)
+    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+        created.result()
+    for step in walrelay("init"), walrelay("bookmark", "create", f"{name}_from"):
+        subprocess.run(step, check=True, stdout=subprocess.DEVNULL)
+    relay, first = start(walrelay("run")), worker()
+    expected = [(f"k{number % 7}", number) for number in range(EVENTS)]
+    for key, number in expected:
+        connection.execute(f"INSERT INTO {name} (aggregatetype, aggregateid, type, payload)"
+                           " VALUES ('Order', %s, 'placed', %s)", [key, str(number)])
+        if number == EVENTS // 2:
+            eventually("the first effects", lambda: len(effects()) > 20)
+            relay.kill()
+            first.kill()
+            relay.wait()
+            start(walrelay("run"))
+            worker()
+
+    def done(records):
+        there, processed = offsets()
+        return there >= records and there == processed and len(effects()) >= EVENTS
+
+    eventually("all effects", lambda: done(EVENTS))
+    before = offsets()[0]
+    subprocess.run(walrelay("replay", "--from", f"{name}_from", "--yes"), check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
+    eventually("all that was sent again is processed", lambda: done(before + EVENTS))
+    by_key = sorted(effects(), key=lambda effect: effect[0])
+    assert by_key == sorted(expected, key=lambda effect: effect[0]), f"not each event once, in order: {by_key}"
+    kept = newest_values(connection)
+    assert kept == dict(expected), f"not the newest values: {kept}"
+    print(f"replay: {offsets()[0]} records of {EVENTS} events, each with one effect")
+
+
+with psycopg.connect(POSTGRES, autocommit=True) as connection, tempfile.TemporaryDirectory() as folder:
+    running = []
+    try:
+        scenario(connection, folder, running)
+    except BaseException:
+        for log in sorted(Path(folder).glob("*.log")):
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
+        raise
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+        # The server has few slots, and others use it. A killed walsender may still be at its end.
+        def is_dropped():
+            connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                               " WHERE slot_name LIKE %s AND NOT active", [f"{name}%"])
+            return not connection.execute("SELECT FROM pg_replication_slots WHERE slot_name LIKE %s",
+                                          [f"{name}%"]).fetchall()
+        eventually("the slots are dropped", is_dropped)
