@@ -56,7 +56,9 @@ pub use pipeline_span::pipeline_span;
 pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
-pub use report::{BookmarkReport, SinkReport, SlotReport, SnapshotReport, StatusReport};
+pub use report::{
+    BookmarkReport, EndpointReport, SinkReport, SlotReport, SnapshotReport, StatusReport,
+};
 
 /// Reads the wall clock in milliseconds since 1970.
 pub fn millis_now() -> u64 {

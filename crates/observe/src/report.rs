@@ -352,6 +352,7 @@ pub struct KafkaReport {
     pub leaderless: Vec<String>,
 }
 
+/// One server of a sink, as the sink's client sees it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EndpointReport {
@@ -360,7 +361,9 @@ pub struct EndpointReport {
     /// The state as the sink's client names it; `UP` if requests can be sent, `NO_ANSWER` if none
     /// was answered for five seconds.
     pub state: String,
+    /// Mean round-trip time of requests in milliseconds; `null` without a recent request.
     pub rtt_avg_ms: Option<f64>,
+    /// 99th percentile of the round-trip time of requests in milliseconds.
     pub rtt_p99_ms: Option<f64>,
     /// Records that wait for a request, or for its answer.
     pub queued: u64,

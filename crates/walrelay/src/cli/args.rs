@@ -233,7 +233,7 @@ A row is a JSON object of columns and values:
     /// Look at dead letters, send them again, or close them.
     ///
     /// A dead letter is an event that could not be delivered and that `[poison]` did not let stop
-    /// the relay. Needs Kafka only; the relay may be running.
+    /// the relay. Needs the topic of dead letters only; the relay may be running.
     #[command(after_help = "Examples:
   walrelay dlq list
   walrelay dlq show 0/16B3748 0

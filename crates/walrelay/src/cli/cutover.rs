@@ -35,7 +35,7 @@ pub enum CutoverCommand {
   walrelay cutover switch --poller outbox-poller --yes")]
     Switch(SwitchCutoverArgs),
 
-    /// Look for each row of the outbox in Kafka, and compare it with what walrelay makes of it.
+    /// Look for each row of the outbox in its topic, and compare it with what walrelay makes of it.
     ///
     /// The relay must be running. Ends with exit code 65 if a row is missing or differs.
     #[command(after_help = "Examples:

@@ -36,6 +36,11 @@ impl Server {
         &self.config.source.slot
     }
 
+    /// Returns the kind of the configured sink as texts name it.
+    pub(crate) fn sink_title(&self) -> &'static str {
+        self.config.sink.description().title
+    }
+
     pub(crate) async fn connect(&self) -> Result<Session, Failure> {
         sql_session(&self.info).await
     }

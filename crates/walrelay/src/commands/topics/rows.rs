@@ -49,7 +49,10 @@ pub(crate) fn route_rows<C: Count>(
         let mut source = selected_rows(server, filter, &progress);
         // Counting also exports the snapshot.
         let rows = source.count().await?;
-        print_notice(&format!("comparing {rows} rows of the outbox with Kafka"));
+        let sink = server.sink_title();
+        print_notice(&format!(
+            "comparing {rows} rows of the outbox with the records in {sink}"
+        ));
         let confirmed = marking(config).wait_confirmed(&mut session).await;
         session.close().await;
         confirmed.map_err(not_confirmed)?;

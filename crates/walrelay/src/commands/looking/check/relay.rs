@@ -1,6 +1,7 @@
 //! The checks of a running relay, by its own HTTP endpoint.
 
-use walrelay_observe::StatusReport;
+use walrelay_observe::{SinkReport, StatusReport};
+use walrelay_sink::EndpointStats;
 use walrelay_sink::check::shortened;
 
 use super::item::{Check, Checks, Item};
@@ -8,7 +9,7 @@ use crate::cli::Exit;
 use crate::commands::looking::status::fetch_status;
 use crate::config::Http;
 
-/// Number of brokers that a finding names at most.
+/// Number of endpoints that a finding names at most.
 const NAMED: usize = 3;
 
 /// The results of the checks of a running relay.
@@ -44,7 +45,7 @@ fn of_relay(relay: &StatusReport, slot: &str) -> RelayChecks {
     let topics = relay.delivery.topics.iter().map(|of| of.topic.clone());
     let topics: Vec<String> = topics.filter(|topic| topic != "*").collect();
     let mut checks = vec![(Item::Relay, state(relay))];
-    checks.extend(servers(relay).map(|check| (Item::RelayServers, check)));
+    checks.extend(servers(&relay.sink).map(|check| (Item::RelayServers, check)));
     RelayChecks { checks, topics }
 }
 
@@ -69,25 +70,70 @@ fn state(relay: &StatusReport) -> Check {
 }
 
 /// Returns the servers of the sink as the relay sees them; `None` if it has none.
-fn servers(relay: &StatusReport) -> Option<Check> {
-    let kafka = relay.kafka.as_ref()?;
-    let (brokers, leaderless) = (&kafka.brokers, kafka.leaderless_partitions);
-    let lost = brokers.iter().filter(|broker| broker.state != "UP");
-    let lost = lost.map(|broker| format!("{} is {}", broker.name, broker.state));
+fn servers(sink: &SinkReport) -> Option<Check> {
+    sink.servers.as_ref()?;
+    let (endpoints, term) = (&sink.endpoints, &sink.endpoint_term);
+    let (up, lost): (Vec<_>, Vec<_>) = endpoints
+        .iter()
+        .partition(|endpoint| endpoint.state == EndpointStats::UP);
+    let lost = lost.into_iter();
+    let lost = lost.map(|endpoint| format!("{} is {}", endpoint.name, endpoint.state));
     let mut found = shortened(lost.collect(), NAMED);
-    if leaderless > 0 {
-        let named = kafka.leaderless.iter().take(NAMED).cloned();
+    if sink.unavailable_count > 0 {
+        let named = sink.unavailable.iter().take(NAMED).cloned();
         let named: Vec<String> = named.collect();
-        let named = named.join(", ");
-        found.push(format!("{leaderless} partition(s) have no leader: {named}"));
+        let (count, what) = (sink.unavailable_count, &sink.unavailable_term);
+        found.push(format!("{count} {what}: {}", named.join(", ")));
     }
-    let up = brokers.iter().filter(|broker| broker.state == "UP").count();
-    let finding = format!("{up} of {} brokers up", brokers.len());
+    let finding = format!("{} of {} {term}s up", up.len(), endpoints.len());
     if found.is_empty() {
         return Some(Check::pass(finding));
     }
     Some(Check::warn(
         format!("{finding}: {}", found.join("; ")),
-        "start these brokers, or see what is between them and the relay: events wait for partitions without a leader",
+        format!(
+            "start these {term}s, or see what is between them and the relay: events wait for {}",
+            sink.unavailable_term
+        ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_observe::EndpointReport;
+    use walrelay_sink::SinkTerms;
+    use walrelay_sink::check::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn servers_are_named_by_the_terms_of_their_sink() {
+        let terms = SinkTerms::default();
+        let endpoint = |name: &str, state: &str| EndpointReport {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            rtt_avg_ms: None,
+            rtt_p99_ms: None,
+            queued: 0,
+            retries: 0,
+        };
+        let mut sink = SinkReport {
+            endpoint_term: terms.endpoint.to_owned(),
+            unavailable_term: terms.unavailable.to_owned(),
+            endpoints: vec![endpoint("https://a", EndpointStats::UP)],
+            ..SinkReport::default()
+        };
+        assert!(servers(&sink).is_none(), "a sink without servers");
+        sink.servers = Some("https://{topic}".to_owned());
+        let check = servers(&sink).expect("a check");
+        assert!(matches!(check.verdict, Verdict::Pass));
+        assert_eq!(check.finding, "1 of 1 endpoints up");
+        sink.endpoints
+            .push(endpoint("https://b", EndpointStats::DOWN));
+        let check = servers(&sink).expect("a check");
+        assert!(matches!(check.verdict, Verdict::Warn));
+        assert_eq!(check.finding, "1 of 2 endpoints up: https://b is DOWN");
+        let remedy = check.remedy.expect("a remedy");
+        assert!(remedy.starts_with("start these endpoints, "), "{remedy}");
+    }
 }

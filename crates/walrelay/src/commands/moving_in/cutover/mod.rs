@@ -74,12 +74,16 @@ fn topics_of(sink: &dyn SinkKind) -> Result<&dyn SinkTopics, Failure> {
 }
 
 /// Returns the failure that there is no slot to compare or mark by.
-fn no_slot(slot: &str) -> Failure {
-    let what = format!("there is no slot {slot}: a rollback drops it, and only a switch makes it");
-    Failure::new("cutover-no-slot", Exit::Config, what).remedy(
+fn no_slot(server: &Server) -> Failure {
+    let what = format!(
+        "there is no slot {}: a rollback drops it, and only a switch makes it",
+        server.slot()
+    );
+    Failure::new("cutover-no-slot", Exit::Config, what).remedy(format!(
         "if the cutover was rolled back, or never made, the polling relay sends: start it, or begin with walrelay \
-         cutover plan. If the slot was dropped by hand, compare the outbox with Kafka first",
-    )
+         cutover plan. If the slot was dropped by hand, compare the outbox with {} first",
+        server.sink_title()
+    ))
 }
 
 /// Fails unless the snapshot reads the rows that the polling relay has not sent.

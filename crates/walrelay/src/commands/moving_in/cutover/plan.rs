@@ -129,7 +129,7 @@ const STEPS: &str = "
 2. switch    stops the polling relay, waits for its locks, publishes the rows that it has not marked, makes the slot.
              Events that it published and did not mark are repeated. Until `walrelay run` is started, events wait.
 3. run       relays from there on. With mark_sent it marks rows behind the confirmed position.
-4. verify    looks for each row of the outbox in Kafka.
+4. verify    looks for each row of the outbox in its topic.
    rollback  stops the relay, marks what it published, drops the slot: the polling relay goes on.
              Events that were in flight are repeated.";
 

@@ -226,7 +226,7 @@ fn dead_letters_failure(error: DeadLettersError) -> Failure {
     Failure::new("cutover-dead-letters", Exit::Temporary, what)
         .caused_by(error)
         .remedy(
-            "see to Kafka, or to the dead letters: walrelay dlq list. Or say --mark-dead-letters: then their rows are \
+            "see to the sink, or to the dead letters: walrelay dlq list. Or say --mark-dead-letters: then their rows are \
              marked as sent, and the polling relay does not send them",
         )
 }
@@ -234,14 +234,18 @@ fn dead_letters_failure(error: DeadLettersError) -> Failure {
 /// Finds the configured slot; fails if it does not exist or is lost.
 async fn find_intact_slot(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
     let slot = server.find_slot(session).await?;
-    let slot = slot.ok_or_else(|| no_slot(server.slot()))?;
+    let slot = slot.ok_or_else(|| no_slot(server))?;
     if slot.is_lost() {
         let what = format!(
             "slot {} is lost: nothing tells what walrelay published",
             server.slot()
         );
-        return Err(Failure::new("cutover-no-slot", Exit::Config, what)
-            .remedy("compare the outbox with Kafka before the polling relay is started"));
+        return Err(
+            Failure::new("cutover-no-slot", Exit::Config, what).remedy(format!(
+                "compare the outbox with {} before the polling relay is started",
+                server.sink_title()
+            )),
+        );
     }
     Ok(slot)
 }
@@ -263,7 +267,7 @@ fn mark_failure(error: MarkError) -> Failure {
                 "table {table} has no primary key in the publication: its rows cannot be told apart"
             ),
         )
-        .remedy("give it a primary key, or mark the rows by hand: those that are in Kafka"),
+        .remedy("give it a primary key, or mark by hand the rows whose events were sent"),
         MarkError::WithoutRow(events) => {
             let what = "the polling relay would never send what has no row; nothing was marked, and the slot is there";
             Failure::new("cutover-unsent-events", Exit::Temporary, what)

@@ -93,5 +93,5 @@ async fn require_slot(server: &Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
     let found = server.find_slot(&mut session).await?;
     session.close().await;
-    found.map(drop).ok_or_else(|| no_slot(server.slot()))
+    found.map(drop).ok_or_else(|| no_slot(server))
 }

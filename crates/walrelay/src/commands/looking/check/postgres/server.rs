@@ -132,7 +132,7 @@ pub(super) fn wal_sender_timeout(db: &DatabaseState<'_>) -> Check {
 }
 
 /// Checks that the server does not take the relay for a synchronous standby: each commit would wait
-/// for Kafka, and hang while no relay runs.
+/// for the sink, and hang while no relay runs.
 pub(super) fn synchronous_standby(db: &DatabaseState<'_>) -> Check {
     let setting = db.survey.setting("synchronous_standby_names");
     let setting = setting.unwrap_or_default();
