@@ -85,7 +85,7 @@ fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn of(code: u16) -> Outcome {
+    fn outcome_of(code: u16) -> Outcome {
         of_status(
             StatusCode::from_u16(code).unwrap(),
             None,
@@ -96,13 +96,13 @@ mod tests {
     #[test]
     fn each_class_of_status_has_its_meaning() {
         for code in [200, 201, 202, 204, 299] {
-            assert_eq!(of(code), Outcome::Delivered, "{code}");
+            assert_eq!(outcome_of(code), Outcome::Delivered, "{code}");
         }
         for code in [301, 302, 304, 307, 308, 401, 403, 404, 407, 410] {
-            assert!(matches!(of(code), Outcome::Stop(_)), "{code}");
+            assert!(matches!(outcome_of(code), Outcome::Stop(_)), "{code}");
         }
         for code in [408, 425, 429, 500, 502, 503, 504, 599] {
-            assert!(matches!(of(code), Outcome::Again(_)), "{code}");
+            assert!(matches!(outcome_of(code), Outcome::Again(_)), "{code}");
         }
         for (code, expected) in [
             (400, Poison::Rejected),
@@ -111,7 +111,7 @@ mod tests {
             (422, Poison::Rejected),
         ] {
             let refused = matches!(
-                of(code),
+                outcome_of(code),
                 Outcome::Refused { poison, certain: false, .. } if poison == expected
             );
             assert!(refused, "{code}");

@@ -187,7 +187,7 @@ mod tests {
         HttpConfig::new(UrlTemplate::parse("https://h:8/x?y").unwrap(), options)
     }
 
-    fn of(record: &Record<'_>, config: &HttpConfig) -> Request<Full<Bytes>> {
+    fn request_of(record: &Record<'_>, config: &HttpConfig) -> Request<Full<Bytes>> {
         let target = config.url.target("t").unwrap();
         let now = UNIX_EPOCH + Duration::from_secs(1_614_265_330);
         request(record, &target, config, now)
@@ -217,7 +217,7 @@ mod tests {
         check_headers(&headers).unwrap();
         let mut config = config();
         config.key_header = Some(HeaderName::from_static("x-key"));
-        let request = of(&record, &config);
+        let request = request_of(&record, &config);
         assert_eq!(header(&request, "ce-type"), ["a%20b%22%25%C3%BC"]);
         assert_eq!(header(&request, "content-type"), ["text/plain; x=\"%\""]);
         assert_eq!(header(&request, "twice"), ["1", "%202%0D%0A%FF%20"]);
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(request.uri(), "/x?y");
         assert!(!request.headers().contains_key("webhook-signature"));
         config.version = HttpVersion::Two;
-        let request = of(&record, &config);
+        let request = request_of(&record, &config);
         assert!(!request.headers().contains_key("host"));
         assert_eq!(request.uri(), "https://h:8/x?y");
     }
@@ -263,11 +263,11 @@ mod tests {
             },
             ..Record::default()
         };
-        let request = of(&record, &config);
+        let request = request_of(&record, &config);
         assert_eq!(header(&request, "webhook-id"), ["16B37-2"]);
         assert_eq!(header(&request, "content-type"), ["application/json"]);
         let id = Some(b"msg_p5jXN8AQM9LWM0D4loKWxJek".as_slice());
-        let request = of(
+        let request = request_of(
             &Record {
                 event_id: id,
                 ..record

@@ -55,7 +55,10 @@ impl PipelineNames {
     }
 
     /// Calls `read` with the names of the innermost pipeline among the spans of an event.
-    pub(super) fn of<S, T>(scope: Option<Scope<'_, S>>, read: impl FnOnce(&Self) -> T) -> Option<T>
+    pub(super) fn find<S, T>(
+        scope: Option<Scope<'_, S>>,
+        read: impl FnOnce(&Self) -> T,
+    ) -> Option<T>
     where
         S: for<'s> LookupSpan<'s>,
     {

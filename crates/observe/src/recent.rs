@@ -113,7 +113,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for RecentErrors {
         let mut text = Text::default();
         event.record(&mut text);
         let scope = context.event_scope(event).filter(|_| self.several);
-        let pipeline = PipelineNames::of(scope, |names| names.name.clone());
+        let pipeline = PipelineNames::find(scope, |names| names.name.clone());
         self.add(pipeline, level, text.shown(), text.remedy);
     }
 }

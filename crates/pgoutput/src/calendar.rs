@@ -1,5 +1,5 @@
 //! Dates from numbers of days, by Howard Hinnant's algorithms: years begin in March, so that the
-//! leap day is the last day.
+//! leap day is the last day. The crate `time` ends at year 9999, a date of Postgres at 5,874,897.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "a 365th of an i64 of days and small factors: nothing here comes near the ends"

@@ -1,4 +1,5 @@
-//! [`nearest`]: "did you mean" for every name that a user writes.
+//! [`nearest`]: "did you mean" for every name that a user writes. `event-router` and `walsender`, which
+//! know nothing of configuration files, have the same rule in functions of their own.
 
 /// Returns the known name that `name` probably means: at most two typing errors away. Of two
 /// equally near names the first in alphabetical order.

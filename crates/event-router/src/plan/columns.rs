@@ -106,7 +106,7 @@ impl<'r> Columns<'r> {
             column: name.to_owned(),
             role,
             columns: names().map(str::to_owned).collect(),
-            nearest: error::nearest(name, names(), 0.8),
+            nearest: error::nearest(name, names()),
         }
     }
 

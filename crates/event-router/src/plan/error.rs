@@ -100,17 +100,12 @@ pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
-/// Finds the most similar of the known names, if its similarity exceeds `threshold`.
-pub(crate) fn nearest<'a>(
-    wanted: &str,
-    known: impl Iterator<Item = &'a str>,
-    threshold: f64,
-) -> Option<String> {
-    known
-        .map(|name| (strsim::jaro_winkler(wanted, name), name))
-        .filter(|(similarity, _)| *similarity > threshold)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, name)| name.to_owned())
+/// Finds the known name that is at most two typing errors away, as `walrelay_settings::nearest`
+/// does.
+pub(crate) fn nearest<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let near = known.map(|name| (strsim::damerau_levenshtein(wanted, name), name));
+    let (errors, name) = near.min()?;
+    (errors <= 2).then(|| name.to_owned())
 }
 
 /// The reason why a row cannot be routed. Errors name table and column, never a value.

@@ -55,7 +55,7 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
     };
     let cluster = Cluster {
         brokers,
-        ..Cluster::of(&survey, sink, kafka)
+        ..Cluster::new(&survey, sink, kafka)
     };
     let client = kafka.message_max_bytes().parse().ok();
     let checks = [
@@ -79,7 +79,7 @@ pub(crate) fn topic_obstacle(
     topic: &str,
 ) -> Option<String> {
     let survey = survey(kafka, &[topic.to_owned()], BROKER_TIMEOUT).ok()?;
-    let cluster = Cluster::of(&survey, sink, kafka);
+    let cluster = Cluster::new(&survey, sink, kafka);
     let mut checks = [cluster.topics(), cluster.access()].into_iter();
     let failed = checks.find(|check| matches!(check.verdict, SinkVerdict::Fail { .. }));
     failed.map(|check| check.finding)
@@ -97,7 +97,7 @@ struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    fn of(survey: &'a ClusterSurvey, sink: &'a KafkaSection, kafka: &'a KafkaConfig) -> Self {
+    fn new(survey: &'a ClusterSurvey, sink: &'a KafkaSection, kafka: &'a KafkaConfig) -> Self {
         let principal = sink.properties.0.get("sasl.username");
         Self {
             survey,

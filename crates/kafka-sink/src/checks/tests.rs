@@ -52,7 +52,7 @@ fn sink() -> KafkaSection {
 }
 
 /// Runs a check of this topic, on a cluster with this `auto.create.topics.enable`.
-fn of(
+fn check_of(
     topic: TopicSurvey,
     auto_create: Option<&str>,
     check: impl Fn(&Cluster<'_>) -> SinkCheck,
@@ -99,7 +99,7 @@ fn missing_topics_fail_unless_they_are_created() {
         (missing(Creation::Refused("x".into())), Some("true"), "fail"),
         (in_state(TopicState::Unknown("x".into())), None, "warn"),
     ] {
-        let check = of(topic, auto_create, |of| of.topics());
+        let check = check_of(topic, auto_create, |of| of.topics());
         assert_eq!(check.verdict.name(), verdict, "{check:?}");
     }
 }
@@ -116,12 +116,12 @@ fn missing_privileges_are_named() {
         (in_state(TopicState::Denied), "Describe --operation Write"),
         (missing(Creation::Denied), "--operation Create"),
     ] {
-        let check = of(topic, Some("true"), |of| of.access());
+        let check = check_of(topic, Some("true"), |of| of.access());
         assert_eq!(check.verdict.name(), "fail", "{check:?}");
         let remedy = check.remedy.unwrap();
         assert!(remedy.contains(words), "{remedy}");
     }
-    let check = of(existing(3, &[]), Some("true"), |of| of.access());
+    let check = check_of(existing(3, &[]), Some("true"), |of| of.access());
     assert_eq!(check.verdict.name(), "pass", "{check:?}");
 }
 
@@ -141,9 +141,9 @@ fn replicas_and_in_sync_replicas() {
         if let Some(Ok(settings)) = &mut topic.settings {
             settings.insert(size.0.into(), size.1.into());
         }
-        let check = of(topic.clone(), Some("true"), |of| of.in_sync_replicas());
+        let check = check_of(topic.clone(), Some("true"), |of| of.in_sync_replicas());
         assert_eq!(check.verdict.name(), verdict, "{check:?}");
-        let check = of(topic, Some("true"), |of| of.replication_factor());
+        let check = check_of(topic, Some("true"), |of| of.replication_factor());
         assert_eq!(
             check.verdict == SinkVerdict::Pass,
             replicas >= 3,
@@ -152,7 +152,7 @@ fn replicas_and_in_sync_replicas() {
     }
     // New topics take the defaults of the brokers.
     let new = missing(Creation::NotConfigured);
-    let check = of(new, Some("true"), |of| of.replication_factor());
+    let check = check_of(new, Some("true"), |of| of.replication_factor());
     assert!(check.finding.contains("new topics: 1"), "{check:?}");
 }
 
@@ -166,14 +166,14 @@ fn a_row_has_to_fit_both_limits() {
         (2000, Ok(Some(1001)), "warn", "max.message.bytes=3000"),
         (2000, Ok(Some(1)), "warn", "max.message.bytes=3000"),
     ] {
-        let check = of(topic(), Some("true"), |cluster| {
+        let check = check_of(topic(), Some("true"), |cluster| {
             cluster.message_size(Some(client), &largest)
         });
         assert_eq!(check.verdict.name(), verdict, "{check:?}");
         assert!(check.remedy.unwrap_or_default().contains(words));
     }
     let new = missing(Creation::NotConfigured);
-    let check = of(new, Some("true"), |cluster| {
+    let check = check_of(new, Some("true"), |cluster| {
         cluster.message_size(Some(2000), &Ok(None))
     });
     let remedy = check.remedy.unwrap();

@@ -2,6 +2,7 @@
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError as ClientError;
+use walrelay_settings::nearest;
 
 use super::error::KafkaConfigError;
 use super::properties;
@@ -31,7 +32,7 @@ pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaCon
     if properties::producer().all(|known| known != property) {
         return Err(KafkaConfigError::Unknown {
             property: property.to_owned(),
-            nearest: nearest(property),
+            nearest: nearest(property, properties::producer()).map(str::to_owned),
         });
     }
     // librdkafka validates the value itself: setting it parses and stores it, nothing else.
@@ -56,14 +57,6 @@ fn as_given(property: &str, reason: String) -> String {
     names_of(property).iter().fold(reason, |reason, name| {
         reason.replace(&format!("\"{name}\""), &format!("\"{property}\""))
     })
-}
-
-fn nearest(property: &str) -> Option<String> {
-    properties::producer()
-        .map(|known| (strsim::damerau_levenshtein(property, known), known))
-        .min()
-        .filter(|(distance, known)| *distance <= known.len() / 3)
-        .map(|(_, known)| known.to_owned())
 }
 
 /// Returns all names of a property; empty if it has only one.

@@ -19,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{Instrument as _, debug, info};
 
 use super::answers::Answers;
-use super::places::{Places, Watched};
+use super::open_connections::{OpenConnections, Watched};
 use crate::background::Background;
 use crate::sections;
 use crate::{Pipelines, SlotMonitor, Telemetry, pipeline_span};
@@ -130,10 +130,10 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the HTTP endpoint cannot listen"),
     };
-    let places = Arc::new(Places::new(most_connections()));
+    let connections = Arc::new(OpenConnections::new(most_connections()));
     loop {
-        let connection = match listener.accept().await {
-            Ok((connection, _)) => connection,
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
             Err(error) => {
                 // No file descriptor is free, or the client has gone already.
                 debug!(%error, "a connection was not accepted");
@@ -141,18 +141,19 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
                 continue;
             }
         };
-        let place = places.take();
-        let connection = Watched {
-            stream: connection,
-            place: Arc::clone(&place),
+        let connection = connections.add();
+        let stream = Watched {
+            stream,
+            connection: Arc::clone(&connection),
         };
-        let (tls, answers, places) = (tls.clone(), Arc::clone(&answers), Arc::clone(&places));
+        let (tls, answers, connections) =
+            (tls.clone(), Arc::clone(&answers), Arc::clone(&connections));
         tokio::spawn(async move {
             let served = async {
                 match tls {
-                    None => serve_connection(connection, answers).await,
-                    Some(tls) => match timeout(HEAD_DEADLINE, tls.accept(connection)).await {
-                        Ok(Ok(connection)) => serve_connection(connection, answers).await,
+                    None => serve_connection(stream, answers).await,
+                    Some(tls) => match timeout(HEAD_DEADLINE, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => serve_connection(stream, answers).await,
                         Ok(Err(error)) => debug!(%error, "a TLS handshake failed"),
                         Err(_) => debug!("a TLS handshake took too long"),
                     },
@@ -160,9 +161,9 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, answers: Arc<Ans
             };
             tokio::select! {
                 _ = timeout(CONNECTION_LIFE, served) => {}
-                () = place.lost() => debug!("a connection without progress gives way"),
+                () = connection.lost() => debug!("a connection without progress gives way"),
             }
-            places.free(&place);
+            connections.remove(&connection);
         });
         // So that a request that is there already is answered before others are accepted.
         yield_now().await;

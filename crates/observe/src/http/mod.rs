@@ -2,7 +2,7 @@
 //!
 //! # Contents
 //! - `endpoint`: the thread, the listener and its limits. `answers`: the response for each path.
-//! - `places`: which connection gives way if there are too many. `page`: the status page, one
+//! - `open_connections`: which connection gives way if there are too many. `page`: the status page, one
 //!   document.
 //!
 //! # Invariants
@@ -14,7 +14,7 @@
 
 mod answers;
 mod endpoint;
+mod open_connections;
 mod page;
-mod places;
 
 pub use endpoint::{EndpointError, start_endpoint};

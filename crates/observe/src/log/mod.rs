@@ -165,7 +165,7 @@ where
         let line = with_arrays(line, event);
         let rest = line.strip_prefix('{').unwrap_or(&line);
         let scope = context.event_scope().filter(|_| self.several);
-        let names = PipelineNames::of(scope, |PipelineNames { name, slot }| {
+        let names = PipelineNames::find(scope, |PipelineNames { name, slot }| {
             (Some(name.clone()), Some(slot.clone()))
         });
         let (name, slot) = names.unwrap_or_else(|| (None, self.slot.clone()));

@@ -13,7 +13,7 @@ const CUMULATIVE: u8 = 2;
 
 /// Makes the metrics of OTLP's `ScopeMetrics`. Names have no unit and no `_total`: a receiver for
 /// Prometheus appends both again.
-pub(super) fn of(scrape: &Scrape) -> Vec<Value> {
+pub(super) fn metrics(scrape: &Scrape) -> Vec<Value> {
     let timed = |report: &StatusReport, labels: &Labels, mut point: Value| {
         let labels = labels.iter().map(|(name, value)| (*name, value.as_str()));
         point["attributes"] = attributes(labels);
@@ -109,7 +109,7 @@ mod tests {
                  "bucketCounts": counts, "explicitBounds": bounds}))],
                  "aggregationTemporality": 2}},
         ]);
-        let mut found = of(&scrape);
+        let mut found = metrics(&scrape);
         // `snapshot_rows` has no value.
         let names = ["reconnects", "snapshot_rows", "start_time", "commit_to_ack"];
         let names = names.map(|name| format!("walrelay_{name}"));
@@ -126,7 +126,7 @@ mod tests {
             Arc::new(Telemetry::new(setup, RecentErrors::default()))
         };
         let scrape = Scrape::new(&["a", "b"].map(telemetry).into_iter().collect());
-        let metrics = of(&scrape);
+        let metrics = metrics(&scrape);
         let attributes = |name: &str, kind: &str| -> Vec<Value> {
             let metric = metrics.iter().find(|metric| metric["name"] == name);
             let points = metric.unwrap()[kind]["dataPoints"].as_array().unwrap();

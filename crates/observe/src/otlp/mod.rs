@@ -108,7 +108,7 @@ impl Collector {
         ];
         let resource = json!({"attributes": attributes(process.into_iter().chain(slot))});
         let scope = json!({"name": "walrelay", "version": env!("CARGO_PKG_VERSION")});
-        let metrics = metrics::of(&Scrape::new(&self.pipelines));
+        let metrics = metrics::metrics(&Scrape::new(&self.pipelines));
         let body = json!({"resourceMetrics": [
             {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": metrics}]}]});
         self.post("/v1/metrics", &body)?;
@@ -119,7 +119,7 @@ impl Collector {
             spans.extend(
                 batches
                     .iter()
-                    .map(|batch| spans::of(batch, pipeline.sink_kind(), name)),
+                    .map(|batch| spans::span(batch, pipeline.sink_kind(), name)),
             );
         }
         if spans.is_empty() {

@@ -12,7 +12,7 @@ const PRODUCER: u8 = 4;
 /// Makes the span of a batch in OTLP's `ScopeSpans`; each is a trace of its own. `sink`: the kind of
 /// sink, whose name is that of OpenTelemetry's `messaging.system`, where that has one. `pipeline`:
 /// the name of the batch's pipeline, if there are several.
-pub(super) fn of(batch: &Batch, sink: &str, pipeline: Option<&str>) -> Value {
+pub(super) fn span(batch: &Batch, sink: &str, pipeline: Option<&str>) -> Value {
     let nanos =
         |time: PgTimestamp| (i128::from(time.unix_micros().unwrap_or_default()) * 1000).to_string();
     json!({

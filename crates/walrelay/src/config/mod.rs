@@ -37,8 +37,8 @@ use walrelay_settings::ReadFile;
 pub use walrelay_settings::{ConfigError, Location, Problem};
 
 pub use sections::{
-    Backoff, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune, Retention,
-    Router, SinkConfig, SnapshotMode, Source, sink_names,
+    BackoffLimits, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune,
+    Retention, Router, SinkConfig, SnapshotMode, Source, sink_names,
 };
 pub(crate) use sections::{DEFAULT_KIND, Sample, sample};
 #[cfg(test)]

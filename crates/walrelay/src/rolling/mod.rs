@@ -77,7 +77,7 @@ impl Keeper {
     fn new(keeping: Keeping) -> Self {
         Self {
             positions: Positions::new(keeping.keep),
-            notes: Notes::of(&keeping.slot, keeping.state_file.as_deref()),
+            notes: Notes::open(&keeping.slot, keeping.state_file.as_deref()),
             noted: (0, String::new()),
             keeping,
             cut: None,

@@ -33,15 +33,15 @@ const HEAD: &str =
     "# walrelay: where this relay was, and when. Written by it, for the rolling bookmark.\n";
 const SUFFIX: &str = ".bookmark";
 
-/// The place of the samples.
+/// The store of the samples.
 #[derive(Debug)]
 pub(super) struct Notes {
-    place: Place,
+    store: Store,
     slot: String,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Store {
     /// Beside the state file.
     File(PathBuf),
     /// A table of the database. False: this role may not write there.
@@ -60,14 +60,14 @@ struct Content {
 
 impl Notes {
     /// Opens the samples of a slot: beside the state file, or in the database.
-    pub(super) fn of(slot: &str, state_file: Option<&Path>) -> Self {
-        let place = state_file.map_or(Place::Table(true), |state_file| {
+    pub(super) fn open(slot: &str, state_file: Option<&Path>) -> Self {
+        let store = state_file.map_or(Store::Table(true), |state_file| {
             let mut path = OsString::from(state_file);
             path.push(SUFFIX);
-            Place::File(path.into())
+            Store::File(path.into())
         });
         let slot = slot.to_owned();
-        Self { place, slot }
+        Self { store, slot }
     }
 
     /// Reads the samples of this slot of the server, oldest first, each with its age. Notes that
@@ -77,9 +77,9 @@ impl Notes {
         session: &mut Session,
         system_id: &str,
     ) -> Result<Vec<(Duration, Lsn)>, Error> {
-        let text = match &self.place {
-            Place::Table(_) => read_notes(session, &self.slot).await?,
-            Place::File(path) => match fs::read_to_string(path) {
+        let text = match &self.store {
+            Store::Table(_) => read_notes(session, &self.slot).await?,
+            Store::File(path) => match fs::read_to_string(path) {
                 Ok(text) => Some(text),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => {
@@ -95,7 +95,7 @@ impl Notes {
         let content = without_checksum(text).and_then(|text| toml::from_str::<Content>(text).ok());
         let Some(content) = content.filter(|content| content.version == VERSION) else {
             let why = "they are cut off, or were changed, or are of another version";
-            warn!(notes = ?self.place, error = why, "the rolling bookmark's notes are not used");
+            warn!(notes = ?self.store, error = why, "the rolling bookmark's notes are not used");
             return Vec::new();
         };
         if content.system_identifier != system_id || content.slot != self.slot {
@@ -118,13 +118,13 @@ impl Notes {
         samples: impl Iterator<Item = (Duration, Lsn)>,
     ) -> Result<(), Error> {
         let text = self.text(system_id, samples);
-        match &mut self.place {
-            Place::File(path) => {
+        match &mut self.store {
+            Store::File(path) => {
                 if let Err(error) = replace_file(path, &text) {
                     debug!(%error, "the rolling bookmark's notes are not written");
                 }
             }
-            Place::Table(writable) => {
+            Store::Table(writable) => {
                 if *writable && !write_notes(session, &self.slot, &text).await? {
                     *writable = false;
                     warn!(
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn samples_are_read_as_they_were_written_and_only_for_their_slot() {
-        let notes = Notes::of("walrelay", None);
+        let notes = Notes::open("walrelay", None);
         let hours = |hours: u64| Duration::from_secs(3600 * hours);
         let samples = [(hours(30), Lsn::new(16)), (hours(1), Lsn::new(32))];
         let text = notes.text("7", samples.into_iter());
@@ -170,7 +170,7 @@ mod tests {
             assert!(*age >= written && *age < written + hours(1), "{age:?}");
         }
         assert!(notes.parse(&text, "8").is_empty(), "another server");
-        assert!(Notes::of("other", None).parse(&text, "7").is_empty());
+        assert!(Notes::open("other", None).parse(&text, "7").is_empty());
         for changed in [
             text.replace("0/20", "0/30"),
             text[..40].to_owned(),

@@ -139,7 +139,7 @@ impl<'t> Parser<'t> {
             return P::Expected("the name of a filter").at(position);
         }
         let Some((name, usage)) = FILTERS.into_iter().find(|(name, _)| *name == written) else {
-            let nearest = nearest(written, FILTERS.into_iter().map(|(name, _)| name), 0.75);
+            let nearest = nearest(written, FILTERS.into_iter().map(|(name, _)| name));
             let name = written.to_owned();
             return P::UnknownFilter { name, nearest }.at(position);
         };
@@ -156,7 +156,7 @@ impl<'t> Parser<'t> {
             let known: Vec<String> = lookups.keys().cloned().collect();
             let problem = P::UnknownTable {
                 name: table.clone(),
-                nearest: nearest(table, known.iter().map(String::as_str), 0.75),
+                nearest: nearest(table, known.iter().map(String::as_str)),
                 known,
             };
             return problem.at(position);

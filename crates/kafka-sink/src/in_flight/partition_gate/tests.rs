@@ -19,7 +19,7 @@ fn gate() -> PartitionGate {
     PartitionGate::new(0, Keyless::Sticky(Duration::from_millis(10)))
 }
 
-fn of(producer: ProducerId, seq: u64, from: Option<HoldQueue>, now: Instant) -> Offer {
+fn offer_of(producer: ProducerId, seq: u64, from: Option<HoldQueue>, now: Instant) -> Offer {
     Offer {
         seq,
         producer,
@@ -37,7 +37,7 @@ fn offer_to(
     from: Option<HoldQueue>,
     now: Instant,
 ) -> Result<(), HoldQueue> {
-    let offer = of(producer, seq, from, now);
+    let offer = offer_of(producer, seq, from, now);
     if let Some(HoldQueue::Partition(_)) = from {
         return gate.enter_at(partition, offer);
     }
@@ -64,12 +64,17 @@ fn enter_at(
     from: Option<HoldQueue>,
     now: Instant,
 ) -> Result<(), HoldQueue> {
-    gate.enter_at(partition, of(LATENCY, 99, from, now))
+    gate.enter_at(partition, offer_of(LATENCY, 99, from, now))
 }
 
 /// Offers a record to a producer that does not know the topic yet.
 fn enter(gate: &PartitionGate, seq: u64, now: Instant) -> Result<Option<i32>, HoldQueue> {
-    gate.enter(of(LATENCY, seq, None, now), Knows::Nothing, true, |_| 3)
+    gate.enter(
+        offer_of(LATENCY, seq, None, now),
+        Knows::Nothing,
+        true,
+        |_| 3,
+    )
 }
 
 fn delivered(gate: &PartitionGate, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
@@ -146,7 +151,7 @@ fn an_unplaced_record_passes_no_queue() {
             assert!(enters(&gate, 0, 3, now));
             assert_eq!(offer(&gate, 1, 3, None, now), Err(THREE));
             assert!(delivered(&gate, 0, 3, true, now));
-            let entered = gate.enter(of(producer, 2, None, now), knows, true, |_| 3);
+            let entered = gate.enter(offer_of(producer, 2, None, now), knows, true, |_| 3);
             assert_eq!(entered, Err(THREE), "{producer:?} {knows:?}");
             assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
         }
@@ -233,7 +238,7 @@ fn no_record_is_unplaced_while_a_partition_has_a_queue() {
     let (gate, now) = (gate(), Instant::now());
     assert!(enters(&gate, 0, 3, now));
     assert!(!enters(&gate, 1, 3, now));
-    let unknown = |seq| of(LATENCY, seq, None, now);
+    let unknown = |seq| offer_of(LATENCY, seq, None, now);
     let chosen = |seq, partition| gate.enter(unknown(seq), Knows::Topic, true, |_| partition);
     assert_eq!(chosen(2, 3), Err(THREE));
     assert_eq!(chosen(3, 6), Ok(Some(6)));
@@ -263,7 +268,7 @@ fn a_withdrawn_record_leaves_no_trace() {
 #[test]
 fn records_without_a_key_stay_with_a_partition_for_a_while() {
     let place = |gate: &PartitionGate, seq, choice, count, at| {
-        let offer = of(LATENCY, seq, None, at);
+        let offer = offer_of(LATENCY, seq, None, at);
         assert_eq!(gate.enter(offer, KNOWS, false, |_| 0), Ok(None));
         let placed = gate.place(offer, choice, false, count);
         if let Ok(partition) = placed {
@@ -292,7 +297,8 @@ fn records_without_a_key_are_spread_also_where_the_gate_chooses() {
     );
     assert!(enters(&gate, 0, 3, now));
     assert_eq!(offer(&gate, 1, 3, None, now), Err(THREE));
-    let chosen = (2..6).map(|seq| gate.enter(of(LATENCY, seq, None, now), KNOWS, false, |_| 4));
+    let chosen =
+        (2..6).map(|seq| gate.enter(offer_of(LATENCY, seq, None, now), KNOWS, false, |_| 4));
     let chosen: Vec<_> = chosen.collect();
     assert_eq!(chosen, [4, 5, 6, 7].map(|partition| Ok(Some(partition))));
 }
@@ -374,14 +380,14 @@ fn a_record_that_is_placed_late_holds_back_its_partition_only() {
 #[test]
 fn the_gate_chooses_where_another_producer_has_records_or_this_one_may_not_know() {
     let (gate, now) = (gate(), Instant::now());
-    let offer = |producer, seq| of(producer, seq, None, now);
+    let offer = |producer, seq| offer_of(producer, seq, None, now);
     let hash = |count| count - 5;
     assert_eq!(gate.enter_at(1, offer(LATENCY, 0)), Ok(()));
     let chosen = gate.enter(offer(LATENCY, 1), Knows::Nothing, true, hash);
     assert_eq!(chosen, Err(HoldQueue::Topic), "of how many is not known");
     assert!(delivered(&gate, 0, 1, true, now));
     gate.retry_started();
-    let first = of(LATENCY, 1, Some(HoldQueue::Topic), now);
+    let first = offer_of(LATENCY, 1, Some(HoldQueue::Topic), now);
     assert_eq!(gate.enter(first, Knows::Nothing, true, hash), Ok(None));
     assert_eq!(gate.place(first, 3, true, COUNT), Ok(3));
     let chosen = gate.enter(offer(THROUGHPUT, 2), Knows::Topic, true, hash);
@@ -401,7 +407,7 @@ fn the_gate_chooses_where_another_producer_has_records_or_this_one_may_not_know(
     assert_eq!(chosen, Ok(Some(5)), "it may not know the topic");
     let chosen = gate.enter(offer(THROUGHPUT, 6), KNOWS, true, |_| 6);
     assert_eq!(chosen, Ok(Some(6)), "a partition has a queue");
-    let first = of(THROUGHPUT, 2, Some(THREE), now);
+    let first = offer_of(THROUGHPUT, 2, Some(THREE), now);
     assert_eq!(gate.enter_at(3, first), Ok(()));
     assert_eq!(
         gate.enter(offer(THROUGHPUT, 7), KNOWS, true, |_| 5),

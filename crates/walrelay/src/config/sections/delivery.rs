@@ -32,14 +32,14 @@ pub struct Delivery at "delivery" {
     /// How long a stop waits for acknowledgements, at least 1s.
     "drain_timeout" drain_timeout: Duration = duration(SECOND..).or("30s");
     /// Pauses between retries.
-    "" backoff: Backoff = nested::<Backoff>();
+    "" backoff: BackoffLimits = nested::<BackoffLimits>();
 }
 }
 
 section! {
-/// Pauses between retries: from `initial`, doubling, to `max`.
+/// The limits of pauses between retries: from `initial`, doubling, to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff at "" {
+pub struct BackoffLimits at "" {
     /// The first pause before a retry, at least 1ms; pauses double, with jitter.
     "backoff_initial" initial: Duration = duration(MILLISECOND..).or("100ms");
     /// The longest pause before a retry.
@@ -49,7 +49,7 @@ pub struct Backoff at "" {
 
 pub(super) fn delivery(reader: &mut Reader<'_>) -> Result<Delivery, AlreadyReported> {
     let delivery = Delivery::read(reader)?;
-    let Backoff { initial, max } = delivery.backoff;
+    let BackoffLimits { initial, max } = delivery.backoff;
     if initial > max {
         // At least one of them is set, because the defaults are consistent.
         let paths = ["delivery.backoff_max", "delivery.backoff_initial"];

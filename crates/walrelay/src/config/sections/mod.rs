@@ -15,7 +15,7 @@ use walrelay_postgres_source::sections;
 use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section, ValueKind};
 
 pub use debezium::Debezium;
-pub use delivery::{Backoff, Delivery, Guarantee, Poison};
+pub use delivery::{BackoffLimits, Delivery, Guarantee, Poison};
 pub use router::Router;
 pub(crate) use sink::{DEFAULT_KIND, Sample, sample};
 pub use sink::{SinkConfig, sink_names};

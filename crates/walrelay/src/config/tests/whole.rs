@@ -55,7 +55,7 @@ fn a_minimal_configuration_gets_the_defaults() {
             guarantee: Guarantee::AtLeastOnce,
             bulk_linger: Duration::from_millis(50),
             drain_timeout: Duration::from_secs(30),
-            backoff: Backoff {
+            backoff: BackoffLimits {
                 initial: Duration::from_millis(100),
                 max: Duration::from_secs(10)
             },

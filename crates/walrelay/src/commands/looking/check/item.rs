@@ -163,7 +163,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(checks: &[(Item, Check)]) -> Self {
+    pub(super) fn count(checks: &[(Item, Check)]) -> Self {
         let mut summary = Self::default();
         for (_, check) in checks {
             summary.checks += 1;
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(exit(&[pass.clone(), warn.clone()]), Exit::Ok);
         let checks = [pass, warn, fail(Exit::Denied), fail(Exit::Config)];
         assert_eq!(exit(&checks), Exit::Denied);
-        let summary = Summary::of(&checks);
+        let summary = Summary::count(&checks);
         assert_eq!((summary.pass, summary.warn, summary.fail), (1, 1, 2));
     }
 

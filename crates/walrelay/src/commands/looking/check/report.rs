@@ -46,7 +46,7 @@ pub(super) fn table(
         pass,
         warn,
         fail,
-    } = Summary::of(checks);
+    } = Summary::count(checks);
     writeln!(
         out,
         "{checks} checks: {pass} pass, {warn} warn, {fail} fail"
@@ -93,7 +93,7 @@ pub(super) fn json(checks: &[(Item, Check)], out: &mut dyn Write) -> io::Result<
     });
     let document = Document {
         checks: lines.collect(),
-        summary: Summary::of(checks),
+        summary: Summary::count(checks),
     };
     let document = serde_json::to_string(&document)?;
     writeln!(out, "{}", printable_json(&document))

@@ -67,9 +67,9 @@ pub(super) struct Delivery<'a> {
     pub(super) latency_ms: Option<i64>,
 }
 
-/// A kind of fault that a topic can have.
+/// The fault that a finding is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum FindingKind {
     /// An event that was delivered before.
     Repeated,
     /// The first delivery of an event, after a newer event of its key.
@@ -115,13 +115,13 @@ pub(super) struct Findings {
     /// The largest number of offsets between two deliveries of an event in a partition.
     pub(super) largest_distance: i64,
     pub(super) latency_ms: Distribution,
-    pub(super) counts: BTreeMap<Kind, u64>,
+    pub(super) counts: BTreeMap<FindingKind, u64>,
     /// The first of each kind.
-    pub(super) shown: BTreeMap<Kind, Vec<Finding>>,
+    pub(super) shown: BTreeMap<FindingKind, Vec<Finding>>,
 }
 
 impl Findings {
-    fn found(&mut self, kind: Kind, finding: impl FnOnce() -> Finding) {
+    fn found(&mut self, kind: FindingKind, finding: impl FnOnce() -> Finding) {
         *self.counts.entry(kind).or_default() += 1;
         let shown = self.shown.entry(kind).or_default();
         if shown.len() < SHOWN {
@@ -129,7 +129,7 @@ impl Findings {
         }
     }
 
-    pub(super) fn count(&self, kind: Kind) -> u64 {
+    pub(super) fn count(&self, kind: FindingKind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or_default()
     }
 }
@@ -271,7 +271,7 @@ impl Analysis {
                     let distance = at.offset - known.at.offset;
                     findings.largest_distance = findings.largest_distance.max(distance);
                 }
-                findings.found(Kind::Repeated, || Finding {
+                findings.found(FindingKind::Repeated, || Finding {
                     id: Some(id.to_owned()),
                     at: Some(at),
                     other: Some(known.at),
@@ -302,7 +302,7 @@ impl Analysis {
         };
         if key.partition != at.partition {
             if !std::mem::replace(&mut key.split, true) {
-                findings.found(Kind::Split, || Finding {
+                findings.found(FindingKind::Split, || Finding {
                     id: Some(id.to_owned()),
                     at: Some(at),
                     other: Some(key.at(key.newest_offset)),
@@ -321,7 +321,7 @@ impl Analysis {
             if order <= before {
                 findings.unjudged += 1;
             } else if !key.split {
-                findings.found(Kind::OutOfOrder, || Finding {
+                findings.found(FindingKind::OutOfOrder, || Finding {
                     id: Some(id.to_owned()),
                     at: Some(at),
                     other: Some(key.at(key.newest_offset)),
@@ -352,12 +352,12 @@ impl Analysis {
         let mut stale: Vec<Finding> = stale.collect();
         stale.sort_by_key(|finding| finding.at);
         for finding in stale {
-            findings.found(Kind::Stale, || finding);
+            findings.found(FindingKind::Stale, || finding);
         }
         let mut lost: Vec<(u32, Box<str>)> = self.expected.into_values().collect();
         lost.sort_unstable();
         for (_, id) in lost {
-            findings.found(Kind::Lost, || Finding {
+            findings.found(FindingKind::Lost, || Finding {
                 id: Some(id.into()),
                 at: None,
                 other: None,

@@ -6,30 +6,35 @@ use serde_json::{Value, json};
 use walrelay_measure::figures::Spread;
 use walrelay_observe::printable;
 
-use super::analysis::{At, Finding, Findings, Kind};
+use super::analysis::{At, Finding, FindingKind, Findings};
 
 /// All kinds in the order of the report: the name in JSON, and what the text says of a finding.
-const KINDS: [(Kind, &str, &str, &str); 5] = [
-    (Kind::Repeated, "repeated", "repeated events", "before at"),
+const KINDS: [(FindingKind, &str, &str, &str); 5] = [
     (
-        Kind::OutOfOrder,
+        FindingKind::Repeated,
+        "repeated",
+        "repeated events",
+        "before at",
+    ),
+    (
+        FindingKind::OutOfOrder,
         "out_of_order",
         "events out of the order of their key",
         "after a newer one at",
     ),
     (
-        Kind::Stale,
+        FindingKind::Stale,
         "stale_keys",
         "keys that end on an older event than their newest",
         "older than",
     ),
     (
-        Kind::Split,
+        FindingKind::Split,
         "split_keys",
         "keys in two partitions",
         "before at",
     ),
-    (Kind::Lost, "lost", "rows without a record", ""),
+    (FindingKind::Lost, "lost", "rows without a record", ""),
 ];
 
 /// The report.
@@ -50,7 +55,7 @@ impl Report {
     /// Returns true if something is wrong.
     pub(super) fn is_wrong(&self) -> bool {
         KINDS.iter().any(|(kind, ..)| {
-            let allowed = *kind == Kind::Repeated && self.allow_repeats;
+            let allowed = *kind == FindingKind::Repeated && self.allow_repeats;
             !allowed && self.findings.count(*kind) > 0
         })
     }
@@ -133,15 +138,15 @@ impl fmt::Display for Report {
         };
         writeln!(f, "order of a key: {order}")?;
         for (kind, _, what, relation) in KINDS {
-            if kind == Kind::Lost && self.rows.is_none() {
+            if kind == FindingKind::Lost && self.rows.is_none() {
                 continue;
             }
             write!(f, "{:8}  {what}", of.count(kind))?;
             match (kind, self.rows) {
-                (Kind::Repeated, _) if of.largest_distance > 0 => {
+                (FindingKind::Repeated, _) if of.largest_distance > 0 => {
                     write!(f, ", at most {} offsets apart", of.largest_distance)?;
                 }
-                (Kind::Lost, Some(rows)) => write!(f, ", of {rows} rows")?,
+                (FindingKind::Lost, Some(rows)) => write!(f, ", of {rows} rows")?,
                 _ => {}
             }
             writeln!(f)?;

@@ -39,7 +39,7 @@ impl Lines {
     }
 
     /// Returns the lines of a pipeline with this message.
-    fn of(&self, pipeline: &str, message: &str) -> Vec<Value> {
+    fn lines(&self, pipeline: &str, message: &str) -> Vec<Value> {
         let lines = self.all().into_iter();
         let wanted = |line: &Value| {
             line["pipeline"] == pipeline
@@ -165,13 +165,18 @@ fn two_relays_of_a_process_are_told_apart_and_stop_together() {
         assert!(relayed.unwrap().is_some(), "latencies were measured");
     }
     for (name, tables) in [("orders", "public.orders"), ("bills", "public.bills")] {
-        let starting = lines.of(name, "starting");
+        let starting = lines.lines(name, "starting");
         assert_eq!(starting.len(), 1);
         assert!(starting[0]["tables"].to_string().contains(tables));
-        assert_eq!(lines.of(name, "drained").len(), 1);
-        assert_eq!(lines.of(name, "the first event is relayed").len(), 1);
-        assert!(lines.of(name, "").iter().all(|line| line["slot"] == name));
+        assert_eq!(lines.lines(name, "drained").len(), 1);
+        assert_eq!(lines.lines(name, "the first event is relayed").len(), 1);
+        assert!(
+            lines
+                .lines(name, "")
+                .iter()
+                .all(|line| line["slot"] == name)
+        );
     }
-    assert_eq!(lines.of("bills", "skip").len(), 1);
-    assert_eq!(lines.of("orders", "skip").len(), 0);
+    assert_eq!(lines.lines("bills", "skip").len(), 1);
+    assert_eq!(lines.lines("orders", "skip").len(), 0);
 }

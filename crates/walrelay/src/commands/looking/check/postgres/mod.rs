@@ -130,28 +130,31 @@ async fn connect_and_check(
         (Item::SynchronousStandby, server::synchronous_standby(&db)),
     ];
     let mut topics = Vec::new();
-    checks.extend(of(Item::Clock, clock.map(server::clock)));
-    checks.extend(of(Item::Table, tables::tables(&db)));
+    checks.extend(with_item(Item::Clock, clock.map(server::clock)));
+    checks.extend(with_item(Item::Table, tables::tables(&db)));
     checks.push((Item::TableLock, tables::locks(&db.survey.locks)));
     if let Some(router) = router {
         let routes = tables::routes(&db, router, described, &samples, &mut topics);
-        checks.extend(of(Item::TableRoute, routes));
+        checks.extend(with_item(Item::TableRoute, routes));
     }
-    checks.extend(of(Item::ReplicaIdentity, tables::identities(&db)));
+    checks.extend(with_item(Item::ReplicaIdentity, tables::identities(&db)));
     checks.extend(publication);
     checks.push((Item::Slot, slot::slot(&db)));
-    checks.extend(of(Item::Carried, carried));
-    checks.extend(of(Item::Waiting, waiting.into_iter().flatten()));
-    checks.extend(of(Item::Snapshot, snapshot));
-    checks.extend(of(Item::RetainedWal, slot::retained(&db)));
+    checks.extend(with_item(Item::Carried, carried));
+    checks.extend(with_item(Item::Waiting, waiting.into_iter().flatten()));
+    checks.extend(with_item(Item::Snapshot, snapshot));
+    checks.extend(with_item(Item::RetainedWal, slot::retained(&db)));
     checks.push((Item::KeepSize, server::keep_size(&db)));
     checks.push((Item::IdleTimeout, server::idle_timeout(&db)));
-    checks.extend(of(Item::RollingBookmark, slot::rolling(&db)));
+    checks.extend(with_item(Item::RollingBookmark, slot::rolling(&db)));
     checks.push((Item::OtherSlots, slot::other_slots(&db)));
     checks.push((Item::Transactions, slot::transactions(&db)));
     checks.push((Item::FailoverSlot, failover::slot(&db)));
     checks.push((Item::StandbySlots, failover::standby_slots(&db)));
-    checks.extend(of(Item::StandbyCopy, failover::copies(&db, &standbys)));
+    checks.extend(with_item(
+        Item::StandbyCopy,
+        failover::copies(&db, &standbys),
+    ));
     Ok(DatabaseChecks {
         checks,
         topics,
@@ -165,8 +168,11 @@ fn router_of(config: &PipelineConfig, usable: bool) -> Option<Router> {
     router.map(|(router, _)| router)
 }
 
-/// Checks that are all of one item.
-fn of(item: Item, checks: impl IntoIterator<Item = Check>) -> impl Iterator<Item = (Item, Check)> {
+/// Names the item that all these checks are of.
+fn with_item(
+    item: Item,
+    checks: impl IntoIterator<Item = Check>,
+) -> impl Iterator<Item = (Item, Check)> {
     checks.into_iter().map(move |check| (item, check))
 }
 

@@ -77,7 +77,7 @@ fn read(log: &[Sent], rows: u64, reading: Reading) -> Findings {
 
 /// Returns the counts of all kinds: repeated, out of order, stale, split, lost.
 fn counts(findings: &Findings) -> [u64; 5] {
-    use Kind::{Lost, OutOfOrder, Repeated, Split, Stale};
+    use FindingKind::{Lost, OutOfOrder, Repeated, Split, Stale};
     [Repeated, OutOfOrder, Stale, Split, Lost].map(|kind| findings.count(kind))
 }
 

@@ -1,4 +1,5 @@
-//! The places of the endpoint's connections: a client that makes no progress loses its own.
+//! The endpoint's open connections, whose number is bounded: one that makes no progress is closed
+//! for a new one.
 
 use std::io;
 use std::pin::Pin;
@@ -15,26 +16,26 @@ use walrelay_sink::lock;
 const LONGEST_STALL: Duration = Duration::from_secs(5);
 /// A connection that is younger gives way last: a probe is answered within this time.
 const YOUTH: Duration = Duration::from_secs(1);
-/// The share of the places that only young connections have: one in so many.
+/// The share of the number that only young connections have: one in so many.
 const RESERVE_SHARE: usize = 8;
 
 /// The connections that are open.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct OpenConnections {
     /// The largest number of connections.
     most: usize,
-    open: Mutex<Vec<Arc<Place>>>,
+    open: Mutex<Vec<Arc<OpenConnection>>>,
 }
 
-/// The place of one connection.
+/// One open connection.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct OpenConnection {
     opened: Instant,
     progressed: Mutex<Instant>,
     given_up: Notify,
 }
 
-impl Places {
+impl OpenConnections {
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -42,37 +43,39 @@ impl Places {
         }
     }
 
-    /// Returns a place for a new connection. If few are free, the connection whose last progress is
+    /// Counts a new connection. If few are left, the connection whose last progress is
     /// the longest ago gives way; a young one only if none is free.
-    pub(super) fn take(&self) -> Arc<Place> {
+    pub(super) fn add(&self) -> Arc<OpenConnection> {
         let now = Instant::now();
         let mut open = lock(&self.open);
         while open.len() >= self.most - self.most / RESERVE_SHARE {
             let any = open.len() >= self.most;
             let candidates = open.iter().enumerate();
-            let candidates =
-                candidates.filter(|(_, place)| any || now.duration_since(place.opened) >= YOUTH);
-            let Some((at, _)) = candidates.min_by_key(|(_, place)| *lock(&place.progressed)) else {
+            let candidates = candidates
+                .filter(|(_, connection)| any || now.duration_since(connection.opened) >= YOUTH);
+            let Some((at, _)) =
+                candidates.min_by_key(|(_, connection)| *lock(&connection.progressed))
+            else {
                 break;
             };
             open.swap_remove(at).given_up.notify_one();
         }
-        let place = Arc::new(Place {
+        let connection = Arc::new(OpenConnection {
             opened: now,
             progressed: Mutex::new(now),
             given_up: Notify::new(),
         });
-        open.push(Arc::clone(&place));
-        place
+        open.push(Arc::clone(&connection));
+        connection
     }
 
-    /// Frees the place of a connection that has ended.
-    pub(super) fn free(&self, place: &Arc<Place>) {
-        lock(&self.open).retain(|open| !Arc::ptr_eq(open, place));
+    /// Removes a connection that has ended.
+    pub(super) fn remove(&self, connection: &Arc<OpenConnection>) {
+        lock(&self.open).retain(|open| !Arc::ptr_eq(open, connection));
     }
 }
 
-impl Place {
+impl OpenConnection {
     /// Waits until the connection must end: it gives way, or makes no progress.
     pub(super) async fn lost(&self) {
         tokio::select! {
@@ -96,13 +99,13 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     pub(super) stream: S,
-    pub(super) place: Arc<Place>,
+    pub(super) connection: Arc<OpenConnection>,
 }
 
 impl<S> Watched<S> {
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if matches!(written, Poll::Ready(Ok(1..))) {
-            *lock(&self.place.progressed) = Instant::now();
+            *lock(&self.connection.progressed) = Instant::now();
         }
         written
     }
@@ -160,47 +163,47 @@ mod tests {
 
     use super::*;
 
-    async fn is_lost(place: &Place) -> bool {
-        timeout(Duration::ZERO, place.lost()).await.is_ok()
+    async fn is_lost(connection: &OpenConnection) -> bool {
+        timeout(Duration::ZERO, connection.lost()).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_connection_without_progress_gives_way_and_new_ones_have_a_reserve() {
-        let places = Places::new(16);
-        let mut taken: Vec<_> = (0..14).map(|_| places.take()).collect();
+        let connections = OpenConnections::new(16);
+        let mut taken: Vec<_> = (0..14).map(|_| connections.add()).collect();
         advance(YOUTH).await;
         // All but the third have made progress since.
-        for (number, place) in taken.iter().enumerate() {
+        for (number, connection) in taken.iter().enumerate() {
             if number != 2 {
-                *lock(&place.progressed) = Instant::now();
+                *lock(&connection.progressed) = Instant::now();
             }
         }
-        taken.push(places.take());
-        for (number, place) in taken.iter().enumerate() {
-            assert_eq!(is_lost(place).await, number == 2, "{number}");
+        taken.push(connections.add());
+        for (number, connection) in taken.iter().enumerate() {
+            assert_eq!(is_lost(connection).await, number == 2, "{number}");
         }
-        // Each new one has a place, and of the old ones some stay until none is free.
-        let young: Vec<_> = (0..13).map(|_| places.take()).collect();
-        for place in &young {
-            assert!(!is_lost(place).await);
+        // Each new one is taken, and of the old ones some stay until none is free.
+        let young: Vec<_> = (0..13).map(|_| connections.add()).collect();
+        for connection in &young {
+            assert!(!is_lost(connection).await);
         }
-        assert!(lock(&places.open).len() <= 16);
-        for place in &taken[..] {
-            places.free(place);
+        assert!(lock(&connections.open).len() <= 16);
+        for connection in &taken[..] {
+            connections.remove(connection);
         }
-        assert_eq!(lock(&places.open).len(), 13);
+        assert_eq!(lock(&connections.open).len(), 13);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_stalls_ends() {
-        let places = Places::new(1);
-        let place = places.take();
+        let connections = OpenConnections::new(1);
+        let connection = connections.add();
         advance(Duration::from_millis(4_999)).await;
-        assert!(!is_lost(&place).await);
-        *lock(&place.progressed) = Instant::now();
+        assert!(!is_lost(&connection).await);
+        *lock(&connection.progressed) = Instant::now();
         advance(Duration::from_secs(1)).await;
-        assert!(!is_lost(&place).await);
+        assert!(!is_lost(&connection).await);
         advance(LONGEST_STALL).await;
-        assert!(is_lost(&place).await);
+        assert!(is_lost(&connection).await);
     }
 }
