@@ -57,6 +57,10 @@ const USERS: &str = r#"{
 
 impl RabbitMq {
     /// Returns true if tests with RabbitMQ are to run. Otherwise says that they do not.
+    #[expect(
+        clippy::print_stderr,
+        reason = "the log of the tests says what was left out"
+    )]
     pub fn is_wanted() -> bool {
         let skip = std::env::var_os(SETTING).is_some_and(|value| value == "skip");
         if skip {
