@@ -30,9 +30,9 @@ pub(crate) fn check(
     login: &Login,
     settings: &Settings,
     routing_key: Option<&str>,
-    input: CheckInput<'_>,
+    input: &CheckInput<'_>,
 ) -> SinkChecks {
-    let checked = blocking(run(login, settings, routing_key, &input));
+    let checked = blocking(run(login, settings, routing_key, input));
     checked.unwrap_or_else(|source| vec![(LOGIN, failed(&no_thread(source)))])
 }
 

@@ -157,7 +157,7 @@ impl SinkKind for RabbitmqKind {
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {
         let routing_key = self.routing_key.as_deref();
-        check::check(&self.login, &self.settings, routing_key, input)
+        check::check(&self.login, &self.settings, routing_key, &input)
     }
 
     fn dead_letter_obstacle(&self, _: &str) -> Option<String> {

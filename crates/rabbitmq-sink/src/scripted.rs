@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_rustls::TlsAcceptor;
 use walrelay_sink::lock;
 
@@ -48,10 +48,10 @@ impl Published {
             }
         });
         put_frame(out, 2, self.channel, |out| {
-            out.extend_from_slice(&self.header)
+            out.extend_from_slice(&self.header);
         });
         put_frame(out, 3, self.channel, |out| {
-            out.extend_from_slice(&self.body)
+            out.extend_from_slice(&self.body);
         });
     }
 
@@ -65,6 +65,9 @@ impl Published {
     }
 }
 
+/// The mechanism and the response of a login.
+type LoginAttempt = (String, Vec<u8>);
+
 /// What the server does with a message: it appends frames.
 type React = dyn FnMut(&Published, &mut Vec<u8>) + Send;
 
@@ -74,9 +77,9 @@ pub(crate) struct Scripted {
     /// All messages.
     pub(crate) published: Arc<Mutex<Vec<Published>>>,
     /// The mechanism and the response of each login.
-    pub(crate) logins: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    pub(crate) logins: Arc<Mutex<Vec<LoginAttempt>>>,
     /// Sends these frames on the connection.
-    pub(crate) push: UnboundedSender<Vec<u8>>,
+    pub(crate) push: Sender<Vec<u8>>,
 }
 
 impl Scripted {
@@ -91,7 +94,7 @@ impl Scripted {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let (push, mut pushed) = unbounded_channel();
+        let (push, mut pushed) = channel(16);
         let server = Self {
             push,
             address,
@@ -159,14 +162,14 @@ struct Session<'s> {
     /// A message whose body is not complete, and the size of the body.
     partial: Option<(Published, u64)>,
     published: &'s Mutex<Vec<Published>>,
-    logins: &'s Mutex<Vec<(String, Vec<u8>)>>,
+    logins: &'s Mutex<Vec<LoginAttempt>>,
 }
 
 impl Session<'_> {
     async fn run(
         &mut self,
         react: &mut React,
-        pushed: &mut UnboundedReceiver<Vec<u8>>,
+        pushed: &mut Receiver<Vec<u8>>,
     ) -> std::io::Result<()> {
         let mut header = [0; 8];
         self.stream.read_exact(&mut header).await?;

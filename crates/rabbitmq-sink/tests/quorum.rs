@@ -1,5 +1,7 @@
 //! The sink keeps the promises that the kind of a queue decides with quorum queues.
 
+#![allow(clippy::expect_used, reason = "a test may panic")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +18,7 @@ conformance!(Server::start("quorum") =>
 );
 
 fn factory(server: &Server) -> AnySinkFactory {
-    let kind = RabbitmqKind::new(&section(server.server.port()), options());
+    let kind = RabbitmqKind::new(&section(server.rabbitmq.port()), options());
     kind.expect("no file is needed").factory(None).0
 }
 
@@ -44,7 +46,7 @@ fn a_full_queue_is_waited_for_and_keeps_the_order_of_each_key() {
         sink.waiting_for()
             .is_some_and(|obstacle| obstacle.what.contains("\"full\" is full"))
     });
-    let mut client = server.server.client();
+    let mut client = server.rabbitmq.client();
     let mut seen = BTreeSet::new();
     let mut newest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     eventually(PATIENCE, || {
@@ -70,7 +72,7 @@ fn of_a_thousand_in_flight_the_unroutable_ones_are_refused_and_no_other() {
     let server = Server::start("quorum");
     let queue = "routed";
     server.declare(queue, None);
-    let mut client = server.server.client();
+    let mut client = server.rabbitmq.client();
     let mut factory = factory(&server);
     let (mut delivered, mut refused) = (0, 0);
     for round in 0..ROUNDS {

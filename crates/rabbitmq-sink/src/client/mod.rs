@@ -281,14 +281,8 @@ impl Connection {
                         method: Method::Close(reason),
                     }) => return Err(closed(address, &reason)),
                     Some(Frame::Method { channel, method }) if channel == wanted => {
-                        match take(method) {
-                            Ok(answer) => return Ok(answer),
-                            Err(_) => {
-                                let error =
-                                    ProtocolError::Malformed("an answer that was not asked for");
-                                return Err(protocol(address, &error));
-                            }
-                        }
+                        let error = ProtocolError::Malformed("an answer that was not asked for");
+                        return take(method).map_err(|_| protocol(address, &error));
                     }
                     Some(_) => continue,
                     None => {}
@@ -367,7 +361,10 @@ pub(crate) fn reply_name(code: u16) -> &'static str {
 fn handshake_error(address: &str, source: io::Error) -> RabbitmqError {
     let address = address.to_owned();
     // What TLS itself refuses; else the connection broke.
-    if source.get_ref().is_some_and(|it| it.is::<rustls::Error>()) {
+    if source
+        .get_ref()
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+    {
         RabbitmqError::Handshake { address, source }
     } else {
         RabbitmqError::Io { address, source }

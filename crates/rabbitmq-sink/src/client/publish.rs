@@ -114,7 +114,7 @@ pub(crate) fn put_publish(
     let value = record.value.unwrap_or_default();
     let header = out.len();
     put_frame(out, 2, channel, |out| {
-        put_properties(out, record, value.len() as u64)
+        put_properties(out, record, value.len() as u64);
     });
     let length = out.len() - header;
     if length > frame_max {

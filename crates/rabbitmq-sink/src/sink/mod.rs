@@ -7,6 +7,7 @@ mod tests;
 mod worker;
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -170,7 +171,6 @@ impl Shared {
         let (topic, bytes) = queued
             .record
             .with(|record| (self.stats.topic(record.topic), record.payload_bytes()));
-        use std::sync::atomic::Ordering::Relaxed;
         match result {
             Ok(()) => {
                 topic.delivered.fetch_add(1, Relaxed);

@@ -313,7 +313,7 @@ fn a_blocked_connection_is_shown_and_waited_for() {
     under.send("e", "b", 2).unwrap();
     let mut frames = Vec::new();
     put_method(&mut frames, 0, (10, 61), |_| ());
-    server.push.send(frames).unwrap();
+    server.push.try_send(frames).unwrap();
     assert!(under.settled().is_empty());
     assert_eq!(server.bodies(), ["a-1", "b-2"]);
     assert_eq!(under.obstacle(), None);

@@ -59,7 +59,7 @@ pub(crate) fn options() -> RabbitmqOptions {
 
 /// A server, with what was read from its queues.
 pub(crate) struct Server {
-    pub(crate) server: RabbitMqInTurn,
+    pub(crate) rabbitmq: RabbitMqInTurn,
     queue_type: &'static str,
     read: Mutex<HashMap<String, Vec<AmqpMessage>>>,
 }
@@ -73,7 +73,7 @@ impl Server {
         let server = RabbitMq::in_turn();
         server.client().declare_exchange(UNBOUND, "fanout");
         Self {
-            server,
+            rabbitmq: server,
             queue_type,
             read: Mutex::default(),
         }
@@ -81,7 +81,7 @@ impl Server {
 
     /// Declares an exchange with a queue of the same name.
     pub(crate) fn declare(&self, name: &str, max_length: Option<u32>) {
-        let mut client = self.server.client();
+        let mut client = self.rabbitmq.client();
         client.declare_exchange(name, "fanout");
         let options = QueueOptions {
             queue_type: self.queue_type,
@@ -90,7 +90,7 @@ impl Server {
         client.declare_queue(name, options);
         client.bind(name, name, "");
         if self.queue_type == "quorum" {
-            self.server.outlives_kill(name);
+            self.rabbitmq.outlives_kill(name);
         }
     }
 }
@@ -102,7 +102,7 @@ impl Destination for Server {
             max_in_flight_bytes: bounds.bytes,
             ..options()
         };
-        let kind = RabbitmqKind::new(&section(self.server.port()), options);
+        let kind = RabbitmqKind::new(&section(self.rabbitmq.port()), options);
         kind.expect("no file is needed").factory(None).0
     }
 
@@ -111,7 +111,7 @@ impl Destination for Server {
     }
 
     fn stored(&self, topic: &str) -> Vec<Stored> {
-        let taken = self.server.client().take(topic);
+        let taken = self.rabbitmq.client().take(topic);
         let mut read = lock(&self.read);
         let read = read.entry(topic.to_owned()).or_default();
         read.extend(taken);
@@ -128,19 +128,19 @@ impl Destination for Server {
     }
 
     fn pause(&self) {
-        self.server.pause();
+        self.rabbitmq.pause();
     }
 
     fn resume(&self) {
-        self.server.resume();
+        self.rabbitmq.resume();
     }
 
     fn kill(&self) {
-        self.server.kill();
+        self.rabbitmq.kill();
     }
 
     fn start(&self) {
-        self.server.start_again();
+        self.rabbitmq.start_again();
     }
 
     fn refusals(&self) -> Vec<Refusal> {

@@ -22,7 +22,6 @@ impl Channel<'_> {
             .map_err(|error| protocol(&self.address, &error))?
         {
             match frame {
-                Frame::Heartbeat | Frame::Body { .. } => {}
                 Frame::Header {
                     channel, position, ..
                 } if channel == self.number => {
@@ -32,8 +31,11 @@ impl Channel<'_> {
                 Frame::Method { channel, method } if channel == self.number => {
                     self.of_channel(method)?;
                 }
-                // Of a channel that is closed.
-                Frame::Header { .. } | Frame::Method { .. } => {}
+                // Headers and methods are those of a channel that is closed.
+                Frame::Heartbeat
+                | Frame::Body { .. }
+                | Frame::Header { .. }
+                | Frame::Method { .. } => {}
             }
         }
         Ok(())
@@ -76,7 +78,7 @@ impl Channel<'_> {
             Method::ChannelFlow { active } => {
                 self.blocked = !active;
                 put_method(&mut self.out, self.number, (20, 21), |out| {
-                    out.push(active.into())
+                    out.push(active.into());
                 });
             }
             Method::ChannelClose(reason) => self.closed(&reason)?,

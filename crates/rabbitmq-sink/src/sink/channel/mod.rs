@@ -23,12 +23,16 @@ const OUTPUT_BYTES: usize = 256 * 1024;
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The channel of a connection, and what is in flight on it.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each follows what the server sends, whatever the others are"
+)]
 pub(super) struct Channel<'s> {
     shared: &'s Arc<Shared>,
     endpoints: &'s mut Endpoints,
     address: String,
     frame_max: usize,
-    channel_max: u16,
+    last_number: u16,
     number: u16,
     /// The server has answered `confirm.select`.
     is_open: bool,
@@ -61,7 +65,7 @@ impl<'s> Channel<'s> {
             endpoints,
             address: connection.address.clone(),
             frame_max: connection.frame_max,
-            channel_max: connection.channel_max,
+            last_number: connection.channel_max,
             number: connection.last_channel,
             is_open: false,
             in_flight: InFlight::default(),
@@ -79,7 +83,7 @@ impl<'s> Channel<'s> {
 
     /// Opens the next channel.
     fn open(&mut self) {
-        self.number = self.number % self.channel_max + 1;
+        self.number = self.number % self.last_number + 1;
         self.is_open = false;
         put_channel_open(&mut self.out, self.number);
     }

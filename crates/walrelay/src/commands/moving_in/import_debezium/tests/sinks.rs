@@ -5,13 +5,11 @@ use super::*;
 /// The import of [`SERVER`] with another sink, whose options are without `debezium.sink.`.
 #[track_caller]
 fn sink(kind: &str, options: &[&str], expected: &[Expect]) {
-    let mut text = SERVER.replace(
-        "debezium.sink.type=kafka",
-        &format!("debezium.sink.type={kind}"),
-    );
-    for option in options {
-        text.push_str(&format!("debezium.sink.{kind}.{option}\n"));
-    }
+    let server = SERVER.replace("sink.type=kafka", &format!("sink.type={kind}"));
+    let mut lines = vec![server];
+    let options = options.iter();
+    lines.extend(options.map(|option| format!("debezium.sink.{kind}.{option}")));
+    let text = lines.join("\n");
     expect(&import(&text, None, &[], false), expected);
 }
 
