@@ -16,6 +16,7 @@ fn sink(kind: &str, options: &[&str], expected: &[Expect]) {
 #[test]
 fn rabbitmq() {
     const OTHER: &str = "debezium.sink.kafka.producer.bootstrap.servers";
+    const CREATE: &str = "debezium.sink.rabbitmq.autoCreateRoutingKey";
     sink(
         "rabbitmq",
         &[
@@ -45,7 +46,6 @@ fn rabbitmq() {
             Urgent(&["sink.rabbitmq.null.value", "sink.rabbitmq.mandatory"]),
         ],
     );
-    const CREATE: &str = "debezium.sink.rabbitmq.autoCreateRoutingKey";
     sink(
         "rabbitmq",
         &[
