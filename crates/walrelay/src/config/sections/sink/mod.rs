@@ -1,7 +1,9 @@
 //! `[sink]`, and the table of the kinds of sinks.
 
+#[cfg(feature = "http")]
 mod http;
 mod kafka;
+#[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 mod stdout;
 
@@ -20,7 +22,9 @@ pub(crate) use stdout::StdoutSection;
 /// The kinds of sinks. A new kind is a line here, and a file beside this one.
 const KINDS: &[Kind] = &[
     kind::<walrelay_kafka_sink::KafkaSection>(),
+    #[cfg(feature = "http")]
     kind::<walrelay_http_sink::HttpSection>(),
+    #[cfg(feature = "rabbitmq")]
     kind::<rabbitmq::Rabbitmq>(),
     kind::<StdoutSection>(),
 ];
