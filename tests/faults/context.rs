@@ -2,6 +2,7 @@
 
 mod config;
 mod evidence;
+mod recovery;
 
 pub(crate) use config::Config;
 
@@ -17,17 +18,15 @@ use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     ChaosProxy, CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaBuilder,
     KafkaCluster, LoggedRow, Running, Sighting, SlotWatch, Workload, check, confirmed_early,
-    eventually, eventually_while_moving, first_appended, lock, millis_now, rng_of, servers,
+    eventually, eventually_while_moving, lock, millis_now, rng_of, servers,
 };
 use walrelay_throwaway::Postgres;
 
+use crate::destination::{Destination, Servers};
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay, run_command, unique};
 
-/// Starts the broker of a lane, which stamps the records that it appends.
-pub(crate) fn broker() -> Kafka {
-    stamping(Kafka::builder().proxied()).start()
-}
+use recovery::{Fault, recoveries};
 
 /// Makes the broker stamp records with the time when it appended them. The check of early
 /// confirmation needs that.
@@ -44,17 +43,6 @@ pub(crate) enum Ragged {
     Allowed,
 }
 
-/// Begin and end of a fault, to measure the time of recovery.
-#[derive(Debug, Clone, Copy)]
-struct Fault {
-    /// End of the WAL when the fault began. Rows that are committed from here on are new.
-    begin: Lsn,
-    /// When the fault ended, in milliseconds since 1970.
-    end: i64,
-    /// End of the WAL when the fault ended; `None` if Postgres could not be asked.
-    wal_end: Option<Lsn>,
-}
-
 /// Servers of the lane or of the scenario, with a database, slot, publication and topics of the
 /// scenario's own.
 ///
@@ -67,7 +55,10 @@ pub(crate) struct Context {
     /// Seeded by the run's seed, the scenario and the version.
     pub(crate) rng: Rng,
     pub(crate) postgres: Arc<Postgres>,
-    pub(crate) kafka: Arc<Kafka>,
+    /// The server that relays write to.
+    pub(crate) destination: Arc<dyn Destination>,
+    /// The same, if it is Kafka.
+    kafka: Option<Arc<Kafka>>,
     /// Three brokers instead of one: [`own_cluster`](Self::own_cluster).
     cluster: Option<Arc<KafkaCluster>>,
     /// Directory of logs and configuration. It is kept if the scenario fails.
@@ -92,7 +83,7 @@ impl Context {
         scenario: &str,
         dir: PathBuf,
         postgres: Arc<Postgres>,
-        kafka: Arc<Kafka>,
+        servers: Servers,
     ) -> Self {
         let number = unique();
         fs::create_dir_all(&dir).expect("a directory for the scenario");
@@ -100,7 +91,8 @@ impl Context {
             major,
             rng: rng_of(seed, &format!("faults::{scenario}-{major}")),
             postgres,
-            kafka,
+            destination: servers.destination,
+            kafka: servers.kafka,
             cluster: None,
             dir,
             name: format!("f{number}"),
@@ -125,11 +117,28 @@ impl Context {
         Arc::clone(self.cluster.insert(Arc::new(cluster)))
     }
 
-    /// Address for `bootstrap.servers`.
-    fn bootstrap(&self) -> String {
+    /// Uses this broker instead of the lane's.
+    pub(crate) fn own_kafka(&mut self, kafka: Kafka) {
+        let kafka = Arc::new(kafka);
+        self.destination = Arc::clone(&kafka) as _;
+        self.kafka = Some(kafka);
+    }
+
+    /// The broker, of a scenario for Kafka alone.
+    pub(crate) fn kafka(&self) -> &Kafka {
+        self.kafka.as_ref().expect("a scenario for Kafka alone")
+    }
+
+    /// The proxy before the server that relays write to.
+    pub(crate) fn sink_proxy(&self) -> &ChaosProxy {
+        self.destination.proxy()
+    }
+
+    /// The number of records in the scenario's topics; `None` if the server does not answer.
+    fn count(&self) -> Option<i64> {
         match &self.cluster {
-            Some(cluster) => cluster.bootstrap_servers(),
-            None => self.kafka.bootstrap_servers(),
+            Some(cluster) => History::count(&cluster.bootstrap_servers(), &self.prefix),
+            None => self.destination.count(&self.prefix),
         }
     }
 
@@ -138,6 +147,9 @@ impl Context {
         self.database();
         self.workload().create_tables();
         self.watch(&["outbox"], false);
+        let topics = ["order", "payment", "customer"];
+        let topics = topics.map(|name| format!("{}{name}", self.prefix));
+        self.destination.create(&topics);
     }
 
     /// Creates an empty database.
@@ -262,15 +274,27 @@ impl Context {
 
     pub(crate) fn config(&self) -> Config {
         let Self { name, prefix, .. } = self;
-        let (url, bootstrap) = (self.url(), self.bootstrap());
+        let url = self.url();
+        let address = match &self.cluster {
+            Some(cluster) => cluster.bootstrap_servers(),
+            None => self.destination.address(),
+        };
         let text = format!(
             "[source]\nurl = \"{url}\"\nslot = \"{name}\"\npublication = \"{name}\"\n\
              tables = [\"public.outbox\"]\n\n\
              [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
-             [log]\nformat = \"json\"\n\n\
-             [sink.kafka]\n\"bootstrap.servers\" = \"{bootstrap}\"\n"
+             [log]\nformat = \"json\"\n"
         );
         Config::new(self.dir.join("walrelay.toml"), &text)
+            .set(self.destination.settings())
+            .set(&self.destination.address_setting(&address))
+    }
+
+    /// The usual configuration, of a relay that writes through the proxy.
+    pub(crate) fn proxied_config(&self) -> Config {
+        let address = self.sink_proxy().address().to_string();
+        self.config()
+            .set(&self.destination.address_setting(&address))
     }
 
     /// Starts a relay with the usual configuration; returns when it streams.
@@ -337,8 +361,7 @@ impl Context {
         let slot = self.slot();
         let end = slot.wal_end();
         let confirmed = || slot.read().map(|state| state.confirmed_flush);
-        let records = || History::count(&self.bootstrap(), &self.prefix);
-        eventually_while_moving(|| (confirmed(), records()), || confirmed() >= Some(end));
+        eventually_while_moving(|| (confirmed(), self.count()), || confirmed() >= Some(end));
     }
 
     /// Waits until the first rows are confirmed, so that the broker has created the topics: a drain
@@ -392,8 +415,11 @@ impl Context {
         ragged: Ragged,
     ) -> Outcome {
         let verdict = check(committed, records);
-        let early = confirmed_early(commits, &self.sightings(), records);
-        let mut outcome = Outcome::of(&verdict, Some(&early), ragged == Ragged::Allowed);
+        let early = self
+            .destination
+            .stamps()
+            .then(|| confirmed_early(commits, &self.sightings(), records));
+        let mut outcome = Outcome::of(&verdict, early.as_deref(), ragged == Ragged::Allowed);
         let (first, caught_up) = recoveries(&lock(&self.faults), commits, records);
         (outcome.first, outcome.caught_up) = (first, caught_up);
         if !outcome.is_clean() {
@@ -410,7 +436,13 @@ impl Context {
 
     /// The same with another limit.
     pub(crate) fn records_within(&self, distinct: usize, limit: Duration) -> Vec<Delivered> {
-        History::records(&self.bootstrap(), &self.prefix, distinct, limit)
+        match &self.cluster {
+            Some(cluster) => {
+                let bootstrap = cluster.bootstrap_servers();
+                History::records(&bootstrap, &self.prefix, distinct, limit)
+            }
+            None => self.destination.records(&self.prefix, distinct, limit),
+        }
     }
 
     /// The log of the commits to the watched tables.
@@ -466,32 +498,4 @@ impl Context {
             fs::remove_dir_all(&self.dir).expect("the scenario's directory is removed");
         }
     }
-}
-
-/// For each fault: the time from its end to the first record of a row that was committed after its
-/// begin, and the time until all rows committed at its end were in Kafka.
-fn recoveries(
-    faults: &[Fault],
-    commits: &[LoggedRow],
-    records: &[Delivered],
-) -> (Vec<Duration>, Vec<Duration>) {
-    let appended = first_appended(records);
-    let since = |fault: &Fault, at: i64| Duration::from_millis((at - fault.end).max(0) as u64);
-    let mut firsts = Vec::new();
-    let mut all = Vec::new();
-    for fault in faults {
-        let new = commits.iter().filter(|row| row.commit >= fault.begin);
-        let at = new.filter_map(|row| appended.get(&*row.id));
-        if let Some(first) = at.filter(|at| **at >= fault.end).min() {
-            firsts.push(since(fault, *first));
-        }
-        let Some(backlog) = fault.wal_end else {
-            continue;
-        };
-        let old = commits.iter().filter(|row| row.commit < backlog);
-        if let Some(last) = old.filter_map(|row| appended.get(&*row.id)).max() {
-            all.push(since(fault, *last));
-        }
-    }
-    (firsts, all)
 }

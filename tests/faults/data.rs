@@ -293,7 +293,7 @@ pub(crate) fn row_of_64_mb(ctx: &mut Context) -> Outcome {
     db.batch(LOOSE);
     ctx.watch(&["outbox"], false);
     let topic = format!("{}order", ctx.prefix);
-    ctx.kafka
+    ctx.kafka()
         .create_topic(&topic, 1, &[("max.message.bytes", "80000000")]);
     let config = ctx
         .config()

@@ -237,7 +237,8 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     ctx.outbox();
     let timeout = |config: Config| config.set("source.wal_sender_timeout = \"2s\"");
     let first = ProxiedRelay::new(ctx, "first", &|config| {
-        let config = timeout(config.bootstrap(ctx.kafka.proxy().address()));
+        let address = ctx.sink_proxy().address().to_string();
+        let config = timeout(config.set(&ctx.destination.address_setting(&address)));
         match how {
             Displaced::Stopped => {
                 config.set(&format!("delivery.max_in_flight_records = {IN_FLIGHT}"))
@@ -255,7 +256,7 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     ctx.fault_begins();
     match how {
         Displaced::BothLinks => {
-            ctx.kafka.proxy().stall();
+            ctx.sink_proxy().stall();
             first.proxy.stall();
         }
         Displaced::PostgresLink => first.proxy.stall(),
@@ -267,7 +268,7 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     ctx.caught_up();
     match how {
         Displaced::BothLinks => {
-            ctx.kafka.proxy().resume();
+            ctx.sink_proxy().resume();
             first.proxy.resume();
         }
         Displaced::PostgresLink => first.proxy.resume(),
@@ -279,7 +280,7 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     // What the first relay still delivers is delivered before it ends.
     let first_log = first.relay.ends_well();
     // Its last requests come before this row's.
-    eventually(PATIENCE, || ctx.kafka.proxy().open() == 0);
+    eventually(PATIENCE, || ctx.sink_proxy().open() == 0);
     ctx.db().batch(
         "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'marker', 'T', '{\"number\": 1}')",
     );

@@ -1,5 +1,5 @@
 //! The fault suite: every line of the catalogue of faults, under load, with a real Postgres and a
-//! real Kafka, checked by the history checker of `walrelay-testkit`.
+//! real Kafka or another sink's server, checked by the history checker of `walrelay-testkit`.
 //!
 //! - [`table`]: the scenarios, what each covers, and which run in `make test`.
 //! - [`context`]: the context of a scenario: servers, load, relays, marks of faults, the final
@@ -7,7 +7,8 @@
 //! - [`control`]: how late the machine itself is, for limits of times.
 //! - [`outcome`]: the figures of a scenario. [`report`]: the table of docs/PROOF.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of failures.
-//! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`],
+//! - [`destination`]: the server that relays write to.
+//! - the scenarios: [`process`], [`takeover`], [`handover`], [`sink`], [`kafka_cluster`],
 //!   [`postgres`], [`failover`], [`network`], [`distance`], [`data`], [`rows`], [`replays`],
 //!   [`rollbacks`], [`snapshots`].
 //!
@@ -23,6 +24,8 @@
 //! |---|---|
 //! | `FAULTS_ALL=1` | every scenario on Postgres 14 to 18, as `make test-faults`; else the subset,
 //! each on one of 15 and 18 |
+//! | `FAULTS_SINK` | `kafka` (default), `rabbitmq` with quorum queues, `rabbitmq-classic`, `http`,
+//! `http2`: runs the scenarios that say `every_sink` or `other_sinks`, each on one of 15 and 18 |
 //! | `FAULTS_SEED` | decides the load and the moments of the faults, which are counted in rows.
 //! Default: `WALRELAY_TEST_SEED`, or random |
 //! | `FAULTS_ONLY` | names of scenarios, separated by commas; on 15 and 18 |
@@ -41,10 +44,10 @@
 mod context;
 mod control;
 mod data;
+mod destination;
 mod distance;
 mod failover;
 mod handover;
-mod kafka;
 mod kafka_cluster;
 mod network;
 mod outcome;
@@ -62,6 +65,7 @@ mod rig;
 mod rollbacks;
 mod rows;
 mod run;
+mod sink;
 mod snapshots;
 mod table;
 mod takeover;

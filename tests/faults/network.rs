@@ -1,4 +1,4 @@
-//! Faults of the network to Postgres and to Kafka, by a proxy that misbehaves.
+//! Faults of the network to Postgres and to the server of the sink, by a proxy that misbehaves.
 
 use std::time::{Duration, Instant};
 
@@ -178,40 +178,39 @@ pub(crate) fn postgres_lossy(ctx: &mut Context) -> Outcome {
     ctx.finish(link.load, link.relay, Ragged::No)
 }
 
-/// A relay that reaches Kafka through the broker's proxy, under load.
-fn to_kafka(ctx: &mut Context) -> (Relay, Running) {
-    to_kafka_with(ctx, "")
+/// A relay that reaches the server of its sink through the proxy, under load.
+fn to_sink(ctx: &mut Context) -> (Relay, Running) {
+    to_sink_with(ctx, "")
 }
 
-fn to_kafka_with(ctx: &mut Context, settings: &str) -> (Relay, Running) {
+fn to_sink_with(ctx: &mut Context, settings: &str) -> (Relay, Running) {
     ctx.outbox();
-    let config = ctx.config().bootstrap(ctx.kafka.proxy().address());
-    let relay = ctx.streaming(&config.set(settings));
+    let relay = ctx.streaming(&ctx.proxied_config().set(settings));
     (relay, ctx.load())
 }
 
 /// Connections are closed and reset, and refused for a while.
-pub(crate) fn kafka_cut(ctx: &mut Context) -> Outcome {
-    let (relay, load) = to_kafka(ctx);
+pub(crate) fn sink_cut(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_sink(ctx);
     for how in [Cut::Fin, Cut::Reset, Cut::Fin, Cut::Reset] {
         ctx.wait_rows(&load, 100..600);
         ctx.fault_begins();
-        ctx.kafka.proxy().cut(how);
+        ctx.sink_proxy().cut(how);
         ctx.fault_ends();
     }
     ctx.wait_rows(&load, 100..600);
     ctx.fault_begins();
-    ctx.kafka.proxy().refuse(true);
-    ctx.kafka.proxy().cut(Cut::Reset);
+    ctx.sink_proxy().refuse(true);
+    ctx.sink_proxy().cut(Cut::Reset);
     ctx.wait_rows(&load, 2_000..3_000);
-    ctx.kafka.proxy().refuse(false);
+    ctx.sink_proxy().refuse(false);
     ctx.fault_ends();
     ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// Resets inside a request, and inside a response.
-pub(crate) fn kafka_reset_in_frame(ctx: &mut Context) -> Outcome {
-    let (relay, load) = to_kafka(ctx);
+pub(crate) fn sink_reset_in_frame(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_sink(ctx);
     for round in 0..6 {
         let (direction, bytes) = if round % 2 == 0 {
             (Direction::ToServer, ctx.rng.u64(1..50_000))
@@ -220,8 +219,8 @@ pub(crate) fn kafka_reset_in_frame(ctx: &mut Context) -> Outcome {
         };
         ctx.wait_rows(&load, 50..400);
         ctx.fault_begins();
-        ctx.kafka.proxy().reset_after(direction, bytes);
-        eventually(PATIENCE, || !ctx.kafka.proxy().reset_pending(direction));
+        ctx.sink_proxy().reset_after(direction, bytes);
+        eventually(PATIENCE, || !ctx.sink_proxy().reset_pending(direction));
         ctx.fault_ends();
     }
     ctx.finish(load, relay, Ragged::Allowed)
@@ -229,42 +228,40 @@ pub(crate) fn kafka_reset_in_frame(ctx: &mut Context) -> Outcome {
 
 /// Nothing passes for longer than a request may take: responses are lost for requests that the
 /// broker may have processed.
-pub(crate) fn kafka_stalled(ctx: &mut Context) -> Outcome {
-    let (relay, load) = to_kafka_with(
-        ctx,
-        "sink.kafka.\"socket.timeout.ms\" = 2000\nsink.kafka.\"request.timeout.ms\" = 1500",
-    );
+pub(crate) fn sink_stalled(ctx: &mut Context) -> Outcome {
+    let timeouts = ctx.destination.short_timeouts();
+    let (relay, load) = to_sink_with(ctx, timeouts);
     ctx.wait_rows(&load, 300..600);
     ctx.fault_begins();
-    ctx.kafka.proxy().stall();
+    ctx.sink_proxy().stall();
     ctx.wait_rows(&load, 4_500..5_000);
-    ctx.kafka.proxy().resume();
+    ctx.sink_proxy().resume();
     ctx.fault_ends();
     for direction in [Direction::ToServer, Direction::ToClient] {
         ctx.wait_rows(&load, 300..600);
         ctx.fault_begins();
-        let open = ctx.kafka.proxy().accepted();
-        ctx.kafka.proxy().stall_direction(direction);
-        eventually(PATIENCE, || ctx.kafka.proxy().accepted() > open);
-        ctx.kafka.proxy().resume();
+        let open = ctx.sink_proxy().accepted();
+        ctx.sink_proxy().stall_direction(direction);
+        eventually(PATIENCE, || ctx.sink_proxy().accepted() > open);
+        ctx.sink_proxy().resume();
         ctx.fault_ends();
         ctx.wait_rows(&load, 100..200);
         ctx.fault_begins();
-        ctx.kafka.proxy().half_close(direction);
+        ctx.sink_proxy().half_close(direction);
         ctx.fault_ends();
     }
     ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// 200 ms in each direction.
-pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
-    let (relay, load) = to_kafka(ctx);
+pub(crate) fn sink_delayed(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_sink(ctx);
     ctx.wait_rows(&load, 100..400);
     let delay = Duration::from_millis(200);
     ctx.fault_begins();
-    set_distance(ctx.kafka.proxy(), delay);
+    set_distance(ctx.sink_proxy(), delay);
     ctx.wait_rows(&load, 3_000..4_000);
-    set_distance(ctx.kafka.proxy(), Duration::ZERO);
+    set_distance(ctx.sink_proxy(), Duration::ZERO);
     ctx.fault_ends();
     let outcome = ctx.finish(load, relay, Ragged::Allowed);
     outcome.nothing_repeated()
@@ -273,40 +270,40 @@ pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
 /// Kafka is so far away that several requests are always in flight, and connections are cut again
 /// and again. The broker restores the order by sequence numbers, and drops repeated requests.
 pub(crate) fn kafka_distant(ctx: &mut Context) -> Outcome {
-    let (relay, load) = to_kafka(ctx);
-    set_distance(ctx.kafka.proxy(), Duration::from_millis(15));
+    let (relay, load) = to_sink(ctx);
+    set_distance(ctx.sink_proxy(), Duration::from_millis(15));
     for round in 0..12 {
         ctx.wait_rows(&load, 100..400);
         ctx.fault_begins();
         match round % 3 {
-            0 => ctx.kafka.proxy().cut(Cut::Fin),
-            1 => ctx.kafka.proxy().cut(Cut::Reset),
+            0 => ctx.sink_proxy().cut(Cut::Fin),
+            1 => ctx.sink_proxy().cut(Cut::Reset),
             _ => {
                 // A reset inside a response: later requests were processed, and nobody learns of
                 // them.
                 let bytes = ctx.rng.u64(1..500);
-                ctx.kafka.proxy().reset_after(Direction::ToClient, bytes);
+                ctx.sink_proxy().reset_after(Direction::ToClient, bytes);
                 eventually(PATIENCE, || {
-                    !ctx.kafka.proxy().reset_pending(Direction::ToClient)
+                    !ctx.sink_proxy().reset_pending(Direction::ToClient)
                 });
             }
         }
         ctx.fault_ends();
     }
-    set_distance(ctx.kafka.proxy(), Duration::ZERO);
+    set_distance(ctx.sink_proxy(), Duration::ZERO);
     ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// One chunk in a hundred is late, as in [`postgres_lossy`].
-pub(crate) fn kafka_lossy(ctx: &mut Context) -> Outcome {
-    let (relay, load) = to_kafka(ctx);
+pub(crate) fn sink_lossy(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_sink(ctx);
     ctx.wait_rows(&load, 100..400);
     let seed = ctx.rng.u64(..);
     ctx.fault_begins();
     let rto = Duration::from_millis(200);
-    ctx.kafka.proxy().lose(0.01, rto, seed);
+    ctx.sink_proxy().lose(0.01, rto, seed);
     ctx.wait_rows(&load, 3_000..4_000);
-    ctx.kafka.proxy().lose(0.0, Duration::ZERO, seed);
+    ctx.sink_proxy().lose(0.0, Duration::ZERO, seed);
     ctx.fault_ends();
     ctx.finish(load, relay, Ragged::Allowed)
 }
@@ -327,15 +324,14 @@ pub(crate) fn postgres_slow_reader(ctx: &mut Context) -> Outcome {
 }
 
 /// The broker receives slowly: the relay is under back-pressure.
-pub(crate) fn kafka_slow_reader(ctx: &mut Context) -> Outcome {
-    let (relay, load) = to_kafka(ctx);
+pub(crate) fn sink_slow_reader(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_sink(ctx);
     ctx.wait_rows(&load, 100..400);
     ctx.fault_begins();
-    ctx.kafka
-        .proxy()
+    ctx.sink_proxy()
         .throttle(Direction::ToServer, Some(100_000));
     ctx.wait_rows(&load, 4_000..5_000);
-    ctx.kafka.proxy().throttle(Direction::ToServer, None);
+    ctx.sink_proxy().throttle(Direction::ToServer, None);
     ctx.fault_ends();
     ctx.finish(load, relay, Ragged::Allowed)
 }

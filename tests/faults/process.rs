@@ -131,11 +131,7 @@ pub(crate) fn suspended(ctx: &mut Context) -> Outcome {
 pub(crate) fn out_of_descriptors(ctx: &mut Context) -> Outcome {
     ctx.outbox();
     let (proxy, url) = ctx.proxy();
-    let config = ctx
-        .config()
-        .url(&url)
-        .bootstrap(ctx.kafka.proxy().address())
-        .set(SHORT_BACKOFF);
+    let config = ctx.proxied_config().url(&url).set(SHORT_BACKOFF);
     let relay = ctx.streaming(&config);
     let load = ctx.load();
     let limit = |soft: u32| {
@@ -152,7 +148,7 @@ pub(crate) fn out_of_descriptors(ctx: &mut Context) -> Outcome {
         limit(3);
         ctx.fault_begins();
         proxy.cut(Cut::Reset);
-        ctx.kafka.proxy().cut(Cut::Reset);
+        ctx.sink_proxy().cut(Cut::Reset);
         eventually(PATIENCE, || {
             relay.log().matches("Too many open files").count() > said
         });

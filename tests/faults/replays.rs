@@ -211,7 +211,7 @@ pub(crate) fn of_moving_slots(ctx: &mut Context, times: usize) -> Outcome {
         .zip(&expected)
         .filter(|(replay, _)| replay.complete);
     let distinct = of_complete.map(|(_, rows)| rows.len()).sum();
-    let bootstrap = ctx.kafka.bootstrap_servers();
+    let bootstrap = ctx.kafka().bootstrap_servers();
     let records = History::records(&bootstrap, &topics, distinct, PATIENCE);
     for (replay, expected) in replays.iter().zip(expected) {
         let of_topic = records.iter().filter(|record| record.topic == replay.topic);

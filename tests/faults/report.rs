@@ -5,13 +5,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::destination::Kind;
 use crate::outcome::{MedianMax, Outcome};
 use crate::run::Done;
 use crate::table::{SCENARIOS, Scenario};
 
 const DOCUMENT: &str = "docs/PROOF.md";
-const BEGIN: &str = "<!-- faults -->\n";
-const END: &str = "<!-- end of faults -->";
+
+/// The marks before and behind the table of a sink.
+fn marks(sink: Kind) -> (String, String) {
+    match sink {
+        Kind::Kafka => (
+            "<!-- faults -->\n".to_owned(),
+            "<!-- end of faults -->".to_owned(),
+        ),
+        sink => (
+            format!("<!-- faults of {sink} -->\n"),
+            format!("<!-- end of faults of {sink} -->"),
+        ),
+    }
+}
 
 /// The versions that the page presumes; a line names its versions if they differ.
 const ALL_MAJORS: &[u32] = &[14, 15, 16, 17, 18];
@@ -70,34 +83,37 @@ fn elsewhere() -> String {
 }
 
 /// Replaces the table between its marks.
-pub(crate) fn write(done: &[Done], seed: u64) {
+pub(crate) fn write(done: &[Done], sink: Kind, seed: u64) {
     let path = root().join(DOCUMENT);
     let document = fs::read_to_string(&path).expect(DOCUMENT);
-    let (before, rest) = document.split_once(BEGIN).expect("the mark of the table");
-    let (_, after) = rest.split_once(END).expect("the end of the table");
-    let table = table(done, seed);
-    fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).expect("the table is written");
+    let (begin, end) = marks(sink);
+    let (before, rest) = document.split_once(&begin).expect("the mark of the table");
+    let (_, after) = rest.split_once(&end).expect("the end of the table");
+    let table = table(done, sink, seed);
+    fs::write(&path, format!("{before}{begin}{table}{end}{after}")).expect("the table is written");
     println!("faults: the table is in {DOCUMENT}");
 }
 
-fn table(done: &[Done], seed: u64) -> String {
+fn table(done: &[Done], sink: Kind, seed: u64) -> String {
     let mut text = format!(
         "{}\n\n\
          | fault | rows | repeated | first record, s | caught up, s |\n\
          |---|---|---|---|---|\n",
-        command(seed)
+        command(sink, seed)
     );
     for scenario in SCENARIOS {
-        if let Some(row) = row(scenario, done) {
+        if let Some(row) = row(scenario, sink, done) {
             text.push_str(&row);
         }
     }
-    text.push_str(&elsewhere());
+    if sink == Kind::Kafka {
+        text.push_str(&elsewhere());
+    }
     text
 }
 
 /// The line of a scenario; `None` if it did not run.
-fn row(scenario: &Scenario, done: &[Done]) -> Option<String> {
+fn row(scenario: &Scenario, sink: Kind, done: &[Done]) -> Option<String> {
     let mut text = String::new();
     let mut of: Vec<&Done> = done
         .iter()
@@ -108,8 +124,12 @@ fn row(scenario: &Scenario, done: &[Done]) -> Option<String> {
         return None;
     }
     let majors: Vec<u32> = of.iter().map(|done| done.major).collect();
-    let _ = write!(text, "| {} (`{}`)", scenario.covers, scenario.name);
-    if majors != ALL_MAJORS {
+    let covers = match sink {
+        Kind::Kafka => scenario.covers.to_owned(),
+        _ => scenario.covers.replace("Kafka", "the server"),
+    };
+    let _ = write!(text, "| {covers} (`{}`)", scenario.name);
+    if majors != ALL_MAJORS && sink == Kind::Kafka {
         let majors: Vec<String> = majors.iter().map(u32::to_string).collect();
         let _ = write!(text, ", on {}", majors.join(" "));
     }
@@ -156,31 +176,37 @@ fn row(scenario: &Scenario, done: &[Done]) -> Option<String> {
 }
 
 /// The command that generates the table.
-fn command(seed: u64) -> String {
-    format!("`FAULTS_SEED={seed} make test-faults`")
+fn command(sink: Kind, seed: u64) -> String {
+    match sink {
+        Kind::Kafka => format!("`FAULTS_SEED={seed} make test-faults`"),
+        sink => format!("`FAULTS_SINK={sink} FAULTS_SEED={seed} make test-faults`"),
+    }
 }
 
 /// Replaces the lines of scenarios that were run again on all their versions.
 ///
 /// Lines of another seed stay unchanged: one command must generate the whole table.
-pub(crate) fn update(done: &[Done], seed: u64) {
+pub(crate) fn update(done: &[Done], sink: Kind, seed: u64) {
     let path = root().join(DOCUMENT);
-    let mut document = fs::read_to_string(&path).expect(DOCUMENT);
-    if !document.contains(&command(seed)) {
+    let document = fs::read_to_string(&path).expect(DOCUMENT);
+    let (begin, end) = marks(sink);
+    let (before, rest) = document.split_once(&begin).expect("the mark of the table");
+    let (table, after) = rest.split_once(&end).expect("the end of the table");
+    if !table.contains(&command(sink, seed)) {
         return;
     }
+    let mut table = table.to_owned();
     for scenario in SCENARIOS {
-        let Some(row) = row(scenario, done) else {
+        let Some(row) = row(scenario, sink, done) else {
             continue;
         };
         let mark = format!("(`{}`)", scenario.name);
-        let lines: Vec<&str> = document.lines().collect();
-        let Some(old) = lines.iter().find(|line| line.contains(&mark)) else {
+        let Some(old) = table.lines().find(|line| line.contains(&mark)) else {
             println!("faults: {} has no line in the table yet", scenario.name);
             continue;
         };
-        document = document.replacen(&format!("{old}\n"), &row, 1);
+        table = table.replacen(&format!("{old}\n"), &row, 1);
     }
-    fs::write(&path, document).expect("the table is written");
+    fs::write(&path, format!("{before}{begin}{table}{end}{after}")).expect("the table is written");
     println!("faults: the lines of what was run are in {DOCUMENT}");
 }

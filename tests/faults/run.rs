@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{Kafka, lock, seed, servers};
+use walrelay_testkit::{lock, seed, servers};
 use walrelay_throwaway::Postgres;
 
-use crate::context::{Context, broker};
+use crate::context::Context;
+use crate::destination::{self, Kind};
 use crate::outcome::Outcome;
 use crate::report;
 use crate::table::{ALL, SCENARIOS, Scenario};
@@ -40,6 +41,7 @@ impl Done {
 /// Options of the run, from environment and arguments.
 struct Asked {
     all: bool,
+    sink: Kind,
     seed: u64,
     only: Vec<String>,
     majors: Vec<u32>,
@@ -73,12 +75,17 @@ impl Asked {
             .collect();
         let only = list("FAULTS_ONLY");
         let in_turn = !all && only.is_empty() && majors.is_empty();
+        let sink = Kind::named(variable("FAULTS_SINK").as_deref().unwrap_or("kafka"));
+        // Postgres is the same for every sink.
+        let all_majors = all && sink == Kind::Kafka;
+        let in_turn = in_turn || (sink != Kind::Kafka && only.is_empty() && majors.is_empty());
         if majors.is_empty() {
-            majors = if all { ALL } else { SUBSET }.to_vec();
+            majors = if all_majors { ALL } else { SUBSET }.to_vec();
         }
         let lanes = variable("FAULTS_LANES").map_or(2, |text| number("FAULTS_LANES", &text));
         let mut asked = Self {
             all,
+            sink,
             seed,
             only,
             majors,
@@ -113,10 +120,10 @@ impl Asked {
                 let mut filters = filters.iter();
                 filters.any(|filter| scenario.name.contains(filter.as_str()))
             };
-            let (all, only) = (self.all, self.only.clone());
+            let (all, sink, only) = (self.all, self.sink, self.only.clone());
             self.only = SCENARIOS
                 .iter()
-                .filter(|scenario| wanted(scenario, all, &only))
+                .filter(|scenario| wanted(scenario, sink, all, &only))
                 .filter(matching)
                 .map(|scenario| scenario.name.to_owned())
                 .collect();
@@ -127,8 +134,10 @@ impl Asked {
     }
 }
 
-fn wanted(scenario: &Scenario, all: bool, only: &[String]) -> bool {
-    if only.is_empty() {
+fn wanted(scenario: &Scenario, sink: Kind, all: bool, only: &[String]) -> bool {
+    if !scenario.sinks.include(sink) {
+        false
+    } else if only.is_empty() {
         all || scenario.subset
     } else {
         only.iter().any(|name| name == scenario.name)
@@ -140,8 +149,10 @@ type Job = (u32, &'static Scenario);
 
 /// The jobs by version, so that a lane seldom starts another Postgres.
 fn jobs(asked: &Asked) -> VecDeque<Job> {
-    let subset = SCENARIOS.iter().filter(|scenario| scenario.subset);
-    let in_turn: Vec<(&str, u32)> = subset
+    let in_turn = SCENARIOS
+        .iter()
+        .filter(|scenario| wanted(scenario, asked.sink, asked.all, &[]));
+    let in_turn: Vec<(&str, u32)> = in_turn
         .map(|scenario| scenario.name)
         .zip(
             SUBSET
@@ -161,7 +172,8 @@ fn jobs(asked: &Asked) -> VecDeque<Job> {
         .iter()
         .flat_map(|&major| SCENARIOS.iter().map(move |scenario| (major, scenario)))
         .filter(|(major, scenario)| {
-            wanted(scenario, asked.all, &asked.only) && scenario.versions.contains(major)
+            wanted(scenario, asked.sink, asked.all, &asked.only)
+                && scenario.versions.contains(major)
         })
         .filter(|job| !asked.in_turn || is_turn(job))
         .collect()
@@ -195,12 +207,14 @@ pub(crate) fn main() -> ExitCode {
     }
     let begun = Instant::now();
     println!(
-        "faults: seed {}, {} scenarios on Postgres {:?}",
+        "faults: sink {}, seed {}, {} scenarios on Postgres {:?}",
+        asked.sink,
         asked.seed,
         jobs.len(),
         asked.majors
     );
-    let whole = asked.all && asked.only.is_empty() && asked.majors == ALL;
+    let all = asked.in_turn || asked.majors == ALL;
+    let whole = asked.all && asked.only.is_empty() && all;
     let root = env::temp_dir().join(format!("walrelay-faults-{}", std::process::id()));
     let jobs = Mutex::new(jobs);
     let done = Mutex::new(Vec::new());
@@ -208,7 +222,7 @@ pub(crate) fn main() -> ExitCode {
     thread::scope(|scope| {
         for number in 0..asked.lanes {
             let (jobs, done, turns, root) = (&jobs, &done, &turns, &root);
-            let lane = move || lane(number, jobs, done, turns, asked.seed, root);
+            let lane = move || lane(number, jobs, done, turns, (asked.sink, asked.seed), root);
             thread::Builder::new()
                 .name(format!("lane-{number}"))
                 .spawn_scoped(scope, lane)
@@ -219,9 +233,9 @@ pub(crate) fn main() -> ExitCode {
     // Fails unless the directory is empty, which is what is intended.
     let _ = fs::remove_dir(&root);
     if whole {
-        report::write(&done, asked.seed);
-    } else if asked.all && asked.majors == ALL {
-        report::update(&done, asked.seed);
+        report::write(&done, asked.sink, asked.seed);
+    } else if asked.all && (asked.majors == ALL || asked.sink != Kind::Kafka) {
+        report::update(&done, asked.sink, asked.seed);
     }
     let failed: Vec<&Done> = done.iter().filter(|done| !done.is_clean()).collect();
     println!(
@@ -236,7 +250,7 @@ pub(crate) fn main() -> ExitCode {
         println!(
             "  {name} on Postgres {major}: {}\n    again with: {}",
             evidence(&root, done.scenario, major).display(),
-            again(asked.seed, done.scenario, major)
+            again((asked.sink, asked.seed), done.scenario, major)
         );
     }
     if failed.is_empty() {
@@ -246,9 +260,9 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-fn again(seed: u64, scenario: &Scenario, major: u32) -> String {
+fn again((sink, seed): (Kind, u64), scenario: &Scenario, major: u32) -> String {
     format!(
-        "FAULTS_SEED={seed} FAULTS_ONLY={} FAULTS_POSTGRES={major} make test-faults",
+        "FAULTS_SINK={sink} FAULTS_SEED={seed} FAULTS_ONLY={} FAULTS_POSTGRES={major} make test-faults",
         scenario.name
     )
 }
@@ -261,19 +275,19 @@ fn evidence(root: &Path, scenario: &Scenario, major: u32) -> PathBuf {
 #[derive(Default)]
 struct Servers {
     postgres: Option<(u32, Arc<Postgres>)>,
-    kafka: Option<Arc<Kafka>>,
+    of_sink: Option<destination::Servers>,
 }
 
 impl Servers {
-    fn of(&mut self, major: u32) -> (Arc<Postgres>, Arc<Kafka>) {
-        let kafka = self.kafka.get_or_insert_with(|| Arc::new(broker()));
+    fn of(&mut self, major: u32, sink: Kind) -> (Arc<Postgres>, destination::Servers) {
+        let of_sink = self.of_sink.get_or_insert_with(|| sink.start());
         if self.postgres.as_ref().is_none_or(|(has, _)| *has != major) {
             self.postgres = None;
         }
         let (_, postgres) = self
             .postgres
             .get_or_insert_with(|| (major, Arc::new(postgres(major))));
-        (Arc::clone(postgres), Arc::clone(kafka))
+        (Arc::clone(postgres), of_sink.clone())
     }
 }
 
@@ -291,7 +305,7 @@ fn lane(
     jobs: &Mutex<VecDeque<Job>>,
     done: &Mutex<Vec<Done>>,
     turns: &RwLock<()>,
-    seed: u64,
+    run: (Kind, u64),
     root: &Path,
 ) {
     let mut servers = Servers::default();
@@ -305,14 +319,14 @@ fn lane(
         let _alone = scenario.alone.then(|| turns.write());
         let _beside = (!scenario.alone).then(|| turns.read());
         let begun = Instant::now();
-        let outcome = attempt(&mut servers, scenario, major, seed, root);
+        let outcome = attempt(&mut servers, scenario, major, run, root);
         let one = Done {
             scenario,
             major,
             outcome,
             took: begun.elapsed(),
         };
-        say(&one, seed, root);
+        say(&one, run, root);
         if !one.is_clean() {
             // The servers may be in any state, so start new ones for the next scenario.
             servers = Servers::default();
@@ -325,13 +339,13 @@ fn attempt(
     servers: &mut Servers,
     scenario: &'static Scenario,
     major: u32,
-    seed: u64,
+    (sink, seed): (Kind, u64),
     root: &Path,
 ) -> Result<Outcome, String> {
     let dir = evidence(root, scenario, major);
     catch_unwind(AssertUnwindSafe(|| {
-        let (postgres, kafka) = servers.of(major);
-        let mut ctx = Context::new(major, seed, scenario.name, dir, postgres, kafka);
+        let (postgres, of_sink) = servers.of(major, sink);
+        let mut ctx = Context::new(major, seed, scenario.name, dir, postgres, of_sink);
         let outcome = catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut ctx)));
         let clean = outcome.as_ref().is_ok_and(Outcome::is_clean);
         if clean {
@@ -350,7 +364,8 @@ fn words(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("it panicked").to_owned()
 }
 
-fn say(done: &Done, seed: u64, root: &Path) {
+fn say(done: &Done, run: (Kind, u64), root: &Path) {
+    let (_, seed) = run;
     let (name, major) = (done.scenario.name, done.major);
     let took = done.took.as_secs_f64();
     match &done.outcome {
@@ -367,7 +382,7 @@ fn say(done: &Done, seed: u64, root: &Path) {
             println!(
                 "FAILED  {name} on Postgres {major}, {took:.1} s: {why}\n  seed {seed}; again with: \
                  {}\n  history, logs and configuration: {}",
-                again(seed, done.scenario, major),
+                again(run, done.scenario, major),
                 evidence(root, done.scenario, major).display()
             );
         }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use walrelay_throwaway::Shutdown;
 
 use crate::context::Context;
+use crate::destination::Kind;
 use crate::handover::Displaced;
 use crate::kafka_cluster::{Loss, Mode};
 use crate::outcome::Outcome;
 use crate::{
-    data, distance, failover, handover, kafka, kafka_cluster, network, postgres, process, replays,
-    rollbacks, rows, snapshots, takeover,
+    data, distance, failover, handover, kafka_cluster, network, postgres, process, replays,
+    rollbacks, rows, sink, snapshots, takeover,
 };
 
 /// One fault, or several of a kind.
@@ -22,9 +23,32 @@ pub(crate) struct Scenario {
     pub(crate) subset: bool,
     /// Whether no other scenario may run meanwhile, because its outcome is a time.
     pub(crate) alone: bool,
+    /// Sinks that it runs with.
+    pub(crate) sinks: Sinks,
     /// Versions of Postgres that it runs on.
     pub(crate) versions: &'static [u32],
     pub(crate) run: fn(&mut Context) -> Outcome,
+}
+
+/// The sinks of a scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sinks {
+    /// Kafka, because the fault is one of Kafka's or of Postgres' alone.
+    Kafka,
+    /// All.
+    Every,
+    /// All but Kafka.
+    Others,
+}
+
+impl Sinks {
+    pub(crate) fn include(self, sink: Kind) -> bool {
+        match self {
+            Self::Kafka => sink == Kind::Kafka,
+            Self::Every => true,
+            Self::Others => sink != Kind::Kafka,
+        }
+    }
 }
 
 /// All supported versions.
@@ -50,6 +74,7 @@ impl Scenario {
             covers,
             subset: false,
             alone: false,
+            sinks: Sinks::Kafka,
             versions: ALL,
             run,
         }
@@ -62,6 +87,16 @@ impl Scenario {
 
     const fn alone(mut self) -> Self {
         self.alone = true;
+        self
+    }
+
+    const fn every_sink(mut self) -> Self {
+        self.sinks = Sinks::Every;
+        self
+    }
+
+    const fn other_sinks(mut self) -> Self {
+        self.sinks = Sinks::Others;
         self
     }
 
@@ -80,15 +115,15 @@ macro_rules! scenarios {
 
 /// In the order of the report. Names are lower case with hyphens.
 pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
-    "sigkill-few" [subset] => |ctx| process::sigkill(ctx, 8),
+    "sigkill-few" [subset, every_sink] => |ctx| process::sigkill(ctx, 8),
         "relay: SIGKILL at random moments, 8 times";
     "sigkill" => |ctx| process::sigkill(ctx, 100),
         "relay: SIGKILL at random moments mid-burst, 100 times in one history";
-    "failpoints" [subset] => |ctx| process::failpoints(ctx, 2),
+    "failpoints" [subset, every_sink] => |ctx| process::failpoints(ctx, 2),
         "relay: SIGKILL after read, after enqueue, after ack, after confirm, while draining; twice each";
-    "sigterm" [subset] => process::sigterm,
+    "sigterm" [subset, every_sink] => process::sigterm,
         "relay: SIGTERM, 6 times";
-    "suspended" => process::suspended,
+    "suspended" [every_sink] => process::suspended,
         "relay: SIGSTOP for less than `wal_sender_timeout` and for more, twice each";
     "descriptors" [subset] => process::out_of_descriptors,
         "relay: no file descriptor left when all connections are cut, twice";
@@ -96,13 +131,13 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "relay: standard error is a full device";
     "clock-jumps" => process::clock_jumps,
         "relay: its clock jumps by days, there and back";
-    "takeover-sigkill" [subset, alone] => takeover::sigkill,
+    "takeover-sigkill" [subset, alone, every_sink] => takeover::sigkill,
         "two relays on one slot: SIGKILL of the one that streams, 3 times";
-    "takeover-sigterm" [alone] => takeover::sigterm,
+    "takeover-sigterm" [alone, every_sink] => takeover::sigterm,
         "two relays on one slot: SIGTERM of the one that streams, 3 times";
     "takeover-vanished" [alone] => takeover::vanished,
         "two relays on one slot: the first one's machine vanishes without a word";
-    "handover-few" [subset] => |ctx| handover::in_turns(ctx, 5, false),
+    "handover-few" [subset, every_sink] => |ctx| handover::in_turns(ctx, 5, false),
         "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 5 times";
     "handover" => |ctx| handover::in_turns(ctx, 100, false),
         "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 100 times";
@@ -114,13 +149,15 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "two relays on one slot: the same with the link to Postgres alone";
     "displaced-stopped" [subset] => |ctx| handover::displaced(ctx, Displaced::Stopped),
         "two relays on one slot: the one that streams is stopped (SIGSTOP), and goes on behind the other's back";
-    "kafka-down-at-start" => kafka::down_at_start,
+    "sink-down-at-start" [every_sink] => sink::down_at_start,
         "Kafka: down when the relay starts";
-    "kafka-killed" [subset] => kafka::killed,
+    "sink-killed" [subset, every_sink] => sink::killed,
         "Kafka: SIGKILL mid-batch, gone for longer than `wal_sender_timeout`, twice";
-    "kafka-paused" => kafka::paused,
+    "sink-paused" [every_sink] => sink::paused,
         "Kafka: stopped (SIGSTOP) for 3 s, twice";
-    "kafka-topic-missing" => kafka::topic_missing,
+    "sink-full" [other_sinks] => sink::full,
+        "the queues are full, or every answer is 503, for 90,000 rows";
+    "kafka-topic-missing" => sink::topic_missing,
         "Kafka: a topic is missing, auto-creation off, and appears";
     "kafka-leader-hangs" [on(OLDEST_AND_NEWEST)] => kafka_cluster::leader_hangs,
         "Three brokers: a partition's leader stopped (SIGSTOP) until another leads, then resumed";
@@ -140,21 +177,21 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "Three brokers: one that alone leads a partition stopped (SIGSTOP) in throughput mode; until it is back";
     "kafka-partition-down-before-bulk" [on(NEWEST)] => |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Killed, Mode::Latency),
         "Three brokers: SIGKILL of one that alone leads a partition, then a backlog for the others; until it is back";
-    "kafka-cut" [subset] => network::kafka_cut,
+    "sink-cut" [subset, every_sink] => network::sink_cut,
         "network to Kafka: cut by FIN and RST, refused for a while";
-    "kafka-reset-in-frame" => network::kafka_reset_in_frame,
+    "sink-reset-in-frame" [every_sink] => network::sink_reset_in_frame,
         "network to Kafka: reset in mid-frame, 6 times";
-    "kafka-stalled" => network::kafka_stalled,
+    "sink-stalled" [every_sink] => network::sink_stalled,
         "network to Kafka: stalled, half-open and half-closed either way";
-    "kafka-delayed" => network::kafka_delayed,
+    "sink-delayed" [every_sink] => network::sink_delayed,
         "network to Kafka: 200 ms each way";
     "kafka-distant" [subset] => network::kafka_distant,
         "network to Kafka: 15 ms each way, cut and reset in answers, 12 times";
-    "kafka-slow-reader" => network::kafka_slow_reader,
+    "sink-slow-reader" [every_sink] => network::sink_slow_reader,
         "network to Kafka: 100 kB/s";
-    "kafka-lossy" => network::kafka_lossy,
+    "sink-lossy" [every_sink] => network::sink_lossy,
         "network to Kafka: 1 % of the chunks late by a retransmission";
-    "postgres-fast" [subset] => |ctx| postgres::restarted(ctx, Shutdown::Fast),
+    "postgres-fast" [subset, every_sink] => |ctx| postgres::restarted(ctx, Shutdown::Fast),
         "Postgres: restarted `fast`, 3 times";
     "postgres-immediate" [subset] => |ctx| postgres::restarted(ctx, Shutdown::Immediate),
         "Postgres: restarted `immediate`, 3 times";
@@ -164,7 +201,7 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "Postgres: `max_replication_slots` exhausted";
     "publication-dropped" => postgres::publication_dropped,
         "Postgres: publication dropped mid-stream: stops";
-    "postgres-cut" [subset] => network::postgres_cut,
+    "postgres-cut" [subset, every_sink] => network::postgres_cut,
         "network to Postgres: cut by FIN and RST, twice each";
     "postgres-reset-in-frame" => network::postgres_reset_in_frame,
         "network to Postgres: reset in mid-frame, 6 times";

@@ -1,4 +1,3 @@
-use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,11 +24,6 @@ impl Config {
     /// Sets the URL of Postgres.
     pub(crate) fn url(self, url: &str) -> Self {
         self.set(&format!("source.url = \"{url}\""))
-    }
-
-    /// Sets `bootstrap.servers`.
-    pub(crate) fn bootstrap(self, servers: impl Display) -> Self {
-        self.set(&format!("sink.kafka.\"bootstrap.servers\" = \"{servers}\""))
     }
 
     /// Writes the file; returns its path.

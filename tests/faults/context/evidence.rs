@@ -43,7 +43,7 @@ impl Context {
     pub(crate) fn leave_evidence(&self) {
         let server = fs::read(self.postgres.log_path()).unwrap_or_default();
         let _ = fs::write(self.dir.join("postgres.log"), server);
-        let _ = fs::write(self.dir.join("kafka.log"), self.kafka.log());
+        let _ = fs::write(self.dir.join("sink.log"), self.destination.log());
         if let Some(cluster) = &self.cluster {
             for broker in KafkaCluster::BROKERS {
                 let path = self.dir.join(format!("broker-{broker}.log"));

@@ -1,0 +1,189 @@
+//! The server that the relays of a scenario write to, of the kind that `FAULTS_SINK` names.
+
+mod http;
+mod rabbitmq;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_testkit::{ChaosProxy, Delivered, History, Kafka};
+
+use crate::context::stamping;
+
+/// A server with all that it has received. A call that changes it returns when the change has taken
+/// effect.
+pub(crate) trait Destination: Send + Sync {
+    /// Lines of the configuration besides the address of the server.
+    fn settings(&self) -> &'static str;
+
+    /// The line of the configuration that has this address, a host with its port.
+    fn address_setting(&self, address: &str) -> String;
+
+    /// Lines of the configuration with which a relay soon gives up a silent server.
+    fn short_timeouts(&self) -> &'static str;
+
+    /// The server's own address.
+    fn address(&self) -> String;
+
+    /// A proxy before the server.
+    fn proxy(&self) -> &ChaosProxy;
+
+    /// Creates what records of these topics go to, if the server needs that.
+    fn create(&self, topics: &[String]) {
+        let _ = topics;
+    }
+
+    /// Lets the server take no record while `full`: its queues are full, or it answers 503.
+    fn fill(&self, full: bool);
+
+    /// Ends the server in order.
+    fn stop(&self);
+
+    /// Ends the server by SIGKILL.
+    fn kill(&self);
+
+    /// Starts the server again with the same data.
+    fn start_again(&self);
+
+    /// Makes the server answer nothing until [`resume`](Self::resume), as SIGSTOP does.
+    fn pause(&self);
+
+    /// Ends a [`pause`](Self::pause).
+    fn resume(&self);
+
+    /// The number of records in topics with this prefix; `None` if the server does not answer.
+    fn count(&self, prefix: &str) -> Option<i64>;
+
+    /// The records in topics with this prefix, read until `distinct` ids were seen or no more arrive,
+    /// and then to the present end.
+    fn records(&self, prefix: &str, distinct: usize, limit: Duration) -> Vec<Delivered>;
+
+    /// Whether records have the time when the server took them.
+    fn stamps(&self) -> bool;
+
+    /// The server's log.
+    fn log(&self) -> String;
+}
+
+impl Destination for Kafka {
+    fn settings(&self) -> &'static str {
+        ""
+    }
+
+    fn address_setting(&self, address: &str) -> String {
+        format!("sink.kafka.\"bootstrap.servers\" = \"{address}\"")
+    }
+
+    fn short_timeouts(&self) -> &'static str {
+        "sink.kafka.\"socket.timeout.ms\" = 2000\nsink.kafka.\"request.timeout.ms\" = 1500"
+    }
+
+    fn address(&self) -> String {
+        self.bootstrap_servers()
+    }
+
+    fn proxy(&self) -> &ChaosProxy {
+        self.proxy()
+    }
+
+    fn fill(&self, _: bool) {
+        unreachable!("a broker is never full");
+    }
+
+    fn stop(&self) {
+        self.stop();
+    }
+
+    fn kill(&self) {
+        self.kill();
+    }
+
+    fn start_again(&self) {
+        self.start_again();
+    }
+
+    fn pause(&self) {
+        self.pause();
+    }
+
+    fn resume(&self) {
+        self.resume();
+    }
+
+    fn count(&self, prefix: &str) -> Option<i64> {
+        History::count(&self.bootstrap_servers(), prefix)
+    }
+
+    fn records(&self, prefix: &str, distinct: usize, limit: Duration) -> Vec<Delivered> {
+        History::records(&self.bootstrap_servers(), prefix, distinct, limit)
+    }
+
+    fn stamps(&self) -> bool {
+        true
+    }
+
+    fn log(&self) -> String {
+        self.log()
+    }
+}
+
+/// The kinds of servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Kafka,
+    /// RabbitMQ with classic or quorum queues.
+    RabbitMq(&'static str),
+    /// A receiver of HTTP/1.1, or of HTTP/2.
+    Http {
+        two: bool,
+    },
+}
+
+/// The values of `FAULTS_SINK`.
+const KINDS: &[(&str, Kind)] = &[
+    ("kafka", Kind::Kafka),
+    ("rabbitmq", Kind::RabbitMq("quorum")),
+    ("rabbitmq-classic", Kind::RabbitMq("classic")),
+    ("http", Kind::Http { two: false }),
+    ("http2", Kind::Http { two: true }),
+];
+
+impl Kind {
+    /// Reads a value of `FAULTS_SINK`; panics if there is no such kind.
+    pub(crate) fn named(name: &str) -> Self {
+        let found = KINDS.iter().find(|(known, _)| *known == name);
+        let names: Vec<&str> = KINDS.iter().map(|(name, _)| *name).collect();
+        found
+            .unwrap_or_else(|| panic!("FAULTS_SINK: {name:?} is none of {}", names.join(", ")))
+            .1
+    }
+
+    /// Starts a server of the lane.
+    pub(crate) fn start(self) -> Servers {
+        let kafka =
+            (self == Self::Kafka).then(|| Arc::new(stamping(Kafka::builder().proxied()).start()));
+        let destination: Arc<dyn Destination> = match (self, &kafka) {
+            (_, Some(kafka)) => Arc::clone(kafka) as _,
+            (Self::RabbitMq(queues), _) => Arc::new(rabbitmq::Server::start(queues)),
+            (Self::Http { two }, _) => Arc::new(http::Server::start(two)),
+            (Self::Kafka, None) => unreachable!("it was started"),
+        };
+        Servers { destination, kafka }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = KINDS.iter().find(|(_, kind)| kind == self);
+        f.write_str(found.map_or("", |(name, _)| name))
+    }
+}
+
+/// The server of a lane.
+#[derive(Clone)]
+pub(crate) struct Servers {
+    pub(crate) destination: Arc<dyn Destination>,
+    /// The same, if it is Kafka.
+    pub(crate) kafka: Option<Arc<Kafka>>,
+}
