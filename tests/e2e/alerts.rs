@@ -24,6 +24,7 @@ use crate::rig::{
     PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, strict_kafka,
     with_source,
 };
+use crate::shown::Views;
 use expression::{Expression, Scrape};
 
 /// Time between two scrapes: at least this, and exactly this for the expressions.
@@ -136,8 +137,10 @@ fn of_kafka_and_the_slot_come_and_go() {
     let db = rig.db();
     // A relay that has lost its connection waits long enough for the alert.
     let more = "[delivery]\nbackoff_initial = \"8s\"\n";
-    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
+    let configured = config(&rig, &rig.postgres.url(), more);
+    let relay = rig.streaming(&configured);
     let mut watch = Watch::new(Some(&relay));
+    let views = Views::of(&configured, &relay);
     let of_kafka = [
         "WalrelaySinkDown",
         "WalrelayNothingConfirmed",
@@ -157,6 +160,8 @@ fn of_kafka_and_the_slot_come_and_go() {
     write_wal(&db, 56);
     watch.wait(&of_wal, true, &[]);
     watch.wait(&retained, true, smaller);
+    let remedy = "raise max_slot_wal_keep_size now";
+    views.show_problem(&["WAL"], remedy, "WalrelaySlotWalNearLimit");
     watch.wait(&["WalrelaySinkDown"], true, &[]);
     // WAL is written continuously, as on a busy server: the alert looks at a range of time.
     let write = || db.batch("SELECT pg_logical_emit_message(false, 'other', 'x')");
@@ -204,6 +209,8 @@ fn of_the_process_and_dead_letters_come_and_go() {
     // No topic can have this name.
     db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'no topic!', 'key', 'T', '{}')");
     watch.wait(&["WalrelayDeadLetters"], true, &[]);
+    let redrive = "then walrelay dlq redrive";
+    Views::of(&config, &relay).show_problem(&["unroutable 1"], redrive, "WalrelayDeadLetters");
     // The dead letter is in Kafka when its event is confirmed.
     rig.caught_up();
     done(&output_with("dlq drop --all --yes", &config, &[]));
@@ -282,25 +289,27 @@ fn of_skipped_events_silence_and_clocks_come_and_go() {
     let shown = status(address(&relay));
     let silence = shown["delivery"]["last_event_seconds"].as_f64();
     assert!(silence > Some(2.0), "{shown:#}");
-    let at = format!("--set=http.listen={}", address(&relay));
-    let screen = || {
-        let output = output_with("status", &configured, &[&at]);
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    assert_has(&screen(), &["SILENT: an event is expected every 2 s"]);
+    let views = Views::of(&configured, &relay);
+    let remedy = "see whether the application writes events";
+    views.show_problem(
+        &["an event is expected every 2 s"],
+        remedy,
+        "WalrelaySilent",
+    );
     watch.wait_beside(write, &["WalrelaySilent"], false, &[]);
 
     // No topic can have this name.
     db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'no topic!', 'key', 'T', '{}')");
     watch.wait(&skipped, true, &[]);
+    let again = "publish the rows again";
+    views.show_problem(&["unroutable 1"], again, "WalrelayEventsSkipped");
     watch.wait(&skipped, false, &[]);
 
     db.batch(CLOCK_AHEAD);
     watch.wait(&clocks, true, &[]);
-    assert_has(
-        &screen(),
-        &["APART: Postgres is 100.", "ahead of this machine"],
-    );
+    let words = ["Postgres is 100.", "ahead of this machine"];
+    let alert = "WalrelayClocksApart, after 5m";
+    views.show_problem(&words, "timedatectl", alert);
     db.batch(CLOCK_RIGHT);
     watch.wait(&clocks, false, &[]);
     relay.ends_well();
@@ -311,7 +320,8 @@ fn of_skipped_events_silence_and_clocks_come_and_go() {
 fn of_reconnects_come_and_go() {
     let rig = Rig::with_outbox(18);
     let more = "[delivery]\nbackoff_initial = \"10ms\"\nbackoff_max = \"20ms\"\n";
-    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
+    let configured = config(&rig, &rig.postgres.url(), more);
+    let relay = rig.streaming(&configured);
     let mut watch = Watch::new(Some(&relay));
     let db = rig.db();
     let storm = ["WalrelayReconnects"];
@@ -324,6 +334,9 @@ fn of_reconnects_come_and_go() {
     };
     watch.wait_beside(terminate, &storm, true, &[]);
     watch.wait(&storm, false, &[]);
+    let words = ["more than 10 in ten minutes", "connection "];
+    let views = Views::of(&configured, &relay);
+    views.show_problem(&words, "see the recent errors", "WalrelayReconnects");
     relay.ends_well();
 }
 
@@ -404,7 +417,8 @@ fn of_rows_that_stay_come_and_go() {
     let db = rig.db();
     db.batch("ALTER TABLE outbox ADD COLUMN created_at timestamptz NOT NULL DEFAULT now()");
     let more = "[prune]\nkeep = \"1s\"\nbefore_slot = true\n";
-    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
+    let configured = config(&rig, &rig.postgres.url(), more);
+    let relay = rig.streaming(&configured);
     let mut watch = Watch::new(Some(&relay));
     let stay = ["WalrelayRowsStay"];
     watch.wait(&stay, false, &[]);
@@ -415,6 +429,9 @@ fn of_rows_that_stay_come_and_go() {
     );
     insert(&db, 1);
     watch.wait(&stay, true, &[]);
+    let words = ["Sent rows are not deleted"];
+    let alert = "WalrelayRowsStay, after 15m";
+    Views::of(&configured, &relay).show_problem(&words, "see walrelay check", alert);
     db.batch("DROP TRIGGER refuse ON outbox");
     watch.wait(&stay, false, &[]);
     relay.ends_well();
@@ -426,16 +443,15 @@ fn of_a_missing_topic_of_dead_letters_come_and_go() {
     let rig = Rig::with_kafka(18, strict_kafka());
     let topic = format!("{}dlq", rig.prefix);
     let more = format!("[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
-    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), &more));
+    let configured = config(&rig, &rig.postgres.url(), &more);
+    let relay = rig.streaming(&configured);
     let mut watch = Watch::new(Some(&relay));
     let missing = ["WalrelayDeadLetterTopic"];
     watch.wait(&missing, true, &[]);
     relay.says("no dead letter can be written");
-    let shown = status(address(&relay));
-    let obstacle = shown["dead_letters"]["obstacle"]
-        .as_str()
-        .expect("a reason");
-    assert_has(obstacle, &[&topic, "does not exist"]);
+    let words = [&*topic, "does not exist"];
+    let alert = "WalrelayDeadLetterTopic, after 5m";
+    Views::of(&configured, &relay).show_problem(&words, "create the topic", alert);
     strict_kafka().create_topic(&topic, 1, &[]);
     watch.wait(&missing, false, &[]);
     relay.ends_well();

@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use walrelay_kafka_sink::dlq::DlqWatcher;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions};
 use walrelay_sink::{EventPosition, Parking, dlq_headers};
-use walrelay_testkit::{Delivered, History, Kafka, Producer, eventually};
+use walrelay_testkit::{Delivered, History, Kafka, Producer, eventually, eventually_some};
 use walrelay_throwaway::ChildGuard;
 
-use crate::endpoint::{LISTEN, address, metric};
+use crate::endpoint::{LISTEN, address, ask, config, metric};
 use crate::rig::{
-    PATIENCE, Rig, SLOT, assert_has, assert_lacks, command_with, done, insert_of, json_lines,
-    output_unread, output_with, shared_kafka, stdout, unique,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, command_with, done, insert_of,
+    json_lines, output_unread, output_with, shared_kafka, stdout, unique,
 };
 
 /// A topic of dead letters, the topics that they were meant for, and a configuration.
@@ -537,4 +537,71 @@ fn what_cannot_work_says_why() {
         69,
         &["[kafka-unreachable]", "127.0.0.1:1"],
     );
+}
+
+/// The endpoint lists dead letters for the page, without their values, and redrives one: by the token
+/// alone.
+#[test]
+fn the_endpoint_lists_and_redrives_by_token() {
+    let fixture = DlqFixture::new();
+    fixture.dead_letter(&draft("0/10 1", "key-1"));
+    fixture.dead_letter(&draft("0/10 2", "key-2"));
+    let rig = Rig::with_outbox(18);
+    fs::write(rig.path("token"), "s3cret").expect("written");
+    let poison = format!("[poison]\ntopic = \"{}\"\n", fixture.topic);
+    let url = rig.postgres.url();
+    let (list, redrive) = (
+        "GET /api/dead-letters",
+        "POST /api/dead-letters/redrive?lsn=0/10&row=1",
+    );
+    let host = "Host: localhost\r\n";
+    let of = |relay: &Relay, what: &str, more: &str| {
+        let headers = format!("{host}{more}");
+        eventually_some(PATIENCE, || ask(address(relay), what, &headers))
+    };
+
+    let relay = rig.streaming(&config(&rig, &url, &poison));
+    for what in [list, redrive] {
+        let (code, body) = of(&relay, what, "x-walrelay-redrive: 1\r\n");
+        assert_eq!(code, 403, "{body}");
+        assert_has(&body, &["http.token_file"]);
+    }
+    relay.ends_well();
+
+    let more = format!("token_file = \"token\"\n{poison}");
+    let relay = rig.streaming(&config(&rig, &url, &more));
+    let token = "Authorization: Bearer s3cret\r\n";
+    assert_eq!(of(&relay, list, "").0, 401);
+    let listed = |open: u64| {
+        eventually_some(PATIENCE, || {
+            let (code, body) = of(&relay, list, token);
+            assert_eq!(code, 200, "{body}");
+            assert_lacks(&body, &["secret-value", "secret-header"]);
+            let json: Value = serde_json::from_str(&body).expect("JSON");
+            (json["open"] == open && json["busy"] == false).then_some(json)
+        })
+    };
+    let first = &listed(2)["dead_letters"][0];
+    for (member, value) in [
+        ("lsn", "0/10"),
+        ("event_id", "event-1"),
+        ("class", "rejected"),
+        ("cause", "the broker said no"),
+        ("key", "key-1"),
+    ] {
+        assert_eq!(first[member], value, "{first:#}");
+    }
+    // A page of another site cannot send the header.
+    assert_eq!(of(&relay, redrive, token).0, 403);
+    assert_eq!(listed(2)["redriven"], Value::Null);
+    let with_header = format!("{token}x-walrelay-redrive: 1\r\n");
+    assert_eq!(
+        of(&relay, &redrive.replace("POST", "GET"), &with_header).0,
+        405
+    );
+    eventually(PATIENCE, || of(&relay, redrive, &with_header).0 == 202);
+    let left = listed(1);
+    assert_eq!(left["redriven"], "0/10 1: 1 redriven", "{left:#}");
+    assert_eq!(left["dead_letters"][0]["key"], "key-2", "{left:#}");
+    relay.ends_well();
 }

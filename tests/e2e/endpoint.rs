@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use walrelay_testkit::{Authority, Cut, Issued, Running, eventually, eventually_some};
+use walrelay_testkit::{Authority, Cut, Issued, Running, eventually, eventually_some, millis_now};
 
 use crate::rig::{
     NOWHERE, PATIENCE, Relay, Rig, assert_has, assert_lacks, insert, output_with, refused,
-    run_command, stdout, wait_rows,
+    run_command, stdout, wait_rows, with_source,
 };
 
 /// The section with which a relay serves the endpoint at a free port, which [`address`] returns.
@@ -49,9 +49,18 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
 
 /// The same with this header `Host`.
 fn get_by(address: SocketAddr, host: &str, path: &str) -> Option<(u16, String)> {
+    ask(
+        address,
+        &format!("GET {path}"),
+        &format!("Host: {host}\r\n"),
+    )
+}
+
+/// Status and body of a request: its method and path, and its headers, each with its line end.
+pub(crate) fn ask(address: SocketAddr, what: &str, headers: &str) -> Option<(u16, String)> {
     let mut connection = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     connection.set_read_timeout(Some(PATIENCE)).ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let request = format!("{what} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer).ok()?;
@@ -224,6 +233,27 @@ fn another_name_gets_no_status_without_a_token() {
     for host in ["localhost", "relay.internal:80"] {
         assert_eq!(by(host, "/api/status").0, 200, "{host}");
     }
+    relay.ends_well();
+}
+
+/// The minutes that an earlier relay has noted beside the state file are part of the history.
+#[test]
+fn minutes_of_before_the_start_are_shown() {
+    let rig = Rig::with_outbox(18);
+    let config = config(&rig, &rig.postgres.url(), "");
+    let config = with_source(config, "state_file = \"position\"");
+    let minute = millis_now() - 600_000;
+    let noted = format!(
+        "{{\"version\":1,\"slot\":\"walrelay\",\"minutes\":[[{minute},7.0,1.5,null,0.25]]}}"
+    );
+    std::fs::write(rig.path("position.history"), noted).expect("written");
+    let relay = rig.streaming(&config);
+    let history = document(address(&relay), "/api/history");
+    assert_eq!(
+        history["minutes"][0],
+        serde_json::json!([minute, 7.0, 1.5, null, 0.25]),
+        "{history:#}"
+    );
     relay.ends_well();
 }
 

@@ -1,87 +1,153 @@
-//! Each fault that a relay waits for, as each view shows it by itself: the document of the page,
-//! `/readyz`, `walrelay status` and `walrelay check`. `docs/shown.txt` lists these and other tests by
-//! fault.
+//! Each fault of a relay, as each view shows it by itself: the page in a browser, `/readyz`,
+//! `walrelay status` and `walrelay check` name reason, remedy and alert. `docs/shown.txt` lists the
+//! tests by fault: those that inject it elsewhere call [`Views::show_problem`], too.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use walrelay_sink::EventPosition;
 use walrelay_testkit::{SchemaRegistry, eventually, servers};
 use walrelay_throwaway::{Shutdown, Signal};
 
 use crate::check::Checked;
 use crate::endpoint::{address, config, get, status};
+use crate::page::first_glance;
 use crate::rig::{
-    PATIENCE, Relay, Rig, insert, kafka_in_turn, output_with, strict_kafka, with_source,
+    PATIENCE, Relay, Rig, assert_has, ends, insert, kafka_in_turn, output_with, refused, said,
+    shared_kafka, strict_kafka, with_source,
 };
 
+pub(crate) const NOT_READY: &str = "WalrelayNotReady, after 2m";
+pub(crate) const SINK_DOWN: &str = "WalrelaySinkDown, after 1m";
+
+/// What each view must show of a fault.
+struct Shown<'a> {
+    /// The state of the pipeline; `None` if the fault is another one than the state.
+    state: Option<&'a str>,
+    /// Words of the reason.
+    words: &'a [&'a str],
+    /// Words of the remedy.
+    remedy: &'a str,
+    /// The alert with its time.
+    alert: &'a str,
+}
+
 /// A running relay with its endpoint.
-struct Views<'a> {
-    rig: &'a Rig,
-    config: PathBuf,
+pub(crate) struct Views<'a> {
+    config: &'a Path,
     at: SocketAddr,
 }
 
 impl<'a> Views<'a> {
-    fn of(rig: &'a Rig, config: &Path, relay: &Relay) -> Self {
-        Self {
-            rig,
-            config: config.to_path_buf(),
-            at: address(relay),
-        }
+    pub(crate) fn of(config: &'a Path, relay: &Relay) -> Self {
+        let at = address(relay);
+        Self { config, at }
     }
 
-    /// Waits until each view names the state, these words of its reason, and this remedy.
+    /// Waits until each view alone shows the state of a relay that is not ready, with this alert.
     #[track_caller]
-    fn show(&self, state: &str, words: &[&str], remedy: &str) {
-        let has =
-            |text: &str| text.contains(remedy) && words.iter().all(|word| text.contains(word));
+    pub(crate) fn show(&self, state: &str, words: &[&str], remedy: &str, alert: &str) {
+        self.each_shows(&Shown {
+            state: Some(state),
+            words,
+            remedy,
+            alert,
+        });
+    }
+
+    /// Waits until each view alone shows a fault of a relay that goes on, with this alert.
+    #[track_caller]
+    pub(crate) fn show_problem(&self, words: &[&str], remedy: &str, alert: &str) {
+        self.each_shows(&Shown {
+            state: None,
+            words,
+            remedy,
+            alert,
+        });
+    }
+
+    /// Waits until the page in a browser, its document, `/readyz`, `status` and `check` show the fault,
+    /// each by itself.
+    #[track_caller]
+    fn each_shows(&self, shown: &Shown<'_>) {
+        let Shown {
+            state,
+            words,
+            remedy,
+            alert,
+        } = *shown;
+        let has = |text: &str| {
+            let all = words.iter().chain([&remedy, &alert]);
+            all.into_iter().all(|word| text.contains(word))
+        };
         let set = format!("--set=http.listen={}", self.at);
-        let wait = |view: &str, shown: &dyn Fn() -> (bool, String)| {
+        let wait = |view: &str, look: &dyn Fn() -> (bool, String)| {
             let begun = Instant::now();
             loop {
-                let (is_there, text) = shown();
+                let (is_there, text) = look();
                 if is_there {
                     return;
                 }
                 let late = begun.elapsed() > PATIENCE;
-                assert!(!late, "{view} does not show {words:?}, {remedy}: {text}");
+                assert!(
+                    !late,
+                    "{view} does not show {words:?}, {remedy}, {alert}: {text}"
+                );
                 thread::sleep(Duration::from_millis(100));
             }
         };
-        wait("the document of the page", &|| {
-            let shown = status(self.at);
-            let pipeline = &shown["pipeline"];
-            let said = pipeline["state"] == state && has(&pipeline.to_string());
-            (said && shown["ready"] == false, pipeline.to_string())
-        });
         wait("/readyz", &|| match get(self.at, "/readyz") {
-            Some((code, text)) => (code == 503 && has(&text), text),
+            Some((code, text)) => {
+                let as_ready = state.is_none() || code == 503;
+                (as_ready && has(&text), text)
+            }
             None => (false, "no answer".to_owned()),
         });
+        wait("the document of the page", &|| {
+            let document = status(self.at);
+            let of_state = document["pipeline"]["state"].as_str() == state;
+            let as_ready = state.is_none() || (of_state && document["ready"] == false);
+            let text = document["problems"].to_string();
+            // The time is a member of its own.
+            (
+                as_ready && has(&text.replace("\",\"alert_after\":\"", ", after ")),
+                text,
+            )
+        });
+        wait("the page", &|| {
+            let text = first_glance(self.at);
+            let is_well = text.starts_with("All is well");
+            (has(&text) && !(is_well && state.is_some()), text)
+        });
         wait("status", &|| {
-            let output = output_with("status", &self.config, &[&set, "--exit-code"]);
+            let output = output_with("status", self.config, &[&set, "--exit-code"]);
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let not_ready = output.status.code() == Some(75) && text.contains("NOT READY");
-            (not_ready && has(&text), text)
+            ((state.is_none() || not_ready) && has(&text), text)
         });
         wait("check", &|| {
-            let found = Checked::of(&self.config, &[&set])
-                .worst("relay/state")
-                .clone();
-            let text = format!("{}{}", found["finding"], found["remedy"]);
-            (found["id"] == "not-ready" && has(&text), found.to_string())
+            let checked = Checked::of(self.config, &[&set]);
+            let (item, id) = match state {
+                Some(_) => ("relay/state", Some("not-ready")),
+                None => ("relay/problems", None),
+            };
+            let found = checked.all(item).into_iter().find(|found| {
+                let text = format!("{}{}", found["finding"], found["remedy"]);
+                found["id"].as_str() == id && has(&text)
+            });
+            (found.is_some(), format!("{checked:#?}"))
         });
     }
 
     /// Waits until the relay is ready again, and has confirmed everything.
     #[track_caller]
-    fn heal(&self, relay: Relay) {
+    fn heal(&self, rig: &Rig, relay: Relay) {
         eventually(PATIENCE, || {
             get(self.at, "/readyz").is_some_and(|(code, _)| code == 200)
         });
-        self.rig.caught_up();
+        rig.caught_up();
         relay.ends_well();
     }
 }
@@ -92,14 +158,24 @@ fn brokers_that_are_down() {
     let rig = Rig::with_kafka(18, &kafka);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&rig, &configured, &relay);
+    let views = Views::of(&configured, &relay);
     insert(&rig.db(), 1);
     rig.caught_up();
     kafka.kill();
     insert(&rig.db(), 2);
-    views.show("blocked", &["no broker answers"], "start the brokers");
+    views.show(
+        "blocked",
+        &["no broker answers"],
+        "start the brokers",
+        SINK_DOWN,
+    );
+    let first = status(views.at)["delivery"]["first_in_flight"].clone();
+    let first = first.as_str().expect("the event that holds things up");
+    assert!(first.parse::<EventPosition>().is_ok(), "{first}");
+    let named = format!("first event that is not acknowledged: {first}");
+    assert_has(&first_glance(views.at), &[&named]);
     kafka.start_again();
-    views.heal(relay);
+    views.heal(&rig, relay);
 }
 
 #[test]
@@ -108,14 +184,19 @@ fn brokers_that_answer_nothing() {
     let rig = Rig::with_kafka(18, &kafka);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&rig, &configured, &relay);
+    let views = Views::of(&configured, &relay);
     insert(&rig.db(), 1);
     rig.caught_up();
     kafka.pause();
     insert(&rig.db(), 2);
-    views.show("blocked", &["no broker answers"], "start the brokers");
+    views.show(
+        "blocked",
+        &["no broker answers"],
+        "start the brokers",
+        SINK_DOWN,
+    );
     kafka.resume();
-    views.heal(relay);
+    views.heal(&rig, relay);
 }
 
 /// Kafka creates no topic. `check` also names the topic by itself.
@@ -125,14 +206,19 @@ fn a_topic_that_is_missing() {
     let rig = Rig::with_kafka(18, kafka);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&rig, &configured, &relay);
+    let views = Views::of(&configured, &relay);
     insert(&rig.db(), 1);
     let topic = format!("{}order", rig.prefix);
-    views.show("blocked", &[&topic, "does not exist"], "create the topic");
+    views.show(
+        "blocked",
+        &[&topic, "does not exist"],
+        "create the topic",
+        NOT_READY,
+    );
     let checked = Checked::of(&configured, &[]);
     checked.fails("kafka/topics", &[&topic, "[kafka-topic]"]);
     kafka.create_topic(&topic, 1, &[]);
-    views.heal(relay);
+    views.heal(&rig, relay);
 }
 
 /// The address is a controller's: it answers, and takes no record.
@@ -142,9 +228,9 @@ fn a_port_that_is_no_brokers() {
     let rig = Rig::with(servers::postgres(18), kafka.controller_address()).outbox();
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&rig, &configured, &relay);
+    let views = Views::of(&configured, &relay);
     insert(&rig.db(), 1);
-    views.show("retrying", &[], "port of a controller (KRaft)");
+    views.show("retrying", &[], "port of a controller (KRaft)", NOT_READY);
     relay.kill();
 }
 
@@ -155,12 +241,12 @@ fn a_database_that_is_down() {
     let more = "[delivery]\nbackoff_initial = \"8s\"\n";
     let configured = config(&rig, &rig.postgres.url(), more);
     let relay = rig.streaming(&configured);
-    let views = Views::of(&rig, &configured, &relay);
+    let views = Views::of(&configured, &relay);
     rig.postgres.stop(Shutdown::Immediate).expect("it stops");
-    views.show("retrying", &[], "see that Postgres runs");
+    views.show("retrying", &[], "see that Postgres runs", NOT_READY);
     rig.postgres.start_again().expect("it starts again");
     insert(&rig.db(), 1);
-    views.heal(relay);
+    views.heal(&rig, relay);
 }
 
 #[test]
@@ -172,13 +258,19 @@ fn a_slot_that_was_taken() {
     thief.signal(Signal::Stop);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.start(&configured);
-    let views = Views::of(&rig, &configured, &relay);
-    views.show("waiting-for-slot", &["(thief)"], "pg_terminate_backend(");
+    let views = Views::of(&configured, &relay);
+    let taken = "WalrelaySlotTaken, after 30s";
+    views.show(
+        "waiting-for-slot",
+        &["(thief)"],
+        "pg_terminate_backend(",
+        taken,
+    );
     thief.kill();
     rig.db()
         .batch("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots");
     insert(&rig.db(), 1);
-    views.heal(relay);
+    views.heal(&rig, relay);
 }
 
 #[test]
@@ -190,9 +282,72 @@ fn a_schema_registry_that_is_away() {
     );
     let configured = config(&rig, &rig.postgres.url(), &more);
     let relay = rig.streaming(&configured);
-    let views = Views::of(&rig, &configured, &relay);
+    let views = Views::of(&configured, &relay);
     insert(&rig.db(), 1);
     let remedy = "see whether the schema registry answers";
-    views.show("waiting-for-schema", &["gives no answer"], remedy);
+    views.show(
+        "waiting-for-schema",
+        &["gives no answer"],
+        remedy,
+        NOT_READY,
+    );
     relay.kill();
+}
+
+/// A relay that has ended has no endpoint: `status` reads the slot, and leads to `check`, whose item
+/// has the reason and the remedy. An open page says that its relay is gone (`page`).
+#[test]
+fn relays_that_have_ended() {
+    let postgres = servers::postgres_with(18, &[("max_slot_wal_keep_size", "1MB")]);
+    let rig = Rig::with(postgres, shared_kafka().bootstrap_servers()).outbox();
+    let db = rig.db();
+    db.batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'");
+    let usual = config(&rig, &rig.postgres.url(), "");
+    let relay = rig.streaming(&usual);
+    insert(&db, 1);
+    rig.caught_up();
+    relay.ends_well();
+    let ended = |fault: &str, on_status: &[&str], item: &str, on_check: &[&str]| {
+        let output = output_with("status", &usual, &["--exit-code"]);
+        assert_eq!(output.status.code(), Some(69), "{fault}: {output:?}");
+        assert_has(&said(&output), on_status);
+        Checked::of(&usual, &[]).fails(item, on_check);
+    };
+
+    let url = rig.url_as("relay", "wrong", "postgres");
+    let wrong = format!("--set=source.url={url}");
+    let output = output_with("status", &usual, &[&wrong]);
+    refused(&output, 77, &["[password]"]);
+    Checked::of(&usual, &[&wrong]).fails("postgres/connection", &["[password]"]);
+
+    db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
+    insert(&db, 2);
+    let mut relay = rig.start(&usual);
+    ends(&mut relay, 78, "publication-lacks-table");
+    ended(
+        "the publication lost a table",
+        &["walrelay: not read", "see what stops it: walrelay check"],
+        "postgres/publication-tables",
+        &["[publication-lacks-table]", "ADD TABLE"],
+    );
+    db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox");
+
+    eventually(PATIENCE, || {
+        for sql in [
+            "SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))",
+            "SELECT pg_switch_wal()",
+            "CHECKPOINT",
+        ] {
+            db.batch(sql);
+        }
+        db.value("SELECT wal_status = 'lost' FROM pg_replication_slots")
+    });
+    let mut relay = rig.start(&usual);
+    ends(&mut relay, 65, "slot-lost");
+    ended(
+        "the slot is lost",
+        &["LOST: wal_removed", "-> docs/OPERATIONS.md"],
+        "postgres/slot",
+        &["[slot-lost]", "--accept-gap"],
+    );
 }

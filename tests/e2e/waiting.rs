@@ -9,9 +9,11 @@ use walrelay_testkit::{Db, eventually, eventually_some, servers};
 use walrelay_throwaway::Signal;
 
 use crate::endpoint::{address, config, get, metric, status};
+use crate::page::first_glance;
 use crate::rig::{
     NOWHERE, PATIENCE, Relay, Rig, assert_has, insert, kafka_in_turn, output_with, with_source,
 };
+use crate::shown::Views;
 
 /// The status of a relay once its state is this one.
 #[track_caller]
@@ -64,6 +66,8 @@ fn a_standby_names_its_relay_and_is_ready() {
     assert_eq!(code, 200, "{text}");
     let pid = format!("server process {walsender} (walrelay), connected since 2");
     assert_has(&text, &["standing by", &pid]);
+    let page = first_glance(at);
+    assert_has(&page, &["Standing by: another relay reads the slot", &pid]);
     assert_eq!(metric(at, "walrelay_standby"), Some(1.0));
     assert_eq!(metric(at, "walrelay_slot_taken"), Some(0.0));
     let set = format!("--set=http.listen={at}");
@@ -240,7 +244,8 @@ fn ddl_that_locks_the_outbox_holds_no_start_up() {
 #[test]
 fn a_warning_about_retained_wal_names_the_oldest_transaction() {
     let rig = Rig::with_outbox(17);
-    let configured = with_source(rig.config(), "retained_wal_warning = \"4MiB\"");
+    let configured = config(&rig, &rig.postgres.url(), "");
+    let configured = with_source(configured, "retained_wal_warning = \"4MiB\"");
     let relay = rig.streaming(&configured);
     let writer = rig.db();
     writer.batch("SET application_name = 'batch'; BEGIN; CREATE TABLE other (id int)");
@@ -249,6 +254,9 @@ fn a_warning_about_retained_wal_names_the_oldest_transaction() {
     );
     relay.says("\"oldest_transaction\":\"server process ");
     relay.says(" (batch), open for ");
+    let words = ["server process ", " (batch), open for "];
+    let alert = "WalrelaySlotRetainsWal, after 5m";
+    Views::of(&configured, &relay).show_problem(&words, "open for long keeps the log", alert);
     writer.batch("ROLLBACK");
     relay.ends_well();
 }

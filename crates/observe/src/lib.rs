@@ -12,17 +12,20 @@
 //! - [`sections`]: `[http]`, `[otel]` and `[log]` of the configuration.
 //!
 //! # Inside
-//! `observed` has [`Telemetry`], with the state in `live`. `report` is the status document,
-//! `metrics` its figures as text. `otlp` sends metrics and spans, which are made of `batches`.
-//! `http` is the endpoint with the page. `background` runs threads that stop when they are dropped.
+//! `observed` has [`Telemetry`], with the state in `live` and the samples in `history`. `report` is the status document,
+//! `problems` what is wrong by it, `metrics` its figures as text. `otlp` sends metrics and spans, which are made of `batches`.
+//! `http` is the endpoint with the page, `dlq` its dead letters. `background` runs threads that stop when they are dropped.
 //!
 //! # Invariants
 //! - The views and the pipeline share only [`Telemetry`], whose locks are held briefly.
-//! - No secret and no value of a row is in a log line, a metric, the report or a span.
+//! - No secret and no value of a row is in a log line, a metric, the report or a span. The list of dead
+//!   letters has keys, and is served with a token alone.
 
 mod background;
 mod batches;
+mod dlq;
 mod environment;
+mod history;
 mod http;
 mod latencies;
 mod live;
@@ -34,6 +37,7 @@ mod otlp;
 mod pipeline_span;
 mod pipelines;
 mod printable;
+mod problems;
 mod recent;
 mod report;
 pub mod sections;
@@ -44,6 +48,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use walrelay_pgoutput::PgTimestamp;
 
 pub use background::Background;
+pub use dlq::DlqAccess;
 pub use environment::RelayEnvironment;
 pub use http::{EndpointError, start_endpoint};
 pub use latencies::Latencies;
@@ -57,7 +62,8 @@ pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
 pub use report::{
-    BookmarkReport, EndpointReport, SinkReport, SlotReport, SnapshotReport, StatusReport,
+    BookmarkReport, EndpointReport, ProblemReport, SinkReport, SlotReport, SnapshotReport,
+    StatusReport,
 };
 
 /// Reads the wall clock in milliseconds since 1970.

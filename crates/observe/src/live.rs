@@ -1,12 +1,13 @@
 //! The changing state of a running relay, as the pipeline and the server report it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 use walrelay_relay::{Class, Counts, HolderKind, Progress, SlotHolder, State};
 use walrelay_sink::Poison;
 
+use super::problems::RECONNECTS;
 use super::recent::remedy_of_cause;
 use super::report::{BookmarkReport, SlotReport};
 use super::{millis_now, wall_clock};
@@ -18,6 +19,8 @@ const SILENT_PIPELINE: Duration = Duration::from_secs(10);
 const USUAL_CONFIRM_DELAY: Duration = Duration::from_secs(10);
 /// A pipeline that has not reported, or not streamed, for longer than this has lag.
 const USUAL_SILENCE: Duration = Duration::from_secs(2);
+/// The time in which attempts that failed count as one storm, as for the alert `WalrelayReconnects`.
+const STORM: Duration = Duration::from_secs(600);
 
 /// The changing state of a running relay.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(super) struct Live {
     /// The time at which a record was acknowledged last.
     pub(super) acknowledged_at_ms: Option<u64>,
     pub(super) reconnects: BTreeMap<String, u64>,
+    /// When the last attempts failed, one more than [`RECONNECTS`] at most.
+    pub(super) failed_at: VecDeque<Instant>,
     pub(super) feedback_sent: u64,
     pub(super) blocked: Duration,
     pub(super) dead_letters: BTreeMap<String, u64>,
@@ -73,6 +78,7 @@ impl Live {
             event_at: now,
             acknowledged_at_ms: None,
             reconnects: BTreeMap::new(),
+            failed_at: VecDeque::new(),
             feedback_sent: 0,
             blocked: Duration::ZERO,
             dead_letters: classes(),
@@ -99,6 +105,21 @@ impl Live {
     pub(super) fn acknowledged(&self) -> u64 {
         let present = self.progress.map_or(0, |progress| progress.acknowledged());
         self.acknowledged_earlier + present
+    }
+
+    /// Counts an attempt that failed by this cause.
+    pub(super) fn attempt_failed(&mut self, cause: &str) {
+        *self.reconnects.entry(cause.to_owned()).or_default() += 1;
+        self.failed_at.push_back(Instant::now());
+        if self.failed_at.len() as u64 > RECONNECTS + 1 {
+            self.failed_at.pop_front();
+        }
+    }
+
+    /// Returns the number of attempts that failed lately, of those that are remembered.
+    pub(super) fn recent_reconnects(&self) -> u64 {
+        let recent = self.failed_at.iter();
+        recent.filter(|at| at.elapsed() < STORM).count() as u64
     }
 
     /// Returns the other relay of this configuration that reads the slot, while this one stands by.

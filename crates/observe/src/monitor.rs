@@ -88,6 +88,7 @@ pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
         retained_bytes: retention.retained,
         safe_wal_bytes: retention.safe,
         limit_bytes: retention.limit,
+        oldest_transaction: retention.oldest_transaction,
         inactive_seconds: standing.inactive_seconds,
         invalidation_reason: lost,
         seen_ms: millis_now(),

@@ -1,10 +1,13 @@
 //! Collects the telemetry of a running relay for the HTTP endpoint.
 
-use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use tracing::debug;
 use walrelay_lsn::Lsn;
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
@@ -13,19 +16,19 @@ use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{BatchingMode, Parking, SinkKind, SinkStats, SinkTerms};
 
 use super::batches::Batches;
+use super::history::Recorder;
 use super::latencies::Latency;
 use super::live::{Live, describe, remedy};
+use super::problems::problems;
 use super::report::{
     BookmarkReport, DeadLetterReport, DeliveryReport, EndpointReport, History, HolderReport,
     KafkaReport, LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SinkReport,
     SlotReport, SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
-use super::{RecentErrors, millis_now};
-use walrelay_postgres_source::SnapshotProgress;
+use super::{DlqAccess, RecentErrors, millis_now};
+use walrelay_postgres_source::{SnapshotProgress, replace_file};
 use walrelay_sink::lock;
 
-/// Samples of the history, one a second: fifteen minutes.
-const SAMPLES: usize = 900;
 /// Destinations that are named of those that take no record.
 const NAMED_UNAVAILABLE: usize = 20;
 /// The kind of sink whose figures are also shown by names of its own, on which users depend:
@@ -51,10 +54,16 @@ pub struct Setup {
     pub max_in_flight_bytes: u64,
     /// The longest usual time between two events; `None` if none is configured.
     pub expect_event_every: Option<Duration>,
+    /// The state file, beside which the history is noted; `None`: it is kept in memory alone.
+    pub state_file: Option<PathBuf>,
+    /// `source.retained_wal_warning` in bytes; `None` if it is off.
+    pub retained_wal_warning: Option<u64>,
     /// Where records go.
     pub sink: SinkSetup,
     /// The topic of dead letters.
     pub dead_letter_topic: String,
+    /// The dead letters, for the page; `None` if the sink cannot read them back.
+    pub dead_letters: Option<Arc<DlqAccess>>,
     /// The parked keys; `None` if keys are not parked.
     pub parking: Option<Arc<Parking>>,
     /// Progress of the snapshot; `None` if none is configured.
@@ -107,13 +116,8 @@ pub struct Telemetry {
     pub(super) batches: Batches,
     live: Mutex<Live>,
     history: Mutex<Recorder>,
-}
-
-#[derive(Debug, Default)]
-struct Recorder {
-    samples: VecDeque<Sample>,
-    /// Records acknowledged before the current second.
-    records: u64,
+    /// The history is being written.
+    noting: Arc<AtomicBool>,
 }
 
 impl Telemetry {
@@ -127,7 +131,8 @@ impl Telemetry {
             commit_to_read: Latency::new(),
             batches: Batches::new(setup.spans),
             live: Mutex::new(Live::new()),
-            history: Mutex::default(),
+            history: Mutex::new(Recorder::new(&setup.slot, setup.state_file.as_deref())),
+            noting: Arc::default(),
             setup,
         }
     }
@@ -143,7 +148,7 @@ impl Telemetry {
             live.event_at = Instant::now();
         }
         if let State::Waiting { cause, .. } = state {
-            *live.reconnects.entry((*cause).to_owned()).or_default() += 1;
+            live.attempt_failed(cause);
         }
         if std::mem::discriminant(&live.state) != std::mem::discriminant(state) {
             live.state_since_ms = millis_now();
@@ -247,33 +252,45 @@ impl Telemetry {
             let live = lock(&self.live);
             (live.acknowledged(), live.lag().as_secs_f64())
         };
+        let latency = (quantiles.p50_ms, quantiles.p99_ms);
         let mut history = lock(&self.history);
-        let new = records.saturating_sub(std::mem::replace(&mut history.records, records));
-        if history.samples.len() == SAMPLES {
-            history.samples.pop_front();
+        let ended = history.end_second(millis_now(), records, latency, lag);
+        drop(history);
+        // The relay that reads the slot notes its figures, not one that stands by for it.
+        if let Some((file, text)) = ended.filter(|_| self.standing_by().is_none()) {
+            self.note_history(file, text);
         }
-        let sample = (
-            millis_now(),
-            new as f64,
-            quantiles.p50_ms,
-            quantiles.p99_ms,
-            lag,
-        );
-        history.samples.push_back(sample);
     }
 
-    /// Returns the samples of the last minutes.
-    pub fn history(&self) -> History {
-        let samples = lock(&self.history).samples.iter().copied().collect();
-        History {
-            interval_ms: 1000,
-            samples,
+    /// Writes the history in a thread of its own: a disk that hangs holds nothing up.
+    fn note_history(&self, file: PathBuf, text: String) {
+        if self.noting.swap(true, Relaxed) {
+            return;
         }
+        let noting = Arc::clone(&self.noting);
+        let write = move || {
+            if let Err(error) = replace_file(&file, &text) {
+                debug!(file = %file.display(), %error, "the history of the page is not written");
+            }
+            noting.store(false, Relaxed);
+        };
+        // The next minute tries again.
+        let started = thread::Builder::new()
+            .name("history".to_owned())
+            .spawn(write);
+        if started.is_err() {
+            self.noting.store(false, Relaxed);
+        }
+    }
+
+    /// Returns the samples of the last minutes and hours.
+    pub fn history(&self) -> History {
+        lock(&self.history).history()
     }
 
     /// Returns the newest sample.
     pub fn last_sample(&self) -> Option<Sample> {
-        lock(&self.history).samples.back().copied()
+        lock(&self.history).last()
     }
 
     /// Returns the state, and true if all endpoints of the sink are down: a change of either is shown at once.
@@ -305,6 +322,11 @@ impl Telemetry {
         self.setup.registry.clone()
     }
 
+    /// Returns the dead letters, if the sink can read them back.
+    pub(super) fn dead_letter_access(&self) -> Option<&Arc<DlqAccess>> {
+        self.setup.dead_letters.as_ref()
+    }
+
     /// Returns the name of the slot.
     pub(super) fn slot_name(&self) -> &str {
         &self.setup.slot
@@ -332,7 +354,7 @@ impl Telemetry {
         let not_ready = live.not_ready();
         let (state, reason) = describe(&live.state);
         let sink = self.sink_report();
-        StatusReport {
+        let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: millis_now(),
             started_ms: self.started_ms,
@@ -355,6 +377,7 @@ impl Telemetry {
             },
             ready: not_ready.is_none(),
             not_ready,
+            problems: Vec::new(),
             source: self.source(&live),
             snapshot: setup.snapshot.as_deref().map(snapshot),
             slot: live.slot.clone(),
@@ -387,7 +410,10 @@ impl Telemetry {
             errors: self.errors.list(&setup.name),
             config: Vec::new(),
             sample: None,
-        }
+        };
+        drop(live);
+        report.problems = problems(&report);
+        report
     }
 
     fn source(&self, live: &Live) -> SourceReport {
@@ -408,6 +434,8 @@ impl Telemetry {
             lag_bytes: lag_bytes.map(|(end, confirmed)| end.bytes_since(confirmed)),
             lag_seconds: live.lag().as_secs_f64(),
             reconnects: live.reconnects.clone(),
+            recent_reconnects: live.recent_reconnects(),
+            retained_wal_warning_bytes: self.setup.retained_wal_warning,
             feedback_sent: live.feedback_sent,
             clock_offset_seconds: live.clock_offset,
             passed_over_rows: live.passed_over.clone(),
@@ -419,6 +447,10 @@ impl Telemetry {
         let expected = self.setup.expect_event_every;
         DeliveryReport {
             in_flight_records: live.progress.map_or(0, |progress| progress.in_flight),
+            first_in_flight: live
+                .progress
+                .and_then(|progress| progress.first)
+                .map(|event| event.to_string()),
             in_flight_records_limit: self.setup.max_in_flight_records,
             in_flight_bytes: self.sink.in_flight_bytes.load(Relaxed),
             in_flight_bytes_limit: self.setup.max_in_flight_bytes,

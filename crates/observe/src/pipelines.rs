@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Telemetry;
+use super::{ProblemReport, Telemetry};
 
 /// The telemetry of each pipeline of a process. Views name a pipeline only if there are several.
 #[derive(Debug, Clone)]
@@ -57,6 +57,7 @@ impl Pipelines {
             ready: true,
             reason: None,
             remedy: None,
+            problems: Vec::new(),
         };
         let add = |name: Option<&str>, part: &mut Option<String>, text: Option<String>| {
             let Some(text) = text else { return };
@@ -75,6 +76,10 @@ impl Pipelines {
             all.ready &= ready;
             add(name, &mut all.reason, reason);
             add(name, &mut all.remedy, pipeline.remedy().filter(|_| !ready));
+            let problems = pipeline.report().problems.into_iter();
+            let problems = problems.filter(|problem| problem.level != "ok");
+            all.problems
+                .extend(problems.map(|problem| Problem::new(name, problem)));
         }
         all
     }
@@ -89,4 +94,31 @@ pub(super) struct Readiness {
     /// The remedy for the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
+    /// What is wrong with each pipeline, the worst first; absent if nothing is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<Problem>,
+}
+
+/// A problem of a pipeline, which has a name if there are several.
+#[derive(Debug, Serialize)]
+struct Problem {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pipeline: Option<String>,
+    title: String,
+    reason: Option<String>,
+    remedy: Option<String>,
+    /// The alert and its time.
+    alert: Option<String>,
+}
+
+impl Problem {
+    fn new(pipeline: Option<&str>, problem: ProblemReport) -> Self {
+        Self {
+            pipeline: pipeline.map(str::to_owned),
+            alert: problem.alert_text(),
+            title: problem.title,
+            reason: problem.reason,
+            remedy: problem.remedy,
+        }
+    }
 }

@@ -24,6 +24,9 @@ pub struct StatusReport {
     pub ready: bool,
     /// Why it is not ready.
     pub not_ready: Option<String>,
+    /// What is wrong, the worst first.
+    #[serde(default)]
+    pub problems: Vec<ProblemReport>,
     /// What is read, and from where.
     pub source: SourceReport,
     /// `null` where no snapshot is configured.
@@ -61,6 +64,43 @@ pub struct StatusReport {
     /// The last whole second: a row of `/api/history`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
+}
+
+/// One problem of a relay.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ProblemReport {
+    /// `bad`: events are not relayed, or will not be. `warn`: somebody should look. `note`: something
+    /// happened since the start. `ok`: the relay stands by for another one.
+    pub level: String,
+    /// What is wrong, without figures that change.
+    pub title: String,
+    /// The reason, where one is known.
+    pub reason: Option<String>,
+    /// What an operator can do about it.
+    pub remedy: Option<String>,
+    /// The alert of `deploy/prometheus/alerts.yml` for it.
+    pub alert: Option<String>,
+    /// How long the problem lasts before the alert fires, as Prometheus writes it; `null` if it fires
+    /// at once.
+    pub alert_after: Option<String>,
+    /// The anchor of the heading of `docs/OPERATIONS.md` about it.
+    pub runbook: String,
+    /// When it began, in milliseconds since 1970, where that is known.
+    pub since_ms: Option<u64>,
+    /// Whether the state of the pipeline is the problem.
+    pub is_state: bool,
+}
+
+impl ProblemReport {
+    /// Returns the alert with its time, as in `WalrelayLag, after 1m`.
+    pub fn alert_text(&self) -> Option<String> {
+        let alert = self.alert.as_deref()?;
+        Some(match &self.alert_after {
+            Some(after) => format!("{alert}, after {after}"),
+            None => alert.to_owned(),
+        })
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -134,6 +174,12 @@ pub struct SourceReport {
     pub lag_seconds: f64,
     /// Attempts that failed and were followed by another, by cause.
     pub reconnects: BTreeMap<String, u64>,
+    /// The number of those within the last ten minutes, at most 11.
+    #[serde(default)]
+    pub recent_reconnects: u64,
+    /// `source.retained_wal_warning`; `null` if it is off.
+    #[serde(default)]
+    pub retained_wal_warning_bytes: Option<u64>,
     /// Status updates sent to the server.
     pub feedback_sent: u64,
     /// How far the server's clock is ahead of this machine's, at least; negative if it is behind.
@@ -175,6 +221,9 @@ pub struct SlotReport {
     pub safe_wal_bytes: Option<u64>,
     /// `max_slot_wal_keep_size`; `null` if it is off.
     pub limit_bytes: Option<u64>,
+    /// The oldest open transaction of the server, which may hold the log: process, application and age.
+    #[serde(default)]
+    pub oldest_transaction: Option<String>,
     /// Time since the slot had a reader (Postgres 17 and newer).
     pub inactive_seconds: Option<f64>,
     /// Why the slot is lost, in Postgres' own words: `invalidation_reason`, before Postgres 17
@@ -225,6 +274,10 @@ impl BookmarkReport {
 pub struct DeliveryReport {
     pub in_flight_records: u64,
     pub in_flight_records_limit: u64,
+    /// The event of the first record in flight, which holds up the confirmed position: the start of its
+    /// commit record and the number of its row, as logs and `walrelay dlq` name events.
+    #[serde(default)]
+    pub first_in_flight: Option<String>,
     pub in_flight_bytes: u64,
     pub in_flight_bytes_limit: u64,
     /// Time in which nothing was read, because the sink had no room or a schema was missing.
@@ -411,4 +464,9 @@ pub struct History {
     pub interval_ms: u64,
     /// Samples, the oldest first.
     pub samples: Vec<Sample>,
+    /// The last six hours, one sample for each minute, the oldest first: its end, the mean rate, the
+    /// median of the medians, the greatest 99th percentile and the greatest lag. With
+    /// `source.state_file` those of before the start, too.
+    #[serde(default)]
+    pub minutes: Vec<Sample>,
 }

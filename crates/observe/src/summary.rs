@@ -85,6 +85,7 @@ mod tests {
             received: Lsn::ZERO,
             confirmed: CommitEnd::from_slot(Lsn::ZERO),
             in_flight: 3,
+            first: None,
             oldest: None,
         }
     }

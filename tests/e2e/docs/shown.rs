@@ -88,6 +88,18 @@ fn faults_are_those_of_the_list() {
     assert_shown("<!-- shown -->\n", "<!-- end of shown -->", &table);
 }
 
+/// Whether a test looks at a fault in each view, or in those that are left of a relay that has ended.
+fn looks_at_views(test: &str) -> bool {
+    let Some((file, name)) = test.split_once("::") else {
+        return false;
+    };
+    let code = text(file);
+    let body = code.split_once(&format!("fn {name}() {{"));
+    let body = body.and_then(|(_, rest)| rest.split_once("\n}\n"));
+    let looks = ["views.show", ".show(", ".show_problem(", "ended(", "shown("];
+    body.is_some_and(|(body, _)| looks.iter().any(|look| body.contains(look)))
+}
+
 #[test]
 fn what_the_list_names_exists() {
     let (errors, items) = (text("docs/ERRORS.md"), text("docs/CHECK.md"));
@@ -98,10 +110,12 @@ fn what_the_list_names_exists() {
         state,
         items: named,
         tests,
-        ..
+        alerts,
     } in faults
     {
         assert!(!tests.is_empty(), "no test of {name}");
+        let is_looked_at = alerts.is_empty() || tests.iter().any(|test| looks_at_views(test));
+        assert!(is_looked_at, "no test looks at {name} in each view");
         if state.starts_with('`') {
             assert!(errors.contains(&format!("\n| {state} |")), "{state}");
         }

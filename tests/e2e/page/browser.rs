@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use walrelay_throwaway::ChildGuard;
+use walrelay_throwaway::{ChildGuard, Scratch};
 
 use crate::rig::PATIENCE;
 
@@ -33,13 +32,13 @@ pub(super) struct Browser {
     /// Errors and warnings in the console, exceptions, and breaches of the Content-Security-Policy.
     complaints: Vec<String>,
     _child: ChildGuard,
-    _profile: TempDir,
+    _profile: Scratch,
 }
 
 impl Browser {
     /// Starts Chromium with an empty page.
     pub(super) fn start(log: &Path) -> Self {
-        let profile = TempDir::with_prefix("walrelay-chromium-").expect("a directory");
+        let profile = Scratch::new("walrelay-chromium-", None).expect("a directory");
         let mut command = Command::new("/bin/sh");
         command.args(["-c", PIPES, "walrelay-chromium"]);
         command.arg(program()).args([

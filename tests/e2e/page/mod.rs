@@ -6,19 +6,24 @@
 
 mod browser;
 
+use std::env;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use browser::Browser;
 use serde_json::Value;
-use walrelay_testkit::{ChaosProxy, Cut, ReservedAddress, eventually_some};
+use walrelay_testkit::{ChaosProxy, Cut, ReservedAddress, eventually_some, lock};
 use walrelay_throwaway::cache_dir;
 
 use crate::endpoint::{LISTEN, address};
-use crate::rig::{PATIENCE, Rig, assert_has, kafka_in_turn};
+use crate::rig::{PATIENCE, Rig, assert_has, kafka_in_turn, unique};
 
+/// Names a folder for pictures of the faults that tests inject.
+const PICTURES: &str = "WALRELAY_TEST_PICTURES";
 const DESKTOP: u32 = 1280;
 const PHONE: u32 = 390;
 /// Notes for each event of the relay, once the page has handled it, whether it says that no broker
@@ -40,6 +45,33 @@ const NOTE_EVENTS: &str = "
         }
     };
 ";
+
+/// Opens the page of the relay at this address, in a browser that tests share. Returns what it says
+/// first: headline, reason, remedy and alert, and the further problems with theirs.
+#[track_caller]
+pub(crate) fn first_glance(at: SocketAddr) -> String {
+    static SHARED: Mutex<Option<Browser>> = Mutex::new(None);
+    let mut shared = lock(&SHARED);
+    // A browser that fails a test is dropped, and the next test starts another one.
+    let mut browser = shared.take().unwrap_or_else(|| {
+        let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("chromium.log");
+        Browser::start(&log)
+    });
+    browser.open(&format!("http://{at}/"));
+    browser.wait_text("h1", |title| {
+        !title.is_empty() && title != "Connecting to walrelay"
+    });
+    let text = browser.text("#verdict-box");
+    if let Some(pictures) = env::var_os(PICTURES) {
+        let title: String = browser.text("h1").replace([' ', '/', ':'], "-");
+        browser.look("light", DESKTOP);
+        browser.picture(&Path::new(&pictures).join(format!("{title}-{}.png", unique())));
+    }
+    // Its stream of events ends with the page.
+    browser.open("about:blank");
+    *shared = Some(browser);
+    text
+}
 
 /// The page, open in a browser.
 struct Page {
@@ -240,6 +272,11 @@ fn shows_load_and_a_broker_that_stops() {
         facts.contains(" rows since the start") && !facts.contains("\n0 rows")
     });
     page.pictures("load");
+    for (range, title) in [(1, "Last 6 hours"), (0, "Last 15 minutes")] {
+        let click = format!("document.querySelectorAll('#ranges button')[{range}].click()");
+        page.browser.evaluate(&click);
+        page.browser.wait_text("#plots-title", |text| text == title);
+    }
     page.has_no_barrier();
     page.says("All is well");
 

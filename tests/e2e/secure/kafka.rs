@@ -5,7 +5,9 @@ use walrelay_throwaway::Signal;
 
 use super::{Recorder, Secured, bearer, contains, jwt, login, refused};
 use crate::check::Checked;
+use crate::endpoint::LISTEN;
 use crate::rig::{assert_has, assert_lacks, output_with};
+use crate::shown::{NOT_READY, SINK_DOWN, Views};
 
 const USER: &str = SecureKafka::USER;
 const PASSWORD: &str = SecureKafka::PASSWORD;
@@ -149,13 +151,20 @@ fn nothing_is_sent_in_clear_to_a_broker_without_tls() {
 #[test]
 fn a_running_relay_waits_for_a_better_certificate() {
     let secured = Secured::new();
-    let lines = login("PLAIN", USER, PASSWORD);
+    let lines = format!("{}{LISTEN}", login("PLAIN", USER, PASSWORD));
     let config = secured.config(&secured.broker.kafka.listener("EXPIRED"), &lines);
     let mut relay = secured.rig.streaming(&config);
     let slot = secured.rig.slot();
     secured.insert(1);
     let event_ends = slot.wal_end();
     relay.says("has expired: the broker needs a new one");
+    let views = Views::of(&config, &relay);
+    views.show(
+        "blocked",
+        &["no broker answers"],
+        "check ssl.ca.location",
+        SINK_DOWN,
+    );
     let confirmed = slot.confirmed();
     assert!(confirmed < event_ends, "{confirmed} >= {event_ends}");
     assert_lacks(&relay.log(), &[PASSWORD]);
@@ -183,8 +192,9 @@ fn access_that_is_granted_late() {
         secured.broker.kafka.create_topic(topic, 1, &[]);
     }
     secured.broker.allow(&open, &["WRITE", "DESCRIBE"]);
-    let lines = login("PLAIN", SecureKafka::LIMITED, SecureKafka::LIMITED_PASSWORD);
-    let relay = rig.streaming(&secured.config(&secured.secure(), &lines));
+    let login = login("PLAIN", SecureKafka::LIMITED, SecureKafka::LIMITED_PASSWORD);
+    let config = secured.config(&secured.secure(), &format!("{login}{LISTEN}"));
+    let relay = rig.streaming(&config);
     secured.insert_of("open", 1);
     rig.caught_up();
     for number in 2..=10 {
@@ -192,6 +202,9 @@ fn access_that_is_granted_late() {
     }
     relay.says("opic authorization failed");
     relay.says("allow the principal WRITE");
+    let words = ["opic authorization failed", "allow the principal WRITE"];
+    let remedy = "see the items of the sink in walrelay check";
+    Views::of(&config, &relay).show("retrying", &words, remedy, NOT_READY);
     secured.broker.allow(&closed, &["WRITE", "DESCRIBE"]);
     let verdict = rig.finish(relay);
     verdict.assert_clean();

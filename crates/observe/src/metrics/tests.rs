@@ -8,8 +8,8 @@ use std::time::Duration;
 use walrelay_sink::{AnySinkFactory, KindDescription, SinkKind, SinkStats, lock};
 
 use super::super::RecentErrors;
-use super::super::observed::{Setup, SinkSetup};
 use super::super::report::{History, SlotReport};
+use super::super::{Setup, SinkSetup};
 use super::*;
 
 fn telemetry() -> Arc<Telemetry> {
@@ -109,6 +109,7 @@ fn the_text_has_every_metric_whose_value_is_known() {
             retained_bytes: 1,
             safe_wal_bytes: Some(2),
             limit_bytes: Some(3),
+            oldest_transaction: None,
             inactive_seconds: None,
             invalidation_reason: None,
             seen_ms: 1,

@@ -20,6 +20,7 @@ impl Core {
             received: self.received(),
             confirmed: self.confirmed(),
             in_flight: self.in_flight(),
+            first: self.first_in_flight(),
             oldest: self.transactions.oldest(),
         }
     }
@@ -48,6 +49,12 @@ impl Core {
     /// Returns the event that record `seq` stands for, while it is in flight.
     pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
         self.in_flight.event(seq.get())
+    }
+
+    /// Returns the event of the lowest record in flight.
+    fn first_in_flight(&self) -> Option<EventPosition> {
+        let lowest = (self.in_flight() > 0).then(|| self.lowest_in_flight());
+        Some(self.in_flight.event(lowest?)?.id)
     }
 
     /// Counts the events that were enqueued and are not acknowledged, by transaction. The key is

@@ -4,6 +4,8 @@ use std::time::Duration;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
 
+use walrelay_sink::EventPosition;
+
 use crate::poison::{Class, Diverted};
 use crate::table::TableName;
 
@@ -205,6 +207,8 @@ pub struct Progress {
     pub confirmed: CommitEnd,
     /// The number of records enqueued and not acknowledged.
     pub in_flight: u64,
+    /// The event of the first record that is not acknowledged, while one is in flight.
+    pub first: Option<EventPosition>,
     /// The commit time, by the server's clock, of the oldest transaction that is known not to be
     /// acknowledged as a whole: the sampled one, or the open one. `None`: there is neither.
     pub oldest: Option<PgTimestamp>,

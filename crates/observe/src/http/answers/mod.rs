@@ -22,11 +22,17 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use walrelay_sink::EventPosition;
 
 use super::page::{PAGE, Page, RUNBOOK};
 use crate::sections;
-use crate::{METRICS_TYPE, Pipelines, Telemetry, metrics_text};
+use crate::{DlqAccess, METRICS_TYPE, Pipelines, Telemetry, metrics_text};
 
+/// The path by which a dead letter is sent again: the only one that changes something.
+const REDRIVE: &str = "/api/dead-letters/redrive";
+/// The header that a request to [`REDRIVE`] must have. No page of another site can send it: a browser
+/// asks first (CORS), and is refused.
+const REDRIVE_HEADER: &str = "x-walrelay-redrive";
 /// Open event streams at most.
 const MOST_STREAMS: usize = 16;
 /// Interval at which an event stream checks for an urgent change.
@@ -65,14 +71,30 @@ impl Answers {
     pub(super) fn answer<B>(&self, request: &Request<B>) -> Answer {
         let path = request.uri().path();
         let is_health = matches!(path, "/healthz" | "/readyz");
-        let answer = if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
-            with(refusal, ALLOW, "GET, HEAD")
+        let method_fits = match path {
+            REDRIVE => *request.method() == Method::POST,
+            _ => matches!(*request.method(), Method::GET | Method::HEAD),
+        };
+        let answer = if !method_fits {
+            let allowed = if path == REDRIVE { "POST" } else { "GET, HEAD" };
+            let refusal = text(StatusCode::METHOD_NOT_ALLOWED, &format!("only {allowed}"));
+            with(refusal, ALLOW, allowed)
         } else if is_health || self.is_allowed(request.headers()) {
             // Scrapers and probes may use any name.
             if is_health || path == "/metrics" || self.token.is_some() || self.is_named_by(request)
             {
-                self.answer_path(path, request.uri().query())
+                let query = request.uri().query();
+                match path {
+                    "/api/dead-letters" | REDRIVE if self.token.is_none() => text(
+                        StatusCode::FORBIDDEN,
+                        "keys are shown and events sent again only with http.token_file; without it: walrelay dlq",
+                    ),
+                    REDRIVE if !request.headers().contains_key(REDRIVE_HEADER) => text(
+                        StatusCode::FORBIDDEN,
+                        &format!("the header {REDRIVE_HEADER} is missing"),
+                    ),
+                    _ => self.answer_path(path, query),
+                }
             } else {
                 text(
                     StatusCode::FORBIDDEN,
@@ -117,11 +139,22 @@ impl Answers {
             }),
             "/api/history" => of_pipeline(&|telemetry| json(StatusCode::OK, &telemetry.history())),
             "/api/events" => of_pipeline(&|telemetry| self.events(telemetry)),
+            "/api/dead-letters" => of_pipeline(&|telemetry| {
+                let access = telemetry.dead_letter_access();
+                access.map_or_else(no_dead_letters, |access| {
+                    json(StatusCode::OK, &access.list())
+                })
+            }),
+            REDRIVE => of_pipeline(&|telemetry| {
+                let access = telemetry.dead_letter_access();
+                access.map_or_else(no_dead_letters, |access| redrive(access, query))
+            }),
             "/" => document(&PAGE),
             "/runbook" => document(&RUNBOOK),
             _ => text(
                 StatusCode::NOT_FOUND,
-                "there are /, /runbook, /metrics, /healthz, /readyz, /api/status, /api/history, /api/events",
+                "there are /, /runbook, /metrics, /healthz, /readyz, /api/status, /api/history, /api/events, \
+                 /api/dead-letters",
             ),
         }
     }
@@ -207,6 +240,33 @@ fn given_token(header: &[u8]) -> Option<Vec<u8>> {
     let plain = STANDARD.decode(rest).ok()?;
     let colon = plain.iter().position(|byte| *byte == b':')?;
     Some(plain[colon + 1..].to_vec())
+}
+
+/// Begins to redrive the dead letter that the query names, as in `lsn=0/16B3748&row=0`.
+fn redrive(access: &Arc<DlqAccess>, query: Option<&str>) -> Answer {
+    let of = |name: &str| {
+        let mut parts = query.unwrap_or_default().split('&');
+        parts.find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
+    };
+    let id = of("lsn").zip(of("row"));
+    match id.and_then(|(lsn, row)| EventPosition::from_parts(lsn, row)) {
+        None => text(
+            StatusCode::BAD_REQUEST,
+            "name a dead letter: ?lsn=0/16B3748&row=0",
+        ),
+        Some(id) if access.redrive(id) => text(
+            StatusCode::ACCEPTED,
+            "begun: /api/dead-letters has the result",
+        ),
+        Some(_) => text(StatusCode::CONFLICT, "another job runs: ask again"),
+    }
+}
+
+fn no_dead_letters() -> Answer {
+    text(
+        StatusCode::NOT_FOUND,
+        "the sink cannot read dead letters back",
+    )
 }
 
 fn full(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {

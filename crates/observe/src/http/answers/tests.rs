@@ -150,12 +150,18 @@ fn without_a_token_the_endpoint_answers_only_to_its_own_names() {
     assert_eq!(absolute("http://localhost/api/status"), StatusCode::OK);
 }
 
+/// The problem of a relay that connects.
+const CONNECTING: &str = r#""title":"Connecting to Postgres","reason":null,"remedy":"see walrelay check, if it lasts","alert":"WalrelayNotReady, after 2m""#;
+
 #[test]
 fn readiness_has_a_reason() {
     let answers = answers(None);
     let answer = ask(&answers, Method::GET, "/readyz", None);
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(body(answer), r#"{"ready":false,"reason":"connecting"}"#);
+    assert_eq!(
+        body(answer),
+        format!(r#"{{"ready":false,"reason":"connecting","problems":[{{{CONNECTING}}}]}}"#)
+    );
     answers
         .pipelines
         .only()
@@ -337,12 +343,17 @@ fn several_pipelines_are_ready_when_each_is() {
         let pipeline = several.pipelines.named(Some(&query)).unwrap();
         pipeline.state(&walrelay_relay::State::Streaming);
     };
+    let of = |name: &str| format!(r#"{{"pipeline":"{name}",{CONNECTING}}}"#);
+    let not_ready = |reason: &str, problems: &str| {
+        format!(r#"{{"ready":false,"reason":"{reason}","problems":[{problems}]}}"#)
+    };
+    let both = format!("{},{}", of("orders"), of("bills"));
     assert_eq!(
         ready(),
-        r#"{"ready":false,"reason":"orders: connecting; bills: connecting"}"#
+        not_ready("orders: connecting; bills: connecting", &both)
     );
     streams("orders");
-    assert_eq!(ready(), r#"{"ready":false,"reason":"bills: connecting"}"#);
+    assert_eq!(ready(), not_ready("bills: connecting", &of("bills")));
     streams("bills");
     assert_eq!(ready(), r#"{"ready":true,"reason":null}"#);
 }

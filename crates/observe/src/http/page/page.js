@@ -2,17 +2,19 @@
 // The status page. Everything shown comes from api/status, api/history and api/events.
 // Texts in there may hold anything: they become text nodes, never markup.
 (() => {
-  const WINDOW_MS = 15 * 60 * 1000;
+  // The ranges of the plots: seconds, or minutes, of so many milliseconds each.
+  const RANGES = {
+    '15 minutes': { span: 15 * 60 * 1000, interval: 1000 },
+    '6 hours': { span: 6 * 3600 * 1000, interval: 60 * 1000 },
+  };
   // Events come each second. After STALE_MS without one the figures are called old; after RECONNECT_MS
   // the connection is given up: a cut network closes nothing. The relay ends streams after ten minutes;
   // RENEW_MS is before that, so that nothing looks lost.
   const STALE_MS = 3000;
   const RECONNECT_MS = 8000;
   const RENEW_MS = 9 * 60 * 1000;
-  // A lag that is worth a look, and one that is worth waking somebody, in seconds.
+  // A lag from which on the first event in flight is named, in seconds.
   const LAG_WARN_S = 5;
-  const LAG_BAD_S = 60;
-  const CONNECTING_BAD_MS = 10000;
   // Warnings and errors that are older are folded.
   const RECENT_MS = 3600 * 1000;
 
@@ -50,7 +52,6 @@
   const clock = (ms, now = ms) => (Math.abs(now - ms) > 12 * 3600 * 1000 ? dateOf : clockOf).format(ms);
   const tally = (of) => Object.entries(of || {}).filter(([, n]) => n > 0)
     .sort((a, b) => b[1] - a[1]).map(([name, n]) => `${name} ${count(n)}`).join(', ');
-  const total = (of) => Object.values(of || {}).reduce((sum, n) => sum + n, 0);
 
   // The document. Only what differs is written: a screen reader is told of changes, and a selection stays.
   function setText(node, value) {
@@ -107,17 +108,6 @@
   }
 
   // What is wrong.
-  // Level, title, remedy.
-  const STATES = {
-    connecting: ['warn', 'Connecting to Postgres'],
-    snapshot: ['warn', 'Reading the rows that were there before the slot', 'The log is relayed when all of them are acknowledged. Postgres keeps it meanwhile.'],
-    blocked: ['bad', 'Delivery is blocked', 'Nothing is lost: records wait, Postgres keeps their WAL, and delivery resumes by itself once the reason is gone.'],
-    'waiting-for-schema': ['bad', 'Waiting for a schema of the registry', 'See whether the schema registry answers and has the subject. walrelay asks again by itself.'],
-    'waiting-for-slot': ['bad', 'The slot is read by another process', 'This relay goes on when the process is gone: pg_stat_replication shows it.'],
-    retrying: ['bad', 'Not relaying; walrelay tries again', 'See the reason and the recent errors below. walrelay retries until it succeeds.'],
-    draining: ['warn', 'Draining: walrelay was asked to stop'],
-    halted: ['bad', 'walrelay has stopped relaying', 'It does not go on by itself: somebody must act on the reason.'],
-  };
   const listed = (servers) => servers.split(/,\s*/).join(', ');
   const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
   const up = (endpoint) => endpoint.state === 'UP';
@@ -135,81 +125,6 @@
     return slot.wal_status === 'extended' || left < 0.5 ? 'warn' : 'ok';
   }
 
-  // Level, title and remedy of a state: a relay that stands by for another is well, one whose slot was taken is not.
-  function stateOf({ state, holder, remedy: known }) {
-    const [level, title, usual] = STATES[state] || ['warn', `State: ${state}`];
-    if (holder && holder.standby) return ['ok', 'Standing by: another relay reads the slot', 'This relay takes over when the other one is gone.'];
-    if (holder && holder.taken) return ['bad', 'The slot is taken: a process that is no relay of this configuration reads it', known];
-    return [level, title, known || usual];
-  }
-
-  // All that is wrong, worst first. Titles hold no figures that move: screen readers are told of each change.
-  function judge(s) {
-    const found = [];
-    const add = (level, title, reason, remedy, since, { runbook } = {}) => found.push({ level, title, reason, remedy, since, runbook });
-    const { pipeline, slot, sink, dead_letters: dead, source } = s;
-    if (slot && slotIsLost(slot)) {
-      add('bad', 'The slot is lost: Postgres removed WAL that it needs', slot.invalidation_reason,
-        'Events are missing. See the runbook before anything is restarted.', null, { runbook: 'the-slot-is-lost' });
-    }
-    if (pipeline.state === 'halted') add(...STATES.halted.slice(0, 2), pipeline.reason, STATES.halted[2], pipeline.since_ms, { runbook: 'when-something-is-wrong' });
-    if (sinkIsDown(sink)) {
-      const blocked = pipeline.state === 'blocked';
-      add('bad', `${sink.title} is down: no ${sink.endpoint_term} answers`, blocked ? pipeline.reason : null,
-        blocked && pipeline.remedy ? pipeline.remedy : `See whether ${listed(sink.servers || '')} can be reached from here. Nothing is lost: Postgres keeps the WAL, and delivery resumes by itself.`,
-        blocked ? pipeline.since_ms : null, { runbook: 'walrelaysinkdown' });
-    }
-    const [level, title, remedy] = stateOf(pipeline);
-    const covered = pipeline.state === 'blocked' && sinkIsDown(sink);
-    if (!['streaming', 'halted'].includes(pipeline.state) && !covered) {
-      const late = pipeline.state === 'connecting' && s.now_ms - pipeline.since_ms > CONNECTING_BAD_MS;
-      const { taken } = pipeline.holder || {};
-      const link = taken ? { runbook: 'walrelayslottaken' } : pipeline.state === 'waiting-for-schema' ? { runbook: 'the-schema-registry' } : { runbook: 'walrelaynotready' };
-      add(late ? 'bad' : level, title, pipeline.reason, remedy, pipeline.since_ms, link);
-    }
-    if (slot && !slotIsLost(slot) && walLevel(slot) !== 'ok') {
-      const bad = walLevel(slot) === 'bad';
-      add(walLevel(slot), bad ? 'The slot is about to lose WAL it needs' : 'Postgres keeps much WAL for the slot', null,
-        bad ? 'Act now: raise max_slot_wal_keep_size, or remove what keeps walrelay from delivering. Past the limit the slot is lost.'
-          : 'See what keeps walrelay from delivering, and whether a transaction is open for long.', null, { runbook: 'walrelayslotwalnearlimit' });
-    }
-    // The lag of a standby is not its own, and any other state but streaming is the lag's reason.
-    const standsBy = pipeline.holder && pipeline.holder.standby;
-    if (known(source.lag_seconds) && source.lag_seconds >= LAG_WARN_S && !standsBy) {
-      const cause = pipeline.state !== 'streaming';
-      add(cause ? 'note' : source.lag_seconds >= LAG_BAD_S ? 'bad' : 'warn', 'walrelay is behind Postgres', null,
-        'If throughput is high it catches up by itself. If throughput is low, see whether delivery is blocked.', null, { runbook: 'walrelaylag' });
-    }
-    if (!sinkIsDown(sink) && sink.endpoints.some(down)) {
-      const names = sink.endpoints.filter(down).map((endpoint) => endpoint.name).join(', ');
-      add('warn', `${sink.title}: one ${sink.endpoint_term} or more are down`, names, 'Events that need them wait; others are delivered.', null, { runbook: 'walrelaysinkdown' });
-    }
-    if (sink.unavailable_count > 0) {
-      add('warn', `Events wait for ${sink.unavailable_term}`, sink.unavailable.join(', '), 'Others are delivered.', null, { runbook: 'walrelayleaderless' });
-    }
-    if (s.delivery.silent) {
-      add('warn', 'No event has come for longer than expected', `expected every ${s.delivery.expected_event_seconds} s`, 'See whether the services write to the outbox, and whether the publication has its table.', null, { runbook: 'walrelaysilent' });
-    }
-    if (known(source.clock_offset_seconds) && Math.abs(source.clock_offset_seconds) > 1) {
-      add('warn', 'The clocks of Postgres and of this machine differ', `by ${source.clock_offset_seconds.toFixed(1)} s`, 'Lag and times are wrong by as much. See time synchronisation on both.', null, { runbook: 'walrelayclocksapart' });
-    }
-    if (s.slot_error) add('warn', 'Looks at the catalogs fail', s.slot_error, 'The stream goes on; retained WAL is not watched meanwhile.', null, { runbook: 'watching-the-slot' });
-    if (!s.ready && !found.length) add('bad', 'Not ready', s.not_ready);
-    if (dead.parked_keys > 0) {
-      add('warn', 'Keys are parked behind dead letters', plural(dead.parked_keys, 'key'), 'walrelay dlq list shows them; redrive or drop them.', null, { runbook: 'dead-letters' });
-    }
-    if (total(dead.written) + total(dead.skipped) > 0) {
-      add('note', 'Some events could not be delivered since the start', `see Dead letters: ${tally(dead.written) || 'none written'}; skipped: ${tally(dead.skipped) || 'none'}`, null, null, { runbook: 'walrelaydeadletters' });
-    }
-    for (const [work, why] of Object.entries(s.delivery.row_changes)) {
-      if (why) add('warn', `Sent rows are not ${work === 'prune' ? 'deleted' : 'marked'}`, why, 'Events are relayed all the same.', null, { runbook: 'walrelayrowsstay' });
-    }
-    if (s.bookmark && s.bookmark.cut_short) {
-      add('note', 'Less than retention.keep can be replayed', s.bookmark.cut_short, null, null, { runbook: 'walrelaybookmarkshort' });
-    }
-    const rank = { bad: 0, warn: 1, ok: 2, note: 3 };
-    return found.sort((a, b) => rank[a.level] - rank[b.level]);
-  }
   // Since when each problem is there, by its title: the contract dates only the pipeline's state.
   const firstSeen = new Map();
   function date(problems, now, first) {
@@ -227,11 +142,14 @@
   // Showing.
   let status = null;
   let prunes = false; // [prune] is configured
+  let hasToken = false;
   let problems = [];
   let receivedAt = 0; // performance.now() of the last event
   let lostSince = null; // Date.now()
+  const levelOfState = () => (problems.find((problem) => problem.is_state) || { level: 'ok' }).level;
   const serverNow = () => status.now_ms + (performance.now() - receivedAt);
 
+  const alertOf = ({ alert, alert_after: after }) => (alert ? `Alert ${alert}${after ? `, after ${after}` : ''}` : '');
   const runbookAt = (heading) => `runbook#${heading}`;
   const TAB = { ok: ['✔', '#2da44e'], warn: ['▲', '#e3a008'], bad: ['✖', '#d1242f'] };
   function setTab(level, title) {
@@ -265,23 +183,26 @@
     // The endpoint that is lost has no runbook.
     by('verdict-runbook').hidden = !shown.runbook;
     if (shown.runbook) by('verdict-runbook').firstElementChild.setAttribute('href', runbookAt(shown.runbook));
+    setText(by('verdict-alert'), shown.runbook ? alertOf(shown) : '');
     setText(by('verdict-facts'), lostSince === null ? factsLine(status) : '');
-    fill('verdict-further', rest.map(({ level, title, reason, runbook }) => ({ level, title, reason, runbook })), (data) =>
-      data.map(({ level, title, reason, runbook }) => marked('li', level,
-        runbook ? make('a', { href: runbookAt(runbook) }, make('b', null, title)) : make('b', null, title), reason ? `: ${reason}` : '')));
+    const further = rest.map((problem) => ({ ...problem, since: null, atLeast: null, alert: alertOf(problem) }));
+    fill('verdict-further', further, (data) => data.map(({ level, title, reason, remedy, runbook, alert }) => marked('li', level,
+      make('a', { href: runbookAt(runbook) }, make('b', null, title)), reason ? `: ${reason}` : '',
+      remedy ? make('span', { class: 'remedy' }, `What to do: ${remedy}`) : null, alert ? make('span', { class: 'alert' }, alert) : null)));
     setLevel(by('connection'), lostSince === null ? 'ok' : 'bad');
     setText(by('connection').querySelector('span'), lostSince === null ? 'live' : 'no connection');
     document.body.classList.toggle('lost', lostSince !== null);
     if (status) setText(by('uptime'), seconds((serverNow() - status.started_ms) / 1000));
   }
   const ago = (at) => `${seconds(Math.max(0, Math.floor((serverNow() - at) / 1000)))} ago`;
-  function factsLine({ latency: { commit_to_ack: ack }, delivery, source, slot }) {
+  function factsLine({ latency: { commit_to_ack: ack }, delivery, source, slot, pipeline }) {
     const parts = [
       `${plural(delivery.in_flight_records, 'record')} in flight`,
       `lag ${seconds(source.lag_seconds)} (${bytes(source.lag_bytes)})`,
       ack.samples ? `commit to acknowledgement p50 ${millis(ack.p50_ms)}, p99 ${millis(ack.p99_ms)} in the last minute`
         : 'nothing acknowledged in the last minute',
     ];
+    if (delivery.first_in_flight && (pipeline.state !== 'streaming' || source.lag_seconds >= LAG_WARN_S)) parts.push(`first event that is not acknowledged: ${delivery.first_in_flight}`);
     if (slot) parts.push(`${bytes(slot.retained_bytes)} of WAL kept`);
     if (known(delivery.acknowledged_at_ms)) parts.push(`last event ${ago(delivery.acknowledged_at_ms)}`);
     return parts.join(' · ');
@@ -289,7 +210,7 @@
   function showSource({ source, slot, pipeline, snapshot, bookmark, delivery }) {
     const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
     const kept = slot ? walLevel(slot) : 'ok';
-    const levels = [kept, away ? stateOf(pipeline)[0] : 'ok'];
+    const levels = [kept, away ? levelOfState() : 'ok'];
     const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
     const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : pipeline.state === 'snapshot' ? 'snapshot' : 'reading pauses';
     badge('node-source', level, `${words}${slot && slot.wal_status && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
@@ -299,9 +220,6 @@
       slot && slot.retained_bytes, limited,
       slot ? 'no limit: max_slot_wal_keep_size is -1, the disk of the primary decides' : '');
     facts('source-facts', [
-      ['server', source.server.replace(/^postgres(ql)?:\/\//, '')],
-      ['tables', source.tables.join(', ')],
-      ['publication', source.publication],
       ['snapshot', snapshot && (snapshot.running || snapshot.rows)
         ? `${count(snapshot.rows)}${snapshot.running && snapshot.expected_rows ? ` of about ${count(snapshot.expected_rows)}` : ''} rows` : null],
       ['can be replayed', bookmark
@@ -391,7 +309,8 @@
     by('older').hidden = older.length === 0;
     setText(by('older-count'), String(older.length));
     const dead = s.dead_letters;
-    const causes = [...new Set([...Object.keys(dead.written), ...Object.keys(dead.skipped)])].sort();
+    const causes = [...new Set([...Object.keys(dead.written), ...Object.keys(dead.skipped)])]
+      .filter((cause) => dead.written[cause] || dead.skipped[cause]).sort();
     setText(by('dead-summary'), [
       causes.length ? 'Since the start.' : 'None since the start.',
       dead.topic ? `Topic: ${dead.topic}.` : 'No topic for dead letters is configured.',
@@ -409,6 +328,9 @@
     });
     fill('topic-rows', shown.length ? shown : [['none yet']], (data) => data.map((cells) => row(...cells)));
     facts('position-facts', [
+      ['server', s.source.server.replace(/^postgres(ql)?:\/\//, '')],
+      ['tables', s.source.tables.join(', ')],
+      ['publication', s.source.publication],
       ['confirmed to Postgres', s.source.confirmed_lsn],
       ['received', s.source.received_lsn],
       ['server is at', s.source.server_lsn],
@@ -422,8 +344,53 @@
     ]);
   }
 
+  // Open dead letters: they are read while they are shown.
+  const DEAD_LETTERS = 'api/dead-letters';
+  function showDeadLetters({ open, dead_letters: letters, error, redriven, busy }) {
+    setText(by('dead-count'), count(open));
+    setText(by('dead-said'), [error, redriven, busy ? 'Reading …' : '', !busy && !error && open === 0 ? 'None is open.' : ''].filter((part) => part).join(' · '));
+    by('dead-list').hidden = letters.length === 0;
+    fill('dead-letters', letters, (data) => data.map((letter) => {
+      const again = make('button', { type: 'button' }, 'redrive');
+      again.addEventListener('click', () => redrive(letter));
+      return row(`${letter.lsn} ${letter.row}`, letter.event_id || '–', [letter.class, letter.cause].filter((part) => part).join(': '), letter.topic || '–', letter.key || '–', again);
+    }));
+  }
+  async function readDeadLetters() {
+    const answer = await fetch(DEAD_LETTERS + location.search);
+    if (answer.ok) showDeadLetters(await answer.json());
+    else setText(by('dead-said'), await answer.text());
+    return answer.ok;
+  }
+  async function redrive({ lsn, row: number }) {
+    if (!confirm(`Send the event ${lsn} ${number} to its topic again, and close the dead letter?`)) return;
+    const query = `${location.search ? `${location.search}&` : '?'}lsn=${lsn}&row=${number}`;
+    let answer = null;
+    // 409: the list is being read.
+    for (let attempt = 0; attempt < 20 && (!answer || answer.status === 409); attempt += 1) {
+      if (answer) await new Promise((done) => { setTimeout(done, 500); });
+      answer = await fetch(`${DEAD_LETTERS}/redrive${query}`, { method: 'POST', headers: { 'x-walrelay-redrive': '1' } });
+    }
+    setText(by('dead-said'), await answer.text());
+  }
+  async function followDeadLetters() {
+    let allowed = true;
+    while (allowed && by('dead-open').open) {
+      allowed = await readDeadLetters().catch(() => true);
+      await new Promise((done) => { setTimeout(done, 2000); });
+    }
+  }
+  by('dead-open').addEventListener('toggle', () => {
+    if (!by('dead-open').open) return;
+    if (hasToken) followDeadLetters();
+    else setText(by('dead-said'), 'Keys are shown, and events sent again, only with http.token_file. Without it: walrelay dlq list.');
+  });
+
   // Plots.
   let samples = []; // [at_ms, records/s, p50, p99, lag], oldest first
+  let minutes = []; // the same by the minute
+  let range = '15 minutes';
+  const drawn = () => (range === '6 hours' ? minutes : samples);
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   // A value between two gaps has no line: it gets a point.
   function lonely(plot, series) {
@@ -443,7 +410,7 @@
     const usual = sorted[Math.floor(sorted.length * 0.98)] || 0;
     return 1.1 * Math.max(least, usual > 0 && greatest > 4 * usual ? 2 * usual : greatest);
   }
-  const fromZero = (least, column) => () => [0, topOf(samples.map((sample) => sample[column]), least)];
+  const fromZero = (least, column) => () => [0, topOf(drawn().map((sample) => sample[column]), least)];
   // Faults: warnings and errors of the log as dashed lines. Values above the scale: a triangle at its top.
   function drawMarks(u) {
     const { ctx, bbox } = u;
@@ -493,15 +460,15 @@
     return plot;
   }
   const newest = () => samples.at(-1) || [Date.now(), null, null, null, null];
-  const spanOfX = () => [(newest()[0] - WINDOW_MS) / 1000, newest()[0] / 1000];
-  const most = (column) => samples.reduce((max, sample) => (known(sample[column]) && !(sample[column] <= max) ? sample[column] : max), null);
+  const spanOfX = () => [(newest()[0] - RANGES[range].span) / 1000, newest()[0] / 1000];
+  const most = (column) => drawn().reduce((max, sample) => (known(sample[column]) && !(sample[column] <= max) ? sample[column] : max), null);
   // The caption: the values under the pointer, else the latest ones and the greatest.
   function caption(id, at, keyed, greatest, label) {
     const when = at ? `at ${clock(at[0] * 1000)}` : 'latest';
     fill(`values-${id}`, [when, keyed, greatest], () => [...keyed.flatMap(([key, name, value]) => [
       make('span', { class: `key ${key}`, 'aria-hidden': 'true' }), name, make('b', null, value), ' ',
     ]), make('span', { class: 'note' }, `${when}; greatest ${greatest}`)]);
-    if (!at) by(`plot-${id}`).setAttribute('aria-label', `${label} of the last 15 minutes. Latest: ${keyed.map(([, name, value]) => `${name}${value}`).join(', ')}; greatest ${greatest}. The table below has the figures.`);
+    if (!at) by(`plot-${id}`).setAttribute('aria-label', `${label} of the last ${range}. Latest: ${keyed.map(([, name, value]) => `${name}${value}`).join(', ')}; greatest ${greatest}. The table below has the figures.`);
   }
   // Of the columns of a plot: x, then its lines.
   const captions = {
@@ -530,12 +497,14 @@
   function addSamples(more) {
     const all = new Map([...samples, ...more].map((sample) => [sample[0], sample]));
     samples = [...all.values()].sort((a, b) => a[0] - b[0]);
-    samples = samples.filter((sample) => sample[0] >= newest()[0] - WINDOW_MS);
+    samples = samples.filter((sample) => sample[0] >= newest()[0] - RANGES['15 minutes'].span);
   }
   function showPlots() {
     // Seconds that nobody measured are a gap.
-    const dotted = samples.flatMap((sample, i) =>
-      (i > 0 && sample[0] - samples[i - 1][0] > 3000 ? [[samples[i - 1][0] + 1000, null, null, null, null], sample] : [sample]));
+    const of = drawn();
+    const { interval } = RANGES[range];
+    const dotted = of.flatMap((sample, i) =>
+      (i > 0 && sample[0] - of[i - 1][0] > 3 * interval ? [[of[i - 1][0] + interval, null, null, null, null], sample] : [sample]));
     const column = (i) => dotted.map((sample) => sample[i]);
     const x = dotted.map((sample) => sample[0] / 1000);
     // A logarithm has no zero: what took less than 0.01 ms is drawn there.
@@ -548,13 +517,21 @@
   }
   function showMinutes() {
     const minuteOf = (sample) => Math.floor(sample[0] / 60000) * 60000;
-    const rows = [...new Set(samples.map(minuteOf))].reverse().map((minute) => {
-      const of = samples.filter((sample) => minuteOf(sample) === minute);
+    const rows = [...new Set(drawn().map(minuteOf))].reverse().map((minute) => {
+      const of = drawn().filter((sample) => minuteOf(sample) === minute);
       const [rates, medians, tails, lags] = [1, 2, 3, 4].map((i) => of.map((sample) => sample[i]).filter(known).sort((a, b) => a - b));
       const mean = rates.reduce((sum, rate) => sum + rate, 0) / (rates.length || 1);
       return [clock(minute).slice(0, 5), rounded(mean), millis(medians[medians.length >> 1]), millis(tails.at(-1)), seconds(lags.at(-1))];
     });
     fill('minute-rows', rows, (data) => data.map((cells) => row(...cells)));
+  }
+  for (const button of document.querySelectorAll('#ranges button')) {
+    button.addEventListener('click', () => {
+      range = button.textContent;
+      setText(by('plots-title'), `Last ${range}`);
+      document.querySelectorAll('#ranges button').forEach((other) => other.setAttribute('aria-pressed', String(other === button)));
+      showPlots();
+    });
   }
   by('minutes').addEventListener('toggle', () => { if (by('minutes').open) showMinutes(); });
   // The connection.
@@ -566,11 +543,14 @@
     receivedAt = performance.now();
     lostSince = null;
     if (next.config) {
-      prunes = next.config.some(([key, value]) => key === 'prune.keep' && known(value));
+      const isSet = (name) => next.config.some(([key, value]) => key === name && known(value));
+      prunes = isSet('prune.keep');
+      hasToken = isSet('http.token_file');
       setText(by('config-count'), plural(next.config.length, 'key'));
       fill('config-rows', next.config, (data) => data.map(([key, value]) => row(key, String(value))));
     }
-    problems = judge(status);
+    // The relay lists what is wrong, the worst first: readyz, status and check show the same.
+    problems = status.problems.map((problem) => ({ ...problem, since: problem.since_ms }));
     date(problems, status.now_ms, first);
     setText(by('version'), status.version);
     setText(by('slot-name'), status.pipeline.slot);
@@ -580,7 +560,10 @@
     showSink(status);
     showFlows(status, (next.sample || newest())[1] || 0);
     showLists(status);
-    if (next.sample) { addSamples([next.sample]); showPlots(); }
+    if (next.sample) {
+      addSamples([next.sample]);
+      showPlots();
+    }
   }
   function lose() {
     lostSince = lostSince || Date.now();
@@ -591,6 +574,7 @@
     const [now, history] = await Promise.all(['api/status', 'api/history'].map(async (path) => (await fetch(path + location.search)).json()));
     show(now);
     addSamples(history.samples);
+    minutes = history.minutes;
     showPlots();
   }
   let events = null;
@@ -613,5 +597,7 @@
     if (gaveUp || age > RENEW_MS || Math.min(age, now - receivedAt) > RECONNECT_MS) connect();
     showVerdict();
   }, 1000);
+  // The relay adds a minute at its end.
+  setInterval(() => { if (range === '6 hours' && lostSince === null) load().catch(() => { /* see above */ }); }, RANGES['6 hours'].interval);
   connect();
 })();

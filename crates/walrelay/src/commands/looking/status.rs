@@ -9,7 +9,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, SinkReport, SlotReport, SnapshotReport, StatusReport, printable,
+    BookmarkReport, ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, printable,
     printable_json, slot_report,
 };
 use walrelay_postgres_source::slot_standing;
@@ -35,7 +35,7 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 const MISSING_SLOT: &str = "if a relay has run before, its slot was dropped: docs/OPERATIONS.md, \"The slot is gone or was \
      moved\"; otherwise run walrelay init, or walrelay run, which makes it";
 const LOST_SLOT: &str = "docs/OPERATIONS.md, \"The slot is lost\"; walrelay check has the range of the log that is gone";
-const UNREAD_SLOT: &str = "start walrelay run; if nobody needs the slot, walrelay slots drop, because Postgres keeps its log";
+const UNREAD_SLOT: &str = "start walrelay run, or see what stops it: walrelay check; if nobody needs the slot, walrelay slots drop, because Postgres keeps its log";
 
 /// The document of `--output json`.
 #[derive(Serialize)]
@@ -219,12 +219,6 @@ fn screen(slot: &str, status: &Status) -> String {
     })
 }
 
-/// The remedy of silence.
-const SILENT: &str =
-    "see whether the application writes events, and into a table of [source] tables";
-/// Clocks that differ by more seconds are a fault.
-const CLOCKS_APART: f64 = 1.0;
-
 /// Returns the lines of a relay's screen: name and value.
 pub(crate) fn status_lines(relay: &StatusReport) -> Vec<(String, String)> {
     let mut screen = Screen(Vec::new());
@@ -255,6 +249,7 @@ impl Screen {
         if let Some(remedy) = &relay.pipeline.remedy {
             self.line("", format!("-> {remedy}"));
         }
+        self.problems(&relay.problems);
         if let Some(snapshot) = &relay.snapshot {
             self.line("snapshot", snapshot_line(snapshot));
         }
@@ -280,17 +275,38 @@ impl Screen {
         );
     }
 
+    /// Adds what else is wrong, and the alert for each.
+    fn problems(&mut self, problems: &[ProblemReport]) {
+        for problem in problems.iter().filter(|problem| problem.level != "ok") {
+            if !problem.is_state {
+                let reason = problem.reason.as_ref();
+                let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+                self.line("problem", format!("{}{reason}", problem.title));
+                if let Some(remedy) = &problem.remedy {
+                    self.line("", format!("-> {remedy}"));
+                }
+            }
+            if let Some(alert) = problem.alert_text() {
+                self.line("", format!("alert {alert}"));
+            }
+        }
+    }
+
     /// Adds what is in flight, and what was delivered.
     fn delivery(&mut self, relay: &StatusReport) {
         let delivery = &relay.delivery;
         self.line(
             "in flight",
             format!(
-                "{} of {} records, {} of {}",
+                "{} of {} records, {} of {}{}",
                 delivery.in_flight_records,
                 delivery.in_flight_records_limit,
                 bytes(delivery.in_flight_bytes),
-                bytes(delivery.in_flight_bytes_limit)
+                bytes(delivery.in_flight_bytes_limit),
+                delivery
+                    .first_in_flight
+                    .as_ref()
+                    .map_or_else(String::new, |event| format!(", the first is event {event}"))
             ),
         );
         let latency = &relay.latency.commit_to_ack;
@@ -323,34 +339,8 @@ impl Screen {
                 },
             ),
         );
-        if let (true, Some(expected)) = (delivery.silent, delivery.expected_event_seconds) {
-            let expected = human_duration((expected * 1e3) as u64);
-            self.line("", format!("SILENT: an event is expected every {expected}"));
-            self.line("", format!("-> {SILENT}"));
-        }
-        if let Some(offset) = relay.source.clock_offset_seconds
-            && offset.abs() > CLOCKS_APART
-        {
-            let (offset, where_to) = (
-                offset.abs(),
-                if offset > 0.0 { "ahead of" } else { "behind" },
-            );
-            self.line(
-                "clocks",
-                format!("APART: Postgres is {offset:.1} s {where_to} this machine"),
-            );
-            self.line(
-                "",
-                "-> see that time is synchronised on both machines: timedatectl".to_owned(),
-            );
-        }
         if delivery.pruned_rows > 0 {
             self.line("pruned", format!("{} rows", delivery.pruned_rows));
-        }
-        for (work, obstacle) in &delivery.row_changes {
-            if let Some(obstacle) = obstacle {
-                self.line(work, format!("stopped: {obstacle}"));
-            }
         }
         let total = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
         self.line(
@@ -362,9 +352,6 @@ impl Screen {
                 relay.dead_letters.parked_keys
             ),
         );
-        if let Some(obstacle) = &relay.dead_letters.obstacle {
-            self.line("", format!("none can be written: {obstacle}"));
-        }
         self.sink(&relay.sink);
     }
 
@@ -470,6 +457,7 @@ mod tests {
             retained_bytes: 0,
             safe_wal_bytes: None,
             limit_bytes: None,
+            oldest_transaction: None,
             inactive_seconds: None,
             invalidation_reason: invalidated.map(str::to_owned),
             seen_ms: 0,

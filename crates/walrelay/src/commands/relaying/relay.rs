@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::json;
 use tracing::{Span, info, warn};
 use walrelay_observe::{
-    Background, EndpointError, Exporter, Pipelines, RecentErrors, RelayEnvironment, Setup,
-    SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
+    Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RelayEnvironment,
+    Setup, SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
 };
 use walrelay_postgres_source::{
     CopySource, Marking, Poller, PostgresError, PostgresSource, ROLLING, SnapshotProgress,
@@ -83,6 +83,7 @@ impl<'a> RelayRun<'a> {
         let snapshot = Arc::default();
         let sink = configured_sink(config)?;
         let info = conn_info(&config.source, env)?;
+        let dead_letters = readable_dead_letters(config)?;
         let telemetry = process.http.is_some().then(|| {
             let setup = Setup {
                 server: info.redacted(),
@@ -91,6 +92,7 @@ impl<'a> RelayRun<'a> {
                 snapshot: (config.source.snapshot != SnapshotMode::Never)
                     .then(|| Arc::clone(&snapshot)),
                 spans: process.otel.is_some(),
+                dead_letters,
                 expect_event_every: process
                     .http
                     .as_ref()
@@ -114,6 +116,14 @@ impl<'a> RelayRun<'a> {
             sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
         })
     }
+}
+
+/// Returns the dead letters of a pipeline for its page; `None` if the sink cannot read them back.
+fn readable_dead_letters(config: &PipelineConfig) -> Result<Option<Arc<DlqAccess>>, Failure> {
+    let sink = configured_sink(config)?;
+    let (topic, slot) = (config.poison.topic.clone(), config.source.slot.clone());
+    let can = sink.dead_letters().is_some();
+    Ok(can.then(|| DlqAccess::new(sink, topic, slot)))
 }
 
 fn no_thread(error: io::Error) -> Failure {
@@ -377,6 +387,9 @@ fn setup(config: &PipelineConfig) -> Setup {
         max_in_flight_records: u64::from(config.delivery.max_in_flight_records),
         max_in_flight_bytes: config.delivery.max_in_flight_bytes,
         dead_letter_topic: config.poison.topic.clone(),
+        // Zero turns the warning off.
+        retained_wal_warning: Some(source.retained_wal_warning).filter(|above| *above > 0),
+        state_file: source.state_file.clone(),
         registry: config.registry.is_some().then(Arc::default),
         config: config.shown.clone(),
         ..Setup::default()

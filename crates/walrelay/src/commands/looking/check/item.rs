@@ -125,6 +125,7 @@ items! {
 
     Relay = Relay, "state";
     RelayServers = Relay, "servers";
+    RelayProblems = Relay, "problems";
 }
 
 /// The verdict of a check, with the exit code of a failure.

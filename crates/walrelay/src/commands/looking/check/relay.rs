@@ -1,6 +1,6 @@
 //! The checks of a running relay, by its own HTTP endpoint.
 
-use walrelay_observe::{SinkReport, StatusReport};
+use walrelay_observe::{ProblemReport, SinkReport, StatusReport};
 use walrelay_sink::EndpointStats;
 use walrelay_sink::check::shortened;
 
@@ -46,6 +46,7 @@ fn of_relay(relay: &StatusReport, slot: &str) -> RelayChecks {
     let topics: Vec<String> = topics.filter(|topic| topic != "*").collect();
     let mut checks = vec![(Item::Relay, state(relay))];
     checks.extend(servers(&relay.sink).map(|check| (Item::RelayServers, check)));
+    checks.extend(problems(relay).map(|check| (Item::RelayProblems, check)));
     RelayChecks { checks, topics }
 }
 
@@ -54,9 +55,12 @@ fn state(relay: &StatusReport) -> Check {
     let pipeline = &relay.pipeline;
     if let Some(reason) = &relay.not_ready {
         let remedy = pipeline.remedy.as_deref();
+        let of_state = relay.problems.iter().find(|problem| problem.is_state);
+        let alert = of_state.and_then(ProblemReport::alert_text);
+        let alert = alert.map_or_else(String::new, |alert| format!(" (alert {alert})"));
         return Check::fail(
             ("not-ready", Exit::Temporary),
-            format!("the relay is not ready: {reason}"),
+            format!("the relay is not ready: {reason}{alert}"),
             remedy.unwrap_or("see its log, or walrelay status"),
         );
     }
@@ -67,6 +71,22 @@ fn state(relay: &StatusReport) -> Check {
         "{}{reason}; {} records acknowledged, {} in flight",
         pipeline.state, delivery.acknowledged, delivery.in_flight_records
     ))
+}
+
+/// Returns what else is wrong with the relay, by its own report.
+fn problems(relay: &StatusReport) -> impl Iterator<Item = Check> {
+    let others = relay.problems.iter().filter(|problem| !problem.is_state);
+    others.map(|problem| {
+        let mut finding = problem.title.clone();
+        if let Some(reason) = &problem.reason {
+            finding = format!("{finding}: {reason}");
+        }
+        if let Some(alert) = problem.alert_text() {
+            finding = format!("{finding} (alert {alert})");
+        }
+        let remedy = problem.remedy.as_deref();
+        Check::warn(finding, remedy.unwrap_or("see the runbook"))
+    })
 }
 
 /// Returns the servers of the sink as the relay sees them; `None` if it has none.

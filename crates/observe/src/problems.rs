@@ -1,0 +1,510 @@
+//! [`ProblemReport`]: what is wrong with a relay. Page, `/readyz`, `walrelay status` and
+//! `walrelay check` show the same list, so that each of them alone names reason, alert and remedy.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use super::report::{EndpointReport, ProblemReport, SinkReport, SlotReport, StatusReport};
+
+/// The alerts that users install; their times are shown.
+const ALERTS: &str = include_str!("../../../deploy/prometheus/alerts.yml");
+/// A lag from which on a relay that streams has a problem, and a lag that is a fault, in seconds.
+const LAG_WARN: f64 = 5.0;
+const LAG_BAD: f64 = 60.0;
+/// The longest usual time in the state `connecting`, in milliseconds.
+const CONNECTING_MS: u64 = 10_000;
+/// Clocks that differ by more seconds are a problem.
+const CLOCKS_APART: f64 = 1.0;
+/// More failed attempts within ten minutes are a problem, as for the alert `WalrelayReconnects`.
+pub(crate) const RECONNECTS: u64 = 10;
+
+// Headings of docs/OPERATIONS.md that are not those of the problem's alert, as anchors.
+const NOT_READY: &str = "walrelaynotready";
+const SINK_DOWN: &str = "walrelaysinkdown";
+const SLOT_LOST: &str = "the-slot-is-lost";
+const SCHEMA_REGISTRY: &str = "the-schema-registry";
+const HALTED: &str = "when-something-is-wrong";
+const WATCHING: &str = "watching-the-slot";
+const DEAD_LETTERS: &str = "dead-letters";
+
+/// Returns the anchors of all headings that a problem may lead to.
+#[cfg(test)]
+pub(crate) fn headings() -> Vec<String> {
+    let others = [
+        NOT_READY,
+        SINK_DOWN,
+        SLOT_LOST,
+        SCHEMA_REGISTRY,
+        HALTED,
+        WATCHING,
+        DEAD_LETTERS,
+    ];
+    let of_alerts = TIMES.keys().map(|alert| alert.to_lowercase());
+    of_alerts.chain(others.map(str::to_owned)).collect()
+}
+
+/// The time of each alert, by its name.
+static TIMES: LazyLock<BTreeMap<&str, Option<&str>>> = LazyLock::new(|| {
+    let mut times = BTreeMap::new();
+    let mut alert = "";
+    for line in ALERTS.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("- alert: ") {
+            alert = name;
+            times.insert(alert, None);
+        } else if let Some(time) = line.strip_prefix("for: ") {
+            times.insert(alert, Some(time));
+        }
+    }
+    times
+});
+
+/// The list under construction.
+struct Problems(Vec<ProblemReport>);
+
+impl Problems {
+    /// Adds a problem for which an alert exists, whose heading of the runbook has its name.
+    fn alert(&mut self, level: &str, alert: &str, title: impl Into<String>) -> &mut ProblemReport {
+        let after = TIMES.get(alert).copied().flatten();
+        let problem = self.add(level, &alert.to_lowercase(), title);
+        problem.alert = Some(alert.to_owned());
+        problem.alert_after = after.map(str::to_owned);
+        problem
+    }
+
+    /// Adds a problem with this heading of the runbook.
+    fn add(&mut self, level: &str, runbook: &str, title: impl Into<String>) -> &mut ProblemReport {
+        self.0.push(ProblemReport {
+            level: level.to_owned(),
+            title: title.into(),
+            reason: None,
+            remedy: None,
+            alert: None,
+            alert_after: None,
+            runbook: runbook.to_owned(),
+            since_ms: None,
+            is_state: false,
+        });
+        self.0.last_mut().expect("it was pushed")
+    }
+}
+
+impl ProblemReport {
+    fn reason(&mut self, reason: impl Into<Option<String>>) -> &mut Self {
+        self.reason = reason.into();
+        self
+    }
+
+    fn remedy(&mut self, remedy: &str) -> &mut Self {
+        self.remedy = Some(remedy.to_owned());
+        self
+    }
+}
+
+/// Returns the problems of a relay, the worst first.
+pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
+    let mut found = Problems(Vec::new());
+    of_slot(&mut found, report);
+    of_state(&mut found, report);
+    of_source(&mut found, report);
+    of_sink(&mut found, &report.sink);
+    of_events(&mut found, report);
+    if let (Some(why), true) = (&report.not_ready, found.0.is_empty()) {
+        let problem = found.alert("bad", "WalrelayNotReady", "The relay is not ready");
+        problem.reason(why.clone()).is_state = true;
+    }
+    let mut found = found.0;
+    let rank = |problem: &ProblemReport| {
+        let levels = ["bad", "warn", "ok", "note"];
+        levels.iter().position(|level| *level == problem.level)
+    };
+    found.sort_by_key(rank);
+    found
+}
+
+/// Adds the state of the pipeline, unless it streams.
+fn of_state(found: &mut Problems, report: &StatusReport) {
+    let pipeline = &report.pipeline;
+    let holder = pipeline.holder.as_ref();
+    let not_ready = "WalrelayNotReady";
+    let problem = match &*pipeline.state {
+        "streaming" => return,
+        "connecting" => {
+            let lasts = report.now_ms.saturating_sub(pipeline.since_ms);
+            let level = if lasts > CONNECTING_MS { "bad" } else { "warn" };
+            found
+                .alert(level, not_ready, "Connecting to Postgres")
+                .remedy("see walrelay check, if it lasts")
+        }
+        "snapshot" => found
+            .alert(
+                "warn",
+                not_ready,
+                "Reading the rows that were there before the slot",
+            )
+            .remedy("nothing: the log is relayed when all of them are acknowledged"),
+        "blocked" if is_down(&report.sink) => {
+            let title = sink_is_down(&report.sink);
+            found.alert("bad", "WalrelaySinkDown", title)
+        }
+        "blocked" => found.alert("bad", not_ready, "Delivery is blocked"),
+        "waiting-for-schema" => {
+            let problem = found.alert("bad", not_ready, "Waiting for a schema of the registry");
+            problem.runbook = SCHEMA_REGISTRY.to_owned();
+            problem
+        }
+        "waiting-for-slot" if holder.is_some_and(|holder| holder.standby) => {
+            let title = "Standing by: another relay reads the slot";
+            let problem = found.add("ok", NOT_READY, title);
+            problem.remedy("nothing: this relay takes over when the other one is gone")
+        }
+        "waiting-for-slot" if holder.is_some_and(|holder| holder.taken) => found.alert(
+            "bad",
+            "WalrelaySlotTaken",
+            "The slot is taken: a process that is no relay of this configuration reads it",
+        ),
+        "waiting-for-slot" => found.alert("bad", not_ready, "The slot is read by another process"),
+        "retrying" => found.alert("bad", not_ready, "Not relaying; walrelay tries again"),
+        "draining" => found.alert("warn", not_ready, "Draining: walrelay was asked to stop"),
+        "halted" => {
+            let problem = found.alert("bad", not_ready, "walrelay has stopped relaying");
+            problem.runbook = HALTED.to_owned();
+            problem
+        }
+        other => found.alert("warn", not_ready, format!("State: {other}")),
+    };
+    problem.reason(pipeline.reason.clone()).is_state = true;
+    problem.since_ms = Some(pipeline.since_ms);
+    if pipeline.remedy.is_some() {
+        problem.remedy.clone_from(&pipeline.remedy);
+    }
+}
+
+/// Adds what threatens the slot.
+fn of_slot(found: &mut Problems, report: &StatusReport) {
+    let Some(slot) = &report.slot else { return };
+    let held = || {
+        let oldest = slot.oldest_transaction.as_ref();
+        oldest.map(|oldest| format!("the oldest open transaction: {oldest}"))
+    };
+    let find = "see what keeps walrelay from delivering; a transaction that is open for long keeps the log, too: end it";
+    let raise = "raise max_slot_wal_keep_size now, or remove what keeps walrelay from delivering: past the limit the \
+                 slot is lost";
+    let title = "Postgres keeps much WAL for the slot";
+    match danger(slot, report.source.retained_wal_warning_bytes) {
+        Danger::Lost => {
+            let title = "The slot is lost: Postgres removed WAL that it needs";
+            let problem = found.alert("bad", "WalrelaySlotWalNearLimit", title);
+            problem
+                .reason(slot.invalidation_reason.clone())
+                .remedy("events are missing: read the runbook before anything is restarted");
+            problem.runbook = SLOT_LOST.to_owned();
+        }
+        Danger::Near => {
+            let title = "The slot is about to lose WAL it needs";
+            let problem = found.alert("bad", "WalrelaySlotWalNearLimit", title);
+            problem.reason(held()).remedy(raise);
+        }
+        Danger::Half => {
+            let problem = found.alert("warn", "WalrelaySlotWalNearLimit", title);
+            problem.reason(held()).remedy(raise);
+        }
+        Danger::Much => {
+            let problem = found.alert("warn", "WalrelaySlotRetainsWal", title);
+            problem.reason(held()).remedy(find);
+        }
+        Danger::None => {}
+    }
+}
+
+/// Adds lag, failed looks at the server, clocks and reconnects.
+fn of_source(found: &mut Problems, report: &StatusReport) {
+    let source = &report.source;
+    let holder = report.pipeline.holder.as_ref();
+    let stands_by = holder.is_some_and(|holder| holder.standby);
+    if source.lag_seconds >= LAG_WARN && !stands_by {
+        // Any state but streaming is the reason of the lag.
+        let level = match source.lag_seconds >= LAG_BAD {
+            _ if report.pipeline.state != "streaming" => "note",
+            true => "bad",
+            false => "warn",
+        };
+        found
+            .alert(level, "WalrelayLag", "walrelay is behind Postgres")
+            .remedy(
+                "nothing if throughput is high: walrelay catches up. If it is low, see whether delivery is blocked, and \
+                 walrelay check",
+            );
+    }
+    if source.recent_reconnects > RECONNECTS {
+        let causes = source.reconnects.iter().filter(|(_, count)| **count > 0);
+        let causes: Vec<String> = causes
+            .map(|(cause, count)| format!("{cause} {count}"))
+            .collect();
+        found
+            .alert(
+                "warn",
+                "WalrelayReconnects",
+                "Attempts fail again and again",
+            )
+            .reason(format!(
+                "more than {RECONNECTS} in ten minutes; since the start: {}",
+                causes.join(", ")
+            ))
+            .remedy(
+                "see the recent errors, and the log of Postgres, of a pooler, or of the brokers",
+            );
+    }
+    if let Some(offset) = source.clock_offset_seconds
+        && offset.abs() > CLOCKS_APART
+    {
+        let place = if offset > 0.0 { "ahead of" } else { "behind" };
+        found
+            .alert(
+                "warn",
+                "WalrelayClocksApart",
+                "The clocks of Postgres and of this machine are apart",
+            )
+            .reason(format!(
+                "Postgres is {:.1} s {place} this machine: lag and times are wrong by as much",
+                offset.abs()
+            ))
+            .remedy("see that time is synchronised on both machines: timedatectl");
+    }
+    if let Some(error) = &report.slot_error {
+        found
+            .add("warn", WATCHING, "The slot cannot be watched")
+            .reason(error.clone())
+            .remedy("nothing while events are relayed: retained WAL is not watched meanwhile");
+    }
+    if let Some(cut) = report
+        .bookmark
+        .as_ref()
+        .and_then(|of| of.cut_short.as_ref())
+    {
+        let title = "Less than retention.keep can be replayed";
+        found
+            .alert("note", "WalrelayBookmarkShort", title)
+            .reason(cut.clone())
+            .remedy("see the cause in the runbook; relaying is not affected");
+    }
+}
+
+/// Adds servers that do not answer, and destinations that take no record.
+fn of_sink(found: &mut Problems, sink: &SinkReport) {
+    let term = &sink.endpoint_term;
+    if is_down(sink) {
+        if !found
+            .0
+            .iter()
+            .any(|problem| problem.title == sink_is_down(sink))
+        {
+            let servers = sink.servers.as_deref().unwrap_or_default();
+            found
+                .alert("bad", "WalrelaySinkDown", sink_is_down(sink))
+                .remedy(&format!(
+                    "see whether {servers} can be reached from here. Nothing is lost: Postgres keeps the log"
+                ));
+        }
+    } else if sink.endpoints.iter().any(endpoint_is_down) {
+        let down = sink.endpoints.iter().filter(|one| endpoint_is_down(one));
+        let down: Vec<&str> = down.map(|endpoint| &*endpoint.name).collect();
+        found
+            .add(
+                "warn",
+                SINK_DOWN,
+                format!("{}: one {term} or more are down", sink.title),
+            )
+            .reason(down.join(", "))
+            .remedy("start them: events that need them wait, others are delivered");
+    }
+    if sink.unavailable_count > 0 {
+        found
+            .alert(
+                "warn",
+                "WalrelayLeaderless",
+                format!("Events wait for {}", sink.unavailable_term),
+            )
+            .reason(sink.unavailable.join(", "))
+            .remedy("start the servers that have them: other events are delivered");
+    }
+}
+
+/// Adds silence, events that were not delivered, and rows that stay.
+fn of_events(found: &mut Problems, report: &StatusReport) {
+    let (delivery, dead) = (&report.delivery, &report.dead_letters);
+    if let (true, Some(expected)) = (delivery.silent, delivery.expected_event_seconds) {
+        found
+            .alert(
+                "warn",
+                "WalrelaySilent",
+                "No event for longer than expected",
+            )
+            .reason(format!("an event is expected every {expected} s"))
+            .remedy(
+                "see whether the application writes events, and into a table of [source] tables",
+            );
+    }
+    if let Some(obstacle) = &dead.obstacle {
+        found
+            .alert(
+                "warn",
+                "WalrelayDeadLetterTopic",
+                "No dead letter can be written: the relay stops at the first one",
+            )
+            .reason(obstacle.clone())
+            .remedy("create the topic, or allow the relay to write to it");
+    }
+    if dead.parked_keys > 0 {
+        found
+            .add("warn", DEAD_LETTERS, "Keys are parked behind dead letters")
+            .reason(format!("{} keys", dead.parked_keys))
+            .remedy("walrelay dlq list shows them: redrive or drop them");
+    }
+    for (counts, alert, title, remedy) in [
+        (
+            &dead.written,
+            "WalrelayDeadLetters",
+            "Events became dead letters since the start",
+            "walrelay dlq list has the cause of each: remove it, then walrelay dlq redrive",
+        ),
+        (
+            &dead.skipped,
+            "WalrelayEventsSkipped",
+            "Events were skipped since the start, and relayed nowhere",
+            "the log has the id of each; remove the cause, then publish the rows again",
+        ),
+    ] {
+        let counts = counts.iter().filter(|(_, count)| **count > 0);
+        let counts: Vec<String> = counts
+            .map(|(class, count)| format!("{class} {count}"))
+            .collect();
+        if !counts.is_empty() {
+            let problem = found.alert("note", alert, title);
+            problem.reason(counts.join(", ")).remedy(remedy);
+        }
+    }
+    for (work, obstacle) in &delivery.row_changes {
+        if let Some(obstacle) = obstacle {
+            let done = if work == "prune" { "deleted" } else { "marked" };
+            found
+                .alert("warn", "WalrelayRowsStay", format!("Sent rows are not {done}"))
+                .reason(obstacle.clone())
+                .remedy("see walrelay check: usually the publication or a right was changed. Events are relayed");
+        }
+    }
+}
+
+fn sink_is_down(sink: &SinkReport) -> String {
+    format!("{} is down: no {} answers", sink.title, sink.endpoint_term)
+}
+
+/// Returns true if no endpoint of the sink is up.
+fn is_down(sink: &SinkReport) -> bool {
+    let up = sink.endpoints.iter().any(|endpoint| endpoint.state == "UP");
+    sink.all_down || (!up && sink.endpoints.iter().any(endpoint_is_down))
+}
+
+/// Returns true if an endpoint is down. `INIT`: the client has needed no connection yet.
+fn endpoint_is_down(endpoint: &EndpointReport) -> bool {
+    !matches!(&*endpoint.state, "UP" | "INIT")
+}
+
+/// How close the slot is to the loss of WAL.
+enum Danger {
+    None,
+    Much,
+    Half,
+    Near,
+    Lost,
+}
+
+/// Judges the WAL of a slot as the log does: less than half of `max_slot_wal_keep_size` is left, or
+/// less than a fifth.
+fn danger(slot: &SlotReport, warn_above: Option<u64>) -> Danger {
+    let status = slot.wal_status.as_deref();
+    let limit = slot.limit_bytes.filter(|limit| *limit > 0);
+    let left = limit.map_or(1.0, |limit| {
+        let safe = slot.safe_wal_bytes;
+        let safe = safe.unwrap_or_else(|| limit.saturating_sub(slot.retained_bytes));
+        safe as f64 / limit as f64
+    });
+    if status == Some("lost") || slot.invalidation_reason.is_some() {
+        Danger::Lost
+    } else if status == Some("unreserved") || left < 0.2 {
+        Danger::Near
+    } else if left < 0.5 {
+        Danger::Half
+    } else if status == Some("extended")
+        || warn_above.is_some_and(|above| slot.retained_bytes > above)
+    {
+        Danger::Much
+    } else {
+        Danger::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use walrelay_relay::State;
+
+    use super::*;
+    use crate::{RecentErrors, Setup, Telemetry};
+
+    #[test]
+    fn each_alert_that_is_named_exists_and_has_its_time() {
+        assert_eq!(TIMES["WalrelayNotReady"], Some("2m"));
+        assert_eq!(TIMES["WalrelaySilent"], None);
+        let code = include_str!("problems.rs").split("\nmod tests {").next();
+        for named in code.expect("the code").split("\"Walrelay").skip(1) {
+            let end = named.find(['"', ',']).expect("its end");
+            let name = format!("Walrelay{}", &named[..end]);
+            assert!(TIMES.contains_key(&*name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_problem_has_alert_reason_and_remedy_and_the_worst_is_first() {
+        let setup = Setup {
+            expect_event_every: Some(Duration::ZERO),
+            ..Setup::default()
+        };
+        let telemetry = Telemetry::new(setup, RecentErrors::default());
+        telemetry.state(&State::Streaming);
+        telemetry.clock(Some(-3.0));
+        telemetry.skipped(walrelay_relay::Class::Parked);
+        telemetry.dead_letter_obstacle(Some("it is missing".to_owned()));
+        let titles = |telemetry: &Telemetry| {
+            let shown = telemetry.report().problems.into_iter();
+            let shown: Vec<_> = shown
+                .map(|problem| {
+                    assert!(
+                        problem.reason.is_some() && problem.remedy.is_some(),
+                        "{problem:?}"
+                    );
+                    (
+                        problem.level.clone(),
+                        problem.alert_text().expect("an alert"),
+                    )
+                })
+                .collect();
+            shown
+        };
+        let of = |level: &str, alert: &str| (level.to_owned(), alert.to_owned());
+        let streaming = [
+            of("warn", "WalrelayClocksApart, after 5m"),
+            of("warn", "WalrelaySilent"),
+            of("warn", "WalrelayDeadLetterTopic, after 5m"),
+            of("note", "WalrelayEventsSkipped"),
+        ];
+        assert_eq!(titles(&telemetry), streaming);
+        telemetry.state(&State::Blocked {
+            why: "no room".to_owned(),
+            remedy: None,
+        });
+        let blocked = titles(&telemetry);
+        assert_eq!(blocked[0], of("bad", "WalrelayNotReady, after 2m"));
+        assert_eq!(blocked[1..], streaming);
+    }
+}
