@@ -285,6 +285,8 @@ fn of_skipped_events_silence_and_clocks_come_and_go() {
     watch.wait(&skipped, false, &[]);
     watch.wait(&clocks, false, &[]);
 
+    // The silence is that after an event.
+    rig.caught_up();
     watch.wait(&["WalrelaySilent"], true, &[]);
     let shown = status(address(&relay));
     let silence = shown["delivery"]["last_event_seconds"].as_f64();
