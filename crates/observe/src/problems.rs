@@ -73,6 +73,7 @@ impl Problems {
 
     /// Adds a problem with this heading of the runbook.
     fn add(&mut self, level: &str, runbook: &str, title: impl Into<String>) -> &mut ProblemReport {
+        let at = self.0.len();
         self.0.push(ProblemReport {
             level: level.to_owned(),
             title: title.into(),
@@ -84,7 +85,7 @@ impl Problems {
             since_ms: None,
             is_state: false,
         });
-        self.0.last_mut().expect("it was pushed")
+        &mut self.0[at]
     }
 }
 
@@ -149,7 +150,7 @@ fn of_state(found: &mut Problems, report: &StatusReport) {
         "blocked" => found.alert("bad", not_ready, "Delivery is blocked"),
         "waiting-for-schema" => {
             let problem = found.alert("bad", not_ready, "Waiting for a schema of the registry");
-            problem.runbook = SCHEMA_REGISTRY.to_owned();
+            SCHEMA_REGISTRY.clone_into(&mut problem.runbook);
             problem
         }
         "waiting-for-slot" if holder.is_some_and(|holder| holder.standby) => {
@@ -167,7 +168,7 @@ fn of_state(found: &mut Problems, report: &StatusReport) {
         "draining" => found.alert("warn", not_ready, "Draining: walrelay was asked to stop"),
         "halted" => {
             let problem = found.alert("bad", not_ready, "walrelay has stopped relaying");
-            problem.runbook = HALTED.to_owned();
+            HALTED.clone_into(&mut problem.runbook);
             problem
         }
         other => found.alert("warn", not_ready, format!("State: {other}")),
@@ -197,7 +198,7 @@ fn of_slot(found: &mut Problems, report: &StatusReport) {
             problem
                 .reason(slot.invalidation_reason.clone())
                 .remedy("events are missing: read the runbook before anything is restarted");
-            problem.runbook = SLOT_LOST.to_owned();
+            SLOT_LOST.clone_into(&mut problem.runbook);
         }
         Danger::Near => {
             let title = "The slot is about to lose WAL it needs";
