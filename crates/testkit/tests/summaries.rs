@@ -94,15 +94,16 @@ fn summaries_begin_with_a_verb_or_a_noun() {
         }
     }
     assert!(files.len() > 300, "not all sources were found");
-    let mut all = String::new();
+    let mut all = Vec::new();
     for file in files {
         for (line, summary) in wrong(&fs::read_to_string(&file).expect("UTF-8")) {
-            all += &format!("{}:{line}: {summary}\n", file.display());
+            all.push(format!("{}:{line}: {summary}", file.display()));
         }
     }
     assert!(
         all.is_empty(),
-        "these begin neither with the verb of a function nor with the noun of a type:\n{all}"
+        "these begin neither with the verb of a function nor with the noun of a type:\n{}",
+        all.join("\n")
     );
 }
 
