@@ -29,6 +29,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "postgres/snapshot",
         "snapshot.rs: that_cannot_be_read_stops_the_relay",
     ),
+    (
+        "relay/problems",
+        "shown.rs: Views::show_problem, for each fault",
+    ),
 ];
 
 /// A sink that prints and confirms, for checks of the database alone.

@@ -410,7 +410,7 @@ fn endpoint_is_down(endpoint: &EndpointReport) -> bool {
     !matches!(&*endpoint.state, "UP" | "INIT")
 }
 
-/// How close the slot is to the loss of WAL.
+/// The distance of the slot to the loss of WAL.
 enum Danger {
     None,
     Much,

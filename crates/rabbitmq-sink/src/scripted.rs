@@ -68,7 +68,7 @@ impl Published {
 /// The mechanism and the response of a login.
 type LoginAttempt = (String, Vec<u8>);
 
-/// What the server does with a message: it appends frames.
+/// The answer of the server to a message: it appends frames.
 type React = dyn FnMut(&Published, &mut Vec<u8>) + Send;
 
 /// A server on a thread of its own, until the test ends.

@@ -9,7 +9,7 @@ use walrelay_settings::{
     size, string, strings, text,
 };
 
-/// How the relay logs in.
+/// The way in which the relay logs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth {
     /// User and password.

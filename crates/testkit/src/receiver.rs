@@ -43,7 +43,7 @@ impl Received {
     }
 }
 
-/// What the receiver does with a request.
+/// The reaction of the receiver to a request.
 #[derive(Debug)]
 pub enum Reaction {
     /// Stores it and answers with this status.

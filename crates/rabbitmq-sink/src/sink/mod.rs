@@ -146,7 +146,7 @@ struct State {
     refusal: Option<Obstacle>,
 }
 
-/// Why records failed that are not at fault.
+/// The reason why records failed that are not at fault.
 #[derive(Debug, Clone)]
 struct Failure {
     class: &'static str,

@@ -69,13 +69,13 @@ impl RabbitMq {
         !skip
     }
 
-    /// The server that tests of this process share. Nobody stops it.
+    /// Returns the server that tests of this process share. Nobody stops it.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<RabbitMq> = LazyLock::new(RabbitMq::start);
         &SHARED
     }
 
-    /// The server that one test of this process has at a time, and may stop, kill or pause.
+    /// Lends the server that one test of this process has at a time, and may stop, kill or pause.
     pub fn in_turn() -> RabbitMqInTurn {
         let mut server = lock(&IN_TURN);
         if server.as_ref().is_none_or(|server| !server.answers()) {

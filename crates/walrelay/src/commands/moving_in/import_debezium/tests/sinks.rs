@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The import of [`SERVER`] with another sink, whose options are without `debezium.sink.`.
+/// Imports [`SERVER`] with another sink, whose options are without `debezium.sink.`.
 #[track_caller]
 fn sink(kind: &str, options: &[&str], expected: &[Expect]) {
     let server = SERVER.replace("sink.type=kafka", &format!("sink.type={kind}"));
