@@ -17,8 +17,8 @@ say() { printf 'test-examples: %s\n' "$*"; }
 
 if [ "${1:-}" != --inside ]; then
     target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-    cargo build --locked --quiet -p walrelay --bin walrelay
-    cargo build --locked --quiet -p walrelay-testkit --example servers
+    # As the tests have built both: another selection of crates would compile their dependencies anew.
+    cargo test --locked --quiet --workspace --no-run
     export WALRELAY_EXAMPLE_BINARY=$target/debug/walrelay
     exec "$target/debug/examples/servers" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
 fi
