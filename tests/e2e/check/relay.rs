@@ -1,6 +1,6 @@
 use std::net::TcpListener;
 
-use walrelay_testkit::eventually;
+use walrelay_testkit::{eventually, eventually_some};
 
 use super::Checked;
 use crate::endpoint::{address, config};
@@ -29,7 +29,15 @@ fn of_a_relay_that_runs() {
         let state = check(&set).worst("relay/state")["finding"].to_string();
         state.contains("streaming; 20000 records acknowledged, 0 in flight")
     });
-    let found = check(&set);
+    // The client library tells of its brokers with its next statistics.
+    let found = eventually_some(PATIENCE, || {
+        let known = |found: &Checked| {
+            !found.worst("relay/servers")["finding"]
+                .to_string()
+                .contains("0 of 0")
+        };
+        Some(check(&set)).filter(known)
+    });
     found.passes("kafka/topics", &["1 known, all exist"]);
     found.passes("relay/servers", &["1 of 1 brokers up"]);
     let other = Checked::of(&configured, &[&set, "--set=source.slot=another"]);
