@@ -47,14 +47,7 @@ check_rust() {
 # The places in which walrelay-throwaway looks for a server.
 have_postgres() {
     if have postgres; then return 0; fi
-    cache=${WALRELAY_CACHE:-}
-    if [ -z "$cache" ]; then
-        if [ "$(id -u)" = 0 ]; then
-            cache=/var/cache/walrelay
-        else
-            cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/walrelay
-        fi
-    fi
+    cache=$(scripts/cache-dir.sh 2>/dev/null) || cache=/nonexistent
     for postgres in \
         ${WALRELAY_POSTGRES_BIN:+"$WALRELAY_POSTGRES_BIN/postgres"} \
         /usr/lib/postgresql/*/bin/postgres /usr/pgsql-*/bin/postgres \

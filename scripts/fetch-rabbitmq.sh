@@ -17,15 +17,7 @@ die() {
     exit 1
 }
 
-if [ -n "${WALRELAY_CACHE:-}" ]; then
-    cache=$WALRELAY_CACHE
-elif [ "$(id -u)" = 0 ]; then
-    cache=/var/cache/walrelay
-elif [ -n "${XDG_CACHE_HOME:-}" ]; then
-    cache=$XDG_CACHE_HOME/walrelay
-else
-    cache=${HOME:?"neither HOME nor WALRELAY_CACHE is set"}/.cache/walrelay
-fi
+cache=$("$(dirname "$0")/cache-dir.sh")
 target=$cache/rabbitmq
 if [ -f "$target/.complete" ]; then
     say "there already, in $target"

@@ -7,11 +7,9 @@
 #
 # axe-core is no server: the test of the status page checks accessibility with it.
 #
-# They go to $WALRELAY_CACHE, else to /var/cache/walrelay for root (servers run as an unprivileged
-# account, which must be able to read them), else to ${XDG_CACHE_HOME:-~/.cache}/walrelay. The crate
-# walrelay-throwaway has the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is there
-# already is not touched; concurrent runs wait for one another; an interrupted run leaves nothing
-# that could pass for a complete server.
+# They go to the directory that scripts/cache-dir.sh prints. Needed: Maven, a JDK of 17 or newer, tar,
+# xz. What is there already is not touched; concurrent runs wait for one another; an interrupted run
+# leaves nothing that could pass for a complete server.
 set -eu
 
 kafka=4.1.0
@@ -25,15 +23,7 @@ die() {
     exit 1
 }
 
-if [ -n "${WALRELAY_CACHE:-}" ]; then
-    cache=$WALRELAY_CACHE
-elif [ "$(id -u)" = 0 ]; then
-    cache=/var/cache/walrelay
-elif [ -n "${XDG_CACHE_HOME:-}" ]; then
-    cache=$XDG_CACHE_HOME/walrelay
-else
-    cache=${HOME:?"neither HOME nor WALRELAY_CACHE is set"}/.cache/walrelay
-fi
+cache=$("$(dirname "$0")/cache-dir.sh")
 
 list=no
 if [ "${1:-}" = --list ]; then

@@ -30,13 +30,7 @@ skip() {
     exit 0
 }
 
-if [ -n "${WALRELAY_CACHE:-}" ]; then
-    cache=$WALRELAY_CACHE
-elif [ "$(id -u)" = 0 ]; then
-    cache=/var/cache/walrelay
-else
-    cache=${XDG_CACHE_HOME:-${HOME:?"neither HOME nor WALRELAY_CACHE is set"}/.cache}/walrelay
-fi
+cache=$(scripts/cache-dir.sh)
 
 is_21() { # java
     [ -x "$1" ] || return 1

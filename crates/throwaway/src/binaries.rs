@@ -126,7 +126,7 @@ impl PostgresBinaries {
 
 /// Returns the directory of downloaded servers: `WALRELAY_CACHE`, else `/var/cache/walrelay` for
 /// root (the unprivileged account that servers run as must be able to read it), else
-/// `$XDG_CACHE_HOME/walrelay`, else `~/.cache/walrelay`. `scripts/fetch-servers.sh` has the same
+/// `$XDG_CACHE_HOME/walrelay`, else `~/.cache/walrelay`. `scripts/cache-dir.sh` has the same
 /// rule.
 pub fn cache_dir() -> PathBuf {
     let set = |name| {

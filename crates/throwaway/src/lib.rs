@@ -19,7 +19,7 @@
 //!   tests' Kafka is built from them too.
 //! - [`ChildGuard`], [`end_with_owner`]: a program that ends with the process that started it.
 //! - [`copy_dir`]: copies a data directory. [`cache_dir`]: the directory of downloaded servers.
-//!   `scripts/fetch-servers.sh` has the same rule.
+//!   `scripts/cache-dir.sh` has the same rule.
 //!
 //! # Invariants
 //! - **No server outlives its owner.** Dropping a value stops the server and removes its directory;
