@@ -3,13 +3,18 @@
 mod http;
 mod rabbitmq;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use walrelay_testkit::{ChaosProxy, Delivered, History, Kafka};
 
 use crate::context::stamping;
+
+/// The interval of the reads for the records that are still to come.
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A server with all that it has received. A call that changes it returns when the change has taken
 /// effect.
@@ -55,9 +60,25 @@ pub(crate) trait Destination: Send + Sync {
     /// The number of records in topics with this prefix; `None` if the server does not answer.
     fn count(&self, prefix: &str) -> Option<i64>;
 
-    /// The records in topics with this prefix, read until `distinct` ids were seen or no more arrive,
-    /// and then to the present end.
-    fn records(&self, prefix: &str, distinct: usize, limit: Duration) -> Vec<Delivered>;
+    /// The present records in topics with this prefix, in the order of their arrival in each topic.
+    fn read(&self, prefix: &str) -> Vec<Delivered>;
+
+    /// The records in topics with this prefix, read until `distinct` ids were seen or no more arrive
+    /// for `limit`, and then to the present end.
+    fn records(&self, prefix: &str, distinct: usize, limit: Duration) -> Vec<Delivered> {
+        let (mut moved_at, mut before) = (Instant::now(), 0);
+        loop {
+            let records = self.read(prefix);
+            if records.len() > before {
+                (moved_at, before) = (Instant::now(), records.len());
+            }
+            let ids: BTreeSet<_> = records.iter().filter_map(|it| it.id.as_deref()).collect();
+            if ids.len() >= distinct || moved_at.elapsed() >= limit {
+                return records;
+            }
+            thread::sleep(READ_INTERVAL);
+        }
+    }
 
     /// Whether records have the time when the server took them.
     fn stamps(&self) -> bool;
@@ -113,6 +134,10 @@ impl Destination for Kafka {
 
     fn count(&self, prefix: &str) -> Option<i64> {
         History::count(&self.bootstrap_servers(), prefix)
+    }
+
+    fn read(&self, prefix: &str) -> Vec<Delivered> {
+        History::records(&self.bootstrap_servers(), prefix, 0, Duration::ZERO)
     }
 
     fn records(&self, prefix: &str, distinct: usize, limit: Duration) -> Vec<Delivered> {

@@ -1,11 +1,9 @@
 //! A receiver of HTTP requests in this process.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use walrelay_testkit::{ChaosProxy, Delivered, HttpReceiver, Reaction, Received, eventually};
+use walrelay_testkit::{ChaosProxy, Delivered, HttpReceiver, Reaction, Received};
 
 use super::Destination;
 
@@ -99,31 +97,21 @@ impl Destination for Server {
         Some(self.receiver.count(of_prefix) as i64)
     }
 
-    fn records(&self, prefix: &str, distinct: usize, limit: Duration) -> Vec<Delivered> {
-        let (mut moved_at, mut before) = (Instant::now(), 0);
-        let mut records = Vec::new();
-        eventually(limit + Duration::from_secs(60), || {
-            let stored = self.receiver.stored();
-            let of_prefix = stored.iter().enumerate().filter_map(|(number, received)| {
-                let key = received.header("x-key");
-                Some(Delivered {
-                    id: received.header("webhook-id").map(str::to_owned),
-                    topic: topic(received, prefix)?.to_owned(),
-                    offset: number as i64,
-                    key: key.map(|key| key.as_bytes().to_vec()),
-                    payload: Some(received.body.clone()),
-                    appended: Some(received.at),
-                    ..Delivered::default()
-                })
-            });
-            records = of_prefix.collect();
-            if records.len() > before {
-                (moved_at, before) = (Instant::now(), records.len());
-            }
-            let ids: BTreeSet<_> = records.iter().filter_map(|it| it.id.as_deref()).collect();
-            ids.len() >= distinct || moved_at.elapsed() >= limit
+    fn read(&self, prefix: &str) -> Vec<Delivered> {
+        let stored = self.receiver.stored();
+        let of_prefix = stored.iter().enumerate().filter_map(|(number, received)| {
+            let key = received.header("x-key");
+            Some(Delivered {
+                id: received.header("webhook-id").map(str::to_owned),
+                topic: topic(received, prefix)?.to_owned(),
+                offset: number as i64,
+                key: key.map(|key| key.as_bytes().to_vec()),
+                payload: Some(received.body.clone()),
+                appended: Some(received.at),
+                ..Delivered::default()
+            })
         });
-        records
+        of_prefix.collect()
     }
 
     fn stamps(&self) -> bool {

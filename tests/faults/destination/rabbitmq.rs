@@ -1,8 +1,7 @@
 //! RabbitMQ with a queue for each topic.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
 
 use walrelay_testkit::{AmqpMessage, ChaosProxy, Delivered, QueueOptions, RabbitMq, lock};
 
@@ -31,8 +30,8 @@ impl Server {
         }
     }
 
-    /// Reads what is in the queues of topics with this prefix.
-    fn read(&self, prefix: &str) {
+    /// Takes what is in the queues of topics with this prefix. Returns what was read of all topics.
+    fn take(&self, prefix: &str) -> MutexGuard<'_, BTreeMap<String, Vec<Delivered>>> {
         let mut read = lock(&self.read);
         let mut client = self.rabbitmq.client();
         for (topic, records) in read.iter_mut() {
@@ -42,6 +41,7 @@ impl Server {
                 }
             }
         }
+        read
     }
 }
 
@@ -101,7 +101,7 @@ impl Destination for Server {
         let policy = format!("{{\"max-length\":{length},\"overflow\":\"reject-publish\"}}");
         // A classic queue that is longer than its new limit drops messages.
         self.proxy.stall();
-        self.read("");
+        drop(self.take(""));
         self.rabbitmq
             .control(&["set_policy", "full", ".*", &policy, "--apply-to", "queues"]);
         self.proxy.resume();
@@ -128,30 +128,18 @@ impl Destination for Server {
     }
 
     fn count(&self, prefix: &str) -> Option<i64> {
-        self.read(prefix);
-        let read = lock(&self.read);
+        let read = self.take(prefix);
         let of_prefix = read.iter().filter(|(topic, _)| topic.starts_with(prefix));
         Some(of_prefix.map(|(_, records)| records.len() as i64).sum())
     }
 
-    fn records(&self, prefix: &str, distinct: usize, limit: Duration) -> Vec<Delivered> {
-        let (mut moved_at, mut before) = (Instant::now(), 0);
-        loop {
-            self.read(prefix);
-            let read = lock(&self.read);
-            let of_prefix = read.iter().filter(|(topic, _)| topic.starts_with(prefix));
-            let records: Vec<&Delivered> = of_prefix.flat_map(|(_, records)| records).collect();
-            let ids: BTreeSet<_> = records
-                .iter()
-                .filter_map(|record| record.id.as_ref())
-                .collect();
-            if records.len() > before {
-                (moved_at, before) = (Instant::now(), records.len());
-            }
-            if ids.len() >= distinct || moved_at.elapsed() >= limit {
-                return records.into_iter().cloned().collect();
-            }
-        }
+    fn read(&self, prefix: &str) -> Vec<Delivered> {
+        let read = self.take(prefix);
+        let of_prefix = read.iter().filter(|(topic, _)| topic.starts_with(prefix));
+        of_prefix
+            .flat_map(|(_, records)| records)
+            .cloned()
+            .collect()
     }
 
     fn stamps(&self) -> bool {
