@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use super::report::{EndpointReport, ProblemReport, SinkReport, SlotReport, StatusReport};
+use walrelay_postgres_source::Danger;
+use walrelay_sink::EndpointStats;
+
+use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
 
 /// The alerts that users install; their times are shown.
 const ALERTS: &str = include_str!("../../../deploy/prometheus/alerts.yml");
@@ -191,16 +194,20 @@ fn of_slot(found: &mut Problems, report: &StatusReport) {
     let raise = "raise max_slot_wal_keep_size now, or remove what keeps walrelay from delivering: past the limit the \
                  slot is lost";
     let title = "Postgres keeps much WAL for the slot";
-    match danger(slot, report.source.retained_wal_warning_bytes) {
-        Danger::Lost => {
-            let title = "The slot is lost: Postgres removed WAL that it needs";
-            let problem = found.alert("bad", "WalrelaySlotWalNearLimit", title);
-            problem
-                .reason(slot.invalidation_reason.clone())
-                .remedy("events are missing: read the runbook before anything is restarted");
-            SLOT_LOST.clone_into(&mut problem.runbook);
-        }
-        Danger::Near => {
+    let status = slot.wal_status.as_deref();
+    if status == Some("lost") || slot.invalidation_reason.is_some() {
+        let title = "The slot is lost: Postgres removed WAL that it needs";
+        let problem = found.alert("bad", "WalrelaySlotWalNearLimit", title);
+        problem
+            .reason(slot.invalidation_reason.clone())
+            .remedy("events are missing: read the runbook before anything is restarted");
+        SLOT_LOST.clone_into(&mut problem.runbook);
+        return;
+    }
+    let left = slot.safe_wal_bytes.zip(slot.limit_bytes);
+    let warn_above = report.source.retained_wal_warning_bytes.unwrap_or_default();
+    match Danger::judge(status, slot.retained_bytes, left, warn_above) {
+        Danger::Imminent => {
             let title = "The slot is about to lose WAL it needs";
             let problem = found.alert("bad", "WalrelaySlotWalNearLimit", title);
             problem.reason(held()).remedy(raise);
@@ -237,10 +244,6 @@ fn of_source(found: &mut Problems, report: &StatusReport) {
             );
     }
     if source.recent_reconnects > RECONNECTS {
-        let causes = source.reconnects.iter().filter(|(_, count)| **count > 0);
-        let causes: Vec<String> = causes
-            .map(|(cause, count)| format!("{cause} {count}"))
-            .collect();
         found
             .alert(
                 "warn",
@@ -249,7 +252,7 @@ fn of_source(found: &mut Problems, report: &StatusReport) {
             )
             .reason(format!(
                 "more than {RECONNECTS} in ten minutes; since the start: {}",
-                causes.join(", ")
+                counted(&source.reconnects)
             ))
             .remedy(
                 "see the recent errors, and the log of Postgres, of a pooler, or of the brokers",
@@ -375,13 +378,10 @@ fn of_events(found: &mut Problems, report: &StatusReport) {
             "the log has the id of each; remove the cause, then publish the rows again",
         ),
     ] {
-        let counts = counts.iter().filter(|(_, count)| **count > 0);
-        let counts: Vec<String> = counts
-            .map(|(class, count)| format!("{class} {count}"))
-            .collect();
+        let counts = counted(counts);
         if !counts.is_empty() {
             let problem = found.alert("note", alert, title);
-            problem.reason(counts.join(", ")).remedy(remedy);
+            problem.reason(counts).remedy(remedy);
         }
     }
     for (work, obstacle) in &delivery.row_changes {
@@ -401,7 +401,10 @@ fn sink_is_down(sink: &SinkReport) -> String {
 
 /// Returns true if no endpoint of the sink is up.
 fn is_down(sink: &SinkReport) -> bool {
-    let up = sink.endpoints.iter().any(|endpoint| endpoint.state == "UP");
+    let up = sink
+        .endpoints
+        .iter()
+        .any(|endpoint| endpoint.state == EndpointStats::UP);
     sink.all_down || (!up && sink.endpoints.iter().any(endpoint_is_down))
 }
 
@@ -410,38 +413,13 @@ fn endpoint_is_down(endpoint: &EndpointReport) -> bool {
     !matches!(&*endpoint.state, "UP" | "INIT")
 }
 
-/// The distance of the slot to the loss of WAL.
-enum Danger {
-    None,
-    Much,
-    Half,
-    Near,
-    Lost,
-}
-
-/// Judges the WAL of a slot as the log does: less than half of `max_slot_wal_keep_size` is left, or
-/// less than a fifth.
-fn danger(slot: &SlotReport, warn_above: Option<u64>) -> Danger {
-    let status = slot.wal_status.as_deref();
-    let limit = slot.limit_bytes.filter(|limit| *limit > 0);
-    let left = limit.map_or(1.0, |limit| {
-        let safe = slot.safe_wal_bytes;
-        let safe = safe.unwrap_or_else(|| limit.saturating_sub(slot.retained_bytes));
-        safe as f64 / limit as f64
-    });
-    if status == Some("lost") || slot.invalidation_reason.is_some() {
-        Danger::Lost
-    } else if status == Some("unreserved") || left < 0.2 {
-        Danger::Near
-    } else if left < 0.5 {
-        Danger::Half
-    } else if status == Some("extended")
-        || warn_above.is_some_and(|above| slot.retained_bytes > above)
-    {
-        Danger::Much
-    } else {
-        Danger::None
-    }
+/// Writes each name with its count, but those of 0.
+fn counted(counts: &BTreeMap<String, u64>) -> String {
+    let counts = counts.iter().filter(|(_, count)| **count > 0);
+    let counts: Vec<String> = counts
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    counts.join(", ")
 }
 
 #[cfg(test)]

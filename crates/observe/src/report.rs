@@ -93,6 +93,14 @@ pub struct ProblemReport {
 }
 
 impl ProblemReport {
+    /// Returns the title with the reason, if there is one.
+    pub fn finding(&self) -> String {
+        match &self.reason {
+            Some(reason) => format!("{}: {reason}", self.title),
+            None => self.title.clone(),
+        }
+    }
+
     /// Returns the alert with its time, as in `WalrelayLag, after 1m`.
     pub fn alert_text(&self) -> Option<String> {
         let alert = self.alert.as_deref()?;

@@ -65,6 +65,7 @@ pub use outbox_table::OutboxTable;
 pub use partitions::Change;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{PruneError, Pruning, age_columns, recent_rows};
+pub use retention::Danger;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,

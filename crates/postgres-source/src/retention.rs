@@ -24,24 +24,19 @@ impl Retention {
     }
 
     fn danger(&self, warn_above: u64) -> Danger {
-        let share = |percent: u64| {
-            self.safe
-                .zip(self.limit)
-                .is_some_and(|(safe, limit)| safe < limit.max(SEGMENT) / 100 * percent)
-        };
-        match self.wal_status.as_deref() {
-            Some("lost" | "unreserved") => Danger::Imminent,
-            _ if share(20) => Danger::Imminent,
-            _ if share(50) => Danger::Half,
-            Some("extended") => Danger::Much,
-            _ if warn_above > 0 && self.retained > warn_above => Danger::Much,
-            _ => Danger::None,
-        }
+        Danger::judge(
+            self.wal_status.as_deref(),
+            self.retained,
+            self.safe.zip(self.limit),
+            warn_above,
+        )
     }
 }
 
+/// The distance of a slot to the loss of WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Danger {
+pub enum Danger {
+    /// None is near.
     None,
     /// More WAL than `max_wal_size` or than the configured threshold is kept.
     Much,
@@ -52,6 +47,28 @@ enum Danger {
 }
 
 impl Danger {
+    /// Judges the figures of `pg_replication_slots`. `left`: the bytes of `safe_wal_size` and of
+    /// `max_slot_wal_keep_size`, if that is set. `warn_above`: bytes of retained WAL to warn about; 0
+    /// disables that warning.
+    pub fn judge(
+        wal_status: Option<&str>,
+        retained: u64,
+        left: Option<(u64, u64)>,
+        warn_above: u64,
+    ) -> Self {
+        let share = |percent: u64| {
+            left.is_some_and(|(safe, limit)| safe < limit.max(SEGMENT) / 100 * percent)
+        };
+        match wal_status {
+            Some("lost" | "unreserved") => Self::Imminent,
+            _ if share(20) => Self::Imminent,
+            _ if share(50) => Self::Half,
+            Some("extended") => Self::Much,
+            _ if warn_above > 0 && retained > warn_above => Self::Much,
+            _ => Self::None,
+        }
+    }
+
     fn message(self) -> Option<&'static str> {
         match self {
             Danger::None => None,

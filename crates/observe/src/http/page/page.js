@@ -113,17 +113,6 @@
   const up = (endpoint) => endpoint.state === 'UP';
   // INIT: the client has had no need of a connection yet.
   const down = (endpoint) => !up(endpoint) && endpoint.state !== 'INIT';
-  function sinkIsDown({ all_down: all, endpoints }) {
-    return all || (endpoints.some(down) && !endpoints.some(up));
-  }
-  const slotIsLost = (slot) => slot.wal_status === 'lost' || Boolean(slot.invalidation_reason);
-  // As the log does: when less than half of `max_slot_wal_keep_size` is left, and less than a fifth.
-  function walLevel(slot) {
-    const bytesLeft = known(slot.safe_wal_bytes) ? slot.safe_wal_bytes : slot.limit_bytes - slot.retained_bytes;
-    const left = slot.limit_bytes ? bytesLeft / slot.limit_bytes : 1;
-    if (slotIsLost(slot) || slot.wal_status === 'unreserved' || left < 0.2) return 'bad';
-    return slot.wal_status === 'extended' || left < 0.5 ? 'warn' : 'ok';
-  }
 
   // Since when each problem is there, by its title: the contract dates only the pipeline's state.
   const firstSeen = new Map();
@@ -146,7 +135,10 @@
   let problems = [];
   let receivedAt = 0; // performance.now() of the last event
   let lostSince = null; // Date.now()
-  const levelOfState = () => (problems.find((problem) => problem.is_state) || { level: 'ok' }).level;
+  const levelOf = (is) => (problems.find(is) || { level: 'ok' }).level;
+  const levelOfState = () => levelOf((problem) => problem.is_state);
+  const levelOfWal = () => levelOf(({ alert }) => ['WalrelaySlotWalNearLimit', 'WalrelaySlotRetainsWal'].includes(alert));
+  const sinkIsDown = () => problems.some(({ alert }) => alert === 'WalrelaySinkDown');
   const serverNow = () => status.now_ms + (performance.now() - receivedAt);
 
   const alertOf = ({ alert, alert_after: after }) => (alert ? `Alert ${alert}${after ? `, after ${after}` : ''}` : '');
@@ -209,7 +201,7 @@
   }
   function showSource({ source, slot, pipeline, snapshot, bookmark, delivery }) {
     const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
-    const kept = slot ? walLevel(slot) : 'ok';
+    const kept = levelOfWal();
     const levels = [kept, away ? levelOfState() : 'ok'];
     const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
     const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : pipeline.state === 'snapshot' ? 'snapshot' : 'reading pauses';
@@ -248,7 +240,7 @@
   }
   function showSink({ sink, delivery, latency: { commit_to_ack: ack } }) {
     const { endpoints, endpoint_term: term } = sink;
-    const isDown = sinkIsDown(sink);
+    const isDown = sinkIsDown();
     const ups = endpoints.filter(up).length;
     setText(by('sink-title'), capital(sink.title));
     if (!known(sink.servers)) badge('node-sink', 'idle', 'no servers');
@@ -276,7 +268,7 @@
       setText(by(id).querySelector('p'), on ? words : 'stopped');
     };
     flow('flow-read', reading, `lag ${seconds(s.source.lag_seconds)}`);
-    flow('flow-send', reading && !sinkIsDown(s.sink), `${rounded(rate)} records/s`);
+    flow('flow-send', reading && !sinkIsDown(), `${rounded(rate)} records/s`);
     setText(by('return-text'), `confirmed to Postgres: ${s.source.confirmed_lsn ? `all but the last ${bytes(s.source.lag_bytes)}` : 'nothing yet'}`);
   }
   // Records per second of each topic over the last seconds, and when this page saw it grow.

@@ -279,9 +279,7 @@ impl Screen {
     fn problems(&mut self, problems: &[ProblemReport]) {
         for problem in problems.iter().filter(|problem| problem.level != "ok") {
             if !problem.is_state {
-                let reason = problem.reason.as_ref();
-                let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
-                self.line("problem", format!("{}{reason}", problem.title));
+                self.line("problem", problem.finding());
                 if let Some(remedy) = &problem.remedy {
                     self.line("", format!("-> {remedy}"));
                 }

@@ -77,10 +77,7 @@ fn state(relay: &StatusReport) -> Check {
 fn problems(relay: &StatusReport) -> impl Iterator<Item = Check> {
     let others = relay.problems.iter().filter(|problem| !problem.is_state);
     others.map(|problem| {
-        let mut finding = problem.title.clone();
-        if let Some(reason) = &problem.reason {
-            finding = format!("{finding}: {reason}");
-        }
+        let mut finding = problem.finding();
         if let Some(alert) = problem.alert_text() {
             finding = format!("{finding} (alert {alert})");
         }
