@@ -10,6 +10,7 @@ use hyper::header::HeaderValue;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use walrelay_sink::SinkOptions;
 
 use crate::address::UrlTemplate;
 use crate::error::HttpError;
@@ -22,23 +23,6 @@ pub enum HttpVersion {
     One,
     /// HTTP/2: one connection to a server.
     Two,
-}
-
-/// The settings that other sections decide.
-#[derive(Debug, Clone)]
-pub struct HttpOptions {
-    /// Records in flight at most.
-    pub max_in_flight_records: u64,
-    /// Their bytes at most.
-    pub max_in_flight_bytes: u64,
-    /// The first pause before a request is sent again. Pauses double.
-    pub backoff_initial: Duration,
-    /// The longest pause before a request is sent again.
-    pub backoff_max: Duration,
-    /// The time for which an event that the server refuses is sent again.
-    pub retry_for: Duration,
-    /// The topic of dead letters.
-    pub dead_letters: String,
 }
 
 /// The files of TLS, all in PEM.
@@ -112,7 +96,7 @@ pub struct HttpConfig {
     /// TLS; `None` if no URL needs it.
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// The settings that other sections decide.
-    pub options: HttpOptions,
+    pub options: SinkOptions,
 }
 
 /// Omits the secrets.
@@ -127,7 +111,7 @@ impl fmt::Debug for HttpConfig {
 
 impl HttpConfig {
     /// Creates the settings with defaults, for a URL and what other sections decide.
-    pub fn new(url: UrlTemplate, options: HttpOptions) -> Self {
+    pub fn new(url: UrlTemplate, options: SinkOptions) -> Self {
         Self {
             url,
             dead_letter_url: None,

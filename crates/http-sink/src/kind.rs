@@ -7,12 +7,12 @@ use tokio::runtime;
 use tokio::time::timeout;
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::{
-    Ability, AnySinkFactory, FailureClass, KindDescription, SinkFailure, SinkKind, SinkStats,
-    ToFailure as _, any_factory,
+    Ability, AnySinkFactory, FailureClass, KindDescription, SinkFailure, SinkKind, SinkOptions,
+    SinkStats, ToFailure as _, any_factory,
 };
 
 use crate::address::{Target, UrlTemplate};
-use crate::config::{HttpConfig, HttpOptions};
+use crate::config::HttpConfig;
 use crate::connect::connect;
 use crate::section::HttpSection;
 use crate::sink::HttpSinkFactory;
@@ -45,7 +45,7 @@ impl HttpKind {
     ///
     /// # Errors
     /// If a file of TLS cannot be used.
-    pub fn new(section: &HttpSection, options: HttpOptions) -> Result<Self, SinkFailure> {
+    pub fn new(section: &HttpSection, options: SinkOptions) -> Result<Self, SinkFailure> {
         let config = section.config(options);
         let config = config.map_err(|error| error.to_failure())?;
         Ok(Self { config })

@@ -1,7 +1,7 @@
 //! Events as HTTP requests behind the sink trait: one `POST` for each event, one in flight per key.
 //!
 //! # Contents
-//! - [`HttpSinkFactory`], [`HttpSink`]: the sink. [`HttpConfig`], [`HttpOptions`]: its settings.
+//! - [`HttpSinkFactory`], [`HttpSink`]: the sink. [`HttpConfig`]: its settings.
 //! - [`HttpKind`], [`HttpSection`]: the sink as the configuration and the commands use it.
 //! - [`HttpError`]: why the settings cannot be used.
 //!
@@ -33,7 +33,7 @@ mod sink;
 mod worker;
 
 pub use address::UrlTemplate;
-pub use config::{ClientFiles, HttpConfig, HttpOptions, HttpVersion, Proxy};
+pub use config::{ClientFiles, HttpConfig, HttpVersion, Proxy};
 pub use error::HttpError;
 pub use kind::HttpKind;
 pub use section::HttpSection;

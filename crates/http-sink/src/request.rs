@@ -168,15 +168,14 @@ fn request_target(target: &Target, config: &HttpConfig) -> Uri {
 mod tests {
     use std::time::Duration;
 
-    use walrelay_sink::EventPosition;
+    use walrelay_sink::{EventPosition, SinkOptions};
 
     use super::*;
     use crate::address::UrlTemplate;
-    use crate::config::HttpOptions;
     use crate::signature::SigningSecret;
 
     fn config() -> HttpConfig {
-        let options = HttpOptions {
+        let options = SinkOptions {
             max_in_flight_records: 1,
             max_in_flight_bytes: 1,
             backoff_initial: Duration::from_secs(1),

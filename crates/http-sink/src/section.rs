@@ -9,9 +9,10 @@ use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, Section as _, boolean, choice, duration, integer,
     path, secret, section, text,
 };
+use walrelay_sink::SinkOptions;
 
 use crate::address::UrlTemplate;
-use crate::config::{ClientFiles, HttpConfig, HttpOptions, HttpVersion, Proxy};
+use crate::config::{ClientFiles, HttpConfig, HttpVersion, Proxy};
 use crate::error::HttpError;
 use crate::signature::SigningSecret;
 
@@ -113,7 +114,7 @@ impl HttpSection {
     ///
     /// # Errors
     /// If a file of TLS cannot be used.
-    pub(crate) fn config(&self, options: HttpOptions) -> Result<HttpConfig, HttpError> {
+    pub(crate) fn config(&self, options: SinkOptions) -> Result<HttpConfig, HttpError> {
         // The section of a sink in use has a URL.
         let url = self.url.clone().ok_or(HttpError::NoUrl)?;
         let mut config = HttpConfig {

@@ -1,12 +1,11 @@
 //! RabbitMQ as a [`SinkKind`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::{
-    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, SinkTerms,
-    ToFailure as _, any_factory,
+    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
+    SinkTerms, ToFailure as _, any_factory,
 };
 
 use crate::RabbitmqError;
@@ -17,25 +16,12 @@ use crate::client::{Login, tls};
 use crate::section::{Auth, RabbitmqSection, host_and_port};
 use crate::sink::{RabbitmqSinkFactory, Settings};
 
-/// The settings that other sections decide.
-#[derive(Debug, Clone)]
-pub struct RabbitmqOptions {
-    /// Records in flight at most.
-    pub max_in_flight_records: u64,
-    /// Their bytes at most.
-    pub max_in_flight_bytes: u64,
-    /// The first pause before a connection is tried again, and before a message is sent again.
-    /// Pauses double.
-    pub backoff_initial: Duration,
-    /// The longest of these pauses.
-    pub backoff_max: Duration,
-    /// The time for which an event that no queue takes is sent again.
-    pub retry_for: Duration,
-    /// The topic of dead letters.
-    pub dead_letters: String,
-    /// The exchange, if it is the same for all events.
+/// The parts of the address that are the same for all events.
+#[derive(Debug, Clone, Default)]
+pub struct ConstantAddress {
+    /// The exchange, if it is.
     pub exchange: Option<String>,
-    /// The routing key, if it is the same for all events.
+    /// The routing key, if it is.
     pub routing_key: Option<String>,
 }
 
@@ -64,7 +50,11 @@ impl RabbitmqKind {
     ///
     /// # Errors
     /// If a certificate or key cannot be used.
-    pub fn new(section: &RabbitmqSection, options: RabbitmqOptions) -> Result<Self, SinkFailure> {
+    pub fn new(
+        section: &RabbitmqSection,
+        options: SinkOptions,
+        address: ConstantAddress,
+    ) -> Result<Self, SinkFailure> {
         let port = if section.tls { 5671 } else { 5672 };
         let hosts = section
             .hosts
@@ -92,13 +82,13 @@ impl RabbitmqKind {
         };
         let declare = section.queue.clone().filter(|_| section.declare);
         let declare = declare.map(|queue| Declare {
-            exchange: options.exchange.clone().unwrap_or_default(),
+            exchange: address.exchange.unwrap_or_default(),
             queue,
         });
         Ok(Self {
             plain_text: !section.tls && section.password.is_some(),
             login: Arc::new(login),
-            routing_key: options.routing_key,
+            routing_key: address.routing_key,
             settings: Arc::new(Settings {
                 max_records: options.max_in_flight_records,
                 max_bytes: options.max_in_flight_bytes,

@@ -26,5 +26,5 @@ mod section;
 mod sink;
 
 pub use client::error::RabbitmqError;
-pub use kind::{RabbitmqKind, RabbitmqOptions};
+pub use kind::{ConstantAddress, RabbitmqKind};
 pub use section::{Auth, RabbitmqSection};

@@ -10,8 +10,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_http_sink::{HttpConfig, HttpOptions, HttpVersion, UrlTemplate};
+use walrelay_http_sink::{HttpConfig, HttpVersion, UrlTemplate};
 use walrelay_sink::Poison;
+use walrelay_sink::SinkOptions;
 use walrelay_testkit::HttpReceiver;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 pub(crate) use walrelay_testkit::{Reaction, Received};
@@ -68,7 +69,7 @@ impl Deref for Server {
 
 /// Settings with short pauses.
 pub(crate) fn config(url: &str, version: HttpVersion, bounds: Bounds) -> HttpConfig {
-    let options = HttpOptions {
+    let options = SinkOptions {
         max_in_flight_records: u64::from(bounds.records),
         max_in_flight_bytes: bounds.bytes,
         backoff_initial: Duration::from_millis(5),

@@ -11,8 +11,8 @@ use std::process;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use walrelay_rabbitmq_sink::{Auth, RabbitmqKind, RabbitmqOptions, RabbitmqSection};
-use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _};
+use walrelay_rabbitmq_sink::{Auth, ConstantAddress, RabbitmqKind, RabbitmqSection};
+use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn, lock};
 
@@ -44,16 +44,14 @@ pub(crate) fn section(port: u16) -> RabbitmqSection {
     }
 }
 
-pub(crate) fn options() -> RabbitmqOptions {
-    RabbitmqOptions {
+pub(crate) fn options() -> SinkOptions {
+    SinkOptions {
         max_in_flight_records: 10_000,
         max_in_flight_bytes: 64 << 20,
         backoff_initial: Duration::from_millis(20),
         backoff_max: Duration::from_millis(200),
         retry_for: Duration::ZERO,
         dead_letters: "dead-letters".to_owned(),
-        exchange: None,
-        routing_key: None,
     }
 }
 
@@ -97,12 +95,16 @@ impl Server {
 
 impl Destination for Server {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        let options = RabbitmqOptions {
+        let options = SinkOptions {
             max_in_flight_records: bounds.records.into(),
             max_in_flight_bytes: bounds.bytes,
             ..options()
         };
-        let kind = RabbitmqKind::new(&section(self.rabbitmq.port()), options);
+        let kind = RabbitmqKind::new(
+            &section(self.rabbitmq.port()),
+            options,
+            ConstantAddress::default(),
+        );
         kind.expect("no file is needed").factory(None).0
     }
 

@@ -1,10 +1,10 @@
 //! HTTP. Its section is in `walrelay-http-sink`.
 
-use walrelay_http_sink::{HttpKind, HttpOptions, HttpSection};
+use walrelay_http_sink::{HttpKind, HttpSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, Sample, SinkSection, SinkSettings};
+use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
 
 impl SinkSection for HttpSection {
     const DESCRIPTION: &'static KindDescription = &HttpKind::DESCRIPTION;
@@ -33,15 +33,7 @@ impl SinkSection for HttpSection {
 
 impl SinkSettings for HttpSection {
     fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
-        let options = HttpOptions {
-            max_in_flight_records: u64::from(delivery.max_in_flight_records),
-            max_in_flight_bytes: delivery.max_in_flight_bytes,
-            backoff_initial: delivery.backoff.initial,
-            backoff_max: delivery.backoff.max,
-            retry_for: poison.retry_for,
-            dead_letters: poison.topic.clone(),
-        };
-        Ok(Box::new(HttpKind::new(self, options)?))
+        Ok(Box::new(HttpKind::new(self, options(delivery, poison))?))
     }
 
     /// Checks that dead letters have a URL of their own.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use walrelay_event_router::Address;
 use walrelay_settings::{AlreadyReported, Reader, Row, Section, ValueKind, choice, section};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+use walrelay_sink::{KindDescription, SinkFailure, SinkKind, SinkOptions};
 
 use super::delivery::{Delivery, Poison};
 
@@ -196,6 +196,18 @@ impl SinkConfig {
 impl fmt::Debug for SinkConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SinkConfig").field(&self.section).finish()
+    }
+}
+
+/// Returns what `[delivery]` and `[poison]` decide about a sink.
+fn options(delivery: &Delivery, poison: &Poison) -> SinkOptions {
+    SinkOptions {
+        max_in_flight_records: u64::from(delivery.max_in_flight_records),
+        max_in_flight_bytes: delivery.max_in_flight_bytes,
+        backoff_initial: delivery.backoff.initial,
+        backoff_max: delivery.backoff.max,
+        retry_for: poison.retry_for,
+        dead_letters: poison.topic.clone(),
     }
 }
 

@@ -1,11 +1,11 @@
 //! RabbitMQ. Its section is in `walrelay-rabbitmq-sink`, but the templates of its address.
 
 use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template};
-use walrelay_rabbitmq_sink::{RabbitmqKind, RabbitmqOptions, RabbitmqSection};
+use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, Sample, SinkSection, SinkSettings};
+use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
 use crate::config::templates::template;
 
 section! {
@@ -69,17 +69,16 @@ impl SinkSection for Rabbitmq {
 impl SinkSettings for Rabbitmq {
     fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         let constant = |template: &Option<Template>| template.as_ref().and_then(Template::constant);
-        let options = RabbitmqOptions {
-            max_in_flight_records: u64::from(delivery.max_in_flight_records),
-            max_in_flight_bytes: delivery.max_in_flight_bytes,
-            backoff_initial: delivery.backoff.initial,
-            backoff_max: delivery.backoff.max,
-            retry_for: poison.retry_for,
-            dead_letters: poison.topic.clone(),
+        let address = ConstantAddress {
             exchange: constant(&self.address.exchange),
             routing_key: constant(&self.address.routing_key),
         };
-        Ok(Box::new(RabbitmqKind::new(&self.section, options)?))
+        let options = options(delivery, poison);
+        Ok(Box::new(RabbitmqKind::new(
+            &self.section,
+            options,
+            address,
+        )?))
     }
 
     fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
