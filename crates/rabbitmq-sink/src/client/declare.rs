@@ -40,15 +40,7 @@ pub(crate) async fn declare(
         let made = connection.ask(
             limit,
             |method| matches!(method, Method::ExchangeDeclareOk),
-            |out, channel| {
-                put_method(out, channel, (40, 10), |out| {
-                    out.extend_from_slice(&[0, 0]);
-                    put_short(out, exchange.as_bytes());
-                    put_short(out, b"topic");
-                    out.push(DURABLE);
-                    put_sized(out, |_| ());
-                });
-            },
+            |out, channel| put_exchange_declare(out, channel, exchange, ("topic", DURABLE)),
         );
         let made = made.await?;
         made.map_err(|refused| connection.not_declared("the exchange", exchange, refused))?;
@@ -58,11 +50,8 @@ pub(crate) async fn declare(
             limit,
             |method| matches!(method, Method::QueueDeclareOk),
             |out, channel| {
-                put_method(out, channel, (50, 10), |out| {
-                    out.extend_from_slice(&[0, 0]);
-                    put_short(out, queue.as_bytes());
-                    out.push(DURABLE);
-                    put_sized(out, |out| put_member(out, "x-queue-type", Some(b"quorum")));
+                put_queue_declare(out, channel, queue, DURABLE, |out| {
+                    put_member(out, "x-queue-type", Some(b"quorum"));
                 });
             },
         );
@@ -94,21 +83,40 @@ pub(crate) async fn declare(
 const PASSIVE: u8 = 1;
 const DURABLE: u8 = 1 << 1;
 
+/// Appends `exchange.declare` with a type and flags, without arguments.
+fn put_exchange_declare(out: &mut Vec<u8>, channel: u16, name: &str, (kind, flags): (&str, u8)) {
+    put_method(out, channel, (40, 10), |out| {
+        out.extend_from_slice(&[0, 0]);
+        put_short(out, name.as_bytes());
+        put_short(out, kind.as_bytes());
+        out.push(flags);
+        put_sized(out, |_| ());
+    });
+}
+
+/// Appends `queue.declare` with flags and arguments.
+fn put_queue_declare(
+    out: &mut Vec<u8>,
+    channel: u16,
+    name: &str,
+    flags: u8,
+    arguments: impl FnOnce(&mut Vec<u8>),
+) {
+    put_method(out, channel, (50, 10), |out| {
+        out.extend_from_slice(&[0, 0]);
+        put_short(out, name.as_bytes());
+        out.push(flags);
+        put_sized(out, arguments);
+    });
+}
+
 impl Connection {
     /// Asks whether an exchange exists. It needs no right.
     pub(crate) async fn has_exchange(&mut self, name: &str, limit: Duration) -> Asked {
         self.ask(
             limit,
             |method| matches!(method, Method::ExchangeDeclareOk),
-            |out, channel| {
-                put_method(out, channel, (40, 10), |out| {
-                    out.extend_from_slice(&[0, 0]);
-                    put_short(out, name.as_bytes());
-                    put_short(out, b"");
-                    out.push(PASSIVE);
-                    put_sized(out, |_| ());
-                });
-            },
+            |out, channel| put_exchange_declare(out, channel, name, ("", PASSIVE)),
         )
         .await
     }
@@ -118,14 +126,7 @@ impl Connection {
         self.ask(
             limit,
             |method| matches!(method, Method::QueueDeclareOk),
-            |out, channel| {
-                put_method(out, channel, (50, 10), |out| {
-                    out.extend_from_slice(&[0, 0]);
-                    put_short(out, name.as_bytes());
-                    out.push(PASSIVE);
-                    put_sized(out, |_| ());
-                });
-            },
+            |out, channel| put_queue_declare(out, channel, name, PASSIVE, |_| ()),
         )
         .await
     }

@@ -102,7 +102,7 @@ fn ack(message: &Published, out: &mut Vec<u8>) {
 }
 
 #[test]
-fn a_returned_message_is_never_delivered_and_condemns_no_other() {
+fn a_returned_message_is_never_delivered_and_fails_no_other() {
     const COUNT: u64 = 700;
     let mut held = Vec::new();
     let server = Scripted::start(move |message, out| {
