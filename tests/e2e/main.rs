@@ -84,6 +84,7 @@ mod idle;
 mod import_debezium;
 mod large;
 mod modes;
+mod noted;
 mod open_dead_letters;
 mod otel;
 mod page;

@@ -13,6 +13,8 @@ use crate::rig::{PATIENCE, Rig, assert_has, done, ends, json_lines, output_with,
 const MAY: &str = "--set=prune.before_slot=true";
 /// The same, as a line of `[prune]`.
 const BEFORE_SLOT: &str = "before_slot = true";
+/// The section of a relay that notes its positions, and deletes nothing itself.
+const NOTING: &str = "\n[prune]\nbefore_slot = true\n";
 
 fn rig(major: u32) -> Rig {
     let rig = Rig::with_outbox(major);
@@ -34,9 +36,9 @@ fn rows(db: &Db) -> i64 {
 fn confirmed_rows_go_and_no_other() {
     let rig = rig(15);
     let db = rig.db();
-    let config = rig.config();
+    let config = rig.config_and(NOTING);
     let prune = |more: &[&str]| output_with("prune --keep=24h", &config, more);
-    let relay = rig.relay();
+    let relay = rig.streaming(&config);
     rig.workload().rows(200).seed(1).run();
     rig.caught_up();
     relay.ends_well();
@@ -48,11 +50,12 @@ fn confirmed_rows_go_and_no_other() {
     let dry = json_lines(&prune(&[MAY, "--dry-run", "--output=json"]));
     assert_eq!(dry[0]["old_enough"], written);
     refused(&prune(&[MAY]), 64, &["[prune-not-agreed]"]);
-    assert_has(&said(&prune(&["--yes"])), &["[prune-before-slot]"]);
+    let never = said(&prune(&["--yes", "--set=prune.before_slot=false"]));
+    assert_has(&never, &["[prune-before-slot]"]);
     refused(&prune(&[MAY, "--yes"]), 75, &["[prune-not-confirmed]"]);
     assert_eq!(rows(&db), written);
 
-    let relay = rig.relay();
+    let relay = rig.streaming(&config);
     db.batch("INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'young-' || id, type, payload, now() FROM outbox LIMIT 5");
     // `prune` waits for the slot for ten seconds.
     rig.caught_up();

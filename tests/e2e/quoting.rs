@@ -234,7 +234,8 @@ fn a_relay_and_its_commands_use_the_names_as_they_are() {
     let checked = Checked::of(&config, &[]);
     checked.nothing_fails("postgres");
 
-    let relay = rig.streaming(&config);
+    let relay = rig.start_with(&config, &["--set=prune.before_slot=true"]);
+    relay.streaming();
     db.batch(&format!(
         "INSERT INTO {}.{} (aggregatetype, {}, type, payload, {}) \
          VALUES ('order', 'key', 'T', '{{\"number\": 1}}', now() - interval '2 days')",

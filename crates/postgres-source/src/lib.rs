@@ -50,7 +50,7 @@ pub use bookmarks::{
     Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, read_notes,
     slot_of as bookmark_slot, write_notes,
 };
-pub use carried::{CarriedError, Carrier, NotCarried, record};
+pub use carried::{CarriedError, Carrier, NotCarried, noted, record};
 pub use catalog::{
     ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations, PublishedTable,
     Retention, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,

@@ -116,7 +116,9 @@ impl RowWorker {
         if walsender == 0 {
             return Ok(0);
         }
-        let mut session = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+        // A locked sequence of `walrelay_state` must not keep the marks by key from going on.
+        let settings = [("lock_timeout", "1s")];
+        let mut session = Session::connect(&self.info, SessionKind::Sql, &settings).await?;
         let rows = slots(&mut session).await?;
         let ours = rows
             .iter()

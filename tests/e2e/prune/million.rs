@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use walrelay_testkit::{Db, millis_now, servers};
 use walrelay_throwaway::Postgres;
 
-use super::MAY;
+use super::{MAY, NOTING};
 use crate::endpoint::{LISTEN, address, latency_since};
 use crate::rig::{Rig, done, output_with};
 
@@ -91,7 +91,7 @@ fn while_streaming(rows: u64, partitioned: bool) {
     let what = if partitioned { "partitions" } else { "rows" };
     let rig = rig(rows, partitioned);
     let db = rig.db();
-    let config = rig.config_and(LISTEN);
+    let config = rig.config_and(&format!("{LISTEN}{NOTING}"));
     let relay = rig.streaming(&config);
     let address = address(&relay);
     eprintln!("{what}: before: {}", size(&db));
@@ -163,7 +163,7 @@ fn wal_and_bloat_of_each_way() {
     wal(&empty, "insert", &mut |db| one_by_one(db, ""));
     for (what, partitioned) in [("delete rows", false), ("drop partitions", true)] {
         let rig = rig(rows, partitioned);
-        let config = rig.config();
+        let config = rig.config_and(NOTING);
         let relay = rig.streaming(&config);
         wal(&rig, what, &mut |_| {
             prune(&config);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_testkit::{Background, Db, History, Verdict, eventually};
 
-use super::{MAY, rows};
+use super::{MAY, NOTING, rows};
 use crate::rig::{PATIENCE, Rig, assert_has, done, output_with, refused};
 
 /// An outbox whose workload goes to the partition `outbox_old`. The table `kept` keeps a copy of
@@ -98,8 +98,8 @@ fn verdict(rig: &Rig, topics: &str) -> Verdict {
 fn a_partition_goes_once_all_of_it_is_confirmed() {
     let rig = rig(15);
     let db = rig.db();
-    let config = rig.config();
-    let relay = rig.relay();
+    let config = rig.config_and(NOTING);
+    let relay = rig.streaming(&config);
     rig.workload().rows(200).seed(1).run();
     rig.caught_up();
     relay.ends_well();
@@ -129,7 +129,7 @@ fn a_partition_goes_once_all_of_it_is_confirmed() {
     refused(&prune(&config, &["--yes"]), 75, &["[prune-not-confirmed]"]);
     assert!(there(&db));
 
-    let relay = rig.relay();
+    let relay = rig.streaming(&config);
     drops_old(&config);
     assert!(!there(&db));
     let again = done(&prune(&config, &["--yes"]));
@@ -150,8 +150,8 @@ fn a_partition_goes_once_all_of_it_is_confirmed() {
 fn an_open_transaction_keeps_its_partition() {
     let rig = rig(18);
     let db = rig.db();
-    let config = rig.config();
-    let relay = rig.relay();
+    let config = rig.config_and(NOTING);
+    let relay = rig.streaming(&config);
     rig.workload().rows(200).seed(1).run();
     let writer = open_insert(&rig, "late");
     let late = late_lock_timeouts(&rig);
@@ -192,8 +192,6 @@ fn a_relay_drops_partitions_whose_log_is_decoded_later() {
         "SELECT pg_copy_logical_replication_slot('late', 'walrelay')",
         &[],
     );
-    let first = done(&prune(&rig.config(), &["--dry-run"]));
-    assert_has(&first, &["outbox_old"]);
     let config = rig.config_and(lines);
     let relay = rig.streaming(&config);
     eventually(PATIENCE, || partitions(&db).len() >= 4);
@@ -219,7 +217,7 @@ fn a_relay_drops_partitions_whose_log_is_decoded_later() {
 fn several_create_partitions_at_once() {
     let rig = rig(15);
     let db = rig.db();
-    let config = rig.config();
+    let config = rig.config_and(NOTING);
     let keep = [
         "--keep=99999h",
         "--set=prune.partition=1h",
@@ -249,8 +247,8 @@ fn rows_in_the_default_partition_are_in_the_way_of_theirs_alone() {
     let rig = rig(15);
     let db = rig.db();
     db.batch("CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT");
-    let config = rig.config();
-    let relay = rig.relay();
+    let config = rig.config_and(NOTING);
+    let relay = rig.streaming(&config);
     rig.workload().rows(100).seed(1).run();
     db.batch("INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'rest', type, payload, now() FROM outbox LIMIT 1");
     let words = [
@@ -271,8 +269,8 @@ fn rows_in_the_default_partition_are_in_the_way_of_theirs_alone() {
 fn the_last_row_of_a_partition_is_waited_for() {
     let rig = rig(15);
     let db = rig.db();
-    let config = rig.config();
-    let relay = rig.relay();
+    let config = rig.config_and(NOTING);
+    let relay = rig.streaming(&config);
     rig.workload().rows(100).seed(1).run();
     let writer = open_insert(&rig, "last");
     let tried = spawn_prune(&config, ["--yes", "--set=prune.lock_timeout=2m"]);
@@ -291,7 +289,7 @@ fn the_last_row_of_a_partition_is_waited_for() {
     let late = db.try_batch("INSERT INTO outbox_old SELECT * FROM outbox_old LIMIT 1");
     let late = late.expect_err("the constraint forbids it");
     assert_has(&format!("{late:?}"), &["walrelay_detached"]);
-    let relay = rig.relay();
+    let relay = rig.streaming(&config);
     drops_old(&config);
     verdict(&rig, &rig.prefix).assert_clean();
     relay.ends_well();

@@ -8,19 +8,24 @@
 //! A catalog row has another `xmin`, or another OID, after every change. [`record`] has them from
 //! the slot's beginning on, so that a change of the publication is found, also if it was changed
 //! back (docs/adr/0034-a-changed-row-was-carried.md).
+//!
+//! A relay notes each position before it confirms it ([`noted`]), so a slot that is beyond the noted
+//! one has passed over rows that no relay sent.
 
+pub mod noted;
 pub mod record;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use tracing::warn;
+use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use self::record::Doubt;
 use super::catalog::row::{is_true, parsed, text};
-use super::catalog::{Wanted, slots};
+use super::catalog::{Wanted, slot, slots};
 use super::script;
 
 /// The plugin of the relay's slots.
@@ -80,6 +85,22 @@ pub enum NotCarried {
         /// What the record says.
         doubt: Doubt,
     },
+    /// The slot is beyond the position that is noted of it.
+    #[error(
+        "slot {slot} has confirmed {confirmed}, and its relay has noted {noted} at most: it was moved, or made anew, \
+         by something else, or the relay cannot note positions"
+    )]
+    Moved {
+        /// Name of the slot.
+        slot: String,
+        /// Its position.
+        confirmed: Lsn,
+        /// The noted position.
+        noted: Lsn,
+    },
+    /// No position of the slot is noted.
+    #[error("no position of slot {0} is noted in walrelay_state, or this role may not read it")]
+    Unnoted(String),
     /// The record's table is missing.
     #[error("table walrelay_state.carried does not exist, or the relay's role may not write it")]
     Unrecorded,
@@ -194,6 +215,18 @@ impl Carrier {
         Ok(())
     }
 
+    /// Notes the position of a slot that was just made, if there is a sequence that this role may
+    /// change. Otherwise the relay notes the position when it reads the slot first.
+    pub async fn made(session: &mut Session, name: &str) -> Result<(), Error> {
+        let found = slot(session, name).await?;
+        match found.and_then(|slot| slot.confirmed) {
+            Some(position) if noted::may(session, name, "UPDATE").await? => {
+                noted::set(session, name, position).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Queries what the slot carries of a table, under the snapshot of the open transaction. Warns
     /// once of each part that is left out.
     ///
@@ -204,8 +237,30 @@ impl Carrier {
         session: &mut Session,
         table: &TableName,
     ) -> Result<Carried, CarriedError> {
-        self.check_slots(session).await?;
-        self.of_table(session, table).await
+        let confirmed = self.check_slots(session).await?;
+        let carried = self.of_table(session, table).await?;
+        self.check_noted(session, confirmed).await?;
+        Ok(carried)
+    }
+
+    /// Checks that the relay noted what its slot has confirmed: every commit up to there was sent.
+    pub(super) async fn check_position(&self, session: &mut Session) -> Result<(), CarriedError> {
+        let confirmed = self.check_slots(session).await?;
+        self.check_noted(session, confirmed).await
+    }
+
+    async fn check_noted(&self, session: &mut Session, confirmed: Lsn) -> Result<(), CarriedError> {
+        let slot = self.slot();
+        match noted::read(session, slot).await? {
+            None => Err(NotCarried::Unnoted(slot.to_owned()).into()),
+            Some(noted) if noted < confirmed => Err(NotCarried::Moved {
+                slot: slot.to_owned(),
+                confirmed,
+                noted,
+            }
+            .into()),
+            Some(_) => Ok(()),
+        }
     }
 
     async fn of_table(
@@ -319,12 +374,14 @@ impl Carrier {
     }
 
     /// Checks that the slots are of this database: the position that a slot of another one has
-    /// confirmed says nothing here.
-    async fn check_slots(&self, session: &mut Session) -> Result<(), CarriedError> {
+    /// confirmed says nothing here. Returns the position of the relay's own. To be called before the
+    /// noted position is read: the slot may go on meanwhile.
+    async fn check_slots(&self, session: &mut Session) -> Result<Lsn, CarriedError> {
         let sql = "SELECT pg_catalog.current_database() AS database";
         let rows = session.query(sql).await?;
         let database = rows.first().map(|row| text(&row, "database"));
         let found = slots(session).await?;
+        let mut confirmed = Lsn::ZERO;
         for (number, name) in self.slots.iter().enumerate() {
             let slot = found.iter().find(|slot| slot.name == *name);
             let slot = slot.filter(|slot| slot.database == database);
@@ -337,8 +394,12 @@ impl Carrier {
                 }
                 .into());
             }
+            if number == 0 {
+                // A logical slot has a position. Without one nothing counts as noted.
+                confirmed = slot.confirmed.unwrap_or(Lsn::MAX);
+            }
         }
-        Ok(())
+        Ok(confirmed)
     }
 }
 

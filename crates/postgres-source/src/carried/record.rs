@@ -3,14 +3,17 @@
 //!
 //! It has a row for each table of a slot (`part` 0) and for each part of it, with the catalog rows
 //! that decide what the slot carries of it, or a word in place of them: `beginning` if something
-//! else than walrelay made the slot, `gap` if a relay went on over an accepted gap, `accepted` if
-//! the user says that all rows of before were sent. A walrelay that makes the slot begins the record
+//! else than walrelay made the slot, `gap` if a relay went on over an accepted gap, `moved` if
+//! something else than a relay moved the slot, `accepted` if the user says that all rows of before
+//! were sent. A walrelay that makes the slot begins the record
 //! anew.
 
 use std::fmt;
 
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+
+use super::noted;
 
 /// The table of the record. Not in the outbox's schema: a publication may publish that as a whole.
 const TABLE: &str = "walrelay_state.carried";
@@ -57,7 +60,7 @@ pub(crate) const LOCK: &str = "DO $do$ BEGIN PERFORM pg_catalog.pg_advisory_xact
      pg_catalog.hashtextextended('walrelay_state.carried', 0)); END $do$;";
 
 /// Creates the table, also within an open transaction.
-pub(super) async fn create(session: &mut Session) -> Result<(), Error> {
+pub(crate) async fn create(session: &mut Session) -> Result<(), Error> {
     let sql = create_sql(None);
     session.query(&format!("{LOCK}\n{sql}")).await?;
     Ok(())
@@ -70,6 +73,8 @@ pub enum Doubt {
     Changed,
     /// The relay went on over an accepted gap.
     Gap,
+    /// The slot was moved, or made anew, by something else than a relay.
+    Moved,
     /// Nothing is known of the slot's beginning.
     Beginning,
 }
@@ -79,6 +84,7 @@ impl fmt::Display for Doubt {
         f.write_str(match self {
             Self::Changed => "its publication or its partitions were changed",
             Self::Gap => "its slot has passed over a gap that was accepted",
+            Self::Moved => "its slot was moved, or made anew, while no relay ran",
             Self::Beginning => "its slot was not made by walrelay run or init",
         })
     }
@@ -111,7 +117,8 @@ pub(super) async fn compare(
           WHERE slot = {slot} AND \"table\" = {table} AND c.part = found.part AND c.state = 'accepted'), \
          gone AS (DELETE FROM {TABLE} c WHERE slot = {slot} AND \"table\" = {table} AND part <> 0 \
           AND NOT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = c.part)) \
-         SELECT max(CASE recorded WHEN 'beginning' THEN 'beginning' WHEN 'gap' THEN 'gap' ELSE 'changed' END) AS doubt \
+         SELECT max(CASE recorded WHEN 'beginning' THEN 'beginning' WHEN 'gap' THEN 'gap' \
+          WHEN 'moved' THEN 'moved' ELSE 'changed' END) AS doubt \
          FROM compared WHERE recorded NOT IN (state, 'accepted')",
         values = values.collect::<Vec<_>>().join(", "),
         slot = quote_literal(slot),
@@ -122,6 +129,7 @@ pub(super) async fn compare(
     Ok(match row.as_ref().and_then(|row| row.get("doubt")) {
         None => None,
         Some("gap") => Some(Doubt::Gap),
+        Some("moved") => Some(Doubt::Moved),
         Some("beginning") => Some(Doubt::Beginning),
         Some(_) => Some(Doubt::Changed),
     })
@@ -133,7 +141,8 @@ pub(super) async fn compare(
 /// Also if the slot is recorded and this role may not delete that: what is recorded would be taken
 /// for the new slot's.
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    change(session, slot, &format!("DELETE FROM {TABLE}")).await
+    change(session, slot, &format!("DELETE FROM {TABLE}")).await?;
+    noted::forget(session, slot).await
 }
 
 /// Records that the slot passes over rows: nothing of it counts as carried until the user accepts
@@ -142,7 +151,30 @@ pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
 /// # Errors
 /// Also if the slot is recorded and this role may not change that.
 pub async fn gap(session: &mut Session, slot: &str) -> Result<(), Error> {
-    change(session, slot, &format!("UPDATE {TABLE} SET state = 'gap'")).await
+    change(session, slot, &format!("UPDATE {TABLE} SET state = 'gap'")).await?;
+    noted::forget(session, slot).await
+}
+
+/// Records that the slot has passed over rows of these tables, unless the record has a doubt already.
+pub(crate) async fn moved(
+    session: &mut Session,
+    slot: &str,
+    tables: &[TableName],
+) -> Result<(), Error> {
+    let slot = quote_literal(slot);
+    let tables = tables.iter().map(|table| {
+        let table = quote_literal(&table.to_string());
+        format!("({slot}::name, {table}, 0::oid, 'moved')")
+    });
+    let tables = tables.collect::<Vec<_>>().join(", ");
+    let undoubted = format!("SET state = 'moved' WHERE {TABLE}.state NOT IN ('beginning', 'gap')");
+    let sql = format!(
+        "INSERT INTO {TABLE} VALUES {tables} ON CONFLICT (slot, \"table\", part) DO UPDATE {undoubted}; \
+         UPDATE {TABLE} {undoubted} AND slot = {slot}"
+    );
+    // One transaction: the server gets both statements in one message.
+    session.query(&sql).await?;
+    Ok(())
 }
 
 async fn change(session: &mut Session, slot: &str, change: &str) -> Result<(), Error> {
@@ -162,11 +194,13 @@ async fn change(session: &mut Session, slot: &str, change: &str) -> Result<(), E
 mod tests {
     use super::*;
 
-    /// The migration of partitions makes the table for the role of the first migration.
+    /// The migration of partitions makes the table for the role of the first migration, then the
+    /// sequence for the slot.
     #[test]
     fn the_migration_of_partitions_ends_with_it() {
         let migration = include_str!("../../../../migrations/0003_outbox_partitioned.sql");
-        let sql = create_sql(Some("walrelay"));
+        let role = Some("walrelay");
+        let sql = [create_sql(role), noted::create_sql("walrelay", role)].join("\n");
         assert!(migration.ends_with(&format!("{sql}\n")), "{sql}");
     }
 }

@@ -246,6 +246,9 @@ impl Setup {
                         Carrier::begin(&mut self.control, wanted).await?;
                     }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
+                    if moment != Moment::Print && wanted.record {
+                        Carrier::made(&mut self.control, slot).await?;
+                    }
                 }
             }
         }

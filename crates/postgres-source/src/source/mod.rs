@@ -4,6 +4,7 @@ mod copy;
 mod held_slot;
 mod initial;
 mod inspections;
+mod notes;
 mod one_task;
 mod opening;
 mod range;
@@ -33,6 +34,7 @@ pub use copy::{CopySource, Original};
 pub use held_slot::HeldSlot;
 use initial::InitialSnapshot;
 use inspections::{Inspection, Inspections};
+use notes::Notes;
 pub use range::{Range, RangeSource, Reading, first_commit};
 use readers::Readers;
 pub use resend::ResendSource;
@@ -63,6 +65,8 @@ pub struct PostgresSource {
     /// The inspections beside the current stream. They own the control connection.
     inspections: Inspections,
     state_file: Option<StateWriter>,
+    /// Where rows may be marked or deleted: the positions that are noted in the database.
+    notes: Option<Notes>,
     /// True if a gap may be accepted; reset when the first stream is open.
     accept_gap: bool,
     /// A gap was accepted.
@@ -99,6 +103,7 @@ impl PostgresSource {
             watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
             readers: Readers::new(info.shown_application_name()),
             info,
+            notes: wanted.record.then(|| Notes::new(wanted.clone())),
             wanted,
             wal_sender_timeout: options.wal_sender_timeout,
             inspections: Inspections::default(),
@@ -206,13 +211,20 @@ impl Source for PostgresSource {
         }
     }
 
-    fn persist_position(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
+    fn persist_position(
+        &mut self,
+        mut position: CommitEnd,
+        soon: CommitEnd,
+    ) -> Result<CommitEnd, PostgresError> {
         // No slot exists before the snapshot is complete, so there is nothing to confirm in.
         if self.snapshot.is_some() {
             return Ok(position);
         }
         self.relayed
             .fetch_max(position.lsn().get(), Ordering::Relaxed);
+        if let Some(notes) = &mut self.notes {
+            position = notes.persist_position(position, soon)?;
+        }
         match &mut self.state_file {
             Some(state_file) => Ok(state_file.persist_position(position)?),
             None => Ok(position),

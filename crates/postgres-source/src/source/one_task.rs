@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument as _;
 
 /// A holder of at most one task. Dropping it ends the task.
@@ -28,13 +28,24 @@ impl<T: Send + 'static> OneTask<T> {
         }
     }
 
+    /// Returns the result of the task, if it has ended.
+    pub(super) fn ended_already(&mut self) -> Option<T> {
+        self.0.try_join_next().map(result)
+    }
+
     /// Waits for the task and returns its result; pending if none is started. Cancel-safe.
     pub(super) async fn ended(&mut self) -> T {
         match self.0.join_next().await {
-            Some(Ok(result)) => result,
-            // The task panicked. (With `panic = "abort"` the process has ended.)
-            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            Some(joined) => result(joined),
             None => pending().await,
         }
+    }
+}
+
+fn result<T>(joined: Result<T, JoinError>) -> T {
+    match joined {
+        Ok(result) => result,
+        // The task panicked. (With `panic = "abort"` the process has ended.)
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

@@ -334,6 +334,15 @@ impl PostgresSource {
             let _ = bounded("ending the stream", opened.stream.finish()).await;
             return Err(error);
         }
+        if let Some(notes) = &mut self.notes {
+            let relayed = match connected.moment {
+                Moment::Relayed { upto } => Some(upto),
+                _ => None,
+            };
+            let start = &opened.server_start;
+            let opening = notes.open(&self.info, control.host(), start, confirmed, relayed);
+            opening.await;
+        }
         self.inspections = Inspections::over(control);
         if by_file && self.started {
             // The file's position covers the slot's, or `continue_file` would have failed.

@@ -43,6 +43,7 @@ impl Core {
             sent_rows: None,
             next: 0,
             received: confirmed.lsn(),
+            end_of_rows: CommitEnd::from_slot(Lsn::ZERO),
             counts: Counts::default(),
         }
     }

@@ -98,6 +98,8 @@ pub struct Core {
     next: u64,
     /// The highest position received on this connection.
     received: Lsn,
+    /// The end of the last transaction with a row.
+    end_of_rows: CommitEnd,
     counts: Counts,
 }
 
@@ -240,6 +242,9 @@ impl Core {
 
     fn commit<'a>(&mut self, lsn: Lsn, commit: &Commit) -> Result<Step<'a>, CoreError> {
         let closed = self.transactions.commit(lsn, commit)?;
+        if closed.rows() > 0 {
+            self.end_of_rows = self.end_of_rows.max(commit.end);
+        }
         if closed.ignored.is_some() {
             self.counts.repeats_avoided += 1;
         } else {

@@ -41,6 +41,11 @@ impl Core {
             .map_or(confirmed, |last| last.max(confirmed))
     }
 
+    /// Returns the end of the last transaction that had a row, acknowledged or not: zero if none had.
+    pub(crate) fn end_of_rows(&self) -> CommitEnd {
+        self.end_of_rows
+    }
+
     /// Returns the position that may be reported as written: the highest one received or confirmed.
     pub fn received(&self) -> Lsn {
         self.received.max(self.confirmed().lsn())

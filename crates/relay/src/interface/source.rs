@@ -197,16 +197,24 @@ pub trait Source: Send {
         std::future::ready(())
     }
 
-    /// Starts to write durably, into the state file beside the slot, that everything up to
-    /// `position` is acknowledged. Returns the position that is durable by now: `position` or an
-    /// earlier one. Only this position may be reported as flushed, so that the slot is never beyond
-    /// the state file. Called before each status update. Must not block: a later call continues a
-    /// write that was begun. A source without a state file returns `position`.
+    /// Starts to write durably, into the state file beside the slot or into the database, that
+    /// everything up to `position` is acknowledged. Returns the position that is durable by now:
+    /// `position` or an earlier one. Only this position may be reported as flushed, so that the slot is
+    /// never beyond it. Called before each status update. Must not block: a later call continues a
+    /// write that was begun. A source that writes nothing returns `position`.
+    ///
+    /// `soon`: `position`, if the rows up to there are to be confirmed without delay, or the end of the
+    /// last transaction with a row. What is acknowledged behind it may wait until it is worth a write.
     ///
     /// # Errors
     /// If the position cannot be written. Then nothing beyond the last durable position may be
     /// reported.
-    fn persist_position(&mut self, position: CommitEnd) -> Result<CommitEnd, Self::Error> {
+    fn persist_position(
+        &mut self,
+        position: CommitEnd,
+        soon: CommitEnd,
+    ) -> Result<CommitEnd, Self::Error> {
+        let _ = soon;
         Ok(position)
     }
 

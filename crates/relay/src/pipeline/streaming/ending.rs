@@ -72,7 +72,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         let confirmed = self.session.core.confirmed();
         let limit = Instant::now() + END_LIMIT.min(self.settings.drain_timeout);
         let taken = timeout_at(limit, async {
-            while self.source.persist_position(confirmed)? < confirmed {
+            while self.source.persist_position(confirmed, confirmed)? < confirmed {
                 sleep(VERIFY_INTERVAL).await;
             }
             self.queue_status(&mut feedback)?;

@@ -15,12 +15,21 @@ use crate::interface::source::{Source, WalStream};
 /// woken for every transaction.
 const STATUS_GAP: Duration = Duration::from_millis(50);
 
+/// Updates [`STATUS_GAP`] apart while the source writes the acknowledged position. A write that takes
+/// longer is looked for at the usual interval: it may be delayed on purpose.
+const REPEATS: u32 = 4;
+
 /// The position that was reported to the server last, and when the next status update is due.
 pub(super) struct Feedback {
     /// The longest time between two updates.
     interval: Duration,
     sent_at: Instant,
+    /// The position that the last update confirmed.
     confirmed: CommitEnd,
+    /// The position that was acknowledged then.
+    acknowledged: CommitEnd,
+    /// Updates since then that confirmed less.
+    repeated: u32,
     /// An update is queued and not written yet.
     pending: bool,
     /// The queued update confirms a higher position than the one before.
@@ -31,10 +40,13 @@ pub(super) struct Feedback {
 }
 
 impl Feedback {
-    /// Returns the time when the next update is due. `confirmed`: the position that it would
-    /// confirm.
-    pub(super) fn due(&self, confirmed: CommitEnd) -> Instant {
-        let progress = self.pending || self.asked || confirmed > self.confirmed;
+    /// Returns the time when the next update is due. `acknowledged`: the position up to which
+    /// everything is acknowledged.
+    pub(super) fn due(&self, acknowledged: CommitEnd) -> Instant {
+        let progress = self.pending
+            || self.asked
+            || acknowledged > self.acknowledged
+            || self.confirmed < acknowledged && self.repeated < REPEATS;
         self.sent_at
             + if progress {
                 STATUS_GAP.min(self.interval)
@@ -43,11 +55,17 @@ impl Feedback {
             }
     }
 
-    /// Notes that an update was queued that confirms this position.
-    fn queued(&mut self, confirmed: CommitEnd) {
+    /// Notes that an update was queued that confirms this position, at most the acknowledged one.
+    fn queued(&mut self, confirmed: CommitEnd, acknowledged: CommitEnd) {
         self.sent_at = Instant::now();
         self.confirms = confirmed > self.confirmed;
         self.confirmed = confirmed;
+        self.repeated = if acknowledged > self.acknowledged {
+            0
+        } else {
+            self.repeated + 1
+        };
+        self.acknowledged = acknowledged;
         self.pending = true;
         self.asked = false;
     }
@@ -67,6 +85,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             interval: self.interval(),
             sent_at: Instant::now(),
             confirmed: self.session.core.confirmed(),
+            acknowledged: self.session.core.confirmed(),
+            repeated: 0,
             pending: false,
             confirms: false,
             asked: false,
@@ -99,9 +119,14 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
 
     pub(super) fn queue_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
         self.observer.progress(&self.session.core.progress());
-        let confirmed = self
-            .source
-            .persist_position(self.session.core.confirmed())?;
+        let acknowledged = self.session.core.confirmed();
+        // A server that shuts down asks until all WAL is confirmed.
+        let soon = if feedback.asked {
+            acknowledged
+        } else {
+            self.session.core.end_of_rows()
+        };
+        let confirmed = self.source.persist_position(acknowledged, soon)?;
         self.stream.queue_status(StatusUpdate {
             written: self.session.core.received(),
             flushed: confirmed,
@@ -111,7 +136,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             // idle slot. Do not ask in an answer to a keepalive: both sides would reply for ever.
             reply_requested: !feedback.asked,
         });
-        feedback.queued(confirmed);
+        feedback.queued(confirmed, acknowledged);
         Ok(())
     }
 }

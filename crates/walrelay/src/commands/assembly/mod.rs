@@ -287,6 +287,12 @@ pub(crate) fn not_carried(why: NotCarried) -> Failure {
 
 pub(crate) fn not_carried_remedy(why: &NotCarried) -> String {
     match why {
+        NotCarried::Unnoted(_) => "start walrelay run of this version: it notes the positions of its slot. Where its role \
+             may create nothing: walrelay init --role ROLE, as a user who may"
+            .to_owned(),
+        NotCarried::Moved { .. } => "start walrelay run, which records that rows may be missing, and says how to go on. \
+             If it runs, its log says why it cannot note positions"
+            .to_owned(),
         NotCarried::Unrecorded => {
             "walrelay init --role ROLE, as a user who may, creates it for the relay's role".to_owned()
         }

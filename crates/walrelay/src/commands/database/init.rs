@@ -8,7 +8,7 @@ use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
-    plan, record, script,
+    noted, plan, record, script,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -148,7 +148,11 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
     };
     let record = wanted.record.then(|| {
         let why = "What the slot carries of the outbox: only such rows are marked or deleted.";
-        (why, record::create_sql(Some(role)))
+        let sql = [
+            record::create_sql(Some(role)),
+            noted::create_sql(&wanted.slot, Some(role)),
+        ];
+        (why, sql.join("\n"))
     });
     let others = [
         (
@@ -220,6 +224,9 @@ async fn create(
             done.created.push("table walrelay_state.carried".to_owned());
         }
         session.query(&record::create_sql(role)).await?;
+        session
+            .query(&noted::create_sql(&wanted.slot, role))
+            .await?;
     }
     for action in plan.actions {
         match action {
@@ -233,6 +240,9 @@ async fn create(
                 Carrier::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
+                if wanted.record {
+                    Carrier::made(session, &wanted.slot).await?;
+                }
                 done.created.push(format!("slot {}", wanted.slot));
             }
             // Only `run` plans these.

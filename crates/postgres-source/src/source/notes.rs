@@ -1,0 +1,346 @@
+//! [`Notes`]: notes each position in the database before it is confirmed, over a connection of its own.
+//!
+//! The slot is therefore never beyond what is noted, unless something else than a relay moved it, or
+//! made it anew: then rows were passed over that no relay sent. The first note on a slot compares,
+//! and records what it finds.
+//!
+//! A note never keeps the stream from going on. If it fails for [`PATIENCE`], positions are confirmed
+//! without it. Until notes work again the slot is beyond what is noted, so no row is marked or deleted
+//! on account of its position.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_relay::Chain;
+use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind};
+
+use super::one_task::OneTask;
+use crate::carried::noted::{self, MOST_UNCONFIRMED};
+use crate::carried::record;
+use crate::catalog::{Wanted, row::text};
+use crate::deadline::bounded_by;
+use crate::error::PostgresError;
+
+/// How long a position may stay unconfirmed because it cannot be noted.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of one attempt, including a new connection.
+const ATTEMPT: Duration = Duration::from_secs(4);
+/// How long the opening of a stream waits for the first note. Later it is made beside the stream.
+const OPENING: Duration = Duration::from_secs(1);
+/// After events, or much WAL, a little more WAL is confirmed as well for this time: a command that
+/// waits for a position writes WAL, then reads the position.
+const EAGER: Duration = Duration::from_secs(10);
+/// The interval of notes of WAL without events.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after an attempt that failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Delay after an attempt that fails until somebody changes the database.
+const RETRY_LASTING: Duration = Duration::from_secs(10);
+/// Settings of the session. A note is durable before it counts. It waits for no standby: a session that
+/// waits for one notices neither a timeout nor that its client is gone.
+const SETTINGS: &[(&str, &str)] = &[
+    ("statement_timeout", "3s"),
+    ("lock_timeout", "2s"),
+    ("synchronous_commit", "local"),
+    ("default_transaction_read_only", "off"),
+    ("idle_session_timeout", "0"),
+];
+/// The server shuts down (`cannot_connect_now`).
+const CANNOT_CONNECT_NOW: &str = "57P03";
+/// A sequence, table or schema is missing.
+const MISSING: [&str; 2] = ["42P01", "3F000"];
+
+/// The server of the stream.
+#[derive(Debug, Clone)]
+struct Server {
+    /// With the one host that the stream was opened on: another one has other positions.
+    info: ConnInfo,
+    /// The server's start, as [`ServerFacts`](crate::catalog::ServerFacts) has it.
+    start: String,
+}
+
+/// What an attempt does.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Compares what is noted with the position that the slot had before this process confirmed
+    /// anything, and notes the slot's position.
+    Begin { unproved: Option<Lsn>, at: Lsn },
+    /// Notes a position that is to be confirmed.
+    Raise(Lsn),
+}
+
+/// The notes of a slot.
+#[derive(Debug)]
+pub(super) struct Notes {
+    wanted: Wanted,
+    server: Option<Server>,
+    session: Option<Session>,
+    running: OneTask<(Option<Session>, Result<Lsn, PostgresError>)>,
+    /// The highest position that may be confirmed: it is noted, or was confirmed at the opening.
+    noted: Lsn,
+    /// The first note of this stream is not made yet.
+    is_first: bool,
+    /// The highest position at which this process found the slot, and to which it had not relayed
+    /// itself, as long as that is not compared with what was noted.
+    unproved: Option<Lsn>,
+    /// When the first attempt since the last success began.
+    trying_since: Option<Instant>,
+    /// Attempts fail until somebody changes the database.
+    lasting: bool,
+    retry_at: Option<Instant>,
+    /// When a note was due last because of events, or of much WAL.
+    active_at: Option<Instant>,
+    /// When the last attempt began.
+    began_at: Option<Instant>,
+}
+
+impl Notes {
+    pub(super) fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            server: None,
+            session: None,
+            running: OneTask::default(),
+            noted: Lsn::ZERO,
+            is_first: true,
+            unproved: None,
+            trying_since: None,
+            lasting: false,
+            retry_at: None,
+            active_at: None,
+            began_at: None,
+        }
+    }
+
+    /// Begins the notes of a stream that was opened at `confirmed`, before anything is confirmed on
+    /// it. `relayed`: the position up to which this process relayed everything; `None` if it has not
+    /// streamed yet.
+    pub(super) async fn open(
+        &mut self,
+        info: &ConnInfo,
+        host: &Host,
+        start: &str,
+        confirmed: Lsn,
+        relayed: Option<Lsn>,
+    ) {
+        if relayed.is_none_or(|relayed| relayed < confirmed) {
+            self.unproved = self.unproved.max(Some(confirmed));
+        }
+        let info = ConnInfo {
+            hosts: vec![host.clone()],
+            ..info.clone()
+        };
+        let start = start.to_owned();
+        self.server = Some(Server { info, start });
+        self.session = None;
+        self.running = OneTask::default();
+        self.noted = confirmed;
+        self.is_first = true;
+        self.trying_since = None;
+        self.lasting = false;
+        self.retry_at = None;
+        self.start(confirmed);
+        // So that rows of the last relay can be marked at once.
+        if let Ok((session, result)) = timeout(OPENING, self.running.ended()).await {
+            self.ended(session, result);
+        }
+    }
+
+    /// Starts to note `position`, if a note is due. Returns the position that may be confirmed by now,
+    /// at most `position`. What is acknowledged up to `soon` is to be confirmed soon; on an idle server
+    /// the rest waits for [`MOST_UNCONFIRMED`].
+    ///
+    /// # Errors
+    /// If the server shuts down: it waits until all WAL is confirmed, or this client is gone, and
+    /// takes no notes any more.
+    pub(super) fn persist_position(
+        &mut self,
+        position: CommitEnd,
+        soon: CommitEnd,
+    ) -> Result<CommitEnd, PostgresError> {
+        if let Some((session, result)) = self.running.ended_already()
+            && let Some(shutdown) = self.ended(session, result)
+        {
+            return Err(shutdown);
+        }
+        let reached = CommitEnd::from_slot(self.noted);
+        let now = Instant::now();
+        let lasts = |since: Option<Instant>, limit| {
+            since.is_some_and(|since| now.duration_since(since) < limit)
+        };
+        let unconfirmed = position.lsn().bytes_since(self.noted);
+        let has_events = unconfirmed > 0 && soon > reached;
+        if has_events || unconfirmed >= MOST_UNCONFIRMED {
+            self.active_at = Some(now);
+        }
+        let is_due = self.is_first
+            || has_events
+            || unconfirmed > 0 && lasts(self.active_at, EAGER) && !lasts(self.began_at, INTERVAL);
+        if is_due && self.retry_at.is_none_or(|at| at <= now) {
+            self.start(position.lsn());
+        }
+        if self.lasting || self.trying_since.is_some() && !lasts(self.trying_since, PATIENCE) {
+            return Ok(position);
+        }
+        Ok(position.min(reached))
+    }
+
+    /// Starts an attempt, unless one runs.
+    fn start(&mut self, position: Lsn) {
+        let Some(server) = self.server.clone().filter(|_| !self.running.is_started()) else {
+            return;
+        };
+        let now = Instant::now();
+        self.began_at = Some(now);
+        self.trying_since.get_or_insert(now);
+        let step = if self.is_first {
+            Step::Begin {
+                unproved: self.unproved,
+                at: position,
+            }
+        } else {
+            Step::Raise(position)
+        };
+        let kept = self.session.take();
+        let attempt = attempt(self.wanted.clone(), server, kept, step);
+        self.running.start(attempt);
+    }
+
+    /// Takes the result of an attempt. Returns the error if the server shuts down.
+    fn ended(
+        &mut self,
+        session: Option<Session>,
+        result: Result<Lsn, PostgresError>,
+    ) -> Option<PostgresError> {
+        self.session = session;
+        let slot = &self.wanted.slot;
+        match result {
+            Ok(noted) => {
+                if self.retry_at.take().is_some() {
+                    info!(slot, "the positions of the slot are noted again");
+                }
+                self.noted = self.noted.max(noted);
+                self.is_first = false;
+                self.unproved = None;
+                self.trying_since = None;
+                self.lasting = false;
+                None
+            }
+            Err(PostgresError::Wal(error)) if shuts_down(&error) => Some(error.into()),
+            Err(error) => {
+                self.lasting = is_lasting(&error);
+                if self.retry_at.is_none() {
+                    warn!(
+                        slot,
+                        error = %Chain(&error),
+                        "the slot's position cannot be noted in walrelay_state: events go on, and until it can be, no row \
+                         is deleted, or marked that this relay did not send. A role that may create nothing there needs \
+                         walrelay init --role ROLE of this version"
+                    );
+                }
+                let delay = if self.lasting { RETRY_LASTING } else { RETRY };
+                self.retry_at = Some(Instant::now() + delay);
+                None
+            }
+        }
+    }
+}
+
+/// Returns true if the attempt fails until somebody changes the database: a missing object or
+/// privilege, or a server that is read-only.
+fn is_lasting(error: &PostgresError) -> bool {
+    let PostgresError::Wal(error) = error else {
+        return false;
+    };
+    let state = error.sqlstate().unwrap_or_default();
+    state.starts_with("42") || state == "3F000" || state == "25006"
+}
+
+/// Returns true if the server takes no connections, at one of its addresses.
+fn shuts_down(error: &Error) -> bool {
+    match error {
+        Error::NoServer { attempts } => attempts.iter().any(shuts_down),
+        error => error.sqlstate() == Some(CANNOT_CONNECT_NOW),
+    }
+}
+
+/// Makes one attempt, and returns the noted position. Uses the kept session if that still works.
+async fn attempt(
+    wanted: Wanted,
+    server: Server,
+    mut kept: Option<Session>,
+    step: Step,
+) -> (Option<Session>, Result<Lsn, PostgresError>) {
+    let attempt = async {
+        if let Some(mut session) = kept.take() {
+            match step.carry_out(&mut session, &wanted).await {
+                // The server has closed the connection, with or without its reason.
+                Err(error)
+                    if error
+                        .sqlstate()
+                        .is_none_or(|state| state.starts_with("57P")) => {}
+                done => return Ok((session, done)),
+            }
+        }
+        let mut session = Session::connect(&server.info, SessionKind::Sql, SETTINGS).await?;
+        let sql = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start";
+        let rows = session.query(sql).await?;
+        if rows.first().map(|row| text(&row, "start")).as_ref() != Some(&server.start) {
+            return Err(PostgresError::TwoServers(wanted.slot.clone()));
+        }
+        let done = step.carry_out(&mut session, &wanted).await;
+        Ok((session, done))
+    };
+    match bounded_by(ATTEMPT, "noting the slot's position", attempt).await {
+        Ok((session, Ok(noted))) => (Some(session), Ok(noted)),
+        Ok((session, Err(error))) => (Some(session), Err(error.into())),
+        Err(error) => (None, Err(error)),
+    }
+}
+
+impl Step {
+    async fn carry_out(self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
+        match self.note(session, wanted).await {
+            Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
+                record::create(session).await?;
+                noted::create(session, &wanted.slot).await?;
+                self.note(session, wanted).await
+            }
+            noted => noted,
+        }
+    }
+
+    async fn note(self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
+        let slot = &wanted.slot;
+        match self {
+            Self::Raise(position) => {
+                noted::raise(session, slot, position).await?;
+                Ok(position)
+            }
+            Self::Begin { unproved, at } => {
+                let noted = noted::read(session, slot).await?;
+                if let (Some(noted), Some(unproved)) = (noted, unproved)
+                    && noted < unproved
+                {
+                    warn!(
+                        slot,
+                        from = %noted,
+                        to = %unproved,
+                        "something else than a relay moved the slot, or made it anew: events of this range were not sent. \
+                         No row of before is deleted, or marked as sent, until the user accepts it"
+                    );
+                    record::moved(session, slot, &wanted.tables).await?;
+                }
+                // This process has the slot: also a lower position is right.
+                noted::set(session, slot, at).await?;
+                Ok(at)
+            }
+        }
+    }
+}
+
+fn is_missing(state: &str) -> bool {
+    MISSING.contains(&state)
+}

@@ -1,0 +1,197 @@
+//! Where rows are marked or deleted, each position is noted in the database before the slot confirms it.
+//! So rows that a slot has passed over while no relay ran are neither marked nor deleted.
+
+use std::net::TcpListener;
+use std::thread::sleep;
+use std::time::Duration;
+
+use walrelay_testkit::{Db, eventually};
+use walrelay_throwaway::Shutdown;
+
+use crate::carried::{MARK, PRUNE, UNMARKED, accept, config, count, insert, mark_first_rows, rig};
+use crate::rig::{
+    PATIENCE, assert_has, assert_lacks, create_slot, done, output_with, refused, said, with_source,
+};
+
+const MOVED: &str = "something else than a relay moved the slot, or made it anew";
+const NOT_NOTED: &str = "the slot's position cannot be noted";
+const SEQUENCE: &str = "walrelay_state.\"position:walrelay\"";
+
+fn advance(db: &Db) {
+    db.batch("SELECT pg_replication_slot_advance('walrelay', pg_current_wal_lsn())");
+}
+
+fn make_anew(db: &Db) {
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    create_slot(db, "walrelay");
+}
+
+/// There is no state file. The command that deletes sees it before a relay starts, the relay records it,
+/// a restart of the relay does not forget it.
+#[test]
+fn rows_that_a_slot_passed_over_while_no_relay_ran_stay() {
+    for (major, act) in [(15, advance as fn(&Db)), (18, make_anew)] {
+        let rig = rig(major);
+        let db = rig.db();
+        let config = config(&rig, "\n[prune]\n");
+        mark_first_rows(&rig, &config);
+        insert(&db, 20, "passed-over");
+        act(&db);
+        let prune = || output_with("prune", &config, &PRUNE);
+        refused(&prune(), 78, &["[not-carried]", "has noted"]);
+        let checked = said(&output_with("check", &config, &[]));
+        assert_has(
+            &checked,
+            &["no row of public.outbox is deleted", "has noted"],
+        );
+        for _ in 0..2 {
+            let relay = rig.streaming(&config);
+            relay.says("its slot was moved, or made anew, while no relay ran");
+            insert(&db, 5, "after");
+            rig.caught_up();
+            eventually(PATIENCE, || count(&db, UNMARKED) == 20);
+            relay.ends_well();
+            refused(&prune(), 78, &["[not-carried]", "was moved, or made anew"]);
+        }
+        assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (40, 20));
+        let back = output_with("cutover rollback", &config, &["--yes"]);
+        assert_lacks(&said(&back), &["marked 20 rows"]);
+        assert_eq!(count(&db, UNMARKED), 20);
+        accept(&db);
+        let relay = rig.streaming(&config);
+        eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+        done(&prune());
+        relay.ends_well();
+        assert_eq!(count(&db, "outbox"), 0);
+    }
+}
+
+/// `init` notes where the slot begins, so also a slot that no relay has read is known.
+#[test]
+fn a_slot_that_is_moved_before_its_first_relay_is_seen() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = rig.config_and("\n[prune]\nbefore_slot = true\n");
+    done(&output_with("init", &config, &["--role=postgres"]));
+    insert(&db, 20, "passed-over");
+    advance(&db);
+    let relay = rig.streaming(&config);
+    relay.says(MOVED);
+    insert(&db, 5, "after");
+    rig.caught_up();
+    let pruned = output_with("prune", &config, &PRUNE);
+    refused(&pruned, 78, &["[not-carried]", "was moved, or made anew"]);
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox"), 25);
+    assert_eq!(rig.records(5).len(), 5);
+}
+
+/// The sequence is dropped, then locked, while the relay runs. Events go on, the slot confirms them after
+/// a while, and no row is deleted until notes work again. The relay confirmed these positions itself, so
+/// nothing is in doubt.
+#[test]
+fn a_sequence_that_cannot_be_written_stops_neither_events_nor_the_slot() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&config);
+    insert(&db, 5, "before");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    db.batch(&format!("DROP SEQUENCE {SEQUENCE}"));
+    insert(&db, 5, "dropped");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    let holder = rig.db();
+    holder.batch(&format!("BEGIN; ALTER SEQUENCE {SEQUENCE} INCREMENT 2"));
+    insert(&db, 5, "locked");
+    relay.says(NOT_NOTED);
+    rig.caught_up();
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    holder.batch("ROLLBACK");
+    relay.says("the positions of the slot are noted again");
+    let prune = || output_with("prune", &config, &PRUNE);
+    eventually(PATIENCE, || prune().status.success());
+    let log = relay.ends_well();
+    assert_lacks(&log, &[MOVED]);
+    assert_eq!(count(&db, "outbox"), 0);
+    assert_eq!(rig.records(15).len(), 15);
+}
+
+/// The server waits until its walsender's client has confirmed all WAL, or is gone, and takes no notes any
+/// more. The relay that goes on, and the next one, find the slot where it was noted.
+#[test]
+fn a_server_that_shuts_down_leaves_no_doubt() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&config);
+    drop(db);
+    for round in 0..3 {
+        let db = rig.db();
+        insert(&db, 5, "key");
+        if round == 1 {
+            eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+        }
+        rig.postgres.stop(Shutdown::Fast).expect("stopped");
+        rig.postgres.start_again().expect("started");
+        let db = rig.db();
+        eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    }
+    rig.postgres.stop(Shutdown::Fast).expect("stopped");
+    relay.kill();
+    rig.postgres.start_again().expect("started");
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert(&db, 1, "next");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    done(&output_with("prune", &config, &PRUNE));
+    let log = relay.ends_well();
+    assert_lacks(&log, &[MOVED, NOT_NOTED]);
+    assert_eq!(count(&db, "outbox"), 0);
+}
+
+/// A note is WAL itself, and the server writes some after it. A relay without events notes none of that, so
+/// an idle server writes nothing.
+#[test]
+fn an_idle_server_writes_nothing() {
+    for major in [15, 18] {
+        let rig = rig(major);
+        let db = rig.db();
+        let config = config(&rig, "\n[prune]\n");
+        let relay = rig.streaming(&config);
+        insert(&db, 5, "key");
+        eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+        // The relay sends a status every second, and the server answers with its position.
+        eventually(PATIENCE, || {
+            let before = rig.slot().wal_end();
+            sleep(Duration::from_secs(3));
+            rig.slot().wal_end() == before
+        });
+        // A command that deletes waits for a position that holds no event.
+        done(&output_with("prune", &config, &PRUNE));
+        relay.ends_well();
+        assert_eq!(count(&db, "outbox"), 0);
+    }
+}
+
+/// The first of two servers accepts connections and answers none. Notes are made on the server of the
+/// stream alone, so they do not wait for the first one each time.
+#[test]
+fn notes_are_made_on_the_server_of_the_stream() {
+    let rig = rig(18);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("its address").port();
+    let url = rig.postgres.url_tcp();
+    let (user, at) = url.split_once('@').expect("a host");
+    let url = format!("{user}@127.0.0.1:{port},{at}?connect_timeout=6");
+    let config = with_source(rig.config_with(&url, "\n[prune]\n"), MARK);
+    let relay = rig.streaming(&config);
+    let db = rig.db();
+    insert(&db, 5, "key");
+    rig.caught_up();
+    let noted = format!(
+        "SELECT last_value >= (SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots) FROM {SEQUENCE}"
+    );
+    eventually(PATIENCE, || db.value::<bool>(&noted));
+    let log = relay.ends_well();
+    assert_lacks(&log, &[NOT_NOTED]);
+}
