@@ -80,6 +80,7 @@ fn the_partitions_of_the_page() {
         db.column(sql, &[])
     };
     assert_eq!(partitions().len(), 5);
+    let relay = rig.streaming(&config);
     let refused = output_with("prune", &config, &["--yes"]);
     assert_eq!(refused.status.code(), Some(78), "{refused:?}");
     assert_has(&said(&refused), &["[prune-owner]"]);
@@ -89,7 +90,6 @@ fn the_partitions_of_the_page() {
         "INSERT INTO outbox_partitioned (aggregatetype, aggregateid, type, payload, created_at) \
          VALUES ('Order', '1', 'T', '1', '2020-01-15 12:00:00+00'), ('Order', '2', 'T', '2', now())",
     );
-    let relay = rig.streaming(&config);
     eventually(PATIENCE, || {
         let parts = partitions();
         // One more if a new day has begun meanwhile.
