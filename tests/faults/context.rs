@@ -55,6 +55,11 @@ pub(crate) struct Context {
     /// Seeded by the run's seed, the scenario and the version.
     pub(crate) rng: Rng,
     pub(crate) postgres: Arc<Postgres>,
+    /// Relays note each position in the database before it is confirmed: in every other scenario, by the
+    /// run's seed.
+    notes: bool,
+    /// The scenario moves the slot while no relay runs.
+    pub(crate) moves_slot: bool,
     /// The server that relays write to.
     pub(crate) destination: Arc<dyn Destination>,
     /// The same, if it is Kafka.
@@ -90,6 +95,8 @@ impl Context {
         Self {
             major,
             rng: rng_of(seed, &format!("faults::{scenario}-{major}")),
+            notes: rng_of(seed, &format!("notes::{scenario}-{major}")).bool(),
+            moves_slot: false,
             postgres,
             destination: servers.destination,
             kafka: servers.kafka,
@@ -285,7 +292,13 @@ impl Context {
              [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
              [log]\nformat = \"json\"\n"
         );
-        Config::new(self.dir.join("walrelay.toml"), &text)
+        let config = Config::new(self.dir.join("walrelay.toml"), &text);
+        let config = if self.notes {
+            config.set("prune.before_slot = true")
+        } else {
+            config
+        };
+        config
             .set(self.destination.settings())
             .set(&self.destination.address_setting(&address))
     }
@@ -425,7 +438,18 @@ impl Context {
         if !outcome.is_clean() {
             self.leave_history(committed, records, commits);
         }
-        outcome
+        outcome.expect(self.is_moved() == self.moves_slot, || {
+            "a relay has recorded that its slot was moved, or has not".to_owned()
+        })
+    }
+
+    /// Checks whether a relay has recorded that something else moved the slot.
+    fn is_moved(&self) -> bool {
+        let db = self.db();
+        db.value::<bool>("SELECT to_regclass('walrelay_state.carried') IS NOT NULL")
+            && db.value::<bool>(
+                "SELECT EXISTS (SELECT FROM walrelay_state.carried WHERE state = 'moved')",
+            )
     }
 
     /// Records of the scenario's topics, read until `distinct` ids were seen or no more arrive, and

@@ -12,8 +12,8 @@ use crate::rig::{PATIENCE, Relay};
 const CHANGES: &str = "source.snapshot = \"unsent\"\nsource.snapshot_where = \"sent_at IS NULL\"\n\
      source.snapshot_order = [\"created_at\"]\nsource.mark_sent = \"sent_at = now()\"\nprune.keep = \"10s\"";
 
-/// The publication loses the table for a while, in one of three ways, between relays that are killed
-/// at random moments: a row that is not in Kafka is neither marked nor deleted.
+/// The publication loses the table for a while, in one of three ways, or the slot is moved by SQL,
+/// between relays that are killed at random moments: a row that is not in Kafka is neither marked nor deleted.
 pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
     ctx.outbox();
     let db = ctx.db();
@@ -42,7 +42,7 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
     });
     let out = format!("ALTER PUBLICATION {} DROP TABLE outbox", ctx.name);
     let back = format!("ALTER PUBLICATION {} ADD TABLE outbox", ctx.name);
-    match ctx.rng.u32(..3) {
+    match ctx.rng.u32(..4) {
         // One transaction, beside others.
         0 => db.batch(&format!(
             "BEGIN; {out}; INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT \
@@ -55,6 +55,18 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
             db.batch(&back);
         }
         // While no relay runs.
+        2 => {
+            relay.kill();
+            ctx.wait_rows(&load, 100..1_000);
+            let advance = format!(
+                "SELECT pg_replication_slot_advance('{}', pg_current_wal_lsn())",
+                ctx.name
+            );
+            // The server frees the slot once it notices that the relay is gone.
+            eventually(PATIENCE, || db.try_batch(&advance).is_ok());
+            ctx.moves_slot = true;
+            relay = ctx.start(&config);
+        }
         _ => {
             relay.kill();
             db.batch(&out);
