@@ -140,7 +140,6 @@ impl ConfirmedRows<'_> {
         let position = begin_snapshot(session, self.lock_timeout).await?;
         let carried = self.carrier.carried(session, self.table).await?;
         wait_confirmed(session, &self.carrier.slots, position).await?;
-        // Where no relay runs, the slot may have been moved meanwhile.
         self.carrier.check_position(session).await?;
         // Only now the topic has the dead letters of all rows that the snapshot sees.
         self.dead_letters.read().await?;
@@ -215,15 +214,16 @@ pub(super) async fn retry<T, E: From<Error>>(
 /// Makes the server flush its WAL. WAL records of no commit, such as those of a SELECT that prunes
 /// a page, stay unflushed on an idle server, and a walsender sends only flushed WAL.
 ///
-/// Writes as much WAL as makes a relay that notes positions confirm without an event, for the next
-/// seconds.
+/// Writes so much WAL that a relay that notes positions confirms without an event, for the next seconds,
+/// also at the beginning of a segment.
 pub(super) async fn flush_wal(session: &mut Session) -> Result<(), Error> {
     // A commit that wrote something flushes the WAL. No router takes this message for an event.
     let statements = [
         "BEGIN",
         "SET LOCAL synchronous_commit = on",
         &format!(
-            "SELECT pg_catalog.pg_logical_emit_message(true, 'walrelay-flush', pg_catalog.repeat(' ', {MOST_UNCONFIRMED}))"
+            "SELECT pg_catalog.pg_logical_emit_message(true, 'walrelay-flush', pg_catalog.repeat(' ', {}))",
+            2 * MOST_UNCONFIRMED
         ),
         "COMMIT",
     ];

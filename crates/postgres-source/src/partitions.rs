@@ -305,6 +305,8 @@ impl Pruning {
         part: &OldPartition,
     ) -> Result<bool, PruneError> {
         self.begin_change(session, table).await?;
+        // A relay that was started since the wait has noted a slot that was moved.
+        self.carried(session, table).await?;
         let there = self.old_partitions(session, table).await?.contains(part);
         if there {
             let name = script::table(&part.name);
@@ -433,7 +435,6 @@ impl Pruning {
         let position = insert_position(session).await?;
         flush_wal(session).await?;
         wait_confirmed(session, &self.carrier.slots, position).await?;
-        // Where no relay runs, the slot may have been moved meanwhile.
         let position = self.carrier.check_position(session).await;
         Ok(position.map_err(ConfirmedError::from)?)
     }

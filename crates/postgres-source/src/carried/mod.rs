@@ -221,7 +221,7 @@ impl Carrier {
         let found = slot(session, name).await?;
         match found.and_then(|slot| slot.confirmed) {
             Some(position) if noted::may(session, name, "UPDATE").await? => {
-                noted::set(session, name, position).await
+                noted::raise(session, name, position).await
             }
             _ => Ok(()),
         }
@@ -239,28 +239,44 @@ impl Carrier {
     ) -> Result<Carried, CarriedError> {
         let confirmed = self.check_slots(session).await?;
         let carried = self.of_table(session, table).await?;
-        self.check_noted(session, confirmed).await?;
+        self.check_noted(session, &confirmed).await?;
         Ok(carried)
     }
 
-    /// Checks that the relay noted what its slot has confirmed: every commit up to there was sent.
+    /// Checks that the relay noted what its slot has confirmed: every commit up to there was sent. To be
+    /// called again after a wait: where no relay ran, the slot may have been moved meanwhile, and a relay
+    /// that was started has noted its position.
+    ///
+    /// # Errors
+    /// Also a serialization failure, if the record was changed after the snapshot of the transaction.
     pub(super) async fn check_position(&self, session: &mut Session) -> Result<(), CarriedError> {
         let confirmed = self.check_slots(session).await?;
-        self.check_noted(session, confirmed).await
+        self.check_noted(session, &confirmed).await?;
+        Ok(record::hold(session, self.slot()).await?)
     }
 
-    async fn check_noted(&self, session: &mut Session, confirmed: Lsn) -> Result<(), CarriedError> {
-        let slot = self.slot();
-        match noted::read(session, slot).await? {
-            None => Err(NotCarried::Unnoted(slot.to_owned()).into()),
-            Some(noted) if noted < confirmed => Err(NotCarried::Moved {
-                slot: slot.to_owned(),
-                confirmed,
-                noted,
+    /// Checks the positions of the slots against the noted ones. A slot that is not the relay's own may
+    /// have no note.
+    async fn check_noted(
+        &self,
+        session: &mut Session,
+        confirmed: &[Lsn],
+    ) -> Result<(), CarriedError> {
+        for (number, (slot, confirmed)) in self.slots.iter().zip(confirmed).enumerate() {
+            match noted::read(session, slot).await? {
+                None if number == 0 => return Err(NotCarried::Unnoted(slot.clone()).into()),
+                Some(noted) if noted < *confirmed => {
+                    return Err(NotCarried::Moved {
+                        slot: slot.clone(),
+                        confirmed: *confirmed,
+                        noted,
+                    }
+                    .into());
+                }
+                _ => {}
             }
-            .into()),
-            Some(_) => Ok(()),
         }
+        Ok(())
     }
 
     async fn of_table(
@@ -374,14 +390,14 @@ impl Carrier {
     }
 
     /// Checks that the slots are of this database: the position that a slot of another one has
-    /// confirmed says nothing here. Returns the position of the relay's own. To be called before the
-    /// noted position is read: the slot may go on meanwhile.
-    async fn check_slots(&self, session: &mut Session) -> Result<Lsn, CarriedError> {
+    /// confirmed says nothing here. Returns their positions. To be called before the noted ones are
+    /// read: a slot may go on meanwhile.
+    async fn check_slots(&self, session: &mut Session) -> Result<Vec<Lsn>, CarriedError> {
         let sql = "SELECT pg_catalog.current_database() AS database";
         let rows = session.query(sql).await?;
         let database = rows.first().map(|row| text(&row, "database"));
         let found = slots(session).await?;
-        let mut confirmed = Lsn::ZERO;
+        let mut confirmed = Vec::new();
         for (number, name) in self.slots.iter().enumerate() {
             let slot = found.iter().find(|slot| slot.name == *name);
             let slot = slot.filter(|slot| slot.database == database);
@@ -394,10 +410,8 @@ impl Carrier {
                 }
                 .into());
             }
-            if number == 0 {
-                // A logical slot has a position. Without one nothing counts as noted.
-                confirmed = slot.confirmed.unwrap_or(Lsn::MAX);
-            }
+            // A logical slot has a position. Without one nothing counts as noted.
+            confirmed.push(slot.confirmed.unwrap_or(Lsn::MAX));
         }
         Ok(confirmed)
     }

@@ -83,25 +83,36 @@ pub(crate) async fn create(session: &mut Session, slot: &str) -> Result<(), Erro
     Ok(())
 }
 
-/// Notes a position, whether it is higher or lower than the noted one. To be called by the process
-/// that has the slot.
-pub(crate) async fn set(session: &mut Session, slot: &str, position: Lsn) -> Result<(), Error> {
-    write(session, slot, &position.get().to_string()).await
+/// Notes a position, higher or lower, if `before` is still what is noted. Returns whether it was. To be
+/// called by the process that has the slot.
+pub(crate) async fn replace(
+    session: &mut Session,
+    slot: &str,
+    before: Option<Lsn>,
+    position: Lsn,
+) -> Result<bool, Error> {
+    let sequence = quoted(slot);
+    let unchanged = match before {
+        Some(before) => format!("is_called AND last_value = {}", before.get()),
+        None => "NOT is_called".to_owned(),
+    };
+    let sql = format!(
+        "SELECT pg_catalog.setval({}, {}) FROM {sequence} WHERE {unchanged}",
+        quote_literal(&sequence),
+        position.get()
+    );
+    Ok(!session.query(&sql).await?.is_empty())
 }
 
 /// Notes a position that is to be confirmed. A higher one stays: another relay, which has the slot by
 /// now, has noted it.
 pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> Result<(), Error> {
-    let (sequence, position) = (quoted(slot), position.get());
-    let higher = format!(
-        "(SELECT greatest({position}, CASE WHEN is_called THEN last_value END) FROM {sequence})"
+    let sequence = quoted(slot);
+    let sql = format!(
+        "SELECT pg_catalog.setval({}, greatest({}, CASE WHEN is_called THEN last_value END)) FROM {sequence}",
+        quote_literal(&sequence),
+        position.get()
     );
-    write(session, slot, &higher).await
-}
-
-async fn write(session: &mut Session, slot: &str, position: &str) -> Result<(), Error> {
-    let sequence = quote_literal(&quoted(slot));
-    let sql = format!("SELECT pg_catalog.setval({sequence}, {position})");
     session.query(&sql).await?;
     Ok(())
 }

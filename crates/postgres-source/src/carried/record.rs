@@ -84,7 +84,9 @@ impl fmt::Display for Doubt {
         f.write_str(match self {
             Self::Changed => "its publication or its partitions were changed",
             Self::Gap => "its slot has passed over a gap that was accepted",
-            Self::Moved => "its slot was moved, or made anew, while no relay ran",
+            Self::Moved => {
+                "its slot was moved, or made anew, while no relay that notes its positions ran"
+            }
             Self::Beginning => "its slot was not made by walrelay run or init",
         })
     }
@@ -161,6 +163,9 @@ pub(crate) async fn moved(
     slot: &str,
     tables: &[TableName],
 ) -> Result<(), Error> {
+    if tables.is_empty() {
+        return Ok(());
+    }
     let slot = quote_literal(slot);
     let tables = tables.iter().map(|table| {
         let table = quote_literal(&table.to_string());
@@ -173,6 +178,17 @@ pub(crate) async fn moved(
          UPDATE {TABLE} {undoubted} AND slot = {slot}"
     );
     // One transaction: the server gets both statements in one message.
+    session.query(&sql).await?;
+    Ok(())
+}
+
+/// Keeps the record of a slot as it is until the transaction ends.
+///
+/// # Errors
+/// A serialization failure, if it was changed after the snapshot of the transaction.
+pub(super) async fn hold(session: &mut Session, slot: &str) -> Result<(), Error> {
+    let slot = quote_literal(slot);
+    let sql = format!("SELECT FROM {TABLE} WHERE slot = {slot} FOR SHARE");
     session.query(&sql).await?;
     Ok(())
 }

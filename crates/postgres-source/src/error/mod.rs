@@ -65,6 +65,9 @@ pub enum PostgresError {
          connection, so that the server can remove WAL"
     )]
     MakeWay(String),
+    /// The server has ended a session of the relay, and takes no other.
+    #[error("the server shuts down: closing the connection, for it waits for its clients")]
+    ShutsDown(#[source] walrelay_walsender::Error),
     /// The server accepted a command and did not answer in time.
     #[error("Postgres did not answer within {after:?}: {doing}")]
     NoAnswer {
@@ -196,6 +199,7 @@ impl SourceError for PostgresError {
             | Self::SnapshotLost
             | Self::SnapshotOutdated(_)
             | Self::MakeWay(_)
+            | Self::ShutsDown(_)
             | Self::NoAnswer { .. }
             | Self::TwoServers(_) => Disposition::Retryable,
         }

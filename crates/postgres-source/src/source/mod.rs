@@ -174,6 +174,9 @@ impl Source for PostgresSource {
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
         self.inspections = Inspections::default();
+        if let Some(notes) = &mut self.notes {
+            notes.close();
+        }
         // The future of the last attempt was dropped. Drop its control session, which releases the
         // lock; `connect` undoes the rest over a new session.
         if let Some(setup) = self.setup.take() {

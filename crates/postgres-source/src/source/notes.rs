@@ -26,12 +26,22 @@ use crate::error::PostgresError;
 /// How long a position may stay unconfirmed because it cannot be noted.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of one attempt, including a new connection.
-const ATTEMPT: Duration = Duration::from_secs(4);
+const ATTEMPT: Duration = Duration::from_secs(6);
+/// Timeout of the kept connection: a device in between may have dropped it silently.
+const KEPT: Duration = Duration::from_millis(1_500);
+/// Timeout of a connection to one address of the host.
+const CONNECT: Duration = Duration::from_secs(2);
 /// How long the opening of a stream waits for the first note. Later it is made beside the stream.
 const OPENING: Duration = Duration::from_secs(1);
 /// After events, or much WAL, a little more WAL is confirmed as well for this time: a command that
 /// waits for a position writes WAL, then reads the position.
 const EAGER: Duration = Duration::from_secs(10);
+/// The smallest segment of WAL. A server that switches to its next segment, such as after
+/// `archive_timeout`, moves its position to the beginning of one.
+const SEGMENT: u64 = 1 << 20;
+/// The interval of notes of a position at the beginning of a segment: a note would be WAL for which an
+/// idle server switches again.
+const SEGMENT_INTERVAL: Duration = Duration::from_secs(3600);
 /// The interval of notes of WAL without events.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after an attempt that failed.
@@ -49,6 +59,8 @@ const SETTINGS: &[(&str, &str)] = &[
 ];
 /// The server shuts down (`cannot_connect_now`).
 const CANNOT_CONNECT_NOW: &str = "57P03";
+/// The server has ended the session (`admin_shutdown`, `crash_shutdown`).
+const ENDED: [&str; 2] = ["57P01", "57P02"];
 /// A sequence, table or schema is missing.
 const MISSING: [&str; 2] = ["42P01", "3F000"];
 
@@ -80,13 +92,17 @@ pub(super) struct Notes {
     running: OneTask<(Option<Session>, Result<Lsn, PostgresError>)>,
     /// The highest position that may be confirmed: it is noted, or was confirmed at the opening.
     noted: Lsn,
+    /// The highest position that was returned, noted or not.
+    returned: Lsn,
+    /// Commits wait for the confirmation of their positions.
+    is_synchronous: bool,
     /// The first note of this stream is not made yet.
     is_first: bool,
     /// The highest position at which this process found the slot, and to which it had not relayed
     /// itself, as long as that is not compared with what was noted.
     unproved: Option<Lsn>,
-    /// When the first attempt since the last success began.
-    trying_since: Option<Instant>,
+    /// When the first attempt since the last success failed.
+    failing_since: Option<Instant>,
     /// Attempts fail until somebody changes the database.
     lasting: bool,
     retry_at: Option<Instant>,
@@ -104,9 +120,11 @@ impl Notes {
             session: None,
             running: OneTask::default(),
             noted: Lsn::ZERO,
+            returned: Lsn::ZERO,
+            is_synchronous: false,
             is_first: true,
             unproved: None,
-            trying_since: None,
+            failing_since: None,
             lasting: false,
             retry_at: None,
             active_at: None,
@@ -116,12 +134,13 @@ impl Notes {
 
     /// Begins the notes of a stream that was opened at `confirmed`, before anything is confirmed on
     /// it. `relayed`: the position up to which this process relayed everything; `None` if it has not
-    /// streamed yet.
+    /// streamed yet. `is_synchronous`: the relay is a synchronous standby.
     pub(super) async fn open(
         &mut self,
         info: &ConnInfo,
         host: &Host,
         start: &str,
+        is_synchronous: bool,
         confirmed: Lsn,
         relayed: Option<Lsn>,
     ) {
@@ -130,15 +149,19 @@ impl Notes {
         }
         let info = ConnInfo {
             hosts: vec![host.clone()],
+            connect_timeout: info.connect_timeout.min(CONNECT),
             ..info.clone()
         };
         let start = start.to_owned();
+        if self.server.as_ref().is_some_and(|last| last.start != start) {
+            self.failing_since = None;
+        }
         self.server = Some(Server { info, start });
-        self.session = None;
-        self.running = OneTask::default();
+        self.close();
         self.noted = confirmed;
+        self.returned = confirmed;
+        self.is_synchronous = is_synchronous;
         self.is_first = true;
-        self.trying_since = None;
         self.lasting = false;
         self.retry_at = None;
         self.start(confirmed);
@@ -146,6 +169,12 @@ impl Notes {
         if let Ok((session, result)) = timeout(OPENING, self.running.ended()).await {
             self.ended(session, result);
         }
+    }
+
+    /// Ends the connection, and the attempt that runs.
+    pub(super) fn close(&mut self) {
+        self.session = None;
+        self.running = OneTask::default();
     }
 
     /// Starts to note `position`, if a note is due. Returns the position that may be confirmed by now,
@@ -172,19 +201,29 @@ impl Notes {
         };
         let unconfirmed = position.lsn().bytes_since(self.noted);
         let has_events = unconfirmed > 0 && soon > reached;
-        if has_events || unconfirmed >= MOST_UNCONFIRMED {
+        let is_switch = position.lsn().get() % SEGMENT < MOST_UNCONFIRMED
+            && lasts(self.began_at, SEGMENT_INTERVAL);
+        if has_events || unconfirmed >= MOST_UNCONFIRMED && !is_switch {
             self.active_at = Some(now);
         }
+        let is_active = lasts(self.active_at, EAGER) || self.is_synchronous;
         let is_due = self.is_first
             || has_events
-            || unconfirmed > 0 && lasts(self.active_at, EAGER) && !lasts(self.began_at, INTERVAL);
+            || self.failing_since.is_some()
+            || self.returned > self.noted
+            || unconfirmed > 0 && is_active && !lasts(self.began_at, INTERVAL);
         if is_due && self.retry_at.is_none_or(|at| at <= now) {
             self.start(position.lsn());
         }
-        if self.lasting || self.trying_since.is_some() && !lasts(self.trying_since, PATIENCE) {
-            return Ok(position);
-        }
-        Ok(position.min(reached))
+        let goes_on =
+            self.lasting || self.failing_since.is_some() && !lasts(self.failing_since, PATIENCE);
+        let confirmed = if goes_on {
+            position
+        } else {
+            position.min(reached)
+        };
+        self.returned = self.returned.max(confirmed.lsn());
+        Ok(confirmed)
     }
 
     /// Starts an attempt, unless one runs.
@@ -192,9 +231,7 @@ impl Notes {
         let Some(server) = self.server.clone().filter(|_| !self.running.is_started()) else {
             return;
         };
-        let now = Instant::now();
-        self.began_at = Some(now);
-        self.trying_since.get_or_insert(now);
+        self.began_at = Some(Instant::now());
         let step = if self.is_first {
             Step::Begin {
                 unproved: self.unproved,
@@ -224,13 +261,15 @@ impl Notes {
                 self.noted = self.noted.max(noted);
                 self.is_first = false;
                 self.unproved = None;
-                self.trying_since = None;
+                self.failing_since = None;
                 self.lasting = false;
                 None
             }
             Err(PostgresError::Wal(error)) if shuts_down(&error) => Some(error.into()),
+            Err(error @ PostgresError::ShutsDown(_)) => Some(error),
             Err(error) => {
                 self.lasting = is_lasting(&error);
+                self.failing_since.get_or_insert_with(Instant::now);
                 if self.retry_at.is_none() {
                     warn!(
                         slot,
@@ -266,6 +305,13 @@ fn shuts_down(error: &Error) -> bool {
     }
 }
 
+/// Returns true if the connection has ended, with or without the server's reason.
+fn is_of_connection(error: &Error) -> bool {
+    error
+        .sqlstate()
+        .is_none_or(|state| state.starts_with("57P"))
+}
+
 /// Makes one attempt, and returns the noted position. Uses the kept session if that still works.
 async fn attempt(
     wanted: Wanted,
@@ -274,17 +320,26 @@ async fn attempt(
     step: Step,
 ) -> (Option<Session>, Result<Lsn, PostgresError>) {
     let attempt = async {
+        let mut ended_by_server = false;
         if let Some(mut session) = kept.take() {
-            match step.carry_out(&mut session, &wanted).await {
-                // The server has closed the connection, with or without its reason.
-                Err(error)
-                    if error
-                        .sqlstate()
-                        .is_none_or(|state| state.starts_with("57P")) => {}
-                done => return Ok((session, done)),
+            match timeout(KEPT, step.carry_out(&mut session, &wanted)).await {
+                Ok(Err(error)) if is_of_connection(&error) => {
+                    ended_by_server = error.sqlstate().is_some_and(|state| ENDED.contains(&state));
+                }
+                Ok(done) => return Ok((session, done)),
+                Err(_) => {}
             }
         }
-        let mut session = Session::connect(&server.info, SessionKind::Sql, SETTINGS).await?;
+        let mut session = Session::connect(&server.info, SessionKind::Sql, SETTINGS)
+            .await
+            .map_err(|error| {
+                // What distributes connections leaves out a server that shuts down.
+                if ended_by_server && error.sqlstate().is_none() {
+                    PostgresError::ShutsDown(error)
+                } else {
+                    error.into()
+                }
+            })?;
         let sql = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start";
         let rows = session.query(sql).await?;
         if rows.first().map(|row| text(&row, "start")).as_ref() != Some(&server.start) {
@@ -320,22 +375,27 @@ impl Step {
                 Ok(position)
             }
             Self::Begin { unproved, at } => {
-                let noted = noted::read(session, slot).await?;
-                if let (Some(noted), Some(unproved)) = (noted, unproved)
-                    && noted < unproved
-                {
-                    warn!(
-                        slot,
-                        from = %noted,
-                        to = %unproved,
-                        "something else than a relay moved the slot, or made it anew: events of this range were not sent. \
-                         No row of before is deleted, or marked as sent, until the user accepts it"
-                    );
-                    record::moved(session, slot, &wanted.tables).await?;
+                loop {
+                    let noted = noted::read(session, slot).await?;
+                    if let (Some(noted), Some(unproved)) = (noted, unproved)
+                        && noted < unproved
+                    {
+                        warn!(
+                            slot,
+                            from = %noted,
+                            to = %unproved,
+                            "something else than a relay that notes its positions moved the slot, or made it anew: events \
+                             of this range may not be sent. No row of before is deleted, or marked as sent, until the \
+                             user accepts it"
+                        );
+                        record::moved(session, slot, &wanted.tables).await?;
+                    }
+                    // This process has the slot, so also a lower position is right. A process that had it
+                    // before may be about to note one.
+                    if noted::replace(session, slot, noted, at).await? {
+                        return Ok(at);
+                    }
                 }
-                // This process has the slot: also a lower position is right.
-                noted::set(session, slot, at).await?;
-                Ok(at)
             }
         }
     }

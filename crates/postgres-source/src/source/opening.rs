@@ -304,8 +304,9 @@ impl PostgresSource {
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         let name = self.info.shown_application_name();
-        let synchronous = is_synchronous(&mut control, &name);
-        if bounded("reading a setting", synchronous).await? {
+        let is_synchronous = is_synchronous(&mut control, &name);
+        let is_synchronous = bounded("reading a setting", is_synchronous).await?;
+        if is_synchronous {
             warn!(
                 "synchronous_standby_names makes this relay a synchronous standby: commits wait until it \
                  has confirmed them, and hang while no relay runs. Name the standbys there, without the \
@@ -340,7 +341,8 @@ impl PostgresSource {
                 _ => None,
             };
             let start = &opened.server_start;
-            let opening = notes.open(&self.info, control.host(), start, confirmed, relayed);
+            let (info, host) = (&self.info, control.host());
+            let opening = notes.open(info, host, start, is_synchronous, confirmed, relayed);
             opening.await;
         }
         self.inspections = Inspections::over(control);

@@ -242,7 +242,8 @@ impl Core {
 
     fn commit<'a>(&mut self, lsn: Lsn, commit: &Commit) -> Result<Step<'a>, CoreError> {
         let closed = self.transactions.commit(lsn, commit)?;
-        if closed.rows() > 0 {
+        // Rows that the sink has already are not counted.
+        if closed.rows() > 0 || closed.ignored == Some(Ignored::InSink) {
             self.end_of_rows = self.end_of_rows.max(commit.end);
         }
         if closed.ignored.is_some() {

@@ -31,7 +31,8 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
         }
         PostgresError::NoAnswer { .. }
         | PostgresError::TwoServers(_)
-        | PostgresError::MakeWay(_) => {
+        | PostgresError::MakeWay(_)
+        | PostgresError::ShutsDown(_) => {
             Failure::new("postgres-unreachable", Exit::Unavailable, what).remedy(
                 "check the hosts in [source] url; with several, add \
                  target_session_attrs=read-write so that both connections reach the primary",

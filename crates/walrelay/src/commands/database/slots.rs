@@ -8,7 +8,7 @@
 use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
+    Carrier, ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
 };
 use walrelay_walsender::Session;
 
@@ -69,6 +69,8 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     // Nothing is known of what was committed before.
     record::forget(&mut session, name).await.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
+    let noted = Carrier::made(&mut session, name).await;
+    noted.map_err(failure)?;
     session.close().await;
     print_line(&format!(
         "created slot {name}: what is committed from now on can be relayed, and the server keeps WAL for it"
