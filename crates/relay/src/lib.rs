@@ -48,7 +48,7 @@ mod poison;
 mod sent_rows;
 mod table;
 
-pub use crate::core::{Core, CoreError, Outgoing, Placement, Step};
+pub use crate::core::{Core, CoreError, Outgoing, Placement, RecordSpace, Step};
 pub use event::SentEvent;
 pub use interface::observer::{
     Counts, Failpoint, HolderKind, Observer, Progress, SlotHolder, State,

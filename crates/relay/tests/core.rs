@@ -16,8 +16,8 @@ use walrelay_event_router::{
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
-    Core, CoreError, Placement, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName,
-    TablePlace,
+    Core, CoreError, Placement, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step,
+    TableName, TablePlace,
 };
 
 use support::{COMMIT, SLOT, begin, connected, consume, frame, table};
@@ -33,11 +33,14 @@ fn a_table_is_known_only_on_the_connection_that_announced_it() {
     let (mut core, _) = connected(router, PoisonDecisions::default());
     consume(&mut core, &begin());
     consume(&mut core, &table().relation());
-    assert!(matches!(core.frame(&frame(&insert())), Ok(Step::Send(_))));
+    assert!(matches!(
+        core.frame(&frame(&insert()), &mut RecordSpace::default()),
+        Ok(Step::Send(_))
+    ));
     core.connected(SLOT);
     consume(&mut core, &begin());
     assert!(matches!(
-        core.frame(&frame(&insert())),
+        core.frame(&frame(&insert()), &mut RecordSpace::default()),
         Err(CoreError::Sequence { .. })
     ));
 }
@@ -80,14 +83,17 @@ fn a_table_of_another_name_is_placed_before_its_first_row() {
     assert_eq!(core.unresolved(), None);
     for _ in 0..2 {
         let step = core
-            .frame(&frame(&row(true)))
+            .frame(&frame(&row(true)), &mut RecordSpace::default())
             .map(|step| format!("{step:?}"));
         assert_eq!(step.expect("no error"), "AwaitsPlace");
         assert_eq!(core.unresolved(), Some(OTHER));
     }
     let placed = core.place(OTHER, TablePlace::Outbox(outbox.clone()));
     assert_eq!(placed.expect("placed"), Some(Placement::Outbox(outbox)));
-    assert!(matches!(core.frame(&frame(&row(true))), Ok(Step::Send(_))));
+    assert!(matches!(
+        core.frame(&frame(&row(true)), &mut RecordSpace::default()),
+        Ok(Step::Send(_))
+    ));
     assert_eq!(core.unresolved(), None);
 
     // The transaction is confirmed without its rows.
@@ -122,7 +128,10 @@ fn a_row_that_is_passed_over_has_a_number_in_the_transaction() {
         consume(&mut core, &table().relation());
         let mut events = Vec::new();
         for body in [row(true), insert()] {
-            let seq = match core.frame(&frame(&body)).expect("no error") {
+            let seq = match core
+                .frame(&frame(&body), &mut RecordSpace::default())
+                .expect("no error")
+            {
                 Step::Send(outgoing) => {
                     events.push(outgoing.event().id.row);
                     outgoing.seq()
@@ -176,12 +185,12 @@ fn a_schema_that_was_given_up_is_not_requested_again() {
     consume(&mut core, &begin());
     consume(&mut core, &table().relation());
     assert!(matches!(
-        core.frame(&frame(&insert())),
+        core.frame(&frame(&insert()), &mut RecordSpace::default()),
         Ok(Step::AwaitsSchema)
     ));
     let subject = core.pending_schema().expect("it waits").subject.clone();
     assert!(core.give_up_schema(&subject, "no"));
-    let (seq, event) = match core.frame(&frame(&insert())) {
+    let (seq, event) = match core.frame(&frame(&insert()), &mut RecordSpace::default()) {
         Ok(Step::Send(outgoing)) => (outgoing.seq(), outgoing.event()),
         other => panic!("no dead letter: {other:?}"),
     };
@@ -208,8 +217,7 @@ fn a_sink_position_of_another_wal_stops_the_relay() {
         }
         consume(&mut core, &begin());
         let commit = encode::commit(Lsn::new(COMMIT), Lsn::new(end), PgTimestamp::new(0));
-        let step = core.frame(&frame(&commit));
-        match step {
+        match core.frame(&frame(&commit), &mut RecordSpace::default()) {
             Err(CoreError::SinkPosition { cut: true, .. }) => assert!(cut, "{position}"),
             Ok(Step::Committed(_)) => assert_eq!(position, COMMIT),
             Ok(Step::Consumed) => assert_eq!(position, end),

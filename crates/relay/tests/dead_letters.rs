@@ -12,7 +12,9 @@ mod support;
 use std::sync::Arc;
 
 use walrelay_event_router::{Options, Router};
-use walrelay_relay::{Core, PoisonAction, PoisonDecisions, PoisonPolicy, SentEvent, Step};
+use walrelay_relay::{
+    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, SentEvent, Step,
+};
 use walrelay_sink::{EventPosition, Parking, Poison};
 
 use support::{COMMIT, begin, connected, consume, frame, table};
@@ -82,7 +84,7 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
 
 /// Offers the event. Returns the event that the record stands for.
 fn offered(core: &mut Core, insert: &[u8], case: &str) -> SentEvent {
-    match core.frame(&frame(insert)) {
+    match core.frame(&frame(insert), &mut RecordSpace::default()) {
         Ok(Step::Send(outgoing)) => {
             let record = outgoing.record();
             assert_eq!(record.topic, DEAD_LETTERS, "{case}");
@@ -120,7 +122,7 @@ fn of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
                 let event = offered(&mut core, &insert, &case);
                 assert_eq!(event, expected, "{case}");
                 assert!(!core.reject(event, poison, "the dead letter"), "{case}");
-                let seq = match core.frame(&frame(&insert)) {
+                let seq = match core.frame(&frame(&insert), &mut RecordSpace::default()) {
                     Ok(Step::Send(outgoing)) => outgoing.seq(),
                     other => panic!("{case}: the event vanished: {other:?}"),
                 };

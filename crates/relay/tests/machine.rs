@@ -40,7 +40,9 @@ use walrelay_event_router::{
     WireFormat,
 };
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Core, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName};
+use walrelay_relay::{
+    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step, TableName,
+};
 use walrelay_sink::{EventPosition, Parking};
 use walrelay_walsender::Frame;
 
@@ -262,7 +264,12 @@ impl World {
                 sent_at: 0,
                 body: &body,
             };
-            let accepted = match self.process.core.frame(&frame).expect("a sound stream") {
+            let accepted = match self
+                .process
+                .core
+                .frame(&frame, &mut RecordSpace::default())
+                .expect("a sound stream")
+            {
                 Step::Consumed | Step::Reply => None,
                 Step::Committed(told) => {
                     let Piece::Commit(index) = script[at] else {
@@ -392,7 +399,10 @@ impl World {
                     reply_requested: false,
                 };
                 if !inside || self.process.core.is_inside_transaction() {
-                    self.process.core.frame(&frame).expect("a keepalive");
+                    self.process
+                        .core
+                        .frame(&frame, &mut RecordSpace::default())
+                        .expect("a keepalive");
                 }
             }
             Event::Ack(index) => {

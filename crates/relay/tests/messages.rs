@@ -15,7 +15,9 @@ use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Messages, Options, Router};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{Class, Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
+use walrelay_relay::{
+    Class, Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step,
+};
 use walrelay_sink::{Disposition, EventPosition, Parking, Poison};
 use walrelay_walsender::Frame;
 
@@ -56,7 +58,7 @@ impl Relay {
 
     /// Passes a message to the core. Takes the record that is offered, if any, and returns it.
     fn give(&mut self, body: &[u8]) -> Result<Option<(Seen, EventPosition)>, CoreError> {
-        let (seq, seen, event) = match self.core.frame(&frame(body))? {
+        let (seq, seen, event) = match self.core.frame(&frame(body), &mut RecordSpace::default())? {
             Step::Consumed | Step::Reply | Step::Committed(_) => return Ok(None),
             Step::Blocked | Step::AwaitsSchema | Step::AwaitsPlace => panic!("blocked"),
             Step::Send(outgoing) => {
@@ -178,10 +180,16 @@ fn hold_the_position_until_they_are_acknowledged() {
         sent_at: 0,
         reply_requested: false,
     };
-    relay.core.frame(&idle).expect("a keepalive");
+    relay
+        .core
+        .frame(&idle, &mut RecordSpace::default())
+        .expect("a keepalive");
     assert_eq!(relay.core.confirmed(), SLOT);
     relay.acknowledge();
-    relay.core.frame(&idle).expect("a keepalive");
+    relay
+        .core
+        .frame(&idle, &mut RecordSpace::default())
+        .expect("a keepalive");
     assert_eq!(relay.core.confirmed().lsn(), Lsn::new(9_000));
 }
 

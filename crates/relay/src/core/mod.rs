@@ -51,14 +51,14 @@ mod tables;
 mod transactions;
 
 use walrelay_checkpoint::{Ledger, Seq};
-use walrelay_event_router::{Messages, Routed, Router, Row, TableFacts, ValueSchema};
+use walrelay_event_router::{Messages, Router, Row, TableFacts, ValueSchema};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, decode};
 use walrelay_sink::{EventPosition, Poison, TransactionEnd};
 use walrelay_walsender::Frame;
 
 pub use error::CoreError;
-pub use step::{Outgoing, Placement, Step};
+pub use step::{Outgoing, Placement, RecordSpace, Step};
 
 use crate::event::SentEvent;
 use crate::interface::observer::Counts;
@@ -160,7 +160,12 @@ impl Core {
     }
 
     /// Processes the next frame. [`Step`] says whether to consume the frame or to pass it again.
-    pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
+    /// `space`: the place of the frame's record, an unused one for each call.
+    pub fn frame<'r, 'a>(
+        &'a mut self,
+        frame: &Frame<'a>,
+        space: &'r mut RecordSpace<'a>,
+    ) -> Result<Step<'r, 'a>, CoreError> {
         self.schemas.pending = None;
         self.tables.awaited = None;
         match *frame {
@@ -180,7 +185,7 @@ impl Core {
                 start, end, body, ..
             } => {
                 self.received = self.received.max(start).max(end);
-                self.message(start, body)
+                self.message(start, body, space)
             }
         }
     }
@@ -195,13 +200,18 @@ impl Core {
     }
 
     #[inline]
-    fn message<'a>(&'a mut self, lsn: Lsn, body: &'a [u8]) -> Result<Step<'a>, CoreError> {
+    fn message<'r, 'a>(
+        &'a mut self,
+        lsn: Lsn,
+        body: &'a [u8],
+        space: &'r mut RecordSpace<'a>,
+    ) -> Result<Step<'r, 'a>, CoreError> {
         // Inserts come first, because they are by far the most frequent.
         match decode(body).map_err(|source| CoreError::Decode { lsn, source })? {
-            Message::Insert(insert) => return self.event(lsn, &WalEvent::Row(insert)),
+            Message::Insert(insert) => return self.event(lsn, &WalEvent::Row(insert), space),
             Message::Logical(message) if self.is_event(&message) => {
                 if message.transactional {
-                    return self.logical_message(lsn, message);
+                    return self.logical_message(lsn, message, space);
                 }
                 self.diversions.skip_non_transactional(&message)?;
                 self.counts.skipped += 1;
@@ -240,7 +250,7 @@ impl Core {
         self.ledger.begin().map_err(CoreError::from_ledger(lsn))
     }
 
-    fn commit<'a>(&mut self, lsn: Lsn, commit: &Commit) -> Result<Step<'a>, CoreError> {
+    fn commit<'r, 'a>(&mut self, lsn: Lsn, commit: &Commit) -> Result<Step<'r, 'a>, CoreError> {
         let closed = self.transactions.commit(lsn, commit)?;
         // Rows that the sink has already are not counted.
         if closed.rows() > 0 || closed.ignored == Some(Ignored::InSink) {
@@ -270,11 +280,12 @@ impl Core {
     }
 
     /// Processes a transactional message of the configured prefix, which is an event.
-    fn logical_message<'a>(
+    fn logical_message<'r, 'a>(
         &'a mut self,
         lsn: Lsn,
         message: LogicalMessage<'a>,
-    ) -> Result<Step<'a>, CoreError> {
+        space: &'r mut RecordSpace<'a>,
+    ) -> Result<Step<'r, 'a>, CoreError> {
         // Announce the table of messages before its first row on a connection, as a server does
         // with tables.
         if !self.tables.is_announced(Messages::TABLES[0])
@@ -287,11 +298,16 @@ impl Core {
                 self.tables.add_outbox(id, table, plan.clone(), policy)?;
             }
         }
-        self.event(lsn, &WalEvent::Message(message))
+        self.event(lsn, &WalEvent::Message(message), space)
     }
 
     /// Reads an event, decides about it, and emits its record or a dead letter.
-    fn event<'a>(&'a mut self, lsn: Lsn, wal_event: &WalEvent<'a>) -> Result<Step<'a>, CoreError> {
+    fn event<'r, 'a>(
+        &'a mut self,
+        lsn: Lsn,
+        wal_event: &WalEvent<'a>,
+        space: &'r mut RecordSpace<'a>,
+    ) -> Result<Step<'r, 'a>, CoreError> {
         let Some(open) = self.transactions.open else {
             return Err(CoreError::Sequence {
                 what: "an event outside a transaction",
@@ -349,12 +365,12 @@ impl Core {
                 return Ok(Step::Consumed);
             }
             Ok(()) => {
-                let mut routed = Routed::default();
-                self.router.write(&row, &mut routed);
-                source.add_headers(&mut routed);
+                let routed = &mut space.routed;
+                self.router.write(&row, routed);
+                source.add_headers(routed);
                 match decisions.for_event(position, routed.topic(), routed.key()) {
                     None => return offer(Content::Event(routed)),
-                    Some(decision) => (decision, Body::from_routed(&routed)),
+                    Some(decision) => (decision, Body::from_routed(routed)),
                 }
             }
             Err(error) => match self.schemas.decide(&error, position, decisions) {
@@ -373,7 +389,7 @@ impl Core {
         }
         let place = (&open.begin, table);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
-            return offer(Content::DeadLetter(dead_letter));
+            return offer(Content::DeadLetter(space.dead_letter.insert(dead_letter)));
         }
         self.counts.skipped += 1;
         self.transactions.row_skipped();

@@ -91,11 +91,11 @@ impl Core {
     /// Counts an update of an outbox row; it is no event. Returns an error if updates of outbox rows
     /// stop the relay. In an ignored transaction there is no error, because there was none when the
     /// transaction was enqueued.
-    pub(super) fn update<'a>(
+    pub(super) fn update<'r, 'a>(
         &mut self,
         relation: RelationId,
         lsn: Lsn,
-    ) -> Result<Step<'a>, CoreError> {
+    ) -> Result<Step<'r, 'a>, CoreError> {
         let open = self.transactions.open.as_ref();
         let stops = open.filter(|open| self.stops_at_updates && open.ignored.is_none());
         match (self.tables.table_of(relation, lsn), stops) {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Core, Step, TableName};
+use walrelay_relay::{Core, RecordSpace, Step, TableName};
 use walrelay_sink::EventPosition;
 use walrelay_walsender::Frame;
 
@@ -152,7 +152,8 @@ impl Machine {
                     sent_at: 0,
                     reply_requested: false,
                 };
-                core.frame(&frame).map_err(|error| error.to_string())?;
+                core.frame(&frame, &mut RecordSpace::default())
+                    .map_err(|error| error.to_string())?;
             }
             Input::Frame(piece) => return self.frame(piece, log, false),
             Input::Taken(row) => return self.frame(Piece::Row(row), log, true),
@@ -173,7 +174,10 @@ impl Machine {
             sent_at: 0,
             body: &body,
         };
-        let seq = match core.frame(&frame).map_err(|error| error.to_string())? {
+        let seq = match core
+            .frame(&frame, &mut RecordSpace::default())
+            .map_err(|error| error.to_string())?
+        {
             Step::Consumed | Step::Reply | Step::Committed(_) => return Ok(Output::Done),
             Step::Blocked => return Ok(Output::Blocked),
             Step::AwaitsSchema | Step::AwaitsPlace => {

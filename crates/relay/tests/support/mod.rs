@@ -6,7 +6,7 @@ use walrelay_checkpoint::AckRing;
 use walrelay_event_router::Router;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{Core, PoisonDecisions, Step, TableName};
+use walrelay_relay::{Core, PoisonDecisions, RecordSpace, Step, TableName};
 use walrelay_walsender::Frame;
 
 /// The position of the slot.
@@ -36,7 +36,8 @@ pub(crate) fn connected(router: Router, decisions: PoisonDecisions) -> (Core, Ar
 
 /// Passes a message that makes no record to the core.
 pub(crate) fn consume(core: &mut Core, body: &[u8]) {
-    let step = core.frame(&frame(body));
+    let mut space = RecordSpace::default();
+    let step = core.frame(&frame(body), &mut space);
     assert!(
         matches!(step, Ok(Step::Consumed | Step::Committed(_))),
         "{step:?}"

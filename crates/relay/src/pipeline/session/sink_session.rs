@@ -6,7 +6,7 @@ use walrelay_sink::{DeliveryError, Disposition, SendError, Sink};
 use walrelay_walsender::Frame;
 
 use super::reports::Reports;
-use crate::core::{Core, CoreError, Step};
+use crate::core::{Core, CoreError, RecordSpace, Step};
 use crate::event::{SentEvent, id_text};
 use crate::interface::source::WalStream;
 use crate::pipeline::error::PipelineError;
@@ -104,8 +104,8 @@ impl<K: Sink> SinkSession<K> {
     /// Passes a frame to the core, and offers its record to the sink.
     #[inline]
     fn send_frame(&mut self, frame: &Frame<'_>) -> Result<FrameResult, CoreError> {
-        // The record is borrowed, because it is large and expensive to move.
-        Ok(match self.core.frame(frame) {
+        let mut space = RecordSpace::default();
+        Ok(match self.core.frame(frame, &mut space) {
             Err(error) => return Err(error),
             Ok(Step::Consumed) => FrameResult::Consumed { reply: false },
             Ok(Step::Reply) => FrameResult::Consumed { reply: true },
@@ -119,7 +119,7 @@ impl<K: Sink> SinkSession<K> {
             Ok(Step::AwaitsSchema | Step::AwaitsPlace) => FrameResult::Blocked {
                 awaits_answer: true,
             },
-            Ok(Step::Send(ref outgoing)) => {
+            Ok(Step::Send(outgoing)) => {
                 let seq = outgoing.seq();
                 let record = outgoing.record();
                 match self.sink.try_send(&record, seq.get()) {

@@ -7,7 +7,7 @@ use walrelay_event_router::{Router, TableFacts as ColumnFacts};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Message, decode};
 use walrelay_postgres_source::{WAL_LIMIT, place, waiting};
-use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, TableName};
+use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, RecordSpace, TableName};
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
 use super::DatabaseState;
@@ -141,7 +141,7 @@ fn announce(core: &mut Core, body: &[u8]) -> Result<Option<RelationId>, CoreErro
         sent_at: 0,
         body,
     };
-    core.frame(&frame)?;
+    core.frame(&frame, &mut RecordSpace::default())?;
     Ok(match decode(body) {
         Ok(Message::Relation(relation)) => Some(relation.id),
         _ => None,
