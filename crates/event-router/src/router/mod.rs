@@ -8,7 +8,6 @@ mod topics;
 
 use std::fmt;
 
-use smallvec::{SmallVec, smallvec};
 use walrelay_lsn::{RelationId, RelationMap};
 use walrelay_pgoutput::{Relation, Tuple, Value};
 use walrelay_sink::Header;
@@ -263,9 +262,16 @@ impl Router {
         };
         let TablePlan { columns, plan, .. } = table;
         columns.check_count(tuple)?;
-        let mut values: SmallVec<[Value<'t>; INLINE_COLUMNS]> =
-            smallvec![Value::Null; columns.names.len()];
-        columns.values(tuple, &mut values);
+        // An array that is filled in place: a `SmallVec` would be made elsewhere, and moved.
+        let mut inline = [Value::Null; INLINE_COLUMNS];
+        let mut spilled = Vec::new();
+        let values = if let Some(values) = inline.get_mut(..columns.names.len()) {
+            values
+        } else {
+            spilled.resize(columns.names.len(), Value::Null);
+            spilled.as_mut_slice()
+        };
+        columns.values(tuple, values);
         let scratch = &mut self.scratch;
         scratch.clear();
         if self.position_header.is_some() {
