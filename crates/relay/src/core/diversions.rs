@@ -31,8 +31,13 @@ impl Diversions {
     #[inline]
     pub(super) fn forget_offered(&mut self) {
         if self.offered.is_some() {
-            self.offered = None;
+            self.drop_offered();
         }
+    }
+
+    #[cold]
+    fn drop_offered(&mut self) {
+        self.offered = None;
     }
 
     /// Makes the dead letter of an event, or returns `None` if the decision is to skip the event.

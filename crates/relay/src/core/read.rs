@@ -39,16 +39,16 @@ impl<'a> WalEvent<'a> {
         messages: Option<&'a mut Messages>,
         event: &Event,
     ) -> Option<EventRow<'a>> {
-        let (insert, headers) = match self {
-            WalEvent::Row(insert) => (Ok(*insert), None),
-            WalEvent::Message(LogicalMessage { content, .. }) => {
-                match messages?.read(content, event.commit_time) {
-                    Ok(row) => (Ok(row.insert), Some(row.headers)),
-                    Err(error) => (Err((*content, error)), None),
-                }
+        let message = match self {
+            WalEvent::Row(insert) => {
+                return Some(EventRow {
+                    insert: Ok(*insert),
+                    headers: None,
+                });
             }
+            WalEvent::Message(message) => message,
         };
-        Some(EventRow { insert, headers })
+        Some(EventRow::from_message(messages?, message, event))
     }
 }
 
@@ -61,6 +61,25 @@ pub(super) struct EventRow<'a> {
 }
 
 impl<'a> EventRow<'a> {
+    // Apart from `WalEvent::row`, so that the case of a row is inlined.
+    #[inline(never)]
+    fn from_message(
+        messages: &'a mut Messages,
+        message: &LogicalMessage<'a>,
+        event: &Event,
+    ) -> Self {
+        match messages.read(message.content, event.commit_time) {
+            Ok(row) => Self {
+                insert: Ok(row.insert),
+                headers: Some(row.headers),
+            },
+            Err(error) => Self {
+                insert: Err((message.content, error)),
+                headers: None,
+            },
+        }
+    }
+
     /// Reads the event into an empty `row`; a `Row` is large, so it is filled in place.
     /// `unroutable`: why the table has no plan.
     #[inline]

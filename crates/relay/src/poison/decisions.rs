@@ -154,6 +154,12 @@ impl PoisonDecisions {
         if nothing && self.policy.parking.is_none() {
             return None;
         }
+        self.find(id, topic, key)
+    }
+
+    // Apart from `for_event`, so that the check whether there is any decision is inlined.
+    #[inline(never)]
+    fn find(&self, id: EventPosition, topic: &str, key: Option<&[u8]>) -> Option<PoisonDecision> {
         let decided = self.decided.get(&id).or_else(|| self.given_up.get(topic));
         decided.cloned().or_else(|| self.parked(id, topic, key?))
     }
