@@ -57,7 +57,7 @@ pub(crate) struct Context {
     pub(crate) postgres: Arc<Postgres>,
     /// Relays note each position in the database before it is confirmed: in every other scenario, by the
     /// run's seed.
-    notes: bool,
+    pub(crate) notes: bool,
     /// The scenario moves the slot while no relay runs.
     pub(crate) moves_slot: bool,
     /// The server that relays write to.

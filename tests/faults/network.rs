@@ -61,6 +61,8 @@ pub(crate) fn postgres_cut(ctx: &mut Context) -> Outcome {
 
 /// Resets the connection after a random number of bytes: inside a frame and a transaction.
 pub(crate) fn postgres_reset_in_frame(ctx: &mut Context) -> Outcome {
+    // The connection of the notes would be hit nearly each time.
+    ctx.notes = false;
     let link = to_postgres(ctx);
     for round in 0..6 {
         let direction = if round % 3 == 2 {
