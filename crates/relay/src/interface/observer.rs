@@ -196,6 +196,49 @@ pub trait Observer: Send {
     }
 }
 
+/// Reports to an observer that the caller keeps, whatever its type.
+impl<W: Observer + ?Sized> Observer for &mut W {
+    fn wall_clock(&self) -> PgTimestamp {
+        (**self).wall_clock()
+    }
+
+    fn state(&mut self, state: State) {
+        (**self).state(state);
+    }
+
+    fn failpoint(&mut self, point: Failpoint) {
+        (**self).failpoint(point);
+    }
+
+    fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
+        (**self).acknowledged(end, committed);
+    }
+
+    fn received(&mut self, committed: PgTimestamp) {
+        (**self).received(committed);
+    }
+
+    fn diverted(&mut self, event: &Diverted) {
+        (**self).diverted(event);
+    }
+
+    fn dead_letters(&mut self, classes: &[Class]) {
+        (**self).dead_letters(classes);
+    }
+
+    fn passed_over(&mut self, table: &TableName, rows: u64) {
+        (**self).passed_over(table, rows);
+    }
+
+    fn blocked(&mut self, duration: Duration) {
+        (**self).blocked(duration);
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        (**self).progress(progress);
+    }
+}
+
 /// The progress of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {

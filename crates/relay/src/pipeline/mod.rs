@@ -110,11 +110,6 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         &self.observer
     }
 
-    /// Returns the observer that the pipeline was created with.
-    pub fn into_observer(self) -> W {
-        self.observer
-    }
-
     /// Relays until `shutdown` resolves, then drains; or until an error that is not retryable.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use walrelay_postgres_source::{
     PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress,
 };
 use walrelay_relay::{Observer, Outcome, Pipeline, PoisonAction, Progress, Settings, Source};
-use walrelay_sink::{Record, SinkFactory, ToFailure, lock};
+use walrelay_sink::{AnySinkFactory, Record, lock};
 
 use super::server::Server;
 use super::{block_on, selection, stop_signal_or, wanted};
@@ -22,6 +22,10 @@ use crate::cli::Failure;
 use crate::config::PipelineConfig;
 use crate::failures;
 use crate::sinks::Count;
+
+/// A pipeline of a command beside `run`. Sink and observer are objects, so that the program has the
+/// code of these pipelines once for each source: some 100 kB.
+pub(crate) type CommandPipeline<'o, S> = Pipeline<S, AnySinkFactory, &'o mut dyn Observer>;
 
 /// The environment of a pipeline: calls a function with the progress at each status update.
 pub(crate) struct OnProgress<F>(pub(crate) F);
@@ -96,15 +100,10 @@ pub(crate) fn selected_rows(
 ///
 /// # Errors
 /// If it cannot be started.
-pub(crate) fn run_until<S, K, W>(
-    pipeline: &mut Pipeline<S, K, W>,
+pub(crate) fn run_until<S: Source<Error = PostgresError>>(
+    pipeline: &mut CommandPipeline<'_, S>,
     ended: impl Future<Output = ()>,
-) -> Result<Result<Outcome, Failure>, Failure>
-where
-    S: Source<Error = PostgresError>,
-    K: SinkFactory<Error: ToFailure>,
-    W: Observer,
-{
+) -> Result<Result<Outcome, Failure>, Failure> {
     block_on(async {
         let stop = stop_signal_or(ended)?;
         let result = Box::pin(pipeline.run(stop)).await;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
-use walrelay_relay::{Outcome, Pipeline, PoisonAction, Progress};
+use walrelay_relay::{Outcome, PoisonAction, Progress};
 use walrelay_sink::AnySinkFactory;
 use walrelay_walsender::{quote_ident, quote_literal};
 
 use crate::cli::{Exit, Failure, ResendArgs};
 use crate::commands::assembly::pipelines::{
-    OnProgress, router_and_settings, run_until, selected_rows,
+    CommandPipeline, OnProgress, router_and_settings, run_until, selected_rows,
 };
 use crate::commands::assembly::server::{Server, failure};
 use crate::commands::assembly::sink::configured_sink;
@@ -120,10 +120,10 @@ fn send(
     let begun = Instant::now();
     let mut line = ProgressLine::new();
     let shown = Arc::clone(progress);
-    let environment =
+    let mut environment =
         OnProgress(move |_: &Progress| line.draw(|| rows_bar(shown.of_attempt(), count)));
     print_notice(&format!("resend {id}: {}", rows(count)));
-    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
     let result = run_until(&mut pipeline, progress.acknowledged())?;
     let elapsed = begun.elapsed().as_secs_f64();
     let records = pipeline.counts().records;

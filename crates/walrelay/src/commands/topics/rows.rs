@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, age_columns, recent_rows};
-use walrelay_relay::{Outcome, Pipeline, Progress, TableName};
-use walrelay_sink::Record;
+use walrelay_relay::{Outcome, Progress, TableName};
 use walrelay_sink::topics::ReadRecord;
+use walrelay_sink::{Record, any_factory};
 
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::pipelines::{
-    OnProgress, router_and_settings, run_until, selected_rows, without_dead_letters,
+    CommandPipeline, OnProgress, router_and_settings, run_until, selected_rows,
+    without_dead_letters,
 };
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{self, block_on, marking};
@@ -58,9 +59,9 @@ pub(crate) fn route_rows<C: Count>(
         confirmed.map_err(not_confirmed)?;
         Ok::<_, Failure>(source)
     }))??;
-    let factory = Counting::new(NullSinkFactory, Arc::clone(count));
-    let environment = OnProgress(|_: &Progress| {});
-    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let factory = any_factory(Counting::new(NullSinkFactory, Arc::clone(count)));
+    let mut environment = OnProgress(|_: &Progress| {});
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
     match run_until(&mut pipeline, progress.acknowledged())?? {
         Outcome::Drained { .. } | Outcome::Unused if progress.is_acknowledged() => Ok(()),
         _ => {

@@ -11,12 +11,13 @@ use walrelay_measure::proc;
 use walrelay_observe::{Latencies, wall_clock};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::CopySource;
-use walrelay_relay::{Observer, Pipeline, State};
-use walrelay_sink::{SinkFactory, ToFailure};
+use walrelay_relay::{Observer, State};
+use walrelay_sink::{AnySinkFactory, any_factory};
 
 use super::meter::Meter;
 use super::objects::BenchPipeline;
 use crate::cli::{Exit, Failure};
+use crate::commands::assembly::pipelines::CommandPipeline;
 use crate::failures;
 use crate::sinks::Counting;
 
@@ -35,7 +36,7 @@ pub(super) struct BenchEnvironment {
 }
 
 impl BenchEnvironment {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             started: None,
             streaming: Arc::default(),
@@ -65,12 +66,18 @@ impl Observer for BenchEnvironment {
 
 impl BenchPipeline {
     /// Makes the pipeline into the sinks of this factory.
-    pub(super) fn with<F: SinkFactory>(
+    pub(super) fn with(
         self,
-        factory: F,
-    ) -> Pipeline<CopySource, F, BenchEnvironment> {
-        let (environment, settings) = (BenchEnvironment::new(), self.settings);
-        Pipeline::new(self.source, self.router, factory, environment, settings)
+        factory: AnySinkFactory,
+        environment: &mut BenchEnvironment,
+    ) -> CommandPipeline<'_, CopySource> {
+        CommandPipeline::new(
+            self.source,
+            self.router,
+            factory,
+            environment,
+            self.settings,
+        )
     }
 }
 
@@ -95,19 +102,17 @@ pub(super) struct DrainResult {
 }
 
 /// Drains a backlog of `rows` rows into the sinks of this factory.
-pub(super) async fn drain<F>(
+pub(super) async fn drain(
     contender: &str,
     rows: u64,
     pipeline: BenchPipeline,
-    factory: F,
-) -> Result<DrainResult, Failure>
-where
-    F: SinkFactory,
-    F::Error: ToFailure,
-{
+    factory: AnySinkFactory,
+) -> Result<DrainResult, Failure> {
     let meter = Arc::new(Meter::new(rows));
     let walsender = pipeline.source.walsender();
-    let mut pipeline = pipeline.with(Counting::new(factory, Arc::clone(&meter)));
+    let factory = any_factory(Counting::new(factory, Arc::clone(&meter)));
+    let mut environment = BenchEnvironment::new();
+    let mut pipeline = pipeline.with(factory, &mut environment);
     let mut used = (None, None);
     proc::forget_peak();
     let finished = async {
@@ -119,8 +124,8 @@ where
     let ended = Box::pin(pipeline.run(finished)).await;
     let peak = proc::memory("self", "VmHWM");
     ended.map_err(failures::pipeline)?;
-    let (Some((begun, own)), Some((half, whole))) = (pipeline.observer().started, meter.times())
-    else {
+    drop(pipeline);
+    let (Some((begun, own)), Some((half, whole))) = (environment.started, meter.times()) else {
         return Err(incomplete(meter.count(), rows));
     };
     let seconds = whole.duration_since(begun).as_secs_f64();

@@ -15,7 +15,7 @@ use walrelay_measure::figures::Spread;
 use walrelay_observe::{Latencies, micros_now};
 use walrelay_sink::SinkKind;
 
-use super::drain::incomplete;
+use super::drain::{BenchEnvironment, incomplete};
 use super::load::{Schedule, clock_offset};
 use super::needs_topics;
 use super::objects::BenchPipeline;
@@ -55,20 +55,22 @@ pub(super) async fn measure(
 ) -> Result<LatencyResult, Failure> {
     let (rate, rows) = (schedule.rate, schedule.rows());
     let offset = clock_offset(&schedule.info).await?;
-    let mut pipeline = pipeline.with(sink.factory(None).0);
-    let streaming = Arc::clone(&pipeline.observer().streaming);
+    let mut environment = BenchEnvironment::new();
+    let streaming = Arc::clone(&environment.streaming);
+    let mut pipeline = pipeline.with(sink.factory(None).0, &mut environment);
     let mut loaded = None;
     let load = async {
         streaming.notified().await;
         loaded = Some(write_and_read(schedule, sink, topic, offset).await);
     };
     let ended = Box::pin(pipeline.run(load)).await;
+    drop(pipeline);
     ended.map_err(failures::pipeline)?;
     let (consumed, late) = loaded.unwrap_or_else(|| Err(incomplete(0, rows)))?;
     Ok(LatencyResult {
         rate,
         rows,
-        acknowledged: spread(&pipeline.observer().latencies),
+        acknowledged: spread(&environment.latencies),
         consumed: spread(&consumed),
         late_ms: late.as_secs_f64() * 1e3,
     })

@@ -29,7 +29,7 @@ use tracing::Level;
 use walrelay_measure::figures::Machine;
 use walrelay_observe::log_to_stderr;
 use walrelay_postgres_source::{CopySource, Original};
-use walrelay_sink::{Ability, SinkKind};
+use walrelay_sink::{Ability, SinkKind, any_factory};
 use walrelay_walsender::ConnInfo;
 
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
@@ -182,7 +182,13 @@ async fn measure(
     if args.measures(BenchPart::Null) {
         print_notice("draining them to nothing");
         let pipeline = objects.pipeline("order", config);
-        let drained = drain(TO_NOTHING, args.rows, pipeline, NullSinkFactory).await?;
+        let drained = drain(
+            TO_NOTHING,
+            args.rows,
+            pipeline,
+            any_factory(NullSinkFactory),
+        )
+        .await?;
         report.drained.push(drained);
     }
     if args.measures(BenchPart::Sink) {
@@ -241,7 +247,13 @@ async fn drain_copy(
         router,
         settings: assembly::settings(config, messages, None, schemas),
     };
-    let drained = drain(TO_NOTHING, args.rows, pipeline, NullSinkFactory).await?;
+    let drained = drain(
+        TO_NOTHING,
+        args.rows,
+        pipeline,
+        any_factory(NullSinkFactory),
+    )
+    .await?;
     report.drained.push(drained);
     Ok(report)
 }

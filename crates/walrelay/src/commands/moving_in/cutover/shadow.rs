@@ -13,7 +13,8 @@ use tokio::time::sleep;
 use walrelay_event_router::TopicChange;
 use walrelay_observe::micros_now;
 use walrelay_postgres_source::CopySource;
-use walrelay_relay::{Outcome, Pipeline, Progress};
+use walrelay_relay::{Outcome, Progress};
+use walrelay_sink::any_factory;
 use walrelay_sink::topics::{ReadRecord, SinkTopics};
 use walrelay_walsender::quote_ident;
 
@@ -21,7 +22,7 @@ use super::compare::{Comparison, Difference, Event};
 use super::{HEADER, INTERVAL, marking, topics_of};
 use crate::cli::{Exit, Failure, Output, ShadowCutoverArgs};
 use crate::commands::assembly::pipelines::{
-    OnProgress, RecordCounts, router_and_settings, run_until, without_dead_letters,
+    CommandPipeline, OnProgress, RecordCounts, router_and_settings, run_until, without_dead_letters,
 };
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::any_sink;
@@ -71,9 +72,9 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
         stopped: AtomicBool::new(false),
         failed: AtomicBool::new(false),
     };
-    let factory = Counting::new(sink.factory(None).0, sent);
-    let environment = OnProgress(|_: &Progress| {});
-    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let factory = any_factory(Counting::new(sink.factory(None).0, sent));
+    let mut environment = OnProgress(|_: &Progress| {});
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
     let (result, compared) = thread::scope(|scope| {
         let comparer = scope.spawn(|| {
             let compared = compare(args, server, topics, &shared);

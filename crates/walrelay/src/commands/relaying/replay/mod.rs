@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 use walrelay_event_router::{Router, Selection, TopicChange};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
-use walrelay_relay::{Counts, Outcome, Pipeline};
-use walrelay_sink::{SinkFactory, SinkKind, ToFailure};
+use walrelay_relay::{Counts, Outcome};
+use walrelay_sink::{AnySinkFactory, SinkKind, any_factory};
 
 use crate::cli::{Exit, Failure, ReplayArgs};
 use crate::commands::assembly::pipelines::{
-    RecordCounts, router_and_settings, run_until, without_dead_letters,
+    CommandPipeline, RecordCounts, router_and_settings, run_until, without_dead_letters,
 };
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::configured_sink;
@@ -65,7 +65,7 @@ pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
         (note, file.transpose()?)
     };
     let replayed = if args.dry_run {
-        replay_into(&note, &server, file, NullSinkFactory)
+        replay_into(&note, &server, file, any_factory(NullSinkFactory))
     } else {
         let (factory, _) = sink_of(&note.sink, config)?.factory(None);
         replay_into(&note, &server, file, factory)
@@ -178,15 +178,12 @@ fn has_records(topic: &str, config: &PipelineConfig) -> Result<bool, Failure> {
 }
 
 /// Replays into the sinks of this factory. `file` is `None` for a dry run: nothing is sent.
-fn replay_into<F>(
+fn replay_into(
     note: &Note,
     server: &Server,
     file: Option<NoteFile>,
-    factory: F,
-) -> Result<(), Failure>
-where
-    F: SinkFactory<Error: ToFailure>,
-{
+    factory: AnySinkFactory,
+) -> Result<(), Failure> {
     let sends = file.is_some();
     let (router, settings) = router_and_settings(&server.config, sends, without_dead_letters)?;
     let router = replay_router(router, note)?;
@@ -200,10 +197,10 @@ where
             note.id, note.from, note.end, note.slot
         ));
     }
-    let environment =
+    let mut environment =
         ReplayObserver::new(note, file, Arc::clone(&reading), Arc::clone(&sent), line);
-    let factory = Counting::new(factory, Arc::clone(&sent));
-    let mut pipeline = Pipeline::new(source, router, factory, environment, settings);
+    let factory = any_factory(Counting::new(factory, Arc::clone(&sent)));
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
     let begun = Instant::now();
     let result = run_until(&mut pipeline, reading.ended())?;
     let totals = Totals {
@@ -212,7 +209,7 @@ where
         elapsed: sent.last_acknowledged().unwrap_or(begun) - begun,
         counts: pipeline.counts(),
     };
-    let environment = pipeline.into_observer();
+    drop(pipeline);
     let word = if sends {
         "acknowledged"
     } else {
