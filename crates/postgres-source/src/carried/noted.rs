@@ -7,7 +7,6 @@
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use super::record;
 use crate::catalog::row::parsed;
 
 /// Bytes of WAL without an event up to which a position is neither noted nor confirmed, once the
@@ -34,7 +33,7 @@ fn quoted(slot: &str) -> String {
 }
 
 /// Returns SQL that creates the sequence, which everybody may read, in the schema of
-/// [`record::create_sql`]. `role`: the relay's role, if another one creates it.
+/// the record. `role`: the relay's role, if another one creates it.
 pub fn create_sql(slot: &str, role: Option<&str>) -> String {
     let sequence = quoted(slot);
     let create = format!(
@@ -77,9 +76,7 @@ pub(crate) async fn read(session: &mut Session, slot: &str) -> Result<Option<Lsn
 
 /// Creates the sequence.
 pub(crate) async fn create(session: &mut Session, slot: &str) -> Result<(), Error> {
-    session
-        .query(&format!("{}\n{}", record::LOCK, create_sql(slot, None)))
-        .await?;
+    session.query(&create_sql(slot, None)).await?;
     Ok(())
 }
 
