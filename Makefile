@@ -15,7 +15,7 @@ FAULTS_SERVERS = 14.20.0 16.11.0
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
-	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
+	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C; SINK=http or rabbitmq for other destinations)"
 	@echo "make drill   the same with faults: a stopped broker, a killed walsender, a poison row; ends by itself"
 	@echo "make example  a shop whose services, relay and servers are killed while orders come in; proves at its end that each"
 	@echo "             order had its effects once (EXAMPLE_SECONDS=60 EXAMPLE_SEED=1)"
@@ -57,13 +57,14 @@ install:
 	umask 022; $(BIN) completions fish > $(SHARE)/fish/vendor_completions.d/walrelay.fish
 
 # CI runs the binary that the tests have built: DEMO_PROFILE=test.
+demo: DEMO = demo $(if $(SINK),--sink $(SINK))
 demo:
-	@scripts/bootstrap.sh demo
+	@scripts/bootstrap.sh demo $(SINK)
 ifeq ($(DEMO_PROFILE),test)
 	@$(CARGO) test --quiet --locked --workspace --no-run
-	@$(or $(CARGO_TARGET_DIR),target)/debug/walrelay demo
+	@$(or $(CARGO_TARGET_DIR),target)/debug/walrelay $(DEMO)
 else
-	@$(CARGO) run --locked --release -p walrelay -- demo
+	@$(CARGO) run --locked --release -p walrelay -- $(DEMO)
 endif
 
 drill:

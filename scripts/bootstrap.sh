@@ -3,7 +3,8 @@
 # can:
 #
 #     scripts/bootstrap.sh build     a C and C++ compiler, make, pkg-config, OpenSSL and zlib to build librdkafka with
-#     scripts/bootstrap.sh demo      and a PostgreSQL server
+#     scripts/bootstrap.sh demo      and a PostgreSQL server; "demo rabbitmq": RabbitMQ by scripts/fetch-rabbitmq.sh,
+#                                    unless it is installed
 #     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh; Chromium;
 #                                    RabbitMQ by scripts/fetch-rabbitmq.sh, unless WALRELAY_TEST_RABBITMQ is "skip"
 #     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the fault suite works without it
@@ -22,6 +23,7 @@ die() {
 }
 
 mode=${1:-build}
+sink=${2:-}
 case $mode in
     build) level=1 ;;
     demo) level=2 ;;
@@ -67,6 +69,14 @@ have_java() {
 # The names for which tests/e2e/page/browser.rs looks.
 have_chromium() {
     [ -n "${WALRELAY_TEST_CHROMIUM:-}" ] || have chromium || have chromium-browser || have google-chrome
+}
+
+# The place in which walrelay-throwaway looks for an installed one.
+have_rabbitmq() {
+    for server in /usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server; do
+        if [ -x "$server" ] && [ -x /usr/lib/erlang/bin/epmd ]; then return 0; fi
+    done
+    return 1
 }
 
 # Servers that the environment names need no download.
@@ -177,6 +187,9 @@ if [ "$level" -ge 3 ] && ! servers_are_named; then
     scripts/fetch-servers.sh
 fi
 if [ "$level" -ge 3 ] && [ "${WALRELAY_TEST_RABBITMQ:-}" != skip ]; then
+    scripts/fetch-rabbitmq.sh
+fi
+if [ "$mode $sink" = "demo rabbitmq" ] && ! have_rabbitmq; then
     scripts/fetch-rabbitmq.sh
 fi
 # Shifts the clock of one process. One fault needs it, and reports if it is missing.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches RabbitMQ and Erlang, which the tests of the sink "rabbitmq" use, once:
+# Fetches RabbitMQ and Erlang, which `make demo SINK=rabbitmq` and the tests of that sink use, once:
 #
 #     scripts/fetch-rabbitmq.sh
 #
@@ -25,7 +25,7 @@ if [ -f "$target/.complete" ]; then
 fi
 for program in apt-get dpkg-deb; do
     command -v "$program" >/dev/null 2>&1 ||
-        die "$program is needed, because Debian's packages of RabbitMQ are used; WALRELAY_TEST_RABBITMQ=skip leaves its tests out"
+        die "$program is needed, because Debian's packages of RabbitMQ are used; WALRELAY_TEST_RABBITMQ=skip leaves its tests out, make demo SINK=http needs none"
 done
 
 umask 022

@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use serde_json::json;
-use walrelay_testkit::{eventually, eventually_some, servers};
-use walrelay_throwaway::ChildGuard;
+use walrelay_testkit::{RabbitMq, eventually, eventually_some, servers};
+use walrelay_throwaway::{ChildGuard, RabbitMqBinaries};
 
 use crate::check::Checked;
 use crate::rig::{
@@ -504,6 +504,72 @@ fn demo(arguments: &[&str]) -> String {
 #[test]
 fn the_demo_shows_what_it_promises() {
     demo(&["--seconds", "3", "--rate", "50"]);
+}
+
+/// The same by HTTP: the receiver shows path, key and body of each request.
+#[test]
+fn the_demo_posts_events_to_its_receiver() {
+    let text = demo(&["--sink", "http", "--seconds", "3", "--rate", "50"]);
+    let parts = [
+        "an HTTP receiver",
+        "outbox.event.Order",
+        "order-",
+        "commit → answer",
+        "kind = \"http\"",
+    ];
+    assert_has(&text, &parts);
+}
+
+/// The same by RabbitMQ, twice in a row.
+#[test]
+fn the_demo_publishes_events_to_its_rabbitmq() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    for _ in 0..2 {
+        let text = demo(&["--sink", "rabbitmq", "--seconds", "3", "--rate", "50"]);
+        let parts = [
+            "and RabbitMQ",
+            "outbox.event.Order",
+            "order-",
+            "commit → confirm",
+            "kind = \"rabbitmq\"",
+        ];
+        assert_has(&text, &parts);
+    }
+}
+
+/// A machine without RabbitMQ gets a sentence that says how to have one.
+#[test]
+fn a_demo_without_rabbitmq_says_what_to_install() {
+    if RabbitMqBinaries::installed().is_some() {
+        return;
+    }
+    let none = tempfile::tempdir().expect("a directory");
+    let mut command = walrelay(&["demo", "--sink", "rabbitmq"]);
+    command
+        .env("WALRELAY_POSTGRES_BIN", servers::binaries(15).dir())
+        .env("WALRELAY_CACHE", none.path());
+    let shown = command.output().expect("walrelay runs");
+    assert_eq!(shown.status.code(), Some(69), "{}", said(&shown));
+    assert_has(
+        &said(&shown),
+        &[
+            "demo-rabbitmq",
+            "no RabbitMQ found",
+            "apt-get",
+            "--sink http",
+        ],
+    );
+}
+
+/// The drill needs a broker that it can stop.
+#[test]
+fn a_drill_is_of_kafka() {
+    let shown = walrelay(&["demo", "--drill", "--sink", "http"]).output();
+    let shown = shown.expect("walrelay runs");
+    assert_eq!(shown.status.code(), Some(64), "{}", said(&shown));
+    assert_has(&said(&shown), &["demo-drill", "leave out --sink"]);
 }
 
 /// A demonstration whose reader has gone away, as in `walrelay demo | head -1`, ends.

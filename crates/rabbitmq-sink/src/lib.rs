@@ -3,6 +3,7 @@
 //! # Contents
 //! - [`RabbitmqKind`], [`RabbitmqSection`]: the kind of sink, and its section of the configuration.
 //! - [`RabbitmqError`]: why there is no connection.
+//! - [`QueueReader`]: reads a queue, for demonstrations.
 //! - `client`: the protocol, a login, the TLS settings. `sink`: what is in flight, and the thread
 //!   that publishes.
 //!
@@ -25,6 +26,7 @@ mod scripted;
 mod section;
 mod sink;
 
+pub use client::consume::{QueueAddress, QueueReader, QueuedMessage};
 pub use client::error::RabbitmqError;
 pub use kind::{ConstantAddress, RabbitmqKind};
 pub use section::{Auth, RabbitmqSection};

@@ -18,6 +18,14 @@ pub enum ThrowawayError {
         looked: Vec<PathBuf>,
     },
 
+    /// No RabbitMQ was found.
+    #[error(
+        "no RabbitMQ found (looked in {}); scripts/fetch-rabbitmq.sh fetches one without root where \
+         apt-get is, or install it (Debian, Ubuntu: `apt-get install rabbitmq-server`)",
+        looked.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    NoRabbitMq { looked: Vec<PathBuf> },
+
     /// A directory that was named explicitly contains no usable server.
     #[error("{} is not a directory of PostgreSQL server programs: {reason}", path.display())]
     NotPostgres { path: PathBuf, reason: String },

@@ -1,4 +1,5 @@
-//! Throwaway servers: a Postgres for one demonstration or one test, removed with its owner.
+//! Throwaway servers: a Postgres or RabbitMQ for one demonstration or one test, removed with its
+//! owner.
 //!
 //! ```no_run
 //! use walrelay_throwaway::{Postgres, Shutdown};
@@ -15,6 +16,8 @@
 //!   [`Shutdown`], [`ThrowawayError`] belong to it. [`Postgres::standby`] creates a standby of it.
 //!   [`Template`]: the data directory that several servers begin with.
 //! - [`PostgresBinaries`], [`Version`]: an installed server and where it was found.
+//! - [`RabbitMqServer`], [`RabbitMqOptions`], [`RabbitMqBinaries`]: a RabbitMQ server with its own
+//!   port mapper.
 //! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server. The
 //!   tests' Kafka is built from them too.
 //! - [`ChildGuard`], [`end_with_owner`]: a program that ends with the process that started it.
@@ -46,6 +49,7 @@ mod initdb;
 mod janitor;
 mod postgres;
 mod process;
+mod rabbitmq;
 mod signal;
 mod standby;
 mod template;
@@ -59,5 +63,6 @@ pub use files::copy_dir;
 pub use janitor::Scratch;
 pub use postgres::{Postgres, Shutdown};
 pub use process::Process;
+pub use rabbitmq::{RabbitMqBinaries, RabbitMqOptions, RabbitMqServer};
 pub use signal::Signal;
 pub use template::Template;

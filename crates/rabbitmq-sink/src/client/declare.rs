@@ -172,7 +172,7 @@ impl Connection {
     }
 
     /// Sends methods on a channel of their own, and waits for the answer or the close of the channel.
-    async fn ask(
+    pub(super) async fn ask(
         &mut self,
         limit: Duration,
         is_answer: fn(&Method<'_>) -> bool,
@@ -209,7 +209,7 @@ impl Connection {
         Ok(answer)
     }
 
-    fn not_declared(&self, what: &str, name: &str, refused: Refused) -> RabbitmqError {
+    pub(super) fn not_declared(&self, what: &str, name: &str, refused: Refused) -> RabbitmqError {
         RabbitmqError::Declare {
             address: self.address.clone(),
             what: format!("{what} {name:?}"),

@@ -1,5 +1,7 @@
-//! A client that only publishes: connection, login, a channel in confirm mode.
+//! A client that publishes: connection, login, a channel in confirm mode. `consume` reads a queue, for
+//! demonstrations.
 
+pub(crate) mod consume;
 pub(crate) mod declare;
 pub(crate) mod error;
 pub(crate) mod publish;
@@ -26,6 +28,9 @@ use wire::{Frame, Method, Reason, put_member, put_method, put_short, put_sized};
 /// The header of each message with its [`EventPosition`](walrelay_sink::EventPosition). The client
 /// finds a returned message by it.
 pub(crate) const POSITION_HEADER: &str = "walrelay.position";
+
+/// The header with the record's key.
+pub(crate) const KEY_HEADER: &str = "walrelay.key";
 
 /// The number of channels that the client asks for: a closed one is replaced.
 const CHANNELS: u16 = 2047;

@@ -2,13 +2,11 @@
 
 use walrelay_sink::{Poison, Record, dlq_headers};
 
-use super::POSITION_HEADER;
 use super::wire::{
     FRAME_OVERHEAD, MAX_SHORT, put_frame, put_member, put_method, put_short, put_sized,
 };
+use super::{KEY_HEADER, POSITION_HEADER};
 
-/// The name of the header with the record's key.
-pub(crate) const KEY_HEADER: &str = "walrelay.key";
 /// Basic content, and the flags of the properties headers, delivery-mode, message-id and timestamp.
 const CLASS_BASIC: u16 = 60;
 const HEADERS: u16 = 1 << 13;

@@ -25,15 +25,18 @@ pub(crate) enum Frame<'a> {
         channel: u16,
         method: Method<'a>,
     },
-    /// The properties of a message's content: its id headers.
+    /// The properties of a message's content.
     Header {
         channel: u16,
+        /// Bytes of the body.
         body: u64,
         position: Option<&'a [u8]>,
+        key: Option<&'a [u8]>,
+        message_id: Option<&'a [u8]>,
     },
     Body {
         channel: u16,
-        bytes: usize,
+        bytes: &'a [u8],
     },
     Heartbeat,
 }
@@ -66,6 +69,10 @@ pub(crate) enum Method<'a> {
     QueueDeclareOk,
     QueueBindOk,
     ConfirmSelectOk,
+    ConsumeOk,
+    Deliver {
+        routing_key: &'a [u8],
+    },
     Return {
         code: u16,
     },
@@ -129,7 +136,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Protoco
         2 => header(channel, &mut payload)?,
         3 => Frame::Body {
             channel,
-            bytes: length,
+            bytes: payload.rest,
         },
         _ => Frame::Heartbeat,
     };
@@ -168,6 +175,16 @@ fn method<'a>(from: &mut Reader<'a>) -> Result<Method<'a>, ProtocolError> {
         (50, 11) => Method::QueueDeclareOk,
         (50, 21) => Method::QueueBindOk,
         (85, 11) => Method::ConfirmSelectOk,
+        (60, 21) => Method::ConsumeOk,
+        (60, 60) => {
+            // The consumer's tag, the delivery's tag and whether it is a repeat; then the exchange.
+            from.short_string()?;
+            from.take(9)?;
+            from.short_string()?;
+            Method::Deliver {
+                routing_key: from.short_string()?,
+            }
+        }
         (60, 50) => Method::Return { code: from.u16()? },
         (60, 80) => Method::Ack {
             tag: from.u64()?,
@@ -189,24 +206,43 @@ fn reason<'a>(from: &mut Reader<'a>) -> Result<Reason<'a>, ProtocolError> {
     })
 }
 
-/// Decodes a content header. Of its properties only the headers are read, which come third.
+/// Decodes a content header.
 fn header<'a>(channel: u16, from: &mut Reader<'a>) -> Result<Frame<'a>, ProtocolError> {
     from.take(4)?;
     let body = from.u64()?;
     let flags = from.u16()?;
+    let has = |bit: u8| flags >> bit & 1 == 1;
     for bit in [15, 14] {
-        if flags >> bit & 1 == 1 {
+        if has(bit) {
             from.short_string()?;
         }
     }
-    let position = match flags >> 13 & 1 {
-        1 => from.table_text(super::POSITION_HEADER.as_bytes())?,
-        _ => None,
+    let [position, key] = if has(13) {
+        from.table_texts([super::POSITION_HEADER, super::KEY_HEADER])?
+    } else {
+        [None; 2]
     };
+    // delivery-mode and priority; correlation-id, reply-to and expiration.
+    for bit in [12, 11] {
+        if has(bit) {
+            from.take(1)?;
+        }
+    }
+    for bit in [10, 9, 8] {
+        if has(bit) {
+            from.short_string()?;
+        }
+    }
     Ok(Frame::Header {
         channel,
         body,
         position,
+        key,
+        message_id: if has(7) {
+            Some(from.short_string()?)
+        } else {
+            None
+        },
     })
 }
 
@@ -257,17 +293,22 @@ impl<'a> Reader<'a> {
         self.take(length as usize)
     }
 
-    /// Reads a table, and returns the text that it has under this name.
-    pub(crate) fn table_text(&mut self, wanted: &[u8]) -> Result<Option<&'a [u8]>, ProtocolError> {
+    /// Reads a table, and returns the texts that it has under these names.
+    fn table_texts<const N: usize>(
+        &mut self,
+        wanted: [&str; N],
+    ) -> Result<[Option<&'a [u8]>; N], ProtocolError> {
         let mut table = Reader {
             rest: self.long_string()?,
         };
-        let mut found = None;
+        let mut found = [None; N];
         while !table.rest.is_empty() {
             let name = table.short_string()?;
             let text = table.value(0)?;
-            if name == wanted {
-                found = text;
+            for (wanted, found) in wanted.iter().zip(&mut found) {
+                if name == wanted.as_bytes() {
+                    *found = text;
+                }
             }
         }
         Ok(found)
@@ -425,12 +466,12 @@ mod tests {
     }
 
     #[test]
-    fn the_position_is_found_among_all_types_of_headers() {
+    fn position_key_and_id_are_found_among_all_types_of_headers() {
         let mut out = Vec::new();
         put_frame(&mut out, 2, 1, |out| {
             out.extend_from_slice(&[0, 60, 0, 0]);
             out.extend_from_slice(&5_u64.to_be_bytes());
-            out.extend_from_slice(&0xA000_u16.to_be_bytes());
+            out.extend_from_slice(&0xBF80_u16.to_be_bytes());
             put_short(out, b"text/plain");
             put_sized(out, |out| {
                 put_member(out, "n", None);
@@ -442,12 +483,19 @@ mod tests {
                     out.extend_from_slice(b"I\0\0\0\x01");
                 });
                 put_member(out, super::super::POSITION_HEADER, Some(b"0/1 7"));
+                put_member(out, super::super::KEY_HEADER, Some(b"key"));
             });
+            out.extend_from_slice(&[2, 0]);
+            for text in [b"", b"", b"9", b"i"] as [&[u8]; 4] {
+                put_short(out, text);
+            }
         });
         let expected = Frame::Header {
             channel: 1,
             body: 5,
             position: Some(b"0/1 7"),
+            key: Some(b"key"),
+            message_id: Some(b"i"),
         };
         assert_eq!(one(&out), expected);
     }

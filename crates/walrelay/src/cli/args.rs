@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use secrecy::SecretString;
 use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
@@ -178,6 +178,7 @@ A row is a JSON object of columns and values:
     /// Nothing is left running, nothing is left on disk.
     #[command(after_help = "Examples:
   walrelay demo
+  walrelay demo --sink http
   walrelay demo --drill
   walrelay demo --seconds 10 --rate 500")]
     Demo(DemoArgs),
@@ -368,6 +369,20 @@ pub struct StatusArgs {
     pub output: Output,
 }
 
+/// The destination of `demo`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum DemoSink {
+    /// The embedded Kafka broker.
+    #[default]
+    Kafka,
+    /// An HTTP receiver.
+    #[cfg(feature = "http")]
+    Http,
+    /// A throwaway RabbitMQ.
+    #[cfg(feature = "rabbitmq")]
+    Rabbitmq,
+}
+
 /// Arguments of `demo`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct DemoArgs {
@@ -379,6 +394,11 @@ pub struct DemoArgs {
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
     pub seconds: Option<u64>,
+
+    /// Where the events go: a broker or a receiver inside this process, or a RabbitMQ server that
+    /// runs as long as the demonstration.
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub sink: DemoSink,
 
     /// Go through faults: the broker stops, the walsender is killed, an event cannot be delivered.
     /// Shows at each what `walrelay status` and the metrics say, and ends by itself.

@@ -46,7 +46,8 @@ mod tail;
 mod verify_topic;
 
 pub use args::{
-    CheckArgs, Cli, Command, DemoArgs, InitArgs, PruneArgs, RunArgs, StatusArgs, completions, man,
+    CheckArgs, Cli, Command, DemoArgs, DemoSink, InitArgs, PruneArgs, RunArgs, StatusArgs,
+    completions, man,
 };
 pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{

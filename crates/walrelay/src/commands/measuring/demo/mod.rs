@@ -1,12 +1,18 @@
 //! `walrelay demo`: runs the relay between a throwaway Postgres, in which orders are placed, and a
-//! broker inside this process.
+//! Kafka broker or an HTTP receiver inside this process, or a throwaway RabbitMQ.
 //!
+//! - [`destination`]: the server of each kind of sink, and how its events are read.
+//! - [`event`]: an event that has arrived, and the trait of who reads them. [`receiver`]: the HTTP receiver.
 //! - [`writer`]: places orders, some of which roll back.
-//! - [`viewer`]: reads the topics, shows the events that arrive and compares them with the commits.
+//! - [`viewer`]: reads and shows the events that arrive, and compares them with the commits.
 //! - [`tracker`]: what writer and viewer know of each event.
 //! - [`drill`]: with `--drill`, injects faults and prints what the relay shows of them.
 
+mod destination;
 mod drill;
+mod event;
+#[cfg(feature = "http")]
+mod receiver;
 mod tracker;
 mod viewer;
 mod writer;
@@ -20,20 +26,20 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::Level;
-use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_observe::{RecentErrors, RelayEnvironment, colours, log_to_stderr};
 use walrelay_postgres_source::OutboxTable;
 use walrelay_relay::TableName;
-use walrelay_sink::{SinkFailure, lock};
+use walrelay_sink::lock;
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::ConnInfo;
 
-use crate::cli::{DemoArgs, Exit, Failure};
+use crate::cli::{DemoArgs, DemoSink, Exit, Failure};
 use crate::commands::assembly::{block_on, sql_session};
 use crate::commands::relaying::relay::{CommitToAck, RelayRun};
 use crate::commands::{CommandResult, Env};
 use crate::config::{Config, Log, LogFormat};
 use crate::failures;
+use destination::Destination;
 use drill::Drill;
 use tracker::EventTracker;
 
@@ -44,13 +50,6 @@ const AGGREGATES: [&str; 3] = ["Order", "Payment", "Shipment"];
 const PARTITIONS: i32 = 4;
 /// Longest time from the end of the writer until all committed events have arrived.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(15);
-
-fn topics() -> Vec<String> {
-    let topics = AGGREGATES.iter();
-    topics
-        .map(|aggregate| format!("outbox.event.{aggregate}"))
-        .collect()
-}
 
 fn outbox() -> TableName {
     TableName {
@@ -91,10 +90,15 @@ type Finish = Arc<Mutex<Option<oneshot::Sender<()>>>>;
 /// Runs the demonstration; returns whether each committed event arrived, in order, and no other
 /// did.
 fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bool, Vec<Failure>> {
-    let servers = Servers::start()?;
+    if args.drill && args.sink != DemoSink::Kafka {
+        let what = "the drill stops the broker of Kafka that is inside this process";
+        let failure = Failure::new("demo-drill", Exit::Usage, what);
+        return Err(failure.remedy("leave out --sink, or --drill").into());
+    }
+    let servers = Servers::start(args.sink)?;
     let page = page_address()?;
-    let broker = servers.broker.bootstrap_servers().to_owned();
-    let config = Arc::new(demo_config(&servers.postgres.url(), &broker, page)?);
+    let sections = servers.destination.sections();
+    let config = Arc::new(demo_config(&servers.postgres.url(), &sections, page)?);
     print(&format!(
         "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n\
          Status page: http://{page}/",
@@ -121,7 +125,8 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bo
         let (tracker, done) = (Arc::clone(&tracker), Arc::clone(&done));
         let finish = Arc::clone(&finish);
         let colours = (!args.drill).then(|| colours(std::io::stdout().is_terminal(), env));
-        move || viewer::watch(&broker, &topics(), &tracker, &done, colours, &finish)
+        let open = servers.destination.reader();
+        move || viewer::watch(open()?.as_mut(), &tracker, &done, colours, &finish)
     })?;
     let written = if streaming {
         servers.place_orders(args, &config, &tracker, &finish, finished)?
@@ -133,43 +138,36 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bo
     // Sending fails if the relay has ended with an error.
     let _ = stop_relay.send(());
     let commit_to_ack = join_result(relay.join())??;
-    let totals =
-        join_result(viewer.join())?.map_err(|error| Failure::from(SinkFailure::from(error)))?;
+    let totals = join_result(viewer.join())??;
     written.map_err(Failure::from)?;
 
-    print(&tracker.summary(&totals, commit_to_ack));
-    print(HOW_TO);
+    let destination = &servers.destination;
+    print(&tracker.summary(&totals, destination.commit_to_ack(), commit_to_ack));
+    print(&how_to(destination));
     Ok(tracker.is_correct(&totals))
 }
 
 /// The servers of the demonstration; dropping them stops both.
 struct Servers {
-    broker: EmbeddedBroker,
+    destination: Destination,
     postgres: Postgres,
     info: ConnInfo,
 }
 
 impl Servers {
     /// Starts both, and creates topics and tables.
-    fn start() -> Result<Self, Failure> {
+    fn start(sink: DemoSink) -> Result<Self, Failure> {
         let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
-        print(&format!(
-            "Starting a throwaway Postgres {} and a broker …",
-            binaries.version()
-        ));
+        let destination = Destination::start(sink, &binaries.version().to_string())?;
         let postgres = Postgres::builder()
             .binaries(binaries)
             .start()
             .map_err(|error| no_postgres(&error))?;
-        let topics = topics();
-        let topics: Vec<(&str, i32)> = topics.iter().map(|t| (t.as_str(), PARTITIONS)).collect();
-        let broker = EmbeddedBroker::start(&topics)
-            .map_err(|error| Failure::from(SinkFailure::from(error)))?;
         let info: Result<ConnInfo, _> = postgres.url().parse();
         let info = info.map_err(|error| failures::conn_info(&error))?;
         block_on(create_tables(&info))??;
         Ok(Self {
-            broker,
+            destination,
             postgres,
             info,
         })
@@ -186,13 +184,13 @@ impl Servers {
         finished: oneshot::Receiver<()>,
     ) -> Result<Result<(), walrelay_walsender::Error>, Failure> {
         let write = || block_on(writer::write(&self.info, args, tracker, finished));
-        if !args.drill {
+        let Some(broker) = self.destination.broker().filter(|_| args.drill) else {
             return write();
-        }
+        };
         let writing = AtomicBool::new(true);
         let drill = Drill {
             config,
-            broker: &self.broker,
+            broker,
             info: &self.info,
             writing: &writing,
             tracker,
@@ -283,12 +281,10 @@ fn relay(
 }
 
 /// Returns the configuration of the demonstration's relay.
-fn demo_config(server: &str, broker: &str, page: SocketAddr) -> Result<Config, Vec<Failure>> {
+fn demo_config(server: &str, sink: &str, page: SocketAddr) -> Result<Config, Vec<Failure>> {
     let text = format!(
         "[source]\nurl = \"{server}\"\ntables = [\"public.outbox\"]\n\
-         [sink.kafka]\n\"bootstrap.servers\" = \"{broker}\"\n\
-         [poison]\nunroutable = \"dead-letter\"\ntopic = \"walrelay.dlq\"\n\
-         [http]\nlisten = \"{page}\"\n"
+         {sink}[http]\nlisten = \"{page}\"\n"
     );
     Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::of_config)
 }
@@ -308,18 +304,23 @@ fn page_address() -> Result<SocketAddr, Failure> {
         })
 }
 
-const HOW_TO: &str = "
-The same against your own database and broker, with walrelay.toml:
+fn how_to(destination: &Destination) -> String {
+    format!(
+        "
+The same against your own database and server, with walrelay.toml:
 
     [source]
-    url = \"postgres://relay:${PGPASSWORD}@db.example:5432/app?sslmode=verify-full\"
+    url = \"postgres://relay:${{PGPASSWORD}}@db.example:5432/app?sslmode=verify-full\"
     tables = [\"public.outbox\"]
 
-    [sink.kafka]
-    \"bootstrap.servers\" = \"broker.example:9092\"
+{}
 
     walrelay init --dry-run     the SQL that prepares the database
     walrelay check              is everything ready?
     walrelay run                relay until stopped
 
-README.md has the five minutes in full.";
+{}",
+        destination.example(),
+        destination.page()
+    )
+}

@@ -42,7 +42,7 @@ pub(super) enum Arrival {
 
 /// The totals of the viewer.
 pub(super) struct ViewerTotals {
-    /// Number of records by topic.
+    /// Number of events by topic.
     pub(super) per_topic: BTreeMap<String, u64>,
     pub(super) not_committed: u64,
     pub(super) out_of_order: u64,
@@ -71,7 +71,7 @@ impl EventTracker {
         events.rolled_back.extend(ids.iter().cloned());
     }
 
-    /// Records that an event was read from a topic.
+    /// Records that an event has arrived.
     pub(super) fn arrived(&self, id: &str) -> Arrival {
         let mut events = self.events();
         let Some(committed) = events.committed.get(id).copied() else {
@@ -108,7 +108,13 @@ impl EventTracker {
         self.all_arrived() && totals.not_committed == 0 && totals.out_of_order == 0
     }
 
-    pub(super) fn summary(&self, totals: &ViewerTotals, commit_to_ack: CommitToAck) -> String {
+    /// Returns the lines of the end. `acknowledged`: the words for the time until then.
+    pub(super) fn summary(
+        &self,
+        totals: &ViewerTotals,
+        acknowledged: &str,
+        commit_to_ack: CommitToAck,
+    ) -> String {
         let events = self.events();
         let lost = events.committed.len() - events.arrived.len();
         let mut lines = vec![
@@ -140,7 +146,7 @@ impl EventTracker {
                 .map(|(topic, count)| format!("  {topic:<24} {count}")),
         );
         let latencies = [
-            ("commit → broker's ack", commit_to_ack),
+            (acknowledged, commit_to_ack),
             ("commit → consumer", totals.latencies.p50_p99_ms()),
         ];
         lines.extend(latencies.iter().filter_map(|(name, latency)| {

@@ -1,32 +1,29 @@
-//! Reads the topics of the demonstration and shows their records.
+//! Reads the events that arrive, and shows them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use walrelay_kafka_sink::{KafkaError, Tail};
 use walrelay_observe::Latencies;
 use walrelay_sink::lock;
-use walrelay_sink::topics::ReadRecord;
 
+use super::event::{EventReader, ReadEvent};
 use super::tracker::{Arrival, EventTracker, ViewerTotals};
 use super::{Finish, print};
+use crate::cli::Failure;
 
-/// Records that are shown per second; a person cannot read more.
+/// Events that are shown per second; a person cannot read more.
 const LINES_PER_SECOND: u32 = 12;
 
-/// Reads the topics until `done` is set and no record comes any more. Shows the records if
-/// `colours` is given, in colours if it is true; ends the writer if nobody reads them.
+/// Reads events until `done` is set and none comes any more. Shows them if `colours` is given, in
+/// colours if it is true; ends the writer if nobody reads them.
 pub(super) fn watch(
-    broker: &str,
-    topics: &[String],
+    reader: &mut dyn EventReader,
     tracker: &EventTracker,
     done: &AtomicBool,
     colours: Option<bool>,
     finish: &Finish,
-) -> Result<ViewerTotals, KafkaError> {
-    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-    let mut tail = Tail::open(broker, &names, Duration::from_secs(10))?;
+) -> Result<ViewerTotals, Failure> {
     let mut totals = ViewerTotals {
         per_topic: BTreeMap::new(),
         not_committed: 0,
@@ -34,27 +31,22 @@ pub(super) fn watch(
         latencies: Latencies::default(),
     };
     let mut last_number: HashMap<Vec<u8>, u64> = HashMap::new();
-    // Beginning of the current second, and the number of records in it.
+    // Beginning of the current second, and the number of events in it.
     let mut second = (Instant::now(), 0);
     loop {
-        let Some(record) = tail.next(Duration::from_millis(50))? else {
+        let Some(event) = reader.next(Duration::from_millis(50))? else {
             if done.load(Ordering::Acquire) {
                 return Ok(totals);
             }
             continue;
         };
-        *totals.per_topic.entry(record.topic.clone()).or_default() += 1;
-        let id = header(&record, "id");
-        let note = match tracker.arrived(&id) {
+        *totals.per_topic.entry(event.topic.clone()).or_default() += 1;
+        let note = match tracker.arrived(&event.id) {
             Arrival::First(latency) => {
                 totals.latencies.record(latency);
                 // The events of a key are numbered in the order of their commits.
-                let key = [
-                    record.topic.as_bytes(),
-                    record.key.as_deref().unwrap_or_default(),
-                ]
-                .concat();
-                let number = number(&record);
+                let key = [event.topic.as_bytes(), &event.key].concat();
+                let number = number(&event);
                 let last = last_number.entry(key).or_default();
                 if number != *last + 1 {
                     totals.out_of_order += 1;
@@ -74,40 +66,31 @@ pub(super) fn watch(
         second.1 += 1;
         if second.1 <= LINES_PER_SECOND
             && let Some(colours) = colours
-            && !show(&record, &note, colours)
+            && !show(&event, &note, colours)
         {
             drop(lock(finish).take());
         }
     }
 }
 
-fn header(record: &ReadRecord, name: &str) -> String {
-    let value = record.headers.iter().find(|(header, _)| header == name);
-    let bytes = value
-        .and_then(|(_, value)| value.as_deref())
-        .unwrap_or_default();
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn number(record: &ReadRecord) -> u64 {
-    let value = record.value.as_deref().unwrap_or_default();
-    let json: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+fn number(event: &ReadEvent) -> u64 {
+    let json: serde_json::Value = serde_json::from_slice(&event.value).unwrap_or_default();
     json.get("number")
         .and_then(serde_json::Value::as_u64)
         .unwrap_or_default()
 }
 
-/// Shows a record; returns false if nobody reads it.
-fn show(record: &ReadRecord, note: &str, colours: bool) -> bool {
+/// Shows an event; returns false if nobody reads it.
+fn show(event: &ReadEvent, note: &str, colours: bool) -> bool {
     let (cyan, yellow, green, off) = if colours {
         ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[0m")
     } else {
         ("", "", "", "")
     };
-    let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
-    let value = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default());
+    let key = String::from_utf8_lossy(&event.key);
+    let value = String::from_utf8_lossy(&event.value);
     print(&format!(
         "{green}{note}{off}  {cyan}{:<22}{off} {yellow}{key:<12}{off} {value}",
-        record.topic
+        event.topic
     ))
 }

@@ -1,0 +1,360 @@
+//! A RabbitMQ server with its own epmd, as ordinary child processes.
+
+use std::{
+    fs,
+    io::{self, Read as _, Seek as _, SeekFrom},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Account, ChildGuard, Process, Scratch, Signal, ThrowawayError,
+    account::{is_executable, run_as},
+    binaries::cache_dir,
+};
+
+/// Erlang starts slowly on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(240);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+const MAPPER_LIMIT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Starts with other ports, if one of them was taken meanwhile.
+const TRIES: u32 = 5;
+/// The line of the log after which the server takes connections.
+const STARTED: &str = "Server startup complete";
+
+/// The programs of a RabbitMQ server, and of the Erlang that runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RabbitMqBinaries {
+    /// The directory of `rabbitmq-server`.
+    server: PathBuf,
+    /// The directory of `erl` and `epmd`.
+    erlang: PathBuf,
+    version: String,
+}
+
+impl RabbitMqBinaries {
+    /// Finds the server that `scripts/fetch-rabbitmq.sh` has unpacked in [`cache_dir`], else the one
+    /// of an installed package of Debian.
+    ///
+    /// # Errors
+    /// [`ThrowawayError::NoRabbitMq`] says what to install.
+    pub fn find() -> Result<Self, ThrowawayError> {
+        let cached = cache_dir().join("rabbitmq");
+        let fetched = cached.join(".complete").is_file();
+        let found = fetched.then(|| Self::below(&cached)).flatten();
+        found
+            .or_else(Self::installed)
+            .ok_or_else(|| ThrowawayError::NoRabbitMq {
+                looked: vec![cached, "/usr/lib/rabbitmq".into()],
+            })
+    }
+
+    /// Returns the server of an installed package of Debian.
+    pub fn installed() -> Option<Self> {
+        Self::below(Path::new("/"))
+    }
+
+    /// Returns the server below this directory, which has the layout of Debian's packages.
+    fn below(root: &Path) -> Option<Self> {
+        let erlang = root.join("usr/lib/erlang/bin");
+        let programs = ["erl", "epmd"].map(|program| erlang.join(program));
+        let entries = fs::read_dir(root.join("usr/lib/rabbitmq/lib")).ok()?;
+        let mut servers = entries.flatten().filter_map(|entry| {
+            let name = entry.file_name();
+            let version = name.to_str()?.strip_prefix("rabbitmq_server-")?.to_owned();
+            let server = entry.path().join("sbin");
+            is_executable(&server.join("rabbitmq-server")).then_some((version, server))
+        });
+        let (version, server) = servers.next()?;
+        programs
+            .iter()
+            .all(|program| is_executable(program))
+            .then_some(Self {
+                server,
+                erlang,
+                version,
+            })
+    }
+
+    /// Returns the version of the server, such as `3.10.8`.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+/// Options of a [`RabbitMqServer`]. By default it has the user `guest` with the password `guest`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RabbitMqOptions<'a> {
+    /// More lines of `rabbitmq.conf`. `{dir}` stands for the server's directory.
+    pub settings: &'a str,
+    /// The plugins.
+    pub plugins: &'a [&'a str],
+    /// Names and contents of files in the server's directory.
+    pub files: &'a [(&'a str, &'a str)],
+}
+
+/// A RabbitMQ server, which ends with its owner. It listens on 127.0.0.1 only.
+#[derive(Debug)]
+pub struct RabbitMqServer {
+    // Before `scratch`: drop the process first, then its directory.
+    process: Mutex<Option<Process>>,
+    /// The port mapper of Erlang, which would outlive the server otherwise.
+    _mapper: ChildGuard,
+    scratch: Scratch,
+    binaries: RabbitMqBinaries,
+    port: u16,
+    distribution: u16,
+    mapper: u16,
+}
+
+impl RabbitMqServer {
+    /// Starts a server without data, and waits until it takes connections.
+    ///
+    /// # Errors
+    /// A file cannot be written, a program cannot be run, or the server did not start, with the end
+    /// of its log. Nothing is left behind.
+    pub fn start(
+        binaries: &RabbitMqBinaries,
+        options: RabbitMqOptions<'_>,
+    ) -> Result<Self, ThrowawayError> {
+        let mut tries = 1;
+        loop {
+            match Self::on_free_ports(binaries, options) {
+                // Another process may have taken a port meanwhile.
+                Err(ThrowawayError::Ended { .. }) if tries < TRIES => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn on_free_ports(
+        binaries: &RabbitMqBinaries,
+        options: RabbitMqOptions<'_>,
+    ) -> Result<Self, ThrowawayError> {
+        let scratch = Scratch::new("walrelay-rabbitmq-", Account::unprivileged())
+            .map_err(ThrowawayError::io("make a temporary directory"))?;
+        let [port, distribution, mapper] =
+            free_ports().map_err(ThrowawayError::io("find free ports"))?;
+        let dir = scratch.path();
+        let more = options
+            .settings
+            .replace("{dir}", &dir.display().to_string());
+        let settings = format!(
+            "listeners.tcp.default = 127.0.0.1:{port}\nlog.console = true\nlog.file = false\n\
+             disk_free_limit.absolute = 50MB\nvm_memory_high_watermark.absolute = 512MB\n{more}"
+        );
+        let plugins = format!("[{}].\n", options.plugins.join(","));
+        let own = [
+            ("rabbitmq.conf", settings.as_str()),
+            ("enabled_plugins", &plugins),
+        ];
+        for (name, text) in own.iter().chain(options.files) {
+            fs::write(dir.join(name), text).map_err(ThrowawayError::io(format!("write {name}")))?;
+        }
+        let mut command = Command::new(binaries.erlang.join("epmd"));
+        command
+            .env("ERL_EPMD_PORT", mapper.to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        run_as(&mut command, scratch.account());
+        let guard = ChildGuard::spawn(&mut command).map_err(ThrowawayError::io("run epmd"))?;
+        let server = Self {
+            process: Mutex::new(None),
+            _mapper: guard,
+            scratch,
+            binaries: binaries.clone(),
+            port,
+            distribution,
+            mapper,
+        };
+        server.await_mapper()?;
+        server.run()?;
+        Ok(server)
+    }
+
+    fn await_mapper(&self) -> Result<(), ThrowawayError> {
+        let deadline = Instant::now() + MAPPER_LIMIT;
+        loop {
+            match TcpStream::connect((Ipv4Addr::LOCALHOST, self.mapper)) {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() >= deadline => {
+                    return Err(ThrowawayError::io("connect to epmd")(error));
+                }
+                Err(_) => thread::sleep(POLL_INTERVAL),
+            }
+        }
+    }
+
+    /// Starts the server again after [`kill`](Self::kill), with the same ports and data, and waits
+    /// until it takes connections.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start), and [`ThrowawayError::Running`].
+    pub fn start_again(&self) -> Result<(), ThrowawayError> {
+        if self.is_running() {
+            return Err(ThrowawayError::Running);
+        }
+        self.run()
+    }
+
+    fn run(&self) -> Result<(), ThrowawayError> {
+        let mut command = self.command("rabbitmq-server");
+        let log = self.log();
+        let before = fs::metadata(&log).map_or(0, |log| log.len());
+        let process = Process::spawn(&mut command, &self.scratch, &log, Signal::Kill)?;
+        process.wait_ready(START_LIMIT, || {
+            text_from(&log, before).is_ok_and(|text| text.contains(STARTED))
+        })?;
+        *self.process() = Some(process);
+        Ok(())
+    }
+
+    /// Returns the port of AMQP.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the name of the Erlang node.
+    pub fn node(&self) -> String {
+        format!("t{}@localhost", self.port)
+    }
+
+    /// Returns the directory of the server, which is removed with it.
+    pub fn dir(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Returns the file that the server logs to.
+    pub fn log(&self) -> PathBuf {
+        self.dir().join("log")
+    }
+
+    /// Returns true if the server was not killed.
+    pub fn is_running(&self) -> bool {
+        let process = self.process();
+        process.as_ref().is_some_and(|it| it.ended().is_none())
+    }
+
+    /// Returns the process id of the server, if it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process().as_ref().map(Process::pid)
+    }
+
+    /// Sends a signal to the server.
+    ///
+    /// # Errors
+    /// [`ThrowawayError::Stopped`] after [`kill`](Self::kill); or the signal cannot be sent.
+    pub fn signal(&self, signal: Signal) -> Result<(), ThrowawayError> {
+        let process = self.process();
+        let process = process.as_ref().ok_or(ThrowawayError::Stopped)?;
+        let sent = process.signal(signal);
+        sent.map_err(ThrowawayError::io("send a signal to RabbitMQ"))
+    }
+
+    /// Ends the server by SIGKILL, and waits for its end.
+    ///
+    /// # Errors
+    /// [`ThrowawayError::Stopped`] if it was killed before.
+    pub fn kill(&self) -> Result<(), ThrowawayError> {
+        self.signal(Signal::Kill)?;
+        if let Some(process) = self.process().take() {
+            process.wait(STOP_LIMIT);
+        }
+        Ok(())
+    }
+
+    /// Returns a command that runs a program of RabbitMQ, such as `rabbitmqctl`, for this server.
+    pub fn command(&self, program: &str) -> Command {
+        let dir = self.dir();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let erlang = self.binaries.erlang.display();
+        let mut command = Command::new(self.binaries.server.join(program));
+        run_as(&mut command, self.scratch.account())
+            .env("PATH", format!("{erlang}:{path}"))
+            .env("HOME", dir)
+            .env("RABBITMQ_NODENAME", self.node())
+            .env("RABBITMQ_MNESIA_BASE", dir.join("mnesia"))
+            .env("RABBITMQ_LOG_BASE", dir.join("logs"))
+            .env("RABBITMQ_CONFIG_FILE", dir.join("rabbitmq.conf"))
+            .env("RABBITMQ_CONF_ENV_FILE", dir.join("none"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", dir.join("enabled_plugins"))
+            // The script then becomes the server, so that signals reach it.
+            .env("RABBITMQ_ALLOW_INPUT", "1")
+            .env("RABBITMQ_PID_FILE", dir.join("pid"))
+            .env("RABBITMQ_DIST_PORT", self.distribution.to_string())
+            .env("ERL_EPMD_PORT", self.mapper.to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env(
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "-noinput +S 1:1 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+            )
+            .current_dir(dir)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the text of a file from this byte on.
+fn text_from(file: &Path, start: u64) -> io::Result<String> {
+    let mut file = fs::File::open(file)?;
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn free_ports() -> io::Result<[u16; 3]> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    // All three are bound before the first is released, so that they differ.
+    let listeners = [bind()?, bind()?, bind()?];
+    let mut ports = [0; 3];
+    for (port, listener) in ports.iter_mut().zip(&listeners) {
+        *port = listener.local_addr()?.port();
+    }
+    Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_found_in_the_layout_of_debians_packages() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(RabbitMqBinaries::below(dir.path()), None);
+        let server = dir
+            .path()
+            .join("usr/lib/rabbitmq/lib/rabbitmq_server-3.10.8/sbin");
+        let erlang = dir.path().join("usr/lib/erlang/bin");
+        for (parent, program) in [
+            (&server, "rabbitmq-server"),
+            (&erlang, "erl"),
+            (&erlang, "epmd"),
+        ] {
+            fs::create_dir_all(parent).unwrap();
+            assert_eq!(RabbitMqBinaries::below(dir.path()), None, "{program}");
+            std::os::unix::fs::symlink("/bin/sh", parent.join(program)).unwrap();
+        }
+        let found = RabbitMqBinaries::below(dir.path()).unwrap();
+        assert_eq!(found.version(), "3.10.8");
+        assert_eq!((found.server, found.erlang), (server, erlang));
+    }
+
+    #[test]
+    fn ports_differ() {
+        let [a, b, c] = free_ports().unwrap();
+        assert!(a != b && b != c && a != c);
+    }
+}
