@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use walrelay_testkit::{AmqpClient, AmqpMessage, QueueOptions, RabbitMq};
+use walrelay_testkit::{AmqpClient, AmqpMessage, Authority, Issued, QueueOptions, RabbitMq};
 
+use crate::check::Checked;
 use crate::rig::{Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, refused};
 
 /// The keys that the tests need to log in.
@@ -271,6 +272,108 @@ fn a_queue_is_declared_where_that_is_configured() {
     assert_eq!(client.take(&name).len(), 1);
 }
 
+/// Returns the numbers in the bodies.
+fn numbers(messages: &[AmqpMessage]) -> Vec<u64> {
+    let number = |it: &AmqpMessage| {
+        let body: Value = serde_json::from_slice(&it.body).expect("JSON");
+        body["number"].as_u64().expect("a number")
+    };
+    messages.iter().map(number).collect()
+}
+
+/// The server takes no messages while it has too little memory. The relay says so, and goes on by
+/// itself on the same connection.
+#[test]
+fn a_memory_alarm_is_shown_and_waited_for() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::in_turn();
+    let rig = Rig::without_broker(15).outbox();
+    let db = rig.db();
+    let name = format!("{}queue", rig.prefix);
+    quorum(&mut server.client(), &name);
+    let more = format!("exchange = \"\"\nrouting_key = \"{name}\"\nconfirm_timeout = \"1s\"\n");
+    let config = config(&rig, &server, &more);
+    let relay = rig.streaming(&config);
+    for number in 0..20 {
+        insert_of(&db, "order", "key", number);
+    }
+    rig.caught_up();
+    let limit = |bytes: &str| server.control(&["set_vm_memory_high_watermark", "absolute", bytes]);
+    limit("1");
+    for number in 20..40 {
+        insert_of(&db, "order", "key", number);
+    }
+    relay.says("RabbitMQ takes no messages at the moment");
+    // The server reads the first message behind the alarm, and then no more.
+    let waiting = server.client().messages(&name);
+    assert!((20..=21).contains(&waiting), "{waiting}");
+    limit("512MB");
+    relay.says("RabbitMQ takes messages again");
+    rig.caught_up();
+    let log = relay.ends_well();
+    assert_lacks(&log, &["cannot be reached", "no confirm"]);
+    let arrived = numbers(&server.client().take(&name));
+    assert!(arrived.iter().copied().eq(0..40), "{arrived:?}");
+}
+
+/// Writes certificate and key; returns the lines that name them.
+fn identity(rig: &Rig, issued: &Issued) -> String {
+    let (certificate, key) = (rig.path("client.pem"), rig.path("client.key"));
+    fs::write(&certificate, &issued.certificate).expect("a file");
+    fs::write(&key, &issued.key).expect("a file");
+    format!(
+        "certificate_file = \"{}\"\nkey_file = \"{}\"\n",
+        path(&certificate),
+        path(&key)
+    )
+}
+
+#[test]
+fn over_tls_the_server_is_verified_and_a_certificate_may_be_the_user() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let authority = Authority::new("the test's");
+    let (server, port) = RabbitMq::start_secure(&authority, "localhost");
+    let rig = Rig::without_broker(15).outbox();
+    let db = rig.db();
+    let ca = rig.path("ca.pem");
+    fs::write(&ca, authority.pem()).expect("a file");
+    let queue = format!("{}queue", rig.prefix);
+    quorum(&mut server.client(), &queue);
+    let with = |host: &str, login: &str| {
+        rig.config_and(&format!(
+            "[sink]\nkind = \"rabbitmq\"\n[sink.rabbitmq]\nhosts = [\"{host}:{port}\"]\n\
+             tls = true\nca_file = \"{}\"\n{login}exchange = \"\"\nrouting_key = \"{queue}\"\n",
+            path(&ca)
+        ))
+    };
+    let plain = "username = \"guest\"\npassword = \"guest\"\n";
+    // A user with a password, then the user that the certificate names.
+    let client = identity(&rig, &authority.client("guest"));
+    let external = format!("auth = \"external\"\n{client}");
+    for (number, login) in [(0, plain), (1, &external)] {
+        let relay = rig.streaming(&with("localhost", login));
+        insert_of(&db, "order", "key", number);
+        rig.caught_up();
+        relay.ends_well();
+    }
+    assert_eq!(numbers(&server.client().take(&queue)), [0, 1]);
+
+    let item = "rabbitmq/rabbitmq-login";
+    // The certificate is for another name than this.
+    let other_name = with("127.0.0.1", plain);
+    Checked::of(&other_name, &[]).fails(item, &["[rabbitmq-tls]"]);
+    fs::write(&ca, Authority::new("another").pem()).expect("a file");
+    Checked::of(&with("localhost", plain), &[]).fails(item, &["[rabbitmq-tls]"]);
+    fs::write(&ca, authority.pem()).expect("a file");
+    let stranger = identity(&rig, &authority.client("stranger"));
+    let stranger = with("localhost", &format!("auth = \"external\"\n{stranger}"));
+    Checked::of(&stranger, &[]).fails(item, &["[rabbitmq-access]"]);
+}
+
 #[test]
 fn a_server_that_goes_away_is_waited_for() {
     if !RabbitMq::is_wanted() {
@@ -297,13 +400,8 @@ fn a_server_that_goes_away_is_waited_for() {
     server.start_again();
     rig.caught_up();
     relay.ends_well();
-    let messages = server.client().take(&name);
-    let number = |it: &AmqpMessage| -> u64 {
-        let body: Value = serde_json::from_slice(&it.body).expect("JSON");
-        body["number"].as_u64().expect("a number")
-    };
     let mut first: Vec<u64> = Vec::new();
-    for number in messages.iter().map(number) {
+    for number in numbers(&server.client().take(&name)) {
         if !first.contains(&number) {
             first.push(number);
         }

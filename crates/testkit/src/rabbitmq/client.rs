@@ -119,6 +119,19 @@ impl AmqpClient {
         self.call(1, (50, 10), &arguments);
     }
 
+    /// Returns the number of messages in a queue.
+    pub fn messages(&mut self, queue: &str) -> u64 {
+        let mut arguments = vec![0, 0];
+        put_short(&mut arguments, queue);
+        // passive, and an empty table.
+        arguments.extend([1, 0, 0, 0, 0]);
+        self.method(1, (50, 10), &arguments);
+        let answer = self.answer((50, 11));
+        let mut from = Fields(&answer);
+        from.short();
+        from.number(4)
+    }
+
     /// Binds a queue to an exchange.
     pub fn bind(&mut self, queue: &str, exchange: &str, routing_key: &str) {
         let mut arguments = vec![0, 0];

@@ -1,7 +1,7 @@
 //! A RabbitMQ server for tests, with users.
 
 use std::fs;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::ops::Deref;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
@@ -11,6 +11,7 @@ use walrelay_throwaway::{
 };
 
 use super::client::AmqpClient;
+use crate::Authority;
 use crate::threads::lock;
 use crate::wait::{PATIENCE, eventually};
 
@@ -82,6 +83,34 @@ impl RabbitMq {
             files: &[("users.json", USERS)],
             ..RabbitMqOptions::default()
         })
+    }
+
+    /// Starts a server like that of [`start`](Self::start) that listens for TLS, too; returns it and the
+    /// port. A client with a certificate of this authority may log in by it (EXTERNAL), as the user
+    /// that its common name says.
+    pub fn start_secure(authority: &Authority, host: &str) -> (Self, u16) {
+        let issued = authority.server(host);
+        let ca = authority.pem();
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.expect("a free port").port();
+        let settings = format!(
+            "{DEFINITIONS}listeners.ssl.default = 127.0.0.1:{port}\n\
+             ssl_options.cacertfile = {{dir}}/ca.pem\nssl_options.certfile = {{dir}}/server.pem\n\
+             ssl_options.keyfile = {{dir}}/key.pem\nssl_options.verify = verify_peer\n\
+             ssl_options.fail_if_no_peer_cert = false\nssl_cert_login_from = common_name\n\
+             auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\n"
+        );
+        let server = Self::with(RabbitMqOptions {
+            settings: &settings,
+            plugins: &["rabbitmq_auth_mechanism_ssl"],
+            files: &[
+                ("users.json", USERS),
+                ("ca.pem", &ca),
+                ("server.pem", &issued.certificate),
+                ("key.pem", &issued.key),
+            ],
+        });
+        (server, port)
     }
 
     fn with(options: RabbitMqOptions<'_>) -> Self {
