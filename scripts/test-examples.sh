@@ -11,7 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
-consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php shop'
+consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php consumers/aio_pika
+shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
@@ -20,7 +21,9 @@ if [ "${1:-}" != --inside ]; then
     # As the tests have built both: another selection of crates would compile their dependencies anew.
     cargo test --locked --quiet --workspace --no-run
     export WALRELAY_EXAMPLE_BINARY=$target/debug/walrelay
-    exec "$target/debug/examples/servers" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
+    rabbitmq=
+    case " ${*:-$all} " in *aio_pika*) rabbitmq=--rabbitmq ;; esac
+    exec "$target/debug/examples/servers" ${rabbitmq:+"$rabbitmq"} "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
 fi
 shift
 
@@ -60,6 +63,16 @@ run_python() {
     python "examples/$example/requirements.txt" || return 0
     (copy && "$work/python/bin/python" -m unittest --quiet)
     replay effects env -C "$work/copy" "$work/python/bin/python" test_consumer.py worker '{topic}'
+}
+
+# Behind a relay and RabbitMQ.
+run_aio_pika() {
+    if [ -z "${WALRELAY_EXAMPLE_RABBITMQ:-}" ]; then
+        skip "there is no RabbitMQ: scripts/fetch-rabbitmq.sh"
+        return
+    fi
+    python "examples/$example/requirements.txt" || return 0
+    (copy && "$work/python/bin/python" -m unittest --quiet)
 }
 
 run_go() {

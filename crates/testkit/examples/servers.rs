@@ -4,7 +4,8 @@
 //! cargo run -p walrelay-testkit --example servers -- 17 sh -c 'psql "$WALRELAY_EXAMPLE_POSTGRES"'
 //! ```
 //!
-//! The first argument is the major version of Postgres. The database has the SQL of `migrations/` for
+//! With `--rabbitmq` before it, a RabbitMQ too, if there is one; `WALRELAY_EXAMPLE_RABBITMQ` has its port.
+//! Its user and password are `guest`. The first argument is the major version of Postgres. The database has the SQL of `migrations/` for
 //! services and consumers. `WALRELAY_EXAMPLE_KAFKA` has the brokers' addresses. For
 //! `scripts/test-examples.sh` and `scripts/example.sh`.
 //!
@@ -19,10 +20,11 @@ use std::time::Duration;
 use std::{env, fs, io, thread};
 
 use walrelay_testkit::{Db, Kafka, servers};
-use walrelay_throwaway::Postgres;
+use walrelay_throwaway::{Postgres, RabbitMqBinaries, RabbitMqOptions, RabbitMqServer};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let mut arguments = env::args().skip(1);
+    let mut arguments = env::args().skip(1).peekable();
+    let rabbitmq = arguments.next_if_eq("--rabbitmq").is_some();
     let major = arguments.next().and_then(|major| major.parse().ok());
     let (Some(major), Some(program)) = (major, arguments.next()) else {
         return Err("usage: servers MAJOR COMMAND [ARGUMENT…]".into());
@@ -34,10 +36,18 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         let script = format!("{folder}/{script}.sql");
         db.batch(&fs::read_to_string(script)?);
     }
+    let rabbitmq = rabbitmq.then(|| RabbitMqBinaries::find().ok()).flatten();
+    let rabbitmq =
+        rabbitmq.map(|binaries| RabbitMqServer::start(&binaries, RabbitMqOptions::default()));
+    let rabbitmq = rabbitmq.transpose()?;
     let kafka = Kafka::builder().start();
     let crashes = TcpListener::bind("127.0.0.1:0")?;
     crashes.set_nonblocking(true)?;
-    let mut command = Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(rabbitmq) = &rabbitmq {
+        command.env("WALRELAY_EXAMPLE_RABBITMQ", rabbitmq.port().to_string());
+    }
+    let mut command = command
         .args(arguments)
         .env("WALRELAY_EXAMPLE_POSTGRES", postgres.url_tcp())
         .env("WALRELAY_EXAMPLE_KAFKA", kafka.bootstrap_servers())

@@ -1,0 +1,73 @@
+"""Consumes events from RabbitMQ: each one has its effect in Postgres once. For aio-pika and psycopg 3.
+
+The table processed_events comes from `walrelay init --consumer`. Copy this file, and write `effect`.
+The relay's preset is `outbox`, whose headers and body these are.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of the preset `outbox`."""
+
+    id: str
+    type: str
+    aggregate_type: str
+    aggregate_id: str
+    payload: Any
+    metadata: Any
+    timestamp: str
+
+
+Effect = Callable[[psycopg.AsyncConnection, Event], Awaitable[None]]
+
+
+def event_of(message: AbstractIncomingMessage) -> Event:
+    """Reads the message. Its headers say type and aggregate, too, for those who route by them."""
+    body = json.loads(message.body)
+    return Event(
+        # The same in every delivery of an event.
+        id=message.message_id or body["event_id"],
+        type=message.headers["event-type"],
+        aggregate_type=body["aggregate_type"],
+        aggregate_id=message.headers["aggregate-id"],
+        payload=body["payload"],
+        metadata=body["metadata"],
+        timestamp=body["timestamp"],
+    )
+
+
+async def process(connection: psycopg.AsyncConnection, name: str, event: Event, effect: Effect) -> bool:
+    """Claims the event and has its effect, in one transaction. False: it was processed before."""
+    async with connection.transaction():
+        claimed = await connection.execute(
+            # A concurrent claim of the same event is waited for.
+            "INSERT INTO processed_events (consumer, event_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+            [name, event.id],
+        )
+        if claimed.rowcount == 0:
+            return False
+        await effect(connection, event)
+    return True
+
+
+async def run(queue: AbstractQueue, connection: psycopg.AsyncConnection, name: str, effect: Effect) -> None:
+    """Processes messages one after another, which keeps the order of each key, until it is cancelled.
+
+    Declare the queue with `x-single-active-consumer`, and set a prefetch: then a second process waits
+    for the end of this one, and the order is kept. An error ends it: start it again, the message comes
+    again. A quorum queue with a delivery limit dead-letters a message that fails each time.
+    `connection` is in autocommit mode.
+    """
+    async with queue.iterator() as messages:
+        async for message in messages:
+            # Acknowledges behind the commit; by an error, puts the message back.
+            async with message.process(requeue=True):
+                await process(connection, name, event_of(message), effect)
