@@ -32,7 +32,8 @@ help:
 	@echo "             (EXAMPLES=producers/go EXAMPLES_POSTGRES=18)"
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
 	@echo "make bench   measures it beside pg_recvlogical and polling relays: docs/BENCHMARKS.md"
-	@echo "             (BENCH_RUNS=3 BENCH_ONLY=drain|latency|ramp|light|idle|sweep, BENCH_PEERS=1 for Debezium)"
+	@echo "             (BENCH_RUNS=3 BENCH_ONLY=drain|latency|ramp|light|idle|sweep, BENCH_PEERS=1 for Debezium;"
+	@echo "             SINK=rabbitmq or http: that sink beside a polling relay)"
 	@echo "make bench-core  what a row costs in the relay's core, in ns and instructions, beside the last record"
 	@echo "             (BENCH_RECORD=1 to keep what it counts; instructions need valgrind)"
 	@echo "make bench-router  what making a record of a row costs, by preset and converter"
@@ -126,7 +127,7 @@ fuzz:
 # Optimised too: the polling relay is part of it. What is measured is the binary of `make build`.
 bench: build
 	@scripts/bootstrap.sh test
-	@$(if $(filter-out 0,$(BENCH_PEERS)),scripts/test-debezium.sh --) $(CARGO) run --locked --release --quiet -p walrelay-bench
+	@$(if $(SINK),BENCH_SINK=$(SINK)) $(if $(filter-out 0,$(BENCH_PEERS)),scripts/test-debezium.sh --) $(CARGO) run --locked --release --quiet -p walrelay-bench
 
 # From the bytes of a socket read to the confirmed position, without servers: half a minute.
 bench-core:

@@ -69,9 +69,6 @@ impl Checker {
     /// completeness, topic, key, every byte of the value, order per key. Panics with the report if
     /// anything is wrong. Duplicates are allowed, and counted.
     pub(crate) fn check_records(&mut self, harness: &Harness, prefix: &str) -> Appended {
-        for (row, kind) in self.committed.iter_mut().zip(&self.kinds) {
-            row.topic = format!("{prefix}{kind}");
-        }
         let brokers = harness.kafka.bootstrap_servers();
         let mut records: Vec<Delivered> = if self.topics == 1 {
             History::records(&brokers, prefix, self.committed.len(), TIMEOUT)
@@ -85,8 +82,7 @@ impl Checker {
         };
         // Drop the warm-up records of the partitions.
         records.retain(|record| record.id.is_some() || record.offset >= WARM_UP_RECORDS);
-        let verdict = check(&self.committed, &records);
-        verdict.assert_clean();
+        let duplicates = self.check(prefix, &records);
         let appended = records.iter().filter_map(|record| record.appended);
         let mut appended: Vec<i64> = appended.collect();
         assert_eq!(appended.len(), records.len(), "times of the broker");
@@ -95,7 +91,18 @@ impl Checker {
             first: appended[0],
             half: appended[appended.len() / 2],
             last: appended[appended.len() - 1],
-            duplicates: verdict.duplicates,
+            duplicates,
         }
+    }
+
+    /// Compares records with the rows, whose topics have this prefix. Panics with the report if
+    /// anything is wrong. Returns the number of duplicates.
+    pub(crate) fn check(&mut self, prefix: &str, records: &[Delivered]) -> usize {
+        for (row, kind) in self.committed.iter_mut().zip(&self.kinds) {
+            row.topic = format!("{prefix}{kind}");
+        }
+        let verdict = check(&self.committed, records);
+        verdict.assert_clean();
+        verdict.duplicates
     }
 }

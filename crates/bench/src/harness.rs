@@ -1,6 +1,6 @@
 //! The harness of the benchmark: the servers, the outbox, and the relay as a process.
 
-use std::cell::Cell;
+use std::cell::{Cell, LazyCell, OnceCell};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,8 @@ const ORDER: &str = "jsonb_build_object(\
 
 pub(crate) struct Harness {
     pub(crate) postgres: Postgres,
-    pub(crate) kafka: Kafka,
+    /// Started when it is needed first: not every sink is Kafka.
+    pub(crate) kafka: LazyCell<Kafka, Box<dyn FnOnce() -> Kafka>>,
     pub(crate) db: Db,
     pub(crate) binary: PathBuf,
     /// An earlier walrelay, measured beside `binary`.
@@ -57,7 +58,7 @@ pub(crate) struct Harness {
     /// Path of this program.
     pub(crate) bench_program: PathBuf,
     /// Kept open, so that reading end offsets opens no connection each time.
-    offsets: BaseConsumer,
+    offsets: OnceCell<BaseConsumer>,
     dir: TempDir,
     logs: Cell<u32>,
 }
@@ -171,13 +172,15 @@ impl Harness {
             .file("server.key", issued.key.clone())
             .start()
             .expect("Postgres starts");
-        let kafka = Kafka::builder()
-            .partitions(PARTITIONS.unsigned_abs())
-            .setting("delete.topic.enable", "true")
-            .listener("ENCRYPTED", "SSL")
-            .certificate("ENCRYPTED", &issued)
-            .full_speed()
-            .start();
+        let start_kafka = move || {
+            Kafka::builder()
+                .partitions(PARTITIONS.unsigned_abs())
+                .setting("delete.topic.enable", "true")
+                .listener("ENCRYPTED", "SSL")
+                .certificate("ENCRYPTED", &issued)
+                .full_speed()
+                .start()
+        };
         let db = Db::connect(&postgres.url());
         create_outbox(&db, OUTBOX);
         db.batch(
@@ -191,20 +194,18 @@ impl Harness {
              INSERT INTO pool SELECT n, 'customer-' || n % {POOL}, {ORDER} \
              FROM generate_series(0, {POOL} + {MAX_ROWS} - 1) n; ANALYZE pool"
         ));
-        let mut client = ClientConfig::new();
-        client.set("bootstrap.servers", kafka.bootstrap_servers());
         let dir = TempDir::with_prefix("walrelay-bench-").expect("a directory");
         fs::write(dir.path().join("ca.pem"), authority.pem()).expect("a file is written");
         Self {
             postgres,
-            kafka,
+            kafka: LazyCell::new(Box::new(start_kafka)),
             db,
             binary,
             baseline,
             peers,
             recvlogical,
             bench_program: env::current_exe().expect("this program has a path"),
-            offsets: client.create().expect("a consumer can be made"),
+            offsets: OnceCell::new(),
             dir,
             logs: Cell::new(0),
         }
@@ -413,9 +414,14 @@ impl Harness {
 
     /// Returns the number of records in a topic, by the broker's offsets.
     pub(crate) fn records(&self, topic: &str) -> u64 {
+        let offsets = self.offsets.get_or_init(|| {
+            let mut client = ClientConfig::new();
+            client.set("bootstrap.servers", self.kafka.bootstrap_servers());
+            client.create().expect("a consumer can be made")
+        });
         let of = |partition| {
             eventually_some(PATIENCE, || {
-                let answer = self.offsets.fetch_watermarks(topic, partition, PATIENCE);
+                let answer = offsets.fetch_watermarks(topic, partition, PATIENCE);
                 answer.ok().map(|(low, high)| high - low)
             })
         };
@@ -443,14 +449,7 @@ impl Harness {
 
     /// Writes a minimal configuration file.
     pub(crate) fn relay_config(&self, config: &RelayConfig<'_>) -> PathBuf {
-        let RelayConfig {
-            url,
-            table,
-            slot,
-            prefix,
-            tls,
-        } = config;
-        let (brokers, encryption) = if *tls {
+        let (brokers, encryption) = if config.tls {
             let ca = self.file("ca.pem");
             let lines = format!(
                 "\"security.protocol\" = \"SSL\"\n\"ssl.ca.location\" = \"{}\"\n\
@@ -461,12 +460,24 @@ impl Harness {
         } else {
             (self.kafka.bootstrap_servers(), String::new())
         };
+        let sink = format!("[sink.kafka]\n\"bootstrap.servers\" = \"{brokers}\"\n{encryption}\n");
+        self.write_config(config, &sink)
+    }
+
+    /// Writes a configuration file with these sections of the sink.
+    pub(crate) fn write_config(&self, config: &RelayConfig<'_>, sink: &str) -> PathBuf {
+        let RelayConfig {
+            url,
+            table,
+            slot,
+            prefix,
+            ..
+        } = config;
         let config = format!(
             "[source]\nurl = \"{url}\"\nslot = \"{slot}\"\npublication = \"{table}\"\n\
              tables = [\"public.{table}\"]\ncreate = false\n\n\
              [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
-             [sink.kafka]\n\"bootstrap.servers\" = \"{brokers}\"\n{encryption}\n\
-             [log]\nformat = \"json\"\n"
+             {sink}[log]\nformat = \"json\"\n"
         );
         let path = self.file(&format!("{slot}.toml"));
         fs::write(&path, config).expect("the configuration is written");

@@ -8,6 +8,9 @@
 //! measured too and printed beside each run.
 //!
 //! - `walrelay-bench [path of the binary]`, else `WALRELAY_BIN`, else the release build beside this program
+//! - `BENCH_SINK`: `rabbitmq` or `http`: measures that sink beside a polling relay instead. Of the
+//!   variables below, `BENCH_RUNS`, `BENCH_ROWS` (50,000 by default), `BENCH_SECONDS`, `BENCH_RATE` and
+//!   `BENCH_WAIT` count
 //! - `BENCH_ONLY`: `drain`, `latency`, `ramp`, `light`, `idle` or `sweep` alone; any other word
 //!   selects draining by the contenders whose short names contain it, such as `relay` or `tcp`
 //! - `BENCH_RUNS`: runs of each contender, 3 by default; at most 3 for latency
@@ -41,6 +44,7 @@ mod latency;
 mod polling;
 mod programs;
 mod quiet;
+mod sinks;
 mod stream;
 mod sweep;
 mod table;
@@ -88,6 +92,12 @@ fn main() {
     if env::args().nth(1).as_deref() == Some(polling::FLAG) {
         return polling::serve();
     }
+    if env::args().nth(1).as_deref() == Some(sinks::polling::FLAG) {
+        return sinks::polling::serve();
+    }
+    if let Some(sink) = env::var("BENCH_SINK").ok().filter(|sink| !sink.is_empty()) {
+        return sinks::measure(&sink);
+    }
     let runs: usize = number("BENCH_RUNS", 3);
     assert!(runs > 0, "BENCH_RUNS must be at least 1");
     let rows: u64 = number("BENCH_ROWS", 1_000_000);
@@ -131,7 +141,7 @@ fn main() {
     if wanted("latency") {
         let rounds = runs.min(latency::ROUNDS);
         let print_progress = |run: &Latency| eprintln!("{}", table::latency_progress(run));
-        for rate in rates() {
+        for rate in rates_or(&latency::RATES) {
             let of_rate =
                 latency::steady(&harness, rate, rounds, seconds, &mut quiet, print_progress);
             figures.latency.extend(of_rate);
@@ -176,9 +186,9 @@ fn main() {
 }
 
 /// Returns the rates of `BENCH_RATE`, or the defaults.
-fn rates() -> Vec<u64> {
+fn rates_or(default: &[u64]) -> Vec<u64> {
     let Ok(text) = env::var("BENCH_RATE") else {
-        return latency::RATES.to_vec();
+        return default.to_vec();
     };
     let rate = |word: &str| {
         let rate = word.trim().parse();
@@ -226,7 +236,7 @@ fn drain_all(
 }
 
 /// Writes the figures as JSON into the build directory.
-fn write(figures: &Figures) -> PathBuf {
+fn write(figures: &impl Serialize) -> PathBuf {
     let own = env::current_exe().expect("this program has a path");
     let target = own.ancestors().nth(2).expect("a build directory");
     let dir = target.join("bench");

@@ -25,12 +25,15 @@ use tokio_postgres::{Client, NoTls};
 use crate::writers::{id_header, safe};
 
 /// Rows of a batch; a common value.
-const BATCH: i64 = 1000;
+pub(crate) const BATCH: i64 = 1000;
+/// Takes a batch: number, id, kind, key and payload.
+pub(crate) const TAKE: &str = "SELECT seq, id::text, aggregatetype, aggregateid, payload::text FROM polled \
+     WHERE sent_at IS NULL AND seq > $1 ORDER BY seq LIMIT 1000 FOR UPDATE SKIP LOCKED";
 /// Every so many batches the relay reads from the first unsent row again: a row may be committed
 /// after rows with higher numbers.
 const RESCAN_EVERY: u32 = 64;
 /// Pause after an empty batch.
-const POLL_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const POLL_PAUSE: Duration = Duration::from_millis(50);
 /// `application_name` by which the harness finds the server processes.
 pub(crate) const APPLICATION: &str = "polling";
 pub(crate) const CONNECTIONS: usize = 2;
@@ -55,7 +58,7 @@ impl AfterSend {
 
     /// Returns the statement. Its condition on `sent_at` selects the partial index, which contains
     /// only unsent rows.
-    fn statement(self) -> &'static str {
+    pub(crate) fn statement(self) -> &'static str {
         match self {
             Self::Update => {
                 "UPDATE polled SET sent_at = now() WHERE seq = ANY($1) AND sent_at IS NULL"
@@ -161,13 +164,18 @@ struct Polling {
 /// The beginning of the next batch. It skips the rows that the other connection has locked, and
 /// dead rows.
 #[derive(Default)]
-struct BatchStart {
+pub(crate) struct BatchStart {
     after: i64,
     batches: u32,
 }
 
 impl BatchStart {
-    fn advance(&mut self, last: Option<i64>, full: bool) {
+    /// Returns the number behind which the next batch begins.
+    pub(crate) fn after(&self) -> i64 {
+        self.after
+    }
+
+    pub(crate) fn advance(&mut self, last: Option<i64>, full: bool) {
         self.batches += 1;
         self.after = match last {
             Some(last) if full && !self.batches.is_multiple_of(RESCAN_EVERY) => last,
@@ -178,13 +186,8 @@ impl BatchStart {
 
 impl Polling {
     async fn work(self: Arc<Self>, client: Client) {
-        let take = client
-            .prepare(&format!(
-                "SELECT seq, id::text, aggregatetype, aggregateid, payload::text FROM polled \
-                 WHERE sent_at IS NULL AND seq > $1 ORDER BY seq LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
-            ))
-            .await
-            .expect("the batch can be asked for");
+        let take = client.prepare(TAKE).await;
+        let take = take.expect("the batch can be asked for");
         let close = client.prepare(self.sent.statement()).await;
         let close = close.expect("and closed");
         loop {

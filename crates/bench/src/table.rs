@@ -16,6 +16,15 @@ use crate::sweep::Swept;
 
 /// Returns facts about the machine, the servers and the binary.
 pub(crate) fn machine(harness: &Harness) -> Vec<(&'static str, String)> {
+    let (kafka, java) = (kafka_version(harness), first_line("java", &["-version"]));
+    let kafka = format!("{kafka}, one broker, {PARTITIONS} partitions, no compression; {java}");
+    let mut facts = common_facts(harness);
+    facts.push(("Kafka", kafka));
+    facts
+}
+
+/// Returns facts about the machine, Postgres and the binary.
+pub(crate) fn common_facts(harness: &Harness) -> Vec<(&'static str, String)> {
     let here = Machine::here();
     let unknown = || "?".to_owned();
     let model = here.model.unwrap_or_else(unknown);
@@ -27,7 +36,6 @@ pub(crate) fn machine(harness: &Harness) -> Vec<(&'static str, String)> {
         setting(harness, "fsync"),
     );
     let recvlogical = first_line(&harness.recvlogical.to_string_lossy(), &["--version"]);
-    let (kafka, java) = (kafka_version(harness), first_line("java", &["-version"]));
     let walrelay = first_line(&harness.binary.to_string_lossy(), &["--version"]);
     vec![
         ("processors", format!("{} × {model}", here.processors)),
@@ -39,10 +47,6 @@ pub(crate) fn machine(harness: &Harness) -> Vec<(&'static str, String)> {
         (
             "Postgres",
             format!("{version}; fsync {fsync}; {recvlogical}"),
-        ),
-        (
-            "Kafka",
-            format!("{kafka}, one broker, {PARTITIONS} partitions, no compression; {java}"),
         ),
         ("walrelay", format!("{walrelay}, default configuration")),
     ]

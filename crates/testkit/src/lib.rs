@@ -84,7 +84,7 @@ pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
 pub use producer::Producer;
 pub use program::Program;
 pub use proxy::{ChaosProxy, Cut, Direction};
-pub use rabbitmq::{AmqpClient, AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn};
+pub use rabbitmq::{AmqpClient, AmqpMessage, Publication, QueueOptions, RabbitMq, RabbitMqInTurn};
 pub use receiver::{HttpReceiver, Reaction, Received};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};

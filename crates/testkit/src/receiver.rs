@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -48,6 +49,8 @@ impl Received {
 pub enum Reaction {
     /// Stores it and answers with this status.
     Store(u16),
+    /// Waits, then stores it and answers with this status.
+    StoreAfter(Duration, u16),
     /// Answers with a status and headers.
     Answer(u16, Vec<(&'static str, String)>),
     /// Stores it and closes the connection without an answer.
@@ -301,6 +304,11 @@ async fn respond(
     let store = |received| lock(&shared.stored).push(received);
     let (status, headers, body) = match (shared.react)(number, &received) {
         Reaction::Store(status) => {
+            store(received);
+            (status, Vec::new(), Answer::Whole(Full::from("taken")))
+        }
+        Reaction::StoreAfter(time, status) => {
+            tokio::time::sleep(time).await;
             store(received);
             (status, Vec::new(), Answer::Whole(Full::from("taken")))
         }

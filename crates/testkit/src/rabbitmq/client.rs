@@ -1,7 +1,8 @@
-//! A blocking AMQP 0-9-1 client that declares exchanges and queues, and takes messages out of them.
+//! A blocking AMQP 0-9-1 client that declares exchanges and queues, takes messages out of them, and
+//! publishes with confirms.
 
-use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::thread;
 use std::time::Instant;
@@ -58,11 +59,28 @@ impl Default for QueueOptions {
     }
 }
 
+/// A message to publish.
+#[derive(Debug, Clone, Copy)]
+pub struct Publication<'a> {
+    /// The exchange.
+    pub exchange: &'a str,
+    /// The routing key.
+    pub routing_key: &'a str,
+    /// The property `message-id`.
+    pub message_id: &'a str,
+    /// The header `walrelay.key`.
+    pub key: &'a str,
+    /// The body: at most 100,000 bytes, one frame.
+    pub body: &'a [u8],
+}
+
 /// A connection with one channel. All calls panic if the server refuses them.
 #[derive(Debug)]
 pub struct AmqpClient {
     port: u16,
-    stream: TcpStream,
+    stream: BufReader<TcpStream>,
+    /// The delivery tag of the last message that was published.
+    published: u64,
 }
 
 impl AmqpClient {
@@ -70,7 +88,11 @@ impl AmqpClient {
     pub fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let mut client = Self { port, stream };
+        let mut client = Self {
+            port,
+            stream: BufReader::with_capacity(1 << 16, stream),
+            published: 0,
+        };
         client.write(b"AMQP\0\0\x09\x01");
         client.answer((10, 10));
         let mut login = vec![0; 4];
@@ -142,6 +164,56 @@ impl AmqpClient {
         self.call(1, (50, 20), &arguments);
     }
 
+    /// Makes the server confirm what this client publishes.
+    pub fn select_confirms(&mut self) {
+        self.call(1, (85, 10), &[0]);
+    }
+
+    /// Publishes persistent and mandatory messages, all before the first confirm is awaited, and waits
+    /// until all are confirmed. Needs [`select_confirms`](Self::select_confirms).
+    pub fn publish<'a>(&mut self, messages: impl IntoIterator<Item = Publication<'a>>) {
+        let mut out = Vec::new();
+        let mut unconfirmed = BTreeSet::new();
+        for message in messages {
+            put_publish(&mut out, &message);
+            self.published += 1;
+            unconfirmed.insert(self.published);
+        }
+        self.write(&out);
+        while !unconfirmed.is_empty() {
+            let (method, arguments) = self.next_method();
+            assert_eq!(method, (60, 80), "a confirm");
+            let mut from = Fields(&arguments);
+            let (tag, multiple) = (from.number(8), from.number(1) == 1);
+            if multiple {
+                unconfirmed = unconfirmed.split_off(&(tag + 1));
+            } else {
+                unconfirmed.remove(&tag);
+            }
+        }
+    }
+
+    /// Lets the server send the messages of a queue to this client, and forget them:
+    /// [`delivered`](Self::delivered).
+    pub fn consume(&mut self, queue: &str) {
+        let mut arguments = vec![0, 0];
+        put_short(&mut arguments, queue);
+        put_short(&mut arguments, "");
+        // no-ack, and an empty table.
+        arguments.extend([0b10, 0, 0, 0, 0]);
+        self.call(1, (60, 20), &arguments);
+    }
+
+    /// Waits for the next message of the queue that is [consumed](Self::consume).
+    pub fn delivered(&mut self) -> AmqpMessage {
+        let (method, arguments) = self.next_method();
+        assert_eq!(method, (60, 60), "a delivery");
+        let mut from = Fields(&arguments);
+        // The consumer's tag.
+        from.short();
+        self.content(from.0)
+    }
+
     /// Takes all messages out of a queue, in its order.
     pub fn take(&mut self, queue: &str) -> Vec<AmqpMessage> {
         self.take_some(queue, usize::MAX)
@@ -199,7 +271,12 @@ impl AmqpClient {
             return Err(String::from_utf8_lossy(&arguments).into_owned());
         }
         assert_eq!(method, (60, 71), "an answer to basic.get");
-        let mut from = Fields(&arguments);
+        Ok(Some(self.content(&arguments)))
+    }
+
+    /// Reads the content of a message. `address`: delivery tag, exchange and routing key.
+    fn content(&mut self, address: &[u8]) -> AmqpMessage {
+        let mut from = Fields(address);
         from.take(9);
         let mut message = AmqpMessage {
             exchange: from.short(),
@@ -217,7 +294,7 @@ impl AmqpClient {
             assert_eq!(kind, 3, "a body");
             message.body.extend(bytes);
         }
-        Ok(Some(message))
+        message
     }
 
     /// Sends a method whose answer has the next number.
@@ -238,7 +315,8 @@ impl AmqpClient {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the server reads");
+        let written = self.stream.get_mut().write_all(bytes);
+        written.expect("the server reads");
     }
 
     #[track_caller]
@@ -339,6 +417,37 @@ impl<'a> Fields<'a> {
         let length = self.number(4) as usize;
         self.take(length).to_vec()
     }
+}
+
+fn put_publish(out: &mut Vec<u8>, message: &Publication<'_>) {
+    let mut method = vec![0, 60, 0, 40, 0, 0];
+    put_short(&mut method, message.exchange);
+    put_short(&mut method, message.routing_key);
+    // mandatory
+    method.push(1);
+    put_frame(out, 1, &method);
+    let mut header = vec![0, 60, 0, 0];
+    header.extend((message.body.len() as u64).to_be_bytes());
+    // The properties headers, delivery-mode (persistent) and message-id.
+    header.extend((1_u16 << 13 | 1 << 12 | 1 << 7).to_be_bytes());
+    let mut table = Vec::new();
+    put_short(&mut table, "walrelay.key");
+    table.push(b'S');
+    put_long(&mut table, message.key.as_bytes());
+    put_long(&mut header, &table);
+    header.push(2);
+    put_short(&mut header, message.message_id);
+    put_frame(out, 2, &header);
+    if !message.body.is_empty() {
+        put_frame(out, 3, message.body);
+    }
+}
+
+/// Appends a frame of the channel.
+fn put_frame(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+    out.extend([kind, 0, 1]);
+    put_long(out, payload);
+    out.push(0xCE);
 }
 
 fn put_short(out: &mut Vec<u8>, text: &str) {

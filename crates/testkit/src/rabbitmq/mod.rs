@@ -3,5 +3,5 @@
 mod client;
 mod server;
 
-pub use client::{AmqpClient, AmqpMessage, QueueOptions};
+pub use client::{AmqpClient, AmqpMessage, Publication, QueueOptions};
 pub use server::{RabbitMq, RabbitMqInTurn};

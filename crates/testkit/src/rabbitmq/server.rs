@@ -125,6 +125,11 @@ impl RabbitMq {
         self.0.port()
     }
 
+    /// Returns the process id.
+    pub fn pid(&self) -> u32 {
+        self.0.pid().expect("the server runs")
+    }
+
     /// Connects a client.
     pub fn client(&self) -> AmqpClient {
         AmqpClient::connect(self.port())
