@@ -200,6 +200,10 @@ impl fmt::Debug for SinkConfig {
 }
 
 /// Returns what `[delivery]` and `[poison]` decide about a sink.
+#[cfg_attr(
+    not(any(feature = "http", feature = "rabbitmq")),
+    expect(dead_code, reason = "for sinks that are features")
+)]
 fn options(delivery: &Delivery, poison: &Poison) -> SinkOptions {
     SinkOptions {
         max_in_flight_records: u64::from(delivery.max_in_flight_records),
