@@ -15,6 +15,8 @@ pub struct Event {
     pub id: String,
     /// The value of another header.
     pub note: String,
+    /// The position, which no other event of the run has. Later events have greater ones.
+    pub position: EventPosition,
 }
 
 impl Event {
@@ -34,7 +36,7 @@ impl Event {
             value: Some(&self.value),
             headers: &headers,
             event_id: Some(self.id.as_bytes()),
-            position: EventPosition { lsn: 1, row: seq },
+            position: self.position,
         };
         sink.try_send(&record, seq)
     }

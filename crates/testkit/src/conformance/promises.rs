@@ -124,7 +124,7 @@ pub(super) fn one_report_per_record(run: &mut Run<'_>) {
     for refusal in run.destination.refusals() {
         let mut session = run.open();
         let good = run.event(0, 1);
-        let mut refused = good.clone();
+        let mut refused = run.event(0, 1);
         (refusal.spoil)(&mut refused);
         offer_all(&mut session, 0, &[good, refused]);
         session.settle();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use walrelay_sink::{AnySinkFactory, BatchingMode, SinkFactory as _};
+use walrelay_sink::{AnySinkFactory, BatchingMode, EventPosition, SinkFactory as _};
 
 use super::captured::{self, MARK};
 use super::event::Event;
@@ -27,6 +27,8 @@ pub(super) struct Run<'a> {
     pub(super) topic: String,
     /// A text in each key, value and header value, which no other run uses.
     pub(super) marker: String,
+    /// The number of events that were made.
+    made: u64,
     /// Makes all sinks with roomy bounds, as a relay has one factory: a factory may remember what a
     /// server refused.
     factory: RefCell<AnySinkFactory>,
@@ -46,6 +48,7 @@ impl<'a> Run<'a> {
             rng,
             topic,
             marker: format!("{MARK}{unique:016x}"),
+            made: 0,
             factory: RefCell::new(destination.factory(ROOMY)),
         }
     }
@@ -53,12 +56,17 @@ impl<'a> Run<'a> {
     /// Makes an event with one of `keys` keys.
     pub(super) fn event(&mut self, number: u64, keys: u64) -> Event {
         let padding = self.rng.usize(..200);
+        self.made += 1;
         Event {
             topic: self.topic.clone(),
             key: format!("{}-{}", self.marker, self.rng.u64(..keys)).into_bytes(),
             value: format!("{}-{number}-{}", self.marker, "x".repeat(padding)).into_bytes(),
             id: format!("{}-{number}", self.marker),
             note: self.marker.clone(),
+            position: EventPosition {
+                lsn: 1,
+                row: self.made,
+            },
         }
     }
 
