@@ -16,7 +16,7 @@
 //!   sends, `check` compares with the table.
 //! - [`places`]: the log has tables and columns by their names of then.
 //! - [`conformance`]: the sink keeps the promises of every sink.
-//! - [`rabbitmq`]: events are published to RabbitMQ.
+//! - [`rabbitmq`]: events are published to RabbitMQ; [`redis`]: written to Redis.
 //! - [`position`]: the header with an event's position.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
@@ -95,6 +95,7 @@ mod presets;
 mod prune;
 mod quoting;
 mod rabbitmq;
+mod redis;
 mod registry;
 mod replay;
 mod rig;

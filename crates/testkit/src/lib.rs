@@ -5,6 +5,7 @@
 //! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three.
 //!   All can be stopped, killed and started again on the same ports and data.
 //! - [`RabbitMq`]: a RabbitMQ server. [`AmqpClient`] declares and reads there.
+//! - [`Redis`]: a Redis server. [`RedisClient`] reads streams there.
 //! - [`SecureKafka`]: a broker with TLS, logins and access control, and with certificates that are
 //!   wrong in one way each. [`Authority`] issues certificates.
 //! - [`Program`]: a program under test, with its log.
@@ -62,6 +63,7 @@ mod program;
 mod proxy;
 mod rabbitmq;
 mod receiver;
+mod redis;
 mod registry;
 mod reports;
 mod seed;
@@ -86,6 +88,7 @@ pub use program::Program;
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use rabbitmq::{AmqpClient, AmqpMessage, Publication, QueueOptions, RabbitMq, RabbitMqInTurn};
 pub use receiver::{HttpReceiver, Reaction, Received};
+pub use redis::{Redis, RedisClient, RedisInTurn, RedisReply, StreamEntry};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};

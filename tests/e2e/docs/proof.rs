@@ -19,6 +19,7 @@ const SINKS: &[(&str, &str)] = &[
     ("HTTP/1.1", "crates/http-sink/tests/http1.rs"),
     ("HTTP/2", "crates/http-sink/tests/http2.rs"),
     ("RabbitMQ", "crates/rabbitmq-sink/tests/classic.rs"),
+    ("Redis", "crates/redis-sink/tests/position.rs"),
     ("stdout", "crates/walrelay/src/sinks/stdout/conformance.rs"),
 ];
 

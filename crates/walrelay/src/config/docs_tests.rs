@@ -243,6 +243,54 @@ fn the_example_of_http_is_read_and_a_dead_letter_needs_a_url() {
 }
 
 #[test]
+fn the_example_of_redis_is_read_and_its_combinations_are_checked() {
+    let page = include_str!("../../../../docs/sinks/redis.md");
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let files = |_: &Path| Ok("secret-word\n".to_owned());
+    let read = |old: &str, new: &str| {
+        assert!(example.contains(old), "{old}");
+        let whole = example.replace(old, new);
+        parse_with(&whole, "example.toml", &[], &|_| None, &files)
+    };
+    let config = read("", "").expect("valid").pipeline;
+    assert_eq!(config.sink.description().name, "redis");
+    let address = config.address.expect("an address");
+    let stream = address.topic.expect("a template");
+    assert_eq!(
+        stream.template.columns().collect::<Vec<_>>(),
+        ["aggregate_type"]
+    );
+    assert!(address.routing_key.is_none());
+    let shown = format!("{:?}", config.sink);
+    assert!(!shown.contains("secret-word"), "{shown}");
+    let password = "password_file = \"/run/secrets/redis\"\n";
+    read(&format!("username = \"walrelay\"\n{password}"), "").expect("no login");
+    for (old, new, words) in [
+        (
+            "hosts = [\"redis.internal:6379\"]\n",
+            "",
+            "`sink.redis.hosts`",
+        ),
+        ("internal:6379", "internal:0", "no host:port"),
+        (password, "", "`sink.redis.password_file`"),
+        (
+            "tls = true\n",
+            "tls = true\nkey_file = \"k\"\n",
+            "go together",
+        ),
+        ("tls = true\n", "ca_file = \"c\"\n", "while `tls` is false"),
+        ("tls = true\n", "tls = true\nids = \"clock\"\n", "clock"),
+        ("tls = true\n", "tls = true\nusernam = \"x\"\n", "usernam"),
+        ("| lower}", "| nothing}", "nothing"),
+    ] {
+        let error = read(old, new).expect_err(new).to_string();
+        assert!(error.contains(words), "{new:?}: {error}");
+        assert!(!error.contains("secret-word"), "{error}");
+    }
+}
+
+#[test]
 fn the_example_of_rabbitmq_is_read_and_no_login_is_assumed() {
     let page = include_str!("../../../../docs/sinks/rabbitmq.md");
     let (_, example) = page.split_once("```toml\n").expect("an example");

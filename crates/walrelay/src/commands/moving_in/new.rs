@@ -276,6 +276,7 @@ mod tests {
             ("kafka", "b:9092"),
             ("http", "https://h/{topic}"),
             ("rabbitmq", "mq:5672"),
+            ("redis", "r:6379"),
         ];
         let samples = samples.map(|(kind, servers)| {
             sink_sections(

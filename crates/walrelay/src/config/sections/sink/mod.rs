@@ -5,6 +5,8 @@ mod http;
 mod kafka;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;
 mod stdout;
 
 use std::any::Any;
@@ -26,6 +28,8 @@ const KINDS: &[Kind] = &[
     kind::<walrelay_http_sink::HttpSection>(),
     #[cfg(feature = "rabbitmq")]
     kind::<rabbitmq::Rabbitmq>(),
+    #[cfg(feature = "redis")]
+    kind::<redis::Redis>(),
     kind::<StdoutSection>(),
 ];
 

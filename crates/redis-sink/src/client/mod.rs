@@ -1,0 +1,246 @@
+//! A client that writes commands and reads their replies.
+
+pub(crate) mod error;
+pub(crate) mod refusal;
+pub(crate) mod resp;
+pub(crate) mod tls;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use walrelay_sink::Disposition;
+
+use error::{ProtocolError, RedisError};
+use refusal::{Refusal, code, meaning};
+use resp::{Reply, decode, put_command};
+
+/// The data of a login.
+#[derive(Clone)]
+pub(crate) struct Login {
+    /// Hosts and ports, which are tried in this order.
+    pub(crate) hosts: Vec<(String, u16)>,
+    /// `None`: no TLS.
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    /// The user of an access control list; `None`: the default user.
+    pub(crate) username: Option<String>,
+    /// `None`: the client does not log in.
+    pub(crate) password: Option<SecretString>,
+    /// The longest wait for a connection, and for the answer to the login.
+    pub(crate) timeout: Duration,
+}
+
+/// Without user and password.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login")
+            .field("hosts", &self.hosts)
+            .field("tls", &self.tls.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// An open connection.
+pub(crate) struct Connection {
+    stream: Box<dyn Stream>,
+    /// Host and port.
+    pub(crate) address: String,
+    /// Bytes from the server that are not decoded yet.
+    input: Vec<u8>,
+}
+
+/// Connects to the first host that answers, beginning with that of the number `first`, and logs in.
+pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, RedisError> {
+    let mut last = None;
+    let (before, from) = login.hosts.split_at(first % login.hosts.len().max(1));
+    for (host, port) in from.iter().chain(before) {
+        match connect_to(login, host, *port).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) if error.disposition() == Disposition::Configuration => return Err(error),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| RedisError::Tls("no host is configured".to_owned())))
+}
+
+async fn connect_to(login: &Login, host: &str, port: u16) -> Result<Connection, RedisError> {
+    let address = format!("{host}:{port}");
+    let io = |source| RedisError::Io {
+        address: address.clone(),
+        source,
+    };
+    let limit = login.timeout;
+    let tcp = within(limit, &address, TcpStream::connect((host, port)))
+        .await?
+        .map_err(io)?;
+    tcp.set_nodelay(true).map_err(io)?;
+    let stream: Box<dyn Stream> = match &login.tls {
+        None => Box::new(tcp),
+        Some(tls) => {
+            let name = ServerName::try_from(host.to_owned())
+                .map_err(|_| RedisError::Tls(format!("{host} is no name of a server")))?;
+            let handshake = TlsConnector::from(Arc::clone(tls)).connect(name, tcp);
+            let shaken = within(limit, &address, handshake).await?;
+            Box::new(shaken.map_err(|source| handshake_error(&address, source))?)
+        }
+    };
+    let mut connection = Connection {
+        stream,
+        address,
+        input: Vec::new(),
+    };
+    connection.log_in(login).await?;
+    Ok(connection)
+}
+
+async fn within<T>(
+    limit: Duration,
+    address: &str,
+    call: impl Future<Output = T>,
+) -> Result<T, RedisError> {
+    timeout(limit, call).await.map_err(|_| RedisError::Timeout {
+        address: address.to_owned(),
+        seconds: limit.as_secs(),
+    })
+}
+
+impl Connection {
+    async fn log_in(&mut self, login: &Login) -> Result<(), RedisError> {
+        let mut out = Vec::new();
+        let mut replies = 1;
+        if let Some(password) = &login.password {
+            let mut arguments = vec!["AUTH"];
+            arguments.extend(login.username.as_deref());
+            arguments.push(password.expose_secret());
+            put_command(&mut out, &arguments);
+            replies += 1;
+        }
+        put_command(&mut out, &["PING"]);
+        let replies = self.call(&out, replies, login.timeout).await?;
+        for reply in replies {
+            let Reply::Error(text) = reply else {
+                continue;
+            };
+            match meaning(&text) {
+                // The user may not use PING, which is no reason to end.
+                Refusal::Denied if text.starts_with(b"NOPERM") => {}
+                Refusal::Denied => {
+                    return Err(RedisError::Denied {
+                        address: self.address.clone(),
+                        code: code(&text),
+                    });
+                }
+                refusal => return Err(self.not_ready(&text, refusal)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the error of a server that takes no commands.
+    pub(crate) fn not_ready(&self, text: &[u8], refusal: Refusal) -> RedisError {
+        let why = match refusal {
+            Refusal::Wait(why, _) | Refusal::Reconnect(why) | Refusal::Configuration(why) => why,
+            _ => "the server refuses the command",
+        };
+        RedisError::NotReady {
+            address: self.address.clone(),
+            code: code(text),
+            why,
+        }
+    }
+
+    /// Sends commands and reads this number of replies. After an error, or if it is cancelled, the
+    /// connection cannot be used any more.
+    pub(crate) async fn call(
+        &mut self,
+        commands: &[u8],
+        replies: usize,
+        limit: Duration,
+    ) -> Result<Vec<Reply>, RedisError> {
+        let address = self.address.clone();
+        let exchange = async {
+            // The server reads whatever it has to write, so nothing need be read meanwhile.
+            let sent = async {
+                self.stream.write_all(commands).await?;
+                self.stream.flush().await
+            };
+            sent.await.map_err(|source| self.io(source))?;
+            let mut read = Vec::with_capacity(replies.min(4_096));
+            let mut consumed = 0;
+            loop {
+                let rest = self.input.get(consumed..).unwrap_or_default();
+                let decoded = decode(rest).map_err(|error| self.protocol(error))?;
+                let Some((reply, length)) = decoded else {
+                    self.input.drain(..consumed);
+                    consumed = 0;
+                    self.fill().await?;
+                    continue;
+                };
+                consumed += length;
+                read.push(reply);
+                if read.len() == replies {
+                    self.input.drain(..consumed);
+                    return Ok(read);
+                }
+            }
+        };
+        within(limit, &address, exchange).await?
+    }
+
+    /// Waits until the server ends the connection. Can be cancelled.
+    pub(crate) async fn ended(&mut self) -> RedisError {
+        match self.fill().await {
+            Err(error) => error,
+            Ok(()) => self.protocol(ProtocolError("a reply to no command")),
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), RedisError> {
+        // A reply may be large.
+        self.input.reserve(self.input.len().clamp(8 << 10, 1 << 20));
+        match self.stream.read_buf(&mut self.input).await {
+            Ok(0) => Err(self.io(io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
+            Err(source) => Err(self.io(source)),
+        }
+    }
+
+    fn io(&self, source: io::Error) -> RedisError {
+        RedisError::Io {
+            address: self.address.clone(),
+            source,
+        }
+    }
+
+    /// Makes the error of a reply that has no meaning.
+    pub(crate) fn protocol(&self, error: ProtocolError) -> RedisError {
+        RedisError::Protocol {
+            address: self.address.clone(),
+            reason: error.to_string(),
+        }
+    }
+}
+
+fn handshake_error(address: &str, source: io::Error) -> RedisError {
+    let address = address.to_owned();
+    // What TLS itself refuses; else the connection broke.
+    if source
+        .get_ref()
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+    {
+        RedisError::Handshake { address, source }
+    } else {
+        RedisError::Io { address, source }
+    }
+}

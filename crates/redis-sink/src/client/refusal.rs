@@ -1,0 +1,145 @@
+//! The meaning of error replies.
+
+const ABORTED_BY: &[u8] = b"EXECABORT Transaction discarded because of: ";
+
+/// The meaning of an error reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The server takes no writes at the moment. They are sent again on the same connection.
+    Wait(&'static str, &'static str),
+    /// This server takes no writes, or not yet. They are sent again on a new connection.
+    Reconnect(&'static str),
+    /// The id is not above the newest of the stream.
+    Behind,
+    /// The entry is larger than the server takes.
+    Oversize,
+    /// The user may not do it, or is none.
+    Denied,
+    /// Something must be changed.
+    Configuration(&'static str),
+    /// The transaction is not executed because one of its commands was refused.
+    Aborted,
+}
+
+/// Returns the meaning of an error reply.
+pub(crate) fn meaning(text: &[u8]) -> Refusal {
+    // EXEC gives its own reason in this way.
+    let text = text.strip_prefix(ABORTED_BY).unwrap_or(text);
+    let says = |part: &str| text.windows(part.len()).any(|it| it == part.as_bytes());
+    match &*code(text) {
+        "OOM" => Refusal::Wait(
+            "Redis has no memory left for writes (maxmemory)",
+            "trim or delete what was read, or raise maxmemory",
+        ),
+        "MISCONF" => Refusal::Wait(
+            "Redis takes no writes because it cannot write to its disk",
+            "see the server's log, and free space on its disk",
+        ),
+        "NOREPLICAS" => Refusal::Wait(
+            "Redis takes no writes because it has too few replicas (min-replicas-to-write)",
+            "see that the replicas run and are connected",
+        ),
+        "BUSY" => Refusal::Wait(
+            "Redis runs a script that does not end",
+            "end it with SCRIPT KILL or FUNCTION KILL",
+        ),
+        "LOADING" => Refusal::Reconnect("the server still loads its data"),
+        "MASTERDOWN" => Refusal::Reconnect("the server is a replica without its master"),
+        "READONLY" => Refusal::Reconnect("the server is a replica"),
+        "CLUSTERDOWN" => Refusal::Reconnect("the cluster is down"),
+        "ERR" if says("max number of clients") => {
+            Refusal::Reconnect("the server has too many clients (maxclients)")
+        }
+        "EXECABORT" => Refusal::Aborted,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => Refusal::Denied,
+        "WRONGTYPE" => Refusal::Configuration("the key exists and is no stream"),
+        "MOVED" | "ASK" | "CROSSSLOT" | "TRYAGAIN" => Refusal::Configuration(
+            "the server is part of a cluster, for which this sink is not made",
+        ),
+        "ERR" if says("equal or smaller than") => Refusal::Behind,
+        "ERR" if says("too large to be stored") => Refusal::Oversize,
+        "ERR" if says("invalid bulk length") => Refusal::Configuration(
+            "an event is larger than the server's proto-max-bulk-len; lower max_message_size",
+        ),
+        "ERR" if says("unknown command") => {
+            Refusal::Configuration("the server lacks a command, or it was renamed")
+        }
+        "ERR" if says("exhausted the last possible ID") => {
+            Refusal::Configuration("the stream has the greatest possible id")
+        }
+        "ERR" if says("ERR AUTH") || says("ERR Client sent AUTH") => Refusal::Denied,
+        _ => Refusal::Configuration("the server does not take the command"),
+    }
+}
+
+/// Returns the first word of an error reply, if it is a code. The rest may quote arguments.
+pub(crate) fn code(text: &[u8]) -> String {
+    let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let is_code = word.len() <= 20 && word.iter().all(u8::is_ascii_uppercase);
+    match std::str::from_utf8(word) {
+        Ok(word) if is_code && !word.is_empty() => word.to_owned(),
+        _ => "an error".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts are those of Redis 7.0.15 and Valkey 8.1.
+    #[test]
+    fn texts_of_the_servers_are_understood() {
+        let of = |text: &str| meaning(text.as_bytes());
+        assert!(matches!(
+            of("OOM command not allowed when used memory > 'maxmemory'."),
+            Refusal::Wait(..)
+        ));
+        assert!(matches!(
+            of(
+                "EXECABORT Transaction discarded because of: OOM command not allowed when used \
+                memory > 'maxmemory'."
+            ),
+            Refusal::Wait(..)
+        ));
+        assert!(matches!(
+            of("READONLY You can't write against a read only replica."),
+            Refusal::Reconnect(_)
+        ));
+        assert!(matches!(
+            of("LOADING Redis is loading the dataset in memory"),
+            Refusal::Reconnect(_)
+        ));
+        assert_eq!(
+            of("ERR The ID specified in XADD is equal or smaller than the target stream top item"),
+            Refusal::Behind
+        );
+        assert_eq!(
+            of("NOPERM this user has no permissions to run the 'xadd' command"),
+            Refusal::Denied
+        );
+        assert_eq!(
+            of("ERR AUTH <password> called without any password configured for the default user."),
+            Refusal::Denied
+        );
+        assert!(matches!(
+            of("WRONGTYPE Operation against a key holding the wrong kind of value"),
+            Refusal::Configuration(_)
+        ));
+        assert_eq!(
+            of("EXECABORT Transaction discarded because of previous errors."),
+            Refusal::Aborted
+        );
+        assert_eq!(
+            of("ERR Elements are too large to be stored"),
+            Refusal::Oversize
+        );
+    }
+
+    #[test]
+    fn a_code_quotes_nothing() {
+        assert_eq!(code(b"OOM command not allowed"), "OOM");
+        assert_eq!(code(b"secret-value refused"), "an error");
+        assert_eq!(code(b""), "an error");
+        assert_eq!(code(&[0xff]), "an error");
+    }
+}

@@ -1,0 +1,40 @@
+//! The errors of a connection as `walrelay` prints them.
+
+use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
+
+use crate::RedisError;
+
+impl ToFailure for RedisError {
+    fn to_failure(&self) -> SinkFailure {
+        let (id, class, what, remedy) = match self {
+            Self::Denied { .. } => (
+                "redis-access",
+                FailureClass::Denied,
+                "Redis refuses the relay",
+                "correct username and password in [sink.redis], and see that the user is on",
+            ),
+            Self::Tls(_) => (
+                "redis-settings",
+                FailureClass::Configuration,
+                "[sink.redis] cannot be used",
+                "correct hosts, ca_file, certificate_file or key_file in [sink.redis]; files are in PEM",
+            ),
+            Self::Handshake { .. } => (
+                "redis-tls",
+                FailureClass::Configuration,
+                "TLS to Redis fails",
+                "see that hosts in [sink.redis] have the names in the server's certificate, that \
+                 ca_file has its authority, and that the port is one of TLS",
+            ),
+            _ => (
+                "redis-unreachable",
+                FailureClass::Unavailable,
+                "Redis cannot be reached",
+                "check hosts and tls in [sink.redis], and that the server runs",
+            ),
+        };
+        SinkFailure::new(id, class, what)
+            .caused_by(Chain(self).to_string())
+            .remedy(remedy)
+    }
+}

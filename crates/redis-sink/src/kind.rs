@@ -1,0 +1,107 @@
+//! Redis as a [`SinkKind`].
+
+use std::sync::Arc;
+
+use walrelay_sink::check::SinkCheck;
+use walrelay_sink::{
+    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
+    SinkTerms, ToFailure as _, any_factory,
+};
+
+use crate::RedisError;
+use crate::client::{Login, tls};
+use crate::section::{RedisSection, host_and_port};
+use crate::sink::{RedisSinkFactory, Settings};
+
+/// A Redis or Valkey server.
+#[derive(Debug)]
+pub struct RedisKind {
+    login: Arc<Login>,
+    settings: Arc<Settings>,
+    plain_text: bool,
+}
+
+impl RedisKind {
+    /// The facts about the kind. Dead letters that were written cannot be read back.
+    pub const DESCRIPTION: KindDescription = KindDescription {
+        name: "redis",
+        title: "Redis Streams",
+        settings_item: Some("redis-settings"),
+        items: &[],
+        cannot: &[Ability::Partitions],
+    };
+
+    /// Makes the sink of a configuration. Reads the certificates, and does not connect. `options`:
+    /// those that other sections decide.
+    ///
+    /// # Errors
+    /// If a certificate or key cannot be used.
+    pub fn new(section: &RedisSection, options: &SinkOptions) -> Result<Self, SinkFailure> {
+        let client = section
+            .certificate_file
+            .as_deref()
+            .zip(section.key_file.as_deref());
+        let tls = section
+            .tls
+            .then(|| tls::config(section.ca_file.as_deref(), client));
+        let tls = tls
+            .transpose()
+            .map_err(|error: RedisError| error.to_failure())?;
+        let hosts = section.hosts.iter().filter_map(|host| host_and_port(host));
+        let login = Login {
+            hosts: hosts.collect(),
+            tls,
+            username: section.username.clone(),
+            password: section.password.clone(),
+            timeout: section.connect_timeout,
+        };
+        Ok(Self {
+            plain_text: !section.tls && section.password.is_some(),
+            login: Arc::new(login),
+            settings: Arc::new(Settings {
+                max_records: options.max_in_flight_records,
+                max_bytes: options.max_in_flight_bytes,
+                max_message: section.max_message_size,
+                reply: section.reply_timeout,
+                pauses: (options.backoff_initial, options.backoff_max),
+                ids: section.ids,
+            }),
+        })
+    }
+}
+
+impl SinkKind for RedisKind {
+    fn description(&self) -> &'static KindDescription {
+        &Self::DESCRIPTION
+    }
+
+    fn servers(&self) -> Option<String> {
+        let hosts = self.login.hosts.iter();
+        let hosts: Vec<String> = hosts.map(|(host, port)| format!("{host}:{port}")).collect();
+        Some(hosts.join(","))
+    }
+
+    fn terms(&self) -> SinkTerms {
+        SinkTerms {
+            endpoint: "server",
+            ..SinkTerms::default()
+        }
+    }
+
+    fn warnings(&self) -> Vec<SinkCheck> {
+        let what = "the password and the events are sent without TLS: everybody on the way can read \
+                    them";
+        let warning = SinkCheck::warn(what, "set tls = true in [sink.redis]");
+        self.plain_text.then_some(warning).into_iter().collect()
+    }
+
+    fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
+        let stats = stats.unwrap_or_default();
+        let factory = RedisSinkFactory {
+            login: Arc::clone(&self.login),
+            settings: Arc::clone(&self.settings),
+            stats: Arc::clone(&stats),
+        };
+        (any_factory(factory), Some(stats))
+    }
+}

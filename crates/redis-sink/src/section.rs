@@ -1,0 +1,150 @@
+//! `[sink.redis]`. The template of the stream is read by the configuration of the router.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use walrelay_settings::{
+    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, path, secret, section,
+    size, strings, text,
+};
+
+/// The ids of entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ids {
+    /// The position of the event in the WAL.
+    Position,
+    /// The server makes them.
+    Server,
+}
+
+const IDS: &[(&str, Ids)] = &[("position", Ids::Position), ("server", Ids::Server)];
+
+section! {
+/// `[sink.redis]`.
+#[derive(Debug, Clone)]
+pub struct RedisSection at "sink.redis" {
+    /// Hosts, each with a port if it is not 6379; required with `kind = "redis"`. The first that answers and takes writes is used.
+    "hosts" hosts: Vec<String> = strings().or_empty();
+    /// The user of an access control list. Unset: the default user.
+    "username" username: Option<String> = text(name).optional();
+    /// The password. Unset: the relay does not log in.
+    "password" password: Option<SecretString> = secret(|_| Ok(())).optional();
+    /// Whether the connection is encrypted, and the server's certificate verified.
+    "tls" tls: bool = boolean().or("false");
+    /// PEM file of certificates to trust, instead of those of the operating system.
+    "ca_file" ca_file: Option<PathBuf> = path().optional();
+    /// PEM file of the relay's certificate and its chain.
+    "certificate_file" certificate_file: Option<PathBuf> = path().optional();
+    /// PEM file of the certificate's private key.
+    "key_file" key_file: Option<PathBuf> = path().optional();
+    /// The ids of entries. `position`: the event's position in the WAL, so that the server refuses repeats. `server`: the server's clock.
+    "ids" ids: Ids = choice(IDS).or("position");
+    /// The server's `proto-max-bulk-len`, or less: events with more bytes of key, value and headers are oversize.
+    "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
+    /// How long an answer may take before the connection is replaced, 1s to 10m.
+    "reply_timeout" reply_timeout: Duration = duration(SECOND..=MINUTE * 10).or("30s");
+    /// How long connecting may take, and the answer to the login, 1s to 1m.
+    "connect_timeout" connect_timeout: Duration = duration(SECOND..=MINUTE).or("10s");
+}
+}
+
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it cannot be empty".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+impl RedisSection {
+    /// Reads the section. `in_use`: its combinations are checked.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader`.
+    pub fn read_for(reader: &mut Reader<'_>, in_use: bool) -> Result<Self, AlreadyReported> {
+        let section = <Self as walrelay_settings::Section>::read(reader)?;
+        if !in_use {
+            return Ok(section);
+        }
+        let at = |key: &str| format!("sink.redis.{key}");
+        if section.hosts.is_empty() {
+            return Err(reader.missing(&at("hosts"), "[\"redis.internal:6379\"]"));
+        }
+        let mut hosts = section.hosts.iter();
+        if let Some(host) = hosts.find(|host| host_and_port(host).is_none()) {
+            let what = format!("`sink.redis.hosts` has {host:?}, which is no host:port");
+            return Err(reader.conflict(&at("hosts"), what));
+        }
+        if section.username.is_some() && section.password.is_none() {
+            return Err(reader.missing(&at("password_file"), "\"/run/secrets/redis\""));
+        }
+        if section.certificate_file.is_some() != section.key_file.is_some() {
+            let what = "`certificate_file` and `key_file` go together".to_owned();
+            let set = match section.key_file {
+                Some(_) => "key_file",
+                None => "certificate_file",
+            };
+            return Err(reader.conflict(&at(set), what));
+        }
+        if !section.tls {
+            for key in ["ca_file", "certificate_file"] {
+                if reader.has(&at(key)) {
+                    return Err(reader.no_effect(&at(key), "while `tls` is false"));
+                }
+            }
+        }
+        Ok(section)
+    }
+}
+
+/// Splits `host`, `host:port` or `[address]:port`.
+pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        let port = match rest.strip_prefix(':') {
+            Some(port) => port.parse().ok()?,
+            None if rest.is_empty() => DEFAULT_PORT,
+            None => return None,
+        };
+        (host, port)
+    } else {
+        match text.split_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (text, DEFAULT_PORT),
+        }
+    };
+    (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
+}
+
+const DEFAULT_PORT: u16 = 6379;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_ports() {
+        for (text, host, port) in [
+            ("redis", "redis", 6379),
+            ("redis:1", "redis", 1),
+            ("[::1]:2", "::1", 2),
+            ("[::1]", "::1", 6379),
+        ] {
+            assert_eq!(host_and_port(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for wrong in [
+            "",
+            ":1",
+            "r:",
+            "r:x",
+            "r:0",
+            "r:70000",
+            "[::1",
+            "[]:1",
+            "[::1]x",
+            "redis://r",
+        ] {
+            assert_eq!(host_and_port(wrong), None, "{wrong}");
+        }
+    }
+}

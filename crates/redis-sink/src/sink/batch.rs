@@ -1,0 +1,373 @@
+//! Transactions: the first records of the queue, and what the server answers to them.
+
+use std::collections::BTreeSet;
+
+use tracing::warn;
+use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, lock};
+
+use super::entry::{EntryId, NewId, is_stored, newest, put_xadd};
+use super::plan::{self, Head};
+use super::streams::Streams;
+use super::{Failure, Queued, Shared};
+use crate::client::Connection;
+use crate::client::error::{ProtocolError, RedisError};
+use crate::client::refusal::{Refusal, code, meaning};
+use crate::client::resp::{Reply, put_command};
+use crate::section::Ids;
+
+/// The most records of a transaction.
+const BATCH_RECORDS: usize = 500;
+/// The bytes from which on a transaction gets no further record.
+const BATCH_BYTES: u64 = 1 << 20;
+/// The most bytes of a buffer that is kept.
+const KEPT_BYTES: usize = 4 << 20;
+
+/// The reason why no further transaction can be written now.
+pub(super) enum Stop {
+    /// The connection ended, or its server cannot be used.
+    Connection(RedisError),
+    /// The server takes no writes for a while.
+    Pause(Obstacle),
+    /// A record was refused. It is reported; the sink ends, and gives up the others.
+    Broken(Failure),
+}
+
+impl From<RedisError> for Stop {
+    fn from(error: RedisError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+/// The end of a record in a transaction.
+enum Outcome {
+    /// Its entry is there.
+    Stored,
+    /// The command was refused with this text.
+    Refused(Vec<u8>),
+}
+
+/// Writes the records of a sink.
+pub(super) struct Batches<'s> {
+    shared: &'s Shared,
+    streams: Streams,
+    out: Vec<u8>,
+}
+
+impl<'s> Batches<'s> {
+    pub(super) fn new(shared: &'s Shared) -> Self {
+        Self {
+            shared,
+            streams: Streams::default(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Notes that the connection is a new one.
+    pub(super) fn forget(&mut self) {
+        self.streams.forget_newest();
+    }
+
+    /// Writes the first records of the queue, which is not empty, and reports those that are stored.
+    /// Must not be called again on this connection if it is cancelled.
+    pub(super) async fn write(&mut self, connection: &mut Connection) -> Result<(), Stop> {
+        self.streams.bound();
+        let heads = self.heads();
+        let written = self.write_all(connection, &heads).await;
+        if self.out.capacity() > KEPT_BYTES {
+            self.out = Vec::new();
+        }
+        if written.is_err() {
+            self.streams.forget_newest();
+        }
+        written
+    }
+
+    async fn write_all(&mut self, connection: &mut Connection, heads: &[Head]) -> Result<(), Stop> {
+        let ids = match self.shared.settings.ids {
+            Ids::Server => vec![Some(NewId::Clock); heads.len()],
+            Ids::Position => self.ids(connection, heads).await?,
+        };
+        let outcomes = self.execute(connection, &ids).await?;
+        self.finish(connection, heads, outcomes)
+    }
+
+    /// Returns the records of the next transaction.
+    fn heads(&mut self) -> Vec<Head> {
+        let state = lock(&self.shared.state);
+        let mut bytes = 0;
+        let mut heads = Vec::new();
+        for queued in state.queue.iter().take(BATCH_RECORDS) {
+            bytes += queued.weight;
+            heads.push(queued.record.with(|record| Head {
+                stream: self.streams.number(record.topic),
+                id: record.position.into(),
+            }));
+            if bytes >= BATCH_BYTES {
+                break;
+            }
+        }
+        heads
+    }
+
+    /// Finds the id of each record; `None`: its entry is there.
+    async fn ids(
+        &mut self,
+        connection: &mut Connection,
+        heads: &[Head],
+    ) -> Result<Vec<Option<NewId>>, Stop> {
+        self.ask_newest(connection, heads).await?;
+        let asked = plan::to_look_up(heads, &self.streams);
+        let there = self.look_up(connection, heads, asked).await?;
+        let ids = plan::ids(heads, &there, &mut self.streams);
+        for (head, id) in heads.iter().zip(&ids) {
+            let stream = &mut self.streams[head.stream];
+            if matches!(id, Some(NewId::Behind(_))) && !stream.logged {
+                stream.logged = true;
+                warn!(
+                    stream = &*stream.name,
+                    "the stream has a later entry and not that of an event: it was deleted, or \
+                     another one writes there; the event is appended"
+                );
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Asks for the newest ids that are not known.
+    async fn ask_newest(
+        &mut self,
+        connection: &mut Connection,
+        heads: &[Head],
+    ) -> Result<(), Stop> {
+        let mut first_of = std::collections::BTreeMap::new();
+        for (at, head) in heads.iter().enumerate() {
+            if self.streams[head.stream].newest.is_none() {
+                first_of.entry(head.stream).or_insert(at);
+            }
+        }
+        if first_of.is_empty() {
+            return Ok(());
+        }
+        self.out.clear();
+        for stream in first_of.keys() {
+            let name = &*self.streams[*stream].name;
+            put_command(&mut self.out, &["XINFO", "STREAM", name]);
+        }
+        let limit = self.shared.settings.reply;
+        let replies = connection.call(&self.out, first_of.len(), limit).await?;
+        for ((stream, at), reply) in first_of.into_iter().zip(replies) {
+            let id = match &reply {
+                Reply::Error(text) if text.starts_with(b"ERR no such key") => EntryId::default(),
+                Reply::Error(text) => return Err(self.refused(connection, at, text)),
+                reply => newest(reply).map_err(|error| connection.protocol(error))?,
+            };
+            self.streams[stream].newest = Some(id);
+        }
+        Ok(())
+    }
+
+    /// Returns which of the `asked` records have an entry.
+    async fn look_up(
+        &mut self,
+        connection: &mut Connection,
+        heads: &[Head],
+        asked: Vec<usize>,
+    ) -> Result<BTreeSet<usize>, Stop> {
+        if asked.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        self.out.clear();
+        for at in &asked {
+            let Head { stream, id } = heads[*at];
+            let (name, id) = (&*self.streams[stream].name, id.to_string());
+            put_command(&mut self.out, &["XRANGE", name, &id, &id]);
+        }
+        let limit = self.shared.settings.reply;
+        let replies = connection.call(&self.out, asked.len(), limit).await?;
+        let mut there = BTreeSet::new();
+        for (at, reply) in asked.into_iter().zip(replies) {
+            if let Reply::Error(text) = &reply {
+                return Err(self.refused(connection, at, text));
+            }
+            let state = lock(&self.shared.state);
+            let queued = state.queue.get(at);
+            let stored = queued.map(|it| it.record.with(|record| is_stored(&reply, record)));
+            drop(state);
+            match stored {
+                Some(Ok(true)) => drop(there.insert(at)),
+                Some(Err(error)) => return Err(connection.protocol(error).into()),
+                _ => {}
+            }
+        }
+        Ok(there)
+    }
+
+    /// Writes the records that have an id, as one transaction. Returns what became of each record.
+    async fn execute(
+        &mut self,
+        connection: &mut Connection,
+        ids: &[Option<NewId>],
+    ) -> Result<Vec<Outcome>, Stop> {
+        let mut outcomes: Vec<Outcome> = ids.iter().map(|_| Outcome::Stored).collect();
+        let written = ids.iter().enumerate();
+        let written = written.filter_map(|(at, id)| Some((at, (*id)?)));
+        let written: Vec<(usize, NewId)> = written.collect();
+        if written.is_empty() {
+            return Ok(outcomes);
+        }
+        let alone = written.len() == 1;
+        self.out.clear();
+        if !alone {
+            put_command(&mut self.out, &["MULTI"]);
+        }
+        {
+            let state = lock(&self.shared.state);
+            for (at, id) in &written {
+                if let Some(queued) = state.queue.get(*at) {
+                    let out = &mut self.out;
+                    queued.record.with(|record| put_xadd(out, record, *id));
+                }
+            }
+        }
+        if !alone {
+            put_command(&mut self.out, &["EXEC"]);
+        }
+        let expected = if alone { 1 } else { written.len() + 2 };
+        let limit = self.shared.settings.reply;
+        let replies = connection.call(&self.out, expected, limit).await?;
+        let results = if alone {
+            replies
+        } else {
+            self.executed(connection, &written, replies)?
+        };
+        for ((at, _), result) in written.into_iter().zip(results) {
+            match result {
+                Reply::String(Some(_)) => {}
+                Reply::Error(text) => outcomes[at] = Outcome::Refused(text),
+                _ => return Err(wrong(connection)),
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Returns the replies to the commands of a transaction, if it was executed.
+    fn executed(
+        &mut self,
+        connection: &Connection,
+        written: &[(usize, NewId)],
+        mut replies: Vec<Reply>,
+    ) -> Result<Vec<Reply>, Stop> {
+        let executed = replies.pop();
+        // Before the replies to the commands there is that to MULTI.
+        for (reply, number) in replies.iter().zip(0_usize..) {
+            let (at, _) = written[number.saturating_sub(1)];
+            match reply {
+                Reply::Status(_) => {}
+                Reply::Error(text) => return Err(self.refused(connection, at, text)),
+                _ => return Err(wrong(connection)),
+            }
+        }
+        match executed {
+            Some(Reply::Array(Some(results))) if results.len() == written.len() => Ok(results),
+            Some(Reply::Error(text)) => Err(self.refused(connection, written[0].0, &text)),
+            _ => Err(wrong(connection)),
+        }
+    }
+
+    /// Takes the records out that are stored, and reports them.
+    fn finish(
+        &mut self,
+        connection: &Connection,
+        heads: &[Head],
+        outcomes: Vec<Outcome>,
+    ) -> Result<(), Stop> {
+        // The streams of which a record is to be written again: so are all behind it, lest the
+        // earlier one becomes the last of its key.
+        let mut again = BTreeSet::new();
+        let mut refused: Option<(usize, Vec<u8>)> = None;
+        let mut kept = Vec::new();
+        let mut stored = Vec::new();
+        {
+            let mut state = lock(&self.shared.state);
+            let count = heads.len().min(state.queue.len());
+            let batch: Vec<Queued> = state.queue.drain(..count).collect();
+            for ((queued, head), outcome) in batch.into_iter().zip(heads).zip(outcomes) {
+                match outcome {
+                    Outcome::Stored if !again.contains(&head.stream) => stored.push(queued),
+                    Outcome::Stored => kept.push(queued),
+                    Outcome::Refused(text) => {
+                        let is_behind = meaning(&text) == Refusal::Behind;
+                        if is_behind {
+                            // Another client has written meanwhile.
+                            self.streams[head.stream].newest = None;
+                        } else if refused.is_none() {
+                            refused = Some((kept.len(), text));
+                        }
+                        again.insert(head.stream);
+                        kept.push(queued);
+                    }
+                }
+            }
+            for queued in kept.into_iter().rev() {
+                state.queue.push_front(queued);
+            }
+        }
+        for queued in stored {
+            self.shared.report(&queued, Ok(()));
+        }
+        match refused {
+            Some((at, text)) => Err(self.refused(connection, at, &text)),
+            None => Ok(()),
+        }
+    }
+
+    /// Decides what a refusal means. `at`: the index of the record in the queue.
+    fn refused(&mut self, connection: &Connection, at: usize, text: &[u8]) -> Stop {
+        let refusal = meaning(text);
+        let (why, poison) = match refusal {
+            Refusal::Wait(what, remedy) => {
+                return Stop::Pause(Obstacle {
+                    what: what.to_owned(),
+                    disposition: Disposition::Retryable,
+                    remedy: Some(remedy),
+                });
+            }
+            Refusal::Reconnect(_) | Refusal::Behind | Refusal::Aborted => {
+                return connection.not_ready(text, refusal).into();
+            }
+            Refusal::Denied => (
+                "the user has not the right to the stream or a command",
+                None,
+            ),
+            Refusal::Configuration(why) => (why, None),
+            Refusal::Oversize => (
+                "the event is larger than an entry can be",
+                Some(Poison::Oversize),
+            ),
+        };
+        let removed = lock(&self.shared.state).queue.remove(at);
+        if let Some(queued) = removed {
+            let error = DeliveryError {
+                topic: queued.record.with(|record| record.topic.into()),
+                reason: format!("{why} ({})", code(text)),
+                disposition: match poison {
+                    Some(_) => Disposition::Fatal,
+                    None => Disposition::Configuration,
+                },
+                poison,
+            };
+            let class = poison.map_or("refused", Poison::name);
+            self.shared.report(&queued, Err((class, error)));
+        }
+        Stop::Broken(Failure {
+            class: "given up",
+            reason: "given up with another record, which was refused".to_owned(),
+            disposition: Disposition::Retryable,
+        })
+    }
+}
+
+fn wrong(connection: &Connection) -> Stop {
+    let error = ProtocolError("something else than the answer to a transaction");
+    connection.protocol(error).into()
+}

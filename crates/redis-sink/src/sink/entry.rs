@@ -1,0 +1,291 @@
+//! A record as an entry of a stream.
+
+use std::fmt;
+
+use walrelay_sink::{EventPosition, Poison, Record};
+
+use crate::client::error::ProtocolError;
+use crate::client::resp::{Reply, put_count, put_string};
+
+const ID: &[u8] = b"id";
+const KEY: &[u8] = b"key";
+const PAYLOAD: &[u8] = b"payload";
+const POSITION: &[u8] = b"position";
+const TIMESTAMP: &[u8] = b"timestamp";
+/// The prefix of the fields that are headers.
+const HEADER: &str = "header.";
+
+/// The id of an entry, in the server's order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EntryId {
+    /// Milliseconds, if the server makes the id.
+    pub(super) first: u64,
+    pub(super) second: u64,
+}
+
+impl From<EventPosition> for EntryId {
+    fn from(position: EventPosition) -> Self {
+        Self {
+            first: position.lsn,
+            second: position.row,
+        }
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.second)
+    }
+}
+
+impl EntryId {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (first, second) = std::str::from_utf8(text).ok()?.split_once('-')?;
+        Some(Self {
+            first: first.parse().ok()?,
+            second: second.parse().ok()?,
+        })
+    }
+}
+
+/// The id that an entry gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NewId {
+    /// This one.
+    Explicit(EntryId),
+    /// The one behind the newest, whose first part this is.
+    Behind(u64),
+    /// One of the server's clock.
+    Clock,
+}
+
+/// Checks what the server can store. Returns the class of the poison and the reason.
+pub(super) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison, String)> {
+    if record.topic.is_empty() {
+        return Err((Poison::Unroutable, "the stream has no name".to_owned()));
+    }
+    let size = record.payload_bytes() as u64;
+    if size > max_message {
+        let why = format!("the event has {size} bytes, max_message_size is {max_message}");
+        return Err((Poison::Oversize, why));
+    }
+    Ok(())
+}
+
+/// Appends `XADD` of a record.
+pub(super) fn put_xadd(out: &mut Vec<u8>, record: &Record<'_>, id: NewId) {
+    let position = record.position.to_string();
+    let timestamp = record.timestamp_ms.map(|millis| millis.to_string());
+    let own = [
+        (ID, record.event_id),
+        (KEY, record.key),
+        (PAYLOAD, record.value),
+        (POSITION, Some(position.as_bytes())),
+        (TIMESTAMP, timestamp.as_deref().map(str::as_bytes)),
+    ];
+    // Most clients read an entry as a map: of a repeated name the last header counts.
+    let headers = record.headers.iter().enumerate();
+    let headers = headers.filter(|(at, header)| {
+        let later = record.headers.get(at + 1..).unwrap_or_default();
+        later.iter().all(|later| later.name != header.name)
+    });
+    let headers = headers.filter_map(|(_, header)| Some((header.name, header.value?)));
+    let own = || {
+        own.iter()
+            .filter_map(|(name, value)| Some((*name, (*value)?)))
+    };
+    put_count(out, 3 + 2 * (own().count() + headers.clone().count()));
+    put_string(out, b"XADD");
+    put_string(out, record.topic.as_bytes());
+    match id {
+        NewId::Explicit(id) => put_string(out, id.to_string().as_bytes()),
+        NewId::Behind(first) => put_string(out, format!("{first}-*").as_bytes()),
+        NewId::Clock => put_string(out, b"*"),
+    }
+    for (name, value) in own() {
+        put_string(out, name);
+        put_string(out, value);
+    }
+    for (name, value) in headers {
+        put_string(out, format!("{HEADER}{name}").as_bytes());
+        put_string(out, value);
+    }
+}
+
+/// Returns true if the reply to `XRANGE` has the entry of this record. Its event's id decides; without
+/// one, key and payload do.
+pub(super) fn is_stored(reply: &Reply, record: &Record<'_>) -> Result<bool, ProtocolError> {
+    let wrong = ProtocolError("something else than entries");
+    let Reply::Array(Some(entries)) = reply else {
+        return Err(wrong);
+    };
+    let [entry] = &**entries else {
+        return if entries.is_empty() {
+            Ok(false)
+        } else {
+            Err(wrong)
+        };
+    };
+    let Reply::Array(Some(entry)) = entry else {
+        return Err(wrong);
+    };
+    let [_, Reply::Array(Some(fields))] = &**entry else {
+        return Err(wrong);
+    };
+    let value = |name: &[u8]| {
+        let mut pairs = fields.chunks_exact(2);
+        pairs.find_map(|pair| match pair {
+            [Reply::String(Some(field)), Reply::String(value)] if field == name => value.as_deref(),
+            _ => None,
+        })
+    };
+    Ok(match record.event_id {
+        Some(id) => value(ID) == Some(id),
+        None => value(KEY) == record.key && value(PAYLOAD) == record.value,
+    })
+}
+
+/// Returns the newest id that the stream has ever had, of the reply to `XINFO STREAM`.
+pub(super) fn newest(reply: &Reply) -> Result<EntryId, ProtocolError> {
+    let found = match reply {
+        Reply::Array(Some(members)) => members.chunks_exact(2).find_map(|pair| match pair {
+            [Reply::String(Some(name)), Reply::String(Some(id))]
+                if name == b"last-generated-id" =>
+            {
+                EntryId::parse(id)
+            }
+            _ => None,
+        }),
+        _ => None,
+    };
+    found.ok_or(ProtocolError("no newest id of a stream"))
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_sink::Header;
+
+    use super::*;
+    use crate::client::resp::decode;
+
+    fn string(text: &[u8]) -> Reply {
+        Reply::String(Some(text.to_vec()))
+    }
+
+    fn strings(command: &[u8]) -> Vec<Vec<u8>> {
+        // A command has the form of a reply.
+        let (reply, length) = decode(command).unwrap().unwrap();
+        assert_eq!(length, command.len());
+        let Reply::Array(Some(members)) = reply else {
+            panic!("{reply:?}");
+        };
+        let string = |member| match member {
+            Reply::String(Some(string)) => string,
+            other => panic!("{other:?}"),
+        };
+        members.into_iter().map(string).collect()
+    }
+
+    const RECORD: Record<'static> = Record {
+        topic: "orders",
+        routing_key: None,
+        partition: None,
+        timestamp_ms: Some(-5),
+        key: Some(b"k\r\n"),
+        value: Some(&[0, 0xff]),
+        headers: &[
+            Header {
+                name: "a",
+                value: Some(b"first"),
+            },
+            Header {
+                name: "null",
+                value: None,
+            },
+            Header {
+                name: "a",
+                value: Some(b"last"),
+            },
+        ],
+        event_id: Some(b"7"),
+        position: EventPosition { lsn: 0x10, row: 3 },
+    };
+
+    #[test]
+    fn an_entry_has_the_fields_of_the_page() {
+        let mut out = Vec::new();
+        put_xadd(&mut out, &RECORD, NewId::Explicit(RECORD.position.into()));
+        let expected: [&[u8]; 15] = [
+            b"XADD",
+            b"orders",
+            b"16-3",
+            b"id",
+            b"7",
+            b"key",
+            b"k\r\n",
+            b"payload",
+            &[0, 0xff],
+            b"position",
+            b"0/10 3",
+            b"timestamp",
+            b"-5",
+            b"header.a",
+            b"last",
+        ];
+        assert_eq!(strings(&out), expected);
+        for (id, text) in [(NewId::Clock, &b"*"[..]), (NewId::Behind(9), b"9-*")] {
+            out.clear();
+            let bare = Record {
+                topic: "t",
+                ..Record::default()
+            };
+            put_xadd(&mut out, &bare, id);
+            let expected: [&[u8]; 5] = [b"XADD", b"t", text, b"position", b"0/0 0"];
+            assert_eq!(strings(&out), expected);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_that_of_an_event_by_the_id_or_by_key_and_payload() {
+        let entry = |fields: &[(&[u8], &[u8])]| {
+            let fields = fields
+                .iter()
+                .flat_map(|(name, value)| [string(name), string(value)]);
+            let fields = Reply::Array(Some(fields.collect()));
+            Reply::Array(Some(vec![Reply::Array(Some(vec![
+                string(b"16-3"),
+                fields,
+            ]))]))
+        };
+        let none = Reply::Array(Some(vec![]));
+        let same_id = entry(&[(b"id", b"7"), (b"payload", b"changed")]);
+        let other_id = entry(&[(b"id", b"8"), (b"key", b"k\r\n"), (b"payload", &[0, 0xff])]);
+        assert_eq!(is_stored(&none, &RECORD), Ok(false));
+        assert_eq!(is_stored(&same_id, &RECORD), Ok(true));
+        assert_eq!(is_stored(&other_id, &RECORD), Ok(false));
+        let without = Record {
+            event_id: None,
+            ..RECORD
+        };
+        assert_eq!(is_stored(&other_id, &without), Ok(true));
+        assert_eq!(is_stored(&same_id, &without), Ok(false));
+        assert!(is_stored(&Reply::Integer(1), &RECORD).is_err());
+    }
+
+    #[test]
+    fn the_newest_id_is_that_of_the_server() {
+        let info = [
+            b"length",
+            &b"1"[..],
+            b"last-generated-id",
+            b"18446744073709551615-2",
+        ];
+        let info = Reply::Array(Some(info.map(string).to_vec()));
+        let expected = EntryId {
+            first: u64::MAX,
+            second: 2,
+        };
+        assert_eq!(newest(&info), Ok(expected));
+        assert!(newest(&Reply::Array(None)).is_err());
+    }
+}

@@ -1,0 +1,138 @@
+//! Which id each record of a transaction gets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::entry::{EntryId, NewId};
+use super::streams::Streams;
+
+/// A record of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The number of its stream.
+    pub(super) stream: usize,
+    /// The id of its position.
+    pub(super) id: EntryId,
+}
+
+/// Returns the indexes of the records whose ids are not above the newest: whether the server has
+/// them must be asked. The newest ids of all streams are known.
+pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
+    let mut newest: BTreeMap<usize, (EntryId, bool)> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (at, head) in heads.iter().enumerate() {
+        let stream = &streams[head.stream];
+        let known = newest
+            .entry(head.stream)
+            .or_insert_with(|| (stream.newest.unwrap_or_default(), stream.repeats));
+        if head.id > known.0 {
+            *known = (head.id, false);
+        } else if !known.1 {
+            found.push(at);
+        }
+    }
+    found
+}
+
+/// Returns the id that each record gets; `None`: its entry is there. `there`: the indexes of those
+/// that were looked up and found. Notes in `streams` what they will have when all is written.
+///
+/// From the first record on that is not there, all up to the newest are written behind it: they are
+/// the same suffix of the stream once more, and the last of each key stays the last.
+pub(super) fn ids(
+    heads: &[Head],
+    there: &BTreeSet<usize>,
+    streams: &mut Streams,
+) -> Vec<Option<NewId>> {
+    let id = |(at, head): (usize, &Head)| {
+        let stream = &mut streams[head.stream];
+        let newest = stream.newest.unwrap_or_default();
+        if head.id > newest {
+            stream.repeats = false;
+            stream.newest = Some(head.id);
+            return Some(NewId::Explicit(head.id));
+        }
+        if !stream.repeats && there.contains(&at) {
+            return None;
+        }
+        stream.repeats = true;
+        // As the server makes it. If it does not, later commands are refused, and it is asked again.
+        stream.newest = Some(EntryId {
+            second: newest.second.saturating_add(1),
+            ..newest
+        });
+        Some(NewId::Behind(newest.first))
+    };
+    heads.iter().enumerate().map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(first: u64, second: u64) -> EntryId {
+        EntryId { first, second }
+    }
+
+    /// Heads of one stream, whose newest id is 5-5.
+    fn at_five(ids: &[(u64, u64)]) -> (Vec<Head>, Streams) {
+        let mut streams = Streams::default();
+        let stream = streams.number("a");
+        streams[stream].newest = Some(id(5, 5));
+        let head = |(first, second): &(u64, u64)| Head {
+            stream,
+            id: id(*first, *second),
+        };
+        (ids.iter().map(head).collect(), streams)
+    }
+
+    #[test]
+    fn new_events_keep_their_positions_and_are_not_looked_up() {
+        let (heads, mut streams) = at_five(&[(5, 6), (6, 0)]);
+        assert_eq!(to_look_up(&heads, &streams), []);
+        let given = ids(&heads, &BTreeSet::new(), &mut streams);
+        let expected = [id(5, 6), id(6, 0)].map(|id| Some(NewId::Explicit(id)));
+        assert_eq!(given, expected);
+        assert_eq!(streams[0].newest, Some(id(6, 0)));
+    }
+
+    #[test]
+    fn repeats_that_are_there_are_not_written() {
+        let (heads, mut streams) = at_five(&[(4, 0), (5, 5), (6, 0)]);
+        assert_eq!(to_look_up(&heads, &streams), [0, 1]);
+        let given = ids(&heads, &BTreeSet::from([0, 1]), &mut streams);
+        assert_eq!(given, [None, None, Some(NewId::Explicit(id(6, 0)))]);
+        assert!(!streams[0].repeats);
+    }
+
+    #[test]
+    fn from_a_missing_one_on_all_up_to_the_newest_are_written_behind_it() {
+        // 5-3 is missing. 5-6 is new, and the id that the second of them gets.
+        let (heads, mut streams) = at_five(&[(4, 0), (5, 3), (5, 4), (5, 6), (5, 8), (6, 0)]);
+        assert_eq!(to_look_up(&heads, &streams), [0, 1, 2]);
+        let given = ids(&heads, &BTreeSet::from([0, 2]), &mut streams);
+        let behind = Some(NewId::Behind(5));
+        let explicit = |first, second| Some(NewId::Explicit(id(first, second)));
+        assert_eq!(
+            given,
+            [None, behind, behind, behind, behind, explicit(6, 0)]
+        );
+        assert!(!streams[0].repeats, "6-0 is new");
+        assert_eq!(streams[0].newest, Some(id(6, 0)));
+    }
+
+    #[test]
+    fn the_repeat_goes_on_with_the_next_transaction() {
+        let (heads, mut streams) = at_five(&[(5, 3)]);
+        ids(&heads, &BTreeSet::new(), &mut streams);
+        assert!(streams[0].repeats);
+        streams.forget_newest();
+        streams[0].newest = Some(id(5, 6));
+        let next = [Head {
+            stream: 0,
+            id: id(5, 4),
+        }];
+        assert_eq!(to_look_up(&next, &streams), []);
+        let given = ids(&next, &BTreeSet::new(), &mut streams);
+        assert_eq!(given, [Some(NewId::Behind(5))]);
+    }
+}

@@ -1,0 +1,74 @@
+//! The streams that a sink writes to, and the newest id of each.
+
+use std::collections::HashMap;
+
+use super::entry::EntryId;
+
+/// The most streams that are remembered.
+const MAX_STREAMS: usize = 10_000;
+
+/// The facts that a sink knows of a stream.
+#[derive(Debug, Clone)]
+pub(super) struct Stream {
+    pub(super) name: Box<str>,
+    /// The newest id that the stream has ever had; `None`: the server must be asked.
+    pub(super) newest: Option<EntryId>,
+    /// An event was not in the stream, though a later one was: it, and those that follow up to the
+    /// newest, are written behind the newest.
+    pub(super) repeats: bool,
+    /// The first of them was logged.
+    pub(super) logged: bool,
+}
+
+/// The streams that a sink writes to, by number. They outlive a connection.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    numbers: HashMap<Box<str>, usize>,
+    all: Vec<Stream>,
+}
+
+impl Streams {
+    /// Forgets all if there are too many. Numbers change, so it is called between transactions.
+    pub(super) fn bound(&mut self) {
+        if self.all.len() > MAX_STREAMS {
+            *self = Self::default();
+        }
+    }
+
+    /// Returns the number of a stream.
+    pub(super) fn number(&mut self, name: &str) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.all.len();
+        self.numbers.insert(name.into(), number);
+        self.all.push(Stream {
+            name: name.into(),
+            newest: None,
+            repeats: false,
+            logged: false,
+        });
+        number
+    }
+
+    /// Makes the newest ids be asked for again: others may have written meanwhile.
+    pub(super) fn forget_newest(&mut self) {
+        for stream in &mut self.all {
+            stream.newest = None;
+        }
+    }
+}
+
+impl std::ops::Index<usize> for Streams {
+    type Output = Stream;
+
+    fn index(&self, number: usize) -> &Stream {
+        &self.all[number]
+    }
+}
+
+impl std::ops::IndexMut<usize> for Streams {
+    fn index_mut(&mut self, number: usize) -> &mut Stream {
+        &mut self.all[number]
+    }
+}

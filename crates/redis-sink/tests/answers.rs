@@ -1,0 +1,354 @@
+//! What a real server answers, and what the sink makes of it.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{Server, options, section};
+use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
+use walrelay_sink::{
+    AnySinkFactory, Deliveries, Disposition, EventPosition, Record, Sink, SinkFactory as _,
+    SinkKind as _, SinkOptions,
+};
+use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
+
+/// A sink with its reports.
+struct Relay {
+    sink: Box<dyn Sink>,
+    reports: Arc<Reports>,
+    sent: u64,
+}
+
+impl Relay {
+    fn new(factory: &mut AnySinkFactory) -> Self {
+        let reports = Arc::<Reports>::default();
+        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+        Self {
+            sink: factory.create(None, deliveries).unwrap(),
+            reports,
+            sent: 0,
+        }
+    }
+
+    fn of(server: &Server) -> Self {
+        Self::new(&mut server.factory_with(&options()))
+    }
+
+    fn with(section: &RedisSection) -> Self {
+        let kind = RedisKind::new(section, &options()).unwrap();
+        Self::new(&mut kind.factory(None).0)
+    }
+
+    /// Sends the event of this number: its id is the number, and so is its row.
+    fn send(&mut self, stream: &str, lsn: u64, number: u64) {
+        let id = number.to_string();
+        let record = Record {
+            topic: stream,
+            key: Some(b"key"),
+            value: Some(b"value"),
+            event_id: Some(id.as_bytes()),
+            position: EventPosition { lsn, row: number },
+            ..Record::default()
+        };
+        self.sink.try_send(&record, self.sent).unwrap();
+        self.sent += 1;
+    }
+
+    fn delivered(&self) {
+        self.reports.wait_for(self.sent);
+        assert_eq!(self.reports.failures(), []);
+    }
+
+    fn waits_for(&mut self, words: &str) -> Disposition {
+        let mut disposition = None;
+        eventually(PATIENCE, || {
+            let obstacle = self.sink.waiting_for();
+            let found = obstacle.filter(|obstacle| obstacle.what.contains(words));
+            disposition = found.map(|obstacle| obstacle.disposition);
+            disposition.is_some()
+        });
+        disposition.unwrap()
+    }
+}
+
+/// The ids of a stream's events, in order.
+fn stored(server: &Server, stream: &str) -> Vec<u64> {
+    let entries = server.redis.client().entries(stream);
+    let id = |entry: &walrelay_testkit::StreamEntry| entry.text("id").unwrap().parse().unwrap();
+    entries.iter().map(id).collect()
+}
+
+#[test]
+fn nothing_passes_an_event_for_which_there_was_no_memory() {
+    for ids in [Ids::Position, Ids::Server] {
+        let server = Server::start(ids);
+        let stream = format!("memory-{ids:?}");
+        let mut client = server.redis.client();
+        let mut relay = Relay::of(&server);
+        relay.send(&stream, 1, 0);
+        relay.delivered();
+        for round in 0..5 {
+            client.done("CONFIG SET maxmemory 1mb");
+            for number in 0..300 {
+                relay.send(&stream, 1, 1 + 300 * round + number);
+            }
+            let disposition = relay.waits_for("no memory");
+            assert_eq!(disposition, Disposition::Retryable);
+            client.done("CONFIG SET maxmemory 0");
+            relay.delivered();
+        }
+        assert!(stored(&server, &stream).into_iter().eq(0..=1_500));
+        relay.sink.close(PATIENCE);
+        client.run_words(&["DEL", &stream]);
+    }
+}
+
+#[test]
+fn a_key_of_another_type_is_an_error_of_the_configuration_and_no_poison() {
+    for ids in [Ids::Position, Ids::Server] {
+        let server = Server::start(ids);
+        let mut client = server.redis.client();
+        client.done("SET no-stream value");
+        let mut relay = Relay::of(&server);
+        for number in 0..20 {
+            let stream = ["no-stream", "a-stream"][usize::from(number % 2 == 0)];
+            relay.send(stream, 1, number);
+        }
+        relay.reports.wait_for(20);
+        let failures = relay.reports.failures();
+        let configuration: BTreeSet<&str> = failures
+            .iter()
+            .filter(|error| error.disposition == Disposition::Configuration)
+            .map(|error| &*error.topic)
+            .collect();
+        assert_eq!(configuration, BTreeSet::from(["no-stream"]));
+        for error in &failures {
+            assert_eq!(error.poison, None, "{error}");
+        }
+        // What the transaction has stored is delivered.
+        let delivered = 20 - failures.len();
+        let there = client.entries("a-stream").len();
+        assert!(delivered <= there, "{delivered} delivered, {there} stored");
+        client.run("DEL no-stream a-stream");
+    }
+}
+
+#[test]
+fn what_a_displaced_relay_sends_late_is_not_stored_again() {
+    let server = Server::start(Ids::Position);
+    let stream = "late";
+    let mut displaced = Relay::of(&server);
+    for number in 0..10 {
+        displaced.send(stream, 1, number);
+    }
+    displaced.delivered();
+    let mut relay = Relay::of(&server);
+    for number in 5..20 {
+        relay.send(stream, 1, number);
+    }
+    relay.delivered();
+    for number in 10..15 {
+        displaced.send(stream, 1, number);
+    }
+    displaced.delivered();
+    assert!(stored(&server, stream).into_iter().eq(0..20));
+    let ids = server.redis.client().entries(stream);
+    assert_eq!(ids[19].id, "1-19");
+    assert_eq!(ids[19].text("position"), Some("0/1 19"));
+    // And goes on where it is the first.
+    displaced.send(stream, 2, 20);
+    displaced.delivered();
+    assert!(stored(&server, stream).into_iter().eq(0..=20));
+}
+
+#[test]
+fn an_event_that_was_deleted_is_appended_with_those_behind_it() {
+    let server = Server::start(Ids::Position);
+    let stream = "deleted";
+    let mut relay = Relay::of(&server);
+    for number in 0..10 {
+        relay.send(stream, 1, number);
+    }
+    relay.delivered();
+    server.redis.client().run("XDEL deleted 1-3");
+    let mut relay = Relay::of(&server);
+    for number in 2..10 {
+        relay.send(stream, 1, number);
+    }
+    for number in 10..12 {
+        relay.send(stream, 2, number);
+    }
+    relay.delivered();
+    let expected = [0, 1, 2].into_iter().chain(4..10).chain(3..12);
+    assert!(stored(&server, stream).into_iter().eq(expected));
+}
+
+#[test]
+fn another_event_with_the_same_id_is_not_taken_for_this_one() {
+    let server = Server::start(Ids::Position);
+    let mut client = server.redis.client();
+    client.run("XADD taken 1-1 id 77 key key payload value");
+    let mut relay = Relay::of(&server);
+    for number in 0..3 {
+        relay.send("taken", 1, number);
+    }
+    relay.delivered();
+    assert_eq!(stored(&server, "taken"), [77, 0, 1, 2]);
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_is_waited_for() {
+    let server = Server::start(Ids::Position);
+    let mut client = server.redis.client();
+    let mut relay = Relay::of(&server);
+    relay.send("replica", 1, 0);
+    relay.delivered();
+    client.done("REPLICAOF 127.0.0.1 1");
+    for number in 1..50 {
+        relay.send("replica", 1, number);
+    }
+    assert_eq!(relay.waits_for("replica"), Disposition::Retryable);
+    client.done("REPLICAOF NO ONE");
+    relay.delivered();
+    assert!(stored(&server, "replica").into_iter().eq(0..50));
+}
+
+#[test]
+fn a_login_that_is_refused_and_a_missing_right_show_as_configuration() {
+    let server = Server::start(Ids::Position);
+    let mut client = server.redis.client();
+    client.done("ACL SETUSER weak on >secret-word ~allowed +ping +xadd +multi +exec +xinfo");
+    let with = |user: &str, password: &str| RedisSection {
+        username: Some(user.to_owned()),
+        password: Some(password.into()),
+        ..section(server.redis.port(), Ids::Position)
+    };
+    let mut relay = Relay::with(&with("weak", "wrong"));
+    relay.send("allowed", 1, 0);
+    let disposition = relay.waits_for("WRONGPASS");
+    assert_eq!(disposition, Disposition::Configuration);
+    relay.sink.close(Duration::ZERO);
+
+    let mut relay = Relay::with(&with("weak", "secret-word"));
+    relay.send("allowed", 1, 0);
+    relay.delivered();
+    relay.send("forbidden", 1, 1);
+    relay.reports.wait_for(2);
+    let failures = relay.reports.failures();
+    let [error] = &*failures else {
+        panic!("{failures:?}");
+    };
+    assert_eq!(error.disposition, Disposition::Configuration);
+    assert_eq!(error.poison, None);
+    assert!(error.reason.contains("NOPERM"), "{error}");
+    client.run("ACL DELUSER weak");
+}
+
+#[test]
+fn the_certificate_of_the_server_is_verified() {
+    let server = Server::start(Ids::Position);
+    let mut client = server.redis.client();
+    let authority = Authority::new("ca");
+    let issued = authority.server("localhost");
+    let folder = tempfile::tempdir().unwrap();
+    readable(folder.path(), 0o755);
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        readable(&path, 0o644);
+        path
+    };
+    let ca = write("ca.pem", &authority.pem());
+    let certificate = write("certificate.pem", &issued.certificate);
+    let key = write("key.pem", &issued.key);
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    client.done(&format!(
+        "CONFIG SET tls-cert-file {} tls-key-file {} tls-ca-cert-file {} tls-auth-clients no \
+         tls-port {port}",
+        certificate.display(),
+        key.display(),
+        ca.display()
+    ));
+    let with = |host: &str, ca: &std::path::Path| RedisSection {
+        hosts: vec![format!("{host}:{port}")],
+        tls: true,
+        ca_file: Some(ca.to_owned()),
+        ..section(port, Ids::Position)
+    };
+    let mut relay = Relay::with(&with("localhost", &ca));
+    for number in 0..100 {
+        relay.send("tls", 1, number);
+    }
+    relay.delivered();
+    assert!(stored(&server, "tls").into_iter().eq(0..100));
+    let other = write("other.pem", &Authority::new("other").pem());
+    // An unknown authority, and a host that is not in the certificate.
+    for (host, ca) in [("localhost", &other), ("127.0.0.1", &ca)] {
+        let mut relay = Relay::with(&with(host, ca));
+        relay.send("tls", 1, 100);
+        relay.waits_for("TLS fails");
+        relay.sink.close(Duration::ZERO);
+    }
+    client.done("CONFIG SET tls-port 0");
+}
+
+fn readable(path: &std::path::Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_transaction_has_more_than_one_buffer() {
+    let server = Server::start(Ids::Position);
+    let mut factory = server.factory_with(&SinkOptions {
+        max_in_flight_bytes: 512 << 20,
+        ..options()
+    });
+    let mut relay = Relay::new(&mut factory);
+    let value = vec![b'\r'; support::MAX_MESSAGE as usize - 3];
+    for number in 0..20 {
+        let record = Record {
+            topic: "large",
+            key: Some(b"key"),
+            value: Some(&value),
+            position: EventPosition {
+                lsn: 1,
+                row: number,
+            },
+            ..Record::default()
+        };
+        relay.sink.try_send(&record, number).unwrap();
+        relay.sent += 1;
+    }
+    relay.delivered();
+    // Their entries are read back, as they have no id: key and payload are compared.
+    let mut again = Relay::new(&mut factory);
+    for number in 0..20 {
+        let record = Record {
+            topic: "large",
+            key: Some(b"key"),
+            value: Some(&value),
+            position: EventPosition {
+                lsn: 1,
+                row: number,
+            },
+            ..Record::default()
+        };
+        again.sink.try_send(&record, number).unwrap();
+        again.sent += 1;
+    }
+    again.delivered();
+    let entries = server.redis.client().entries("large");
+    assert_eq!(entries.len(), 20);
+    assert!(entries.iter().all(|entry| entry.fields["payload"] == value));
+    server.redis.client().run("DEL large");
+}

@@ -1,0 +1,123 @@
+//! A real server for the tests of the sink.
+
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "each test binary uses a part of it, and a test may panic"
+)]
+
+use std::process;
+use std::time::Duration;
+
+use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
+use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
+use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
+use walrelay_testkit::{Redis, RedisInTurn, StreamEntry};
+
+/// The most bytes of an event that the tests write.
+pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
+
+/// The section of the default user of a server on this machine.
+pub(crate) fn section(port: u16, ids: Ids) -> RedisSection {
+    RedisSection {
+        hosts: vec![format!("127.0.0.1:{port}")],
+        username: None,
+        password: None,
+        tls: false,
+        ca_file: None,
+        certificate_file: None,
+        key_file: None,
+        ids,
+        max_message_size: MAX_MESSAGE,
+        reply_timeout: Duration::from_secs(20),
+        connect_timeout: Duration::from_secs(60),
+    }
+}
+
+pub(crate) fn options() -> SinkOptions {
+    SinkOptions {
+        max_in_flight_records: 10_000,
+        max_in_flight_bytes: 64 << 20,
+        backoff_initial: Duration::from_millis(20),
+        backoff_max: Duration::from_millis(200),
+        retry_for: Duration::ZERO,
+        dead_letters: "dead-letters".to_owned(),
+    }
+}
+
+/// A server that one test has to itself.
+pub(crate) struct Server {
+    pub(crate) redis: RedisInTurn,
+    ids: Ids,
+}
+
+impl Server {
+    pub(crate) fn start(ids: Ids) -> Self {
+        if !Redis::is_wanted() {
+            // None of the tests of this program can be run.
+            process::exit(0);
+        }
+        Self {
+            redis: Redis::in_turn(),
+            ids,
+        }
+    }
+
+    pub(crate) fn factory_with(&self, options: &SinkOptions) -> AnySinkFactory {
+        let kind = RedisKind::new(&section(self.redis.port(), self.ids), options);
+        kind.expect("no file is needed").factory(None).0
+    }
+}
+
+impl Destination for Server {
+    fn factory(&self, bounds: Bounds) -> AnySinkFactory {
+        self.factory_with(&SinkOptions {
+            max_in_flight_records: bounds.records.into(),
+            max_in_flight_bytes: bounds.bytes,
+            ..options()
+        })
+    }
+
+    fn stored(&self, topic: &str) -> Vec<Stored> {
+        let entries = self.redis.client().entries(topic).into_iter();
+        let stored = |entry: StreamEntry| Stored {
+            key: entry.fields.get("key").cloned(),
+            value: entry.fields.get("payload").cloned(),
+            id: entry.text("id").unwrap_or_default().to_owned(),
+        };
+        entries.map(stored).collect()
+    }
+
+    fn pause(&self) {
+        self.redis.pause();
+    }
+
+    fn resume(&self) {
+        self.redis.resume();
+    }
+
+    fn kill(&self) {
+        self.redis.kill();
+    }
+
+    fn start(&self) {
+        self.redis.start_again();
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        vec![
+            Refusal {
+                poison: Poison::Oversize,
+                spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
+            },
+            Refusal {
+                poison: Poison::Unroutable,
+                spoil: |event| event.topic.clear(),
+            },
+        ]
+    }
+
+    fn drops_repeats(&self) -> bool {
+        self.ids == Ids::Position
+    }
+}

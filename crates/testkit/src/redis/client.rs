@@ -1,0 +1,137 @@
+//! A client of Redis for tests, over RESP2. It shares no code with the sink.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+
+use crate::wait::PATIENCE;
+
+/// A reply of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RedisReply {
+    /// A status or an error.
+    Line(String),
+    /// An integer.
+    Integer(i64),
+    /// A string; `None` is null.
+    Bytes(Option<Vec<u8>>),
+    /// An array.
+    Array(Vec<RedisReply>),
+}
+
+/// An entry of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamEntry {
+    /// The id.
+    pub id: String,
+    /// The fields.
+    pub fields: BTreeMap<String, Vec<u8>>,
+}
+
+impl StreamEntry {
+    /// Returns a field that is text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let field = self.fields.get(name)?;
+        Some(std::str::from_utf8(field).expect("text"))
+    }
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct RedisClient {
+    stream: BufReader<TcpStream>,
+}
+
+impl RedisClient {
+    /// Connects.
+    pub fn connect(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("Redis takes connections");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Self {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    /// Runs a command, whose arguments are the words of a text. An error is a line that begins with
+    /// its code.
+    pub fn run(&mut self, command: &str) -> RedisReply {
+        let words: Vec<&str> = command.split(' ').collect();
+        self.run_words(&words)
+    }
+
+    /// Runs a command.
+    pub fn run_words(&mut self, words: &[&str]) -> RedisReply {
+        let count = format!("*{}\r\n", words.len());
+        let strings = words
+            .iter()
+            .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        let out: String = std::iter::once(count).chain(strings).collect();
+        let socket = self.stream.get_mut();
+        socket.write_all(out.as_bytes()).expect("it is sent");
+        self.reply()
+    }
+
+    /// Runs a command that must succeed.
+    #[track_caller]
+    pub fn done(&mut self, command: &str) {
+        let reply = self.run(command);
+        assert_eq!(reply, RedisReply::Line("OK".to_owned()), "{command}");
+    }
+
+    /// Reads all entries of a stream, in order.
+    pub fn entries(&mut self, stream: &str) -> Vec<StreamEntry> {
+        let reply = self.run_words(&["XRANGE", stream, "-", "+"]);
+        let entries = reply.array().into_iter().map(|entry| {
+            let [id, fields] = &entry.array()[..] else {
+                panic!("no entry");
+            };
+            let fields = fields.clone().array();
+            let pair = |pair: &[RedisReply]| {
+                let name = String::from_utf8(pair[0].clone().bytes()).expect("text");
+                (name, pair[1].clone().bytes())
+            };
+            StreamEntry {
+                id: String::from_utf8(id.clone().bytes()).expect("text"),
+                fields: fields.chunks(2).map(pair).collect(),
+            }
+        });
+        entries.collect()
+    }
+
+    fn reply(&mut self) -> RedisReply {
+        let mut line = String::new();
+        let read = self.stream.read_line(&mut line).expect("a reply");
+        assert!(read > 0, "Redis has closed the connection");
+        let line = line.trim_end_matches("\r\n");
+        let (kind, text) = line.split_at(1);
+        let number = || text.parse::<i64>().expect("a number");
+        match kind {
+            "+" | "-" => RedisReply::Line(text.to_owned()),
+            ":" => RedisReply::Integer(number()),
+            "$" => RedisReply::Bytes(usize::try_from(number()).ok().map(|length| {
+                let mut bytes = vec![0; length + 2];
+                self.stream.read_exact(&mut bytes).expect("a string");
+                bytes.truncate(length);
+                bytes
+            })),
+            "*" => RedisReply::Array((0..number()).map(|_| self.reply()).collect()),
+            other => panic!("a reply of the kind {other:?}"),
+        }
+    }
+}
+
+impl RedisReply {
+    fn array(self) -> Vec<Self> {
+        match self {
+            Self::Array(members) => members,
+            other => panic!("no array: {other:?}"),
+        }
+    }
+
+    fn bytes(self) -> Vec<u8> {
+        match self {
+            Self::Bytes(Some(bytes)) => bytes,
+            other => panic!("no string: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A Redis server as an ordinary child process.
+
+use std::net::{TcpListener, TcpStream};
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+
+use super::client::{RedisClient, RedisReply};
+use crate::threads::lock;
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// The variable of the environment that says `skip` where no Redis can be had.
+const SETTING: &str = "WALRELAY_TEST_REDIS";
+
+/// A Redis server that writes each command to its disk before it answers. It ends with its owner.
+#[derive(Debug)]
+pub struct Redis {
+    // Before `scratch`: drop the process first, then its directory.
+    process: Mutex<Option<Process>>,
+    scratch: Scratch,
+    port: u16,
+}
+
+impl Redis {
+    /// Returns true if tests with Redis are to run. Otherwise says that they do not.
+    #[expect(
+        clippy::print_stderr,
+        reason = "the log of the tests says what was left out"
+    )]
+    pub fn is_wanted() -> bool {
+        let skip = std::env::var_os(SETTING).is_some_and(|value| value == "skip");
+        if skip {
+            eprintln!("skipped: {SETTING} is \"skip\"");
+        }
+        !skip
+    }
+
+    /// Returns the server that tests of this process share. Nobody stops it.
+    pub fn shared() -> &'static Self {
+        static SHARED: LazyLock<Redis> = LazyLock::new(Redis::start);
+        &SHARED
+    }
+
+    /// Lends the server that one test of this process has at a time, and may stop, kill or pause.
+    pub fn in_turn() -> RedisInTurn {
+        let mut server = lock(&IN_TURN);
+        if server.as_ref().is_none_or(|server| !server.answers()) {
+            *server = Some(Self::start());
+        }
+        RedisInTurn(server)
+    }
+
+    /// Starts a server without data, and waits until it answers.
+    pub fn start() -> Self {
+        let mut tries = 0;
+        loop {
+            match Self::on_free_port() {
+                Ok(server) => return server,
+                // Another process may have taken the port meanwhile.
+                Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
+                Err(error) => panic!(
+                    "Redis does not start: {error}; scripts/fetch-redis.sh fetches it (make test \
+                     does), {SETTING}=skip leaves its tests out"
+                ),
+            }
+        }
+    }
+
+    fn on_free_port() -> Result<Self, ThrowawayError> {
+        let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Redis");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("its address").port();
+        drop(listener);
+        let new = Self {
+            process: Mutex::new(None),
+            scratch,
+            port,
+        };
+        new.run()?;
+        Ok(new)
+    }
+
+    /// Returns the port, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Connects a client.
+    pub fn client(&self) -> RedisClient {
+        RedisClient::connect(self.port)
+    }
+
+    /// Starts the server after [`kill`](Self::kill), with the same data.
+    pub fn start_again(&self) {
+        let started = self.run();
+        started.unwrap_or_else(|error| panic!("Redis does not start again: {error}"));
+    }
+
+    fn run(&self) -> Result<(), ThrowawayError> {
+        let dir = self.scratch.path();
+        let mut command = program();
+        command
+            .args(["--port", &self.port.to_string()])
+            .args(["--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", "yes", "--appendfsync", "always"])
+            .arg("--dir")
+            .arg(dir)
+            .current_dir(dir)
+            .stdin(Stdio::null());
+        let log = dir.join("log");
+        let process = Process::spawn(&mut command, &self.scratch, &log, Signal::Kill)?;
+        process.wait_ready(START_LIMIT, || self.takes_connections())?;
+        *lock(&self.process) = Some(process);
+        Ok(())
+    }
+
+    /// Ends the server by SIGKILL.
+    pub fn kill(&self) {
+        let process = lock(&self.process).take().expect("the server runs");
+        process.signal(Signal::Kill).expect("SIGKILL");
+        process.wait(STOP_LIMIT).expect("the server ends");
+    }
+
+    /// Stops the server by SIGSTOP: it answers nothing.
+    pub fn pause(&self) {
+        self.signal(Signal::Stop);
+    }
+
+    /// Lets the server go on after [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.signal(Signal::Cont);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = lock(&self.process);
+        let process = process.as_ref().expect("the server runs");
+        process.signal(signal).expect("a signal");
+    }
+
+    fn answers(&self) -> bool {
+        lock(&self.process).is_some() && self.takes_connections()
+    }
+
+    fn takes_connections(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+            && self.client().run("PING") == RedisReply::Line("PONG".to_owned())
+    }
+}
+
+static IN_TURN: Mutex<Option<Redis>> = Mutex::new(None);
+
+/// The server of [`Redis::in_turn`]. The next test gets it as it is at the end of a test that passed.
+#[derive(Debug)]
+pub struct RedisInTurn(MutexGuard<'static, Option<Redis>>);
+
+impl Deref for RedisInTurn {
+    type Target = Redis;
+
+    fn deref(&self) -> &Redis {
+        self.0.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl Drop for RedisInTurn {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            *self.0 = None;
+        } else if lock(&self.process).is_some() {
+            // Does nothing unless the test has paused it.
+            self.resume();
+        }
+    }
+}
+
+/// Returns the program: that of `scripts/fetch-redis.sh`, else that of the machine.
+fn program() -> Command {
+    let tree: PathBuf = cache_dir().join("redis");
+    if !tree.join(".complete").is_file() {
+        return Command::new("redis-server");
+    }
+    let mut command = Command::new(tree.join("usr/bin/redis-server"));
+    command.env("LD_LIBRARY_PATH", tree.join("libraries"));
+    command
+}

@@ -1,0 +1,76 @@
+//! Redis. Its section is in `walrelay-redis-sink`, but the template of the stream.
+
+use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template};
+use walrelay_redis_sink::{RedisKind, RedisSection};
+use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
+use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+
+use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
+use crate::config::templates::template;
+
+section! {
+/// The template of the stream in `[sink.redis]`.
+#[derive(Debug)]
+struct StreamKeys at "sink.redis" {
+    /// The key of the stream. Unset: the topic of the route.
+    "stream" stream: Option<Template> = template(Place::Address).optional();
+}
+}
+
+/// `[sink.redis]`.
+#[derive(Debug)]
+pub(super) struct Redis {
+    section: RedisSection,
+    stream: Option<Template>,
+}
+
+impl SinkSection for Redis {
+    const DESCRIPTION: &'static KindDescription = &RedisKind::DESCRIPTION;
+
+    const SAMPLE: Option<Sample> = Some(Sample {
+        question: "Redis server (host:port): ",
+        option: "--servers",
+        lines: |servers| {
+            format!(
+                "[sink.redis]\n\
+                 hosts = [{servers}]\n\
+                 # tls = true\n\
+                 # username = \"walrelay\"\n\
+                 # password = \"${{REDIS_PASSWORD}}\"\n\
+                 # Otherwise the topic of the event. Columns of the event stand for their values.\n\
+                 # stream = \"{{type}}\"\n"
+            )
+        },
+    });
+
+    fn rows(rows: &mut Vec<Row>) {
+        StreamKeys::rows(StreamKeys::AT, rows);
+        RedisSection::rows(RedisSection::AT, rows);
+    }
+
+    fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {
+        let keys = StreamKeys::read(reader);
+        let section = RedisSection::read_for(reader, chosen)?;
+        let stream = keys?.stream;
+        Ok(Self { section, stream })
+    }
+}
+
+impl SinkSettings for Redis {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+        let options = options(delivery, poison);
+        Ok(Box::new(RedisKind::new(&self.section, &options)?))
+    }
+
+    fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
+        let topic = self.stream.clone().map(|template| AddressPart {
+            key: "sink.redis.stream",
+            template,
+        });
+        Ok(Some(Address {
+            topic,
+            routing_key: None,
+            lookups: reader.shared::<Lookups>().clone(),
+        }))
+    }
+}

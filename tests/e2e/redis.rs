@@ -1,0 +1,245 @@
+//! Events of the outbox are written to streams of Redis.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use walrelay_testkit::{Redis, RedisReply, StreamEntry};
+
+use crate::rig::{Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, refused};
+
+/// Writes the usual configuration with this sink.
+fn config(rig: &Rig, server: &Redis, more: &str) -> PathBuf {
+    rig.config_and(&format!(
+        "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\n{more}",
+        server.port()
+    ))
+}
+
+fn ids(entries: &[StreamEntry]) -> Vec<String> {
+    let ids = entries.iter().map(|entry| entry.text("id"));
+    ids.map(|id| id.expect("an id").to_owned()).collect()
+}
+
+fn body(entry: &StreamEntry) -> Value {
+    serde_json::from_slice(&entry.fields["payload"]).expect("JSON")
+}
+
+fn number(entry: &StreamEntry) -> u64 {
+    body(entry)["number"].as_u64().expect("a number")
+}
+
+#[test]
+fn each_event_is_in_its_stream_once_and_in_order_and_the_poison_is_in_another() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let server = Redis::shared();
+    let rig = Rig::without_broker(15).outbox();
+    let db = rig.db();
+    let stream = format!("{}events", rig.prefix);
+    let dead = format!("{}dead", rig.prefix);
+    let mut client = server.client();
+    let more = format!(
+        "stream = \"{stream}\"\nmax_message_size = \"2KiB\"\n\
+         [poison]\noversize = \"dead-letter\"\ntopic = \"{dead}\"\n"
+    );
+    let config = config(&rig, server, &more);
+    let relay = rig.streaming(&config);
+    done(&output_with("bookmark create start", &config, &[]));
+    // Each of these transactions has 50 events of 5 keys; every second one has one that is too large.
+    let insert = |transaction: u32| {
+        let large = if transaction % 2 == 1 { 17 } else { 50 };
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), CASE n WHEN {large} THEN 'large' ELSE 'order' END, \
+             'k' || n % 5, 'T', json_build_object('number', {transaction} * 50 + n, \
+             'text', CASE n WHEN {large} THEN repeat('x', 3000) ELSE '' END)::jsonb \
+             FROM generate_series(0, 49) n"
+        ));
+    };
+    for transaction in 0..10 {
+        insert(transaction);
+    }
+    relay.kill();
+    for transaction in 10..20 {
+        insert(transaction);
+    }
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+
+    let entries = client.entries(&stream);
+    let expected = |kind: &str| -> BTreeSet<String> {
+        let sql = "SELECT id::text FROM outbox WHERE aggregatetype = $1";
+        db.column(sql, &[&kind]).into_iter().collect()
+    };
+    assert_eq!(entries.len(), 990, "no repeat");
+    let arrived: BTreeSet<String> = ids(&entries).into_iter().collect();
+    assert_eq!(arrived, expected("order"), "each event, and no other");
+    let numbers: Vec<u64> = entries.iter().map(number).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    let first = &entries[0];
+    assert_eq!(first.text("key"), Some("k0"));
+    assert_eq!(first.text("header.id"), first.text("id"));
+    let (lsn, row) = first.text("position").unwrap().split_once(' ').unwrap();
+    let (high, low) = lsn.split_once('/').unwrap();
+    let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let lsn = (hex(high) << 32) + hex(low);
+    assert_eq!(first.id, format!("{lsn}-{row}"));
+    let letters = client.entries(&dead);
+    let dead_ids: BTreeSet<String> = ids(&letters).into_iter().collect();
+    assert_eq!(letters.len(), 10);
+    assert_eq!(dead_ids, expected("large"));
+    for letter in &letters {
+        let header = |name: &str| letter.text(&format!("header.walrelay.dlq.{name}"));
+        assert_eq!(header("class"), Some("oversize"));
+        assert_eq!(header("topic"), Some(&*stream));
+    }
+    relay.ends_well();
+
+    // A replay writes the events to other streams under their ids.
+    let replay = "replay --from start --topic-prefix again-";
+    done(&output_with(replay, &config, &[]));
+    assert_eq!(client.entries(&stream), entries);
+    let again = client.entries(&format!("again-{stream}"));
+    assert_eq!(ids(&again), ids(&entries));
+
+    let list = output_with("dlq list", &config, &[]);
+    refused(&list, 78, &["[dlq-sink]", "cannot read dead letters back"]);
+}
+
+#[test]
+fn a_key_that_is_no_stream_stops_the_relay() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let server = Redis::shared();
+    let rig = Rig::without_broker(15).outbox();
+    let key = format!("{}text", rig.prefix);
+    server.client().done(&format!("SET {key} value"));
+    let config = config(&rig, server, &format!("stream = \"{key}\"\n"));
+    let mut relay = rig.streaming(&config);
+    insert_of(&rig.db(), "order", "secret-key", 1);
+    let log = ends(&mut relay, 78, "delivery");
+    assert_has(&log, &[&key, "is no stream", "WRONGTYPE"]);
+    assert_lacks(&log, &["secret-"]);
+}
+
+#[test]
+fn a_server_without_memory_and_one_that_goes_away_are_waited_for() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let server = Redis::in_turn();
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    let stream = format!("{}events", rig.prefix);
+    let config = config(&rig, &server, &format!("stream = \"{stream}\"\n"));
+    let relay = rig.streaming(&config);
+    let insert = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            insert_of(&db, "order", "key", number);
+        }
+    };
+    insert(0..20);
+    rig.caught_up();
+    server.client().done("CONFIG SET maxmemory 1mb");
+    insert(20..40);
+    relay.says("Redis takes no writes at the moment");
+    server.client().done("CONFIG SET maxmemory 0");
+    rig.caught_up();
+    server.kill();
+    insert(40..60);
+    relay.says("Redis cannot be reached");
+    server.start_again();
+    rig.caught_up();
+    relay.ends_well();
+    let entries = server.client().entries(&stream);
+    assert!(entries.iter().map(number).eq(0..60));
+}
+
+/// The configuration of docs/sinks/redis.md, with the test's database and server.
+fn example(rig: &Rig, server: &Redis, user: &str) -> PathBuf {
+    let page = include_str!("../../docs/sinks/redis.md");
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let password = rig.path("password");
+    fs::write(&password, "secret-word\n").expect("a file");
+    let port = server.port();
+    let replaced = [
+        ("postgres://relay@db/app", rig.postgres.url()),
+        ("redis.internal:6379", format!("127.0.0.1:{port}")),
+        ("tls = true", "tls = false".to_owned()),
+        ("username = \"walrelay\"", format!("username = \"{user}\"")),
+        (
+            "/run/secrets/redis",
+            password.to_str().expect("text").to_owned(),
+        ),
+    ];
+    let mut text = example.to_owned();
+    for (old, new) in replaced {
+        assert!(text.contains(old), "the example has no {old}");
+        text = text.replace(old, &new);
+    }
+    let config = rig.path("example.toml");
+    fs::write(&config, text + "\n[log]\nformat = \"json\"\n").expect("a file");
+    config
+}
+
+#[test]
+fn the_example_of_the_page_writes_with_the_rights_of_the_page() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let server = Redis::shared();
+    let rig = Rig::without_broker(18);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
+         aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text NOT NULL, \
+         payload jsonb NOT NULL, metadata jsonb, created_at timestamptz NOT NULL)",
+    );
+    let mut client = server.client();
+    let page = include_str!("../../docs/sinks/redis.md");
+    let rule = page.lines().find(|line| line.starts_with("ACL SETUSER"));
+    let rule = rule.expect("a rule").replace("PASSWORD", "secret-word");
+    let user = format!("{}user", rig.prefix);
+    client.done(&rule.replace("walrelay", &user));
+    let config = example(&rig, server, &user);
+    let relay = rig.streaming(&config);
+    for (aggregate, event) in [("Order", "OrderPaid"), ("Cart", "CartEmptied")] {
+        db.batch(&format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, metadata, \
+             created_at) VALUES ('{aggregate}', '42', '{event}', '{{\"total\": 7}}', \
+             '{{\"user\": \"u\"}}', '2026-01-02 03:04:05+00')"
+        ));
+    }
+    rig.caught_up();
+    relay.ends_well();
+    let paid = client.entries("events:order");
+    let [paid] = &*paid else {
+        panic!("{paid:?}");
+    };
+    let id: Vec<String> = db.column(
+        "SELECT id::text FROM outbox WHERE aggregate_type = 'Order'",
+        &[],
+    );
+    assert_eq!(paid.text("id"), Some(&*id[0]));
+    assert_eq!(paid.text("key"), Some("42"));
+    assert_eq!(paid.text("header.event-type"), Some("OrderPaid"));
+    let found = body(paid);
+    let expected = json!({
+        "event_id": id[0],
+        "event_type": "OrderPaid",
+        "aggregate_type": "Order",
+        "aggregate_id": "42",
+        "payload": {"total": 7},
+        "metadata": {"user": "u"},
+        "timestamp": found["timestamp"],
+    });
+    assert_eq!(found, expected);
+    assert_eq!(client.entries("events:cart").len(), 1);
+    let deleted = client.run(&format!("ACL DELUSER {user}"));
+    assert_eq!(deleted, RedisReply::Integer(1));
+}
