@@ -11,6 +11,7 @@ mod kafka;
 mod postgres;
 mod publication;
 mod rabbitmq;
+mod redis;
 mod relay;
 mod slot;
 

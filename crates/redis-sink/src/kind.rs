@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use walrelay_sink::check::SinkCheck;
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
 
 use crate::RedisError;
+use crate::check::{self, ITEMS};
 use crate::client::{Login, tls};
 use crate::section::{RedisSection, host_and_port};
 use crate::sink::{RedisSinkFactory, Settings};
@@ -27,7 +28,7 @@ impl RedisKind {
         name: "redis",
         title: "Redis Streams",
         settings_item: Some("redis-settings"),
-        items: &[],
+        items: &ITEMS,
         cannot: &[Ability::Partitions],
     };
 
@@ -103,5 +104,13 @@ impl SinkKind for RedisKind {
             stats: Arc::clone(&stats),
         };
         (any_factory(factory), Some(stats))
+    }
+
+    fn check(&self, input: CheckInput<'_>) -> SinkChecks {
+        check::check(&self.login, &input)
+    }
+
+    fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {
+        check::dead_letter_obstacle(&self.login, topic)
     }
 }

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod client;
 mod failures;
 mod kind;

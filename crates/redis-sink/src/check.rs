@@ -1,0 +1,421 @@
+//! The items of `walrelay check`.
+
+use std::future::Future;
+use std::io;
+use std::thread;
+
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
+use walrelay_sink::{FailureClass, ToFailure as _};
+
+use crate::client::error::{ProtocolError, RedisError};
+use crate::client::refusal::{Refusal, code, meaning};
+use crate::client::resp::{Reply, put_command};
+use crate::client::{Connection, Login, connect};
+
+const LOGIN: &str = "redis-login";
+const SERVER: &str = "redis-server";
+const MEMORY: &str = "redis-memory";
+const DURABILITY: &str = "redis-durability";
+const STREAMS: &str = "redis-streams";
+const RIGHTS: &str = "redis-rights";
+const DEAD_LETTERS: &str = "redis-dead-letters";
+
+/// The items, in the order of the report.
+pub(crate) const ITEMS: [&str; 7] = [
+    LOGIN,
+    SERVER,
+    MEMORY,
+    DURABILITY,
+    STREAMS,
+    RIGHTS,
+    DEAD_LETTERS,
+];
+
+/// Streams that are looked at, at most.
+const MAX_STREAMS: usize = 100;
+/// Names that a finding lists, at most.
+const LISTED: usize = 5;
+/// The oldest version that has all that the sink uses.
+const OLDEST: u32 = 7;
+
+/// Logs in, and looks at the server, the streams and the rights.
+pub(crate) fn check(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
+    let checked = blocking(run(login, input));
+    checked.unwrap_or_else(|source| vec![(LOGIN, failed(&no_thread(source)))])
+}
+
+/// Returns why no dead letter can be written to this stream; `None` if one can be, or if the server
+/// tells nothing.
+pub(crate) fn dead_letter_obstacle(login: &Login, stream: &str) -> Option<String> {
+    let check = async {
+        let connection = connect(login, 0).await?;
+        let mut server = Server { connection, login };
+        server.dead_letters(stream).await
+    };
+    let check = blocking(check).ok()?.ok()?;
+    matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
+}
+
+/// Runs on a thread of its own: the caller's may belong to a runtime.
+fn blocking<T: Send>(check: impl Future<Output = T> + Send) -> io::Result<T> {
+    let done = thread::scope(|scope| {
+        let checking = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let done = runtime.block_on(Box::pin(check));
+            runtime.shutdown_background();
+            Ok(done)
+        });
+        checking.join()
+    });
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn no_thread(source: io::Error) -> RedisError {
+    RedisError::Io {
+        address: "this process".to_owned(),
+        source,
+    }
+}
+
+fn failed(error: &RedisError) -> SinkCheck {
+    SinkCheck::failed(error.to_failure())
+}
+
+async fn run(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
+    let connection = match connect(login, 0).await {
+        Ok(connection) => connection,
+        Err(error) => return vec![(LOGIN, failed(&error))],
+    };
+    let found = format!("{} takes the login", connection.address);
+    let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
+    let mut server = Server { connection, login };
+    let others = server.others(input).await;
+    match others {
+        Ok(others) => checks.extend(others),
+        Err(error) => checks.push((SERVER, failed(&error))),
+    }
+    checks
+}
+
+struct Server<'a> {
+    connection: Connection,
+    login: &'a Login,
+}
+
+/// The state of a stream, as far as the user may see it.
+struct StreamState {
+    /// The key exists and is no stream.
+    wrong_type: bool,
+    /// The command that the user may not use, and the code of the refusal.
+    denied: Option<(&'static str, String)>,
+}
+
+impl Server<'_> {
+    async fn others(&mut self, input: &CheckInput<'_>) -> Result<SinkChecks, RedisError> {
+        let info = self.info().await?;
+        let sync = self.setting("appendfsync").await?;
+        let mut checks = vec![
+            (SERVER, server(info.as_deref())),
+            (MEMORY, memory(info.as_deref())),
+            (DURABILITY, durability(info.as_deref(), sync.as_deref())),
+        ];
+        let (mut streams, mut others) = (Vec::new(), Vec::new());
+        let (mut allowed, mut denied) = (Vec::new(), Vec::new());
+        for name in input.topics.iter().take(MAX_STREAMS) {
+            let state = self.stream(name).await?;
+            let list = if state.wrong_type {
+                &mut others
+            } else {
+                &mut streams
+            };
+            list.push(format!("{name:?}"));
+            match state.denied {
+                Some((command, code)) => denied.push(format!("{name:?} ({command}: {code})")),
+                None => allowed.push(format!("{name:?}")),
+            }
+        }
+        checks.push((STREAMS, types(streams, others)));
+        checks.push((RIGHTS, rights(allowed, denied)));
+        if let Some(name) = input.dead_letters {
+            checks.push((DEAD_LETTERS, self.dead_letters(name).await?));
+        }
+        Ok(checks)
+    }
+
+    async fn one(&mut self, arguments: &[&str]) -> Result<Reply, RedisError> {
+        let mut out = Vec::new();
+        put_command(&mut out, arguments);
+        let mut replies = self.connection.call(&out, 1, self.login.timeout).await?;
+        let none = ProtocolError("no reply");
+        replies.pop().ok_or_else(|| self.connection.protocol(none))
+    }
+
+    /// Returns what the server says of itself; `None` if the user may not ask.
+    async fn info(&mut self) -> Result<Option<String>, RedisError> {
+        Ok(match self.one(&["INFO"]).await? {
+            Reply::String(Some(info)) => Some(String::from_utf8_lossy(&info).into_owned()),
+            _ => None,
+        })
+    }
+
+    /// Returns a setting; `None` if the user may not ask.
+    async fn setting(&mut self, name: &str) -> Result<Option<String>, RedisError> {
+        let reply = self.one(&["CONFIG", "GET", name]).await?;
+        Ok(match reply {
+            Reply::Array(Some(pair)) => match &*pair {
+                [_, Reply::String(Some(value))] => {
+                    Some(String::from_utf8_lossy(value).into_owned())
+                }
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    /// Tries the commands of the sink in a way that changes nothing: no entry has the id `0-0`, and
+    /// none can get it.
+    async fn stream(&mut self, name: &str) -> Result<StreamState, RedisError> {
+        let mut state = StreamState {
+            wrong_type: false,
+            denied: None,
+        };
+        let commands: [&[&str]; 5] = [
+            &["XADD", name, "0-0", "field", "value"],
+            &["XRANGE", name, "0-0", "0-0"],
+            &["XINFO", "STREAM", name],
+            &["MULTI"],
+            &["EXEC"],
+        ];
+        for (command, label) in
+            commands
+                .into_iter()
+                .zip(["XADD", "XRANGE", "XINFO STREAM", "MULTI", "EXEC"])
+        {
+            let Reply::Error(text) = self.one(command).await? else {
+                continue;
+            };
+            state.wrong_type |= text.starts_with(b"WRONGTYPE");
+            if meaning(&text) == Refusal::Denied && state.denied.is_none() {
+                state.denied = Some((label, code(&text)));
+            }
+        }
+        Ok(state)
+    }
+
+    async fn dead_letters(&mut self, name: &str) -> Result<SinkCheck, RedisError> {
+        let state = self.stream(name).await?;
+        let what = format!("dead letters go to the stream {name:?}");
+        Ok(match state {
+            StreamState {
+                wrong_type: true, ..
+            } => SinkCheck::fail(
+                ("redis-wrong-type", FailureClass::Configuration),
+                format!("{what}, whose key is no stream"),
+                "change [poison] topic, or delete the key",
+            ),
+            StreamState {
+                denied: Some((command, code)),
+                ..
+            } => SinkCheck::fail(
+                ("redis-rights", FailureClass::Denied),
+                format!("{what}, and the user may not write to it ({command}: {code})"),
+                GRANT,
+            ),
+            _ => SinkCheck::pass(what),
+        })
+    }
+}
+
+const GRANT: &str = "give the user the rights: ACL SETUSER USER ~STREAM +ping +multi +exec +xadd \
+                     +xrange +xinfo|stream";
+const NO_INFO: &str = "give the user the right for the time of the check: ACL SETUSER USER +info";
+
+/// Returns a member of the reply to INFO.
+fn member<'i>(info: &'i str, name: &str) -> Option<&'i str> {
+    let mut lines = info.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+fn unseen(what: &str) -> SinkCheck {
+    SinkCheck::warn(
+        format!("{what} is not seen: the user may not use INFO"),
+        NO_INFO,
+    )
+}
+
+fn server(info: Option<&str>) -> SinkCheck {
+    let Some(info) = info else {
+        return unseen("the server's version");
+    };
+    let of = |name| member(info, name);
+    let (name, version) = match of("valkey_version") {
+        Some(version) => ("Valkey", version),
+        None => (
+            "Redis",
+            of("redis_version").unwrap_or("of an unknown version"),
+        ),
+    };
+    let major = version.split('.').next().and_then(|it| it.parse().ok());
+    let shown = format!("{name} {version}");
+    if major.is_some_and(|major: u32| major < OLDEST) {
+        return SinkCheck::fail(
+            ("redis-version", FailureClass::Configuration),
+            format!("the server is {shown}, and {OLDEST}.0 is the oldest that can be used"),
+            "use a newer server",
+        );
+    }
+    if of("cluster_enabled") == Some("1") {
+        return SinkCheck::fail(
+            ("redis-cluster", FailureClass::Configuration),
+            format!("{shown} is part of a cluster, for which the sink is not made"),
+            "use a server without cluster-enabled",
+        );
+    }
+    if of("role") == Some("slave") {
+        return SinkCheck::fail(
+            ("redis-replica", FailureClass::Unavailable),
+            format!("{shown} is a replica, which takes no writes"),
+            "put its master before it in hosts of [sink.redis]",
+        );
+    }
+    SinkCheck::pass(shown)
+}
+
+fn memory(info: Option<&str>) -> SinkCheck {
+    let policy = info.and_then(|info| member(info, "maxmemory_policy"));
+    let Some(policy) = policy else {
+        return unseen("maxmemory-policy");
+    };
+    if policy != "noeviction" {
+        return SinkCheck::fail(
+            ("redis-eviction", FailureClass::Configuration),
+            format!("maxmemory-policy is {policy}: the server may evict streams with their events"),
+            "CONFIG SET maxmemory-policy noeviction, and the same in its configuration",
+        );
+    }
+    SinkCheck::pass("maxmemory-policy is noeviction")
+}
+
+fn durability(info: Option<&str>, sync: Option<&str>) -> SinkCheck {
+    let enabled = info.and_then(|info| member(info, "aof_enabled"));
+    let remedy = "CONFIG SET appendonly yes appendfsync always, and the same in its configuration";
+    match (enabled, sync) {
+        (None, _) => unseen("appendonly"),
+        (Some("0"), _) => SinkCheck::warn(
+            "appendonly is no: events that were delivered are lost if the server ends",
+            remedy,
+        ),
+        (Some(_), Some("always")) => {
+            SinkCheck::pass("the server writes to its disk before it answers")
+        }
+        (Some(_), Some(sync)) => SinkCheck::warn(
+            format!(
+                "appendfsync is {sync}: the last events that were delivered are lost if the \
+                 server's machine ends"
+            ),
+            remedy,
+        ),
+        (Some(_), None) => SinkCheck::warn(
+            "appendfsync is not seen: the user may not use CONFIG GET",
+            "look at it by hand: always means that what was delivered is on disk",
+        ),
+    }
+}
+
+fn types(streams: Vec<String>, others: Vec<String>) -> SinkCheck {
+    if !others.is_empty() {
+        let others = shortened(others, LISTED).join(", ");
+        return SinkCheck::fail(
+            ("redis-wrong-type", FailureClass::Configuration),
+            format!("keys that are no streams: {others}"),
+            "change stream in [sink.redis], or delete the keys",
+        );
+    }
+    if streams.is_empty() {
+        return SinkCheck::pass("no stream is known before the first event");
+    }
+    let streams = shortened(streams, LISTED).join(", ");
+    SinkCheck::pass(format!("streams, or keys that do not exist yet: {streams}"))
+}
+
+fn rights(allowed: Vec<String>, denied: Vec<String>) -> SinkCheck {
+    if !denied.is_empty() {
+        let denied = shortened(denied, LISTED).join(", ");
+        return SinkCheck::fail(
+            ("redis-rights", FailureClass::Denied),
+            format!("the user may not write to {denied}"),
+            GRANT,
+        );
+    }
+    if allowed.is_empty() {
+        return SinkCheck::pass("no stream is known to be written to");
+    }
+    let allowed = shortened(allowed, LISTED).join(", ");
+    SinkCheck::pass(format!("the user may write to {allowed}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(check: &SinkCheck) -> &'static str {
+        match check.verdict {
+            SinkVerdict::Fail { id, .. } => id,
+            ref other => other.name(),
+        }
+    }
+
+    #[test]
+    fn what_the_server_says_of_itself_is_judged() {
+        for (info, expected) in [
+            (None, "warn"),
+            (Some("redis_version:7.0.15\r\nrole:master\r\n"), "pass"),
+            (
+                Some("redis_version:6.2.7\r\nrole:master\r\n"),
+                "redis-version",
+            ),
+            (
+                Some("redis_version:7.2.4\r\nvalkey_version:8.1.8\r\n"),
+                "pass",
+            ),
+            (
+                Some("redis_version:7.0.15\r\nrole:slave\r\n"),
+                "redis-replica",
+            ),
+            (
+                Some("redis_version:8.0.0\r\ncluster_enabled:1\r\n"),
+                "redis-cluster",
+            ),
+        ] {
+            assert_eq!(id(&server(info)), expected, "{info:?}");
+        }
+        let valkey = server(Some("redis_version:7.2.4\r\nvalkey_version:8.1.8\r\n"));
+        assert_eq!(valkey.finding, "Valkey 8.1.8");
+    }
+
+    #[test]
+    fn eviction_and_what_is_not_on_disk_are_named() {
+        let policy = |policy: &str| id(&memory(Some(&format!("maxmemory_policy:{policy}\r\n"))));
+        assert_eq!(policy("noeviction"), "pass");
+        assert_eq!(policy("allkeys-lru"), "redis-eviction");
+        assert_eq!(id(&memory(None)), "warn");
+        let of = |enabled: &str, sync| {
+            let check = durability(Some(&format!("aof_enabled:{enabled}\r\n")), sync);
+            (id(&check), check.finding)
+        };
+        assert_eq!(of("1", Some("always")).0, "pass");
+        let (verdict, finding) = of("1", Some("everysec"));
+        assert!(
+            verdict == "warn" && finding.contains("everysec"),
+            "{finding}"
+        );
+        let (verdict, finding) = of("0", Some("always"));
+        assert!(
+            verdict == "warn" && finding.contains("appendonly"),
+            "{finding}"
+        );
+        assert_eq!(of("1", None).0, "warn");
+    }
+}

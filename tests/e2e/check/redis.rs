@@ -1,0 +1,108 @@
+use std::fs;
+
+use walrelay_testkit::{Authority, Redis};
+
+use super::checked;
+use crate::rig::Rig;
+
+#[test]
+fn of_a_redis_sink() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let rig = Rig::without_broker(18).outbox();
+    let config = rig.config();
+    let with =
+        |host: &str, set: &str| format!("sink.kind=redis sink.redis.hosts=[\"{host}\"] {set}");
+    let item = "configuration/redis-settings";
+    let login = "sink.redis.username=weak sink.redis.password=secret-word";
+    let offline = with("h", login);
+    checked(&config, &["--offline"], &offline).warns(item, &["without TLS"]);
+    let no_file = with("h", "sink.redis.tls=true sink.redis.ca_file=/nonexistent");
+    let words = ["[redis-settings]", "/nonexistent"];
+    checked(&config, &["--offline"], &no_file).fails(item, &words);
+
+    let server = Redis::in_turn();
+    let host = format!("127.0.0.1:{}", server.port());
+    let item = "redis/redis-login";
+    // No server listens at this port.
+    let nobody = with("127.0.0.1:1", "");
+    checked(&config, &[], &nobody).fails(item, &["[redis-unreachable]", "127.0.0.1:1"]);
+    let ca = rig.path("ca.pem");
+    fs::write(&ca, Authority::new("ca").pem()).expect("a file");
+    let ca = format!(
+        "sink.redis.tls=true sink.redis.ca_file={} sink.redis.connect_timeout=1s",
+        ca.display()
+    );
+    // A port without TLS waits for the end of a line.
+    let tls = checked(&config, &[], &with(&host, &ca));
+    tls.fails(
+        item,
+        &[
+            "[redis-unreachable]",
+            "no answer for 1 s",
+            "check hosts and tls",
+        ],
+    );
+    let refused = checked(&config, &[], &with(&host, login));
+    let found = refused.fails(item, &["[redis-access]", "WRONGPASS", "correct username"]);
+    assert!(!found.to_string().contains("secret-word"), "{found:#}");
+    refused.ends(77);
+
+    let stream = format!("{}stream", rig.prefix);
+    let dead = format!("{}dead", rig.prefix);
+    let letters =
+        format!("sink.redis.stream={stream} poison.oversize=dead-letter poison.topic={dead}");
+    let set = with(&host, &letters);
+    let about_server = "redis/redis-server";
+    let memory = "redis/redis-memory";
+    let durability = "redis/redis-durability";
+    let streams = "redis/redis-streams";
+    let rights = "redis/redis-rights";
+    let letters = "redis/redis-dead-letters";
+    let fine = checked(&config, &[], &set);
+    fine.passes(item, &[&host]);
+    fine.passes(about_server, &["Redis "]);
+    fine.passes(memory, &["noeviction"]);
+    fine.passes(durability, &["before it answers"]);
+    fine.passes(streams, &[&stream]);
+    fine.passes(rights, &["may write", &stream]);
+    fine.passes(letters, &[&dead]);
+    let mut client = server.client();
+    assert_eq!(client.entries(&stream), [], "check writes nothing");
+
+    client.done("CONFIG SET maxmemory-policy allkeys-lru");
+    client.done("CONFIG SET appendfsync everysec");
+    client.done(&format!("SET {stream} text"));
+    client.done(&format!("SET {dead} text"));
+    let wrong = checked(&config, &[], &set);
+    wrong.fails(memory, &["[redis-eviction]", "allkeys-lru", "noeviction"]);
+    wrong.warns(durability, &["everysec"]);
+    wrong.fails(streams, &["[redis-wrong-type]", &stream, "no streams"]);
+    wrong.fails(letters, &["[redis-wrong-type]", &dead]);
+    wrong.ends(78);
+    client.done("CONFIG SET maxmemory-policy noeviction");
+    client.done("CONFIG SET appendonly no");
+    checked(&config, &[], &set).warns(durability, &["appendonly is no"]);
+    client.done("CONFIG SET appendonly yes");
+    client.done("CONFIG SET appendfsync always");
+    client.run(&format!("DEL {stream} {dead}"));
+
+    // A user with all rights but that to add, and one that may add and not look at the server.
+    client.done("ACL SETUSER weak on >secret-word ~* +@all -xadd");
+    let weak = format!("{set} {login}");
+    let denied = checked(&config, &[], &weak);
+    denied.passes(streams, &[&stream]);
+    denied.fails(rights, &["[redis-rights]", &stream, "XADD", "ACL SETUSER"]);
+    denied.fails(letters, &["[redis-rights]", &dead]);
+    client.done("ACL SETUSER weak +xadd -info -config");
+    let blind = checked(&config, &[], &weak);
+    for unseen in [about_server, memory, durability] {
+        blind.warns(unseen, &["is not seen", "+info"]);
+    }
+    blind.passes(rights, &[&stream]);
+    client.run("ACL DELUSER weak");
+    client.done("REPLICAOF 127.0.0.1 1");
+    checked(&config, &[], &set).fails(about_server, &["[redis-replica]"]);
+    client.done("REPLICAOF NO ONE");
+}
