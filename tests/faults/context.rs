@@ -433,6 +433,9 @@ impl Context {
             .stamps()
             .then(|| confirmed_early(commits, &self.sightings(), records));
         let mut outcome = Outcome::of(&verdict, early.as_deref(), ragged == Ragged::Allowed);
+        if self.destination.refuses_repeats() {
+            outcome = outcome.nothing_repeated();
+        }
         let (first, caught_up) = recoveries(&lock(&self.faults), commits, records);
         (outcome.first, outcome.caught_up) = (first, caught_up);
         if !outcome.is_clean() {

@@ -2,6 +2,7 @@
 
 mod http;
 mod rabbitmq;
+mod redis;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -83,6 +84,11 @@ pub(crate) trait Destination: Send + Sync {
     /// Whether records have the time when the server took them.
     fn stamps(&self) -> bool;
 
+    /// Whether the server stores no event a second time.
+    fn refuses_repeats(&self) -> bool {
+        false
+    }
+
     /// The server's log.
     fn log(&self) -> String;
 }
@@ -159,6 +165,7 @@ pub(crate) enum Kind {
     Kafka,
     /// RabbitMQ with classic or quorum queues.
     RabbitMq(&'static str),
+    Redis,
     /// A receiver of HTTP/1.1, or of HTTP/2.
     Http {
         two: bool,
@@ -170,6 +177,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("kafka", Kind::Kafka),
     ("rabbitmq", Kind::RabbitMq("quorum")),
     ("rabbitmq-classic", Kind::RabbitMq("classic")),
+    ("redis", Kind::Redis),
     ("http", Kind::Http { two: false }),
     ("http2", Kind::Http { two: true }),
 ];
@@ -191,6 +199,7 @@ impl Kind {
         let destination: Arc<dyn Destination> = match (self, &kafka) {
             (_, Some(kafka)) => Arc::clone(kafka) as _,
             (Self::RabbitMq(queues), _) => Arc::new(rabbitmq::Server::start(queues)),
+            (Self::Redis, _) => Arc::new(redis::Server::start()),
             (Self::Http { two }, _) => Arc::new(http::Server::start(two)),
             (Self::Kafka, None) => unreachable!("it was started"),
         };

@@ -98,6 +98,22 @@ impl RedisClient {
         entries.collect()
     }
 
+    /// Returns the keys with a prefix, which has none of `*?[\\`.
+    pub fn keys(&mut self, prefix: &str) -> Vec<String> {
+        let reply = self.run_words(&["KEYS", &format!("{prefix}*")]);
+        let keys = reply.array().into_iter();
+        keys.map(|key| String::from_utf8(key.bytes()).expect("text"))
+            .collect()
+    }
+
+    /// Returns the number of entries of a stream.
+    pub fn length(&mut self, stream: &str) -> i64 {
+        match self.run_words(&["XLEN", stream]) {
+            RedisReply::Integer(length) => length,
+            other => panic!("{stream}: {other:?}"),
+        }
+    }
+
     fn reply(&mut self) -> RedisReply {
         let mut line = String::new();
         let read = self.stream.read_line(&mut line).expect("a reply");

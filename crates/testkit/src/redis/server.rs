@@ -1,5 +1,6 @@
 //! A Redis server as an ordinary child process.
 
+use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -142,6 +143,12 @@ impl Redis {
         let process = lock(&self.process);
         let process = process.as_ref().expect("the server runs");
         process.signal(signal).expect("a signal");
+    }
+
+    /// Returns what the server has logged.
+    pub fn log(&self) -> String {
+        let log = fs::read(self.scratch.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 
     fn answers(&self) -> bool {
