@@ -12,7 +12,7 @@ use crate::RedisError;
 use crate::check::{self, ITEMS};
 use crate::client::{Login, tls};
 use crate::section::{RedisSection, host_and_port};
-use crate::sink::{RedisSinkFactory, Settings};
+use crate::sink::{RedisSinkFactory, Settings, Wait};
 
 /// A Redis or Valkey server.
 #[derive(Debug)]
@@ -66,6 +66,11 @@ impl RedisKind {
                 reply: section.reply_timeout,
                 pauses: (options.backoff_initial, options.backoff_max),
                 ids: section.ids,
+                wait: Wait {
+                    replicas: section.wait_replicas,
+                    fsync: section.wait_fsync,
+                    timeout: section.wait_timeout,
+                },
             }),
         })
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use walrelay_settings::{
-    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, path, secret, section,
-    size, strings, text,
+    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
+    section, size, strings, text,
 };
 
 /// The ids of entries.
@@ -40,6 +40,12 @@ pub struct RedisSection at "sink.redis" {
     "key_file" key_file: Option<PathBuf> = path().optional();
     /// The ids of entries. `position`: the event's position in the WAL, so that the server refuses repeats. `server`: the server's clock.
     "ids" ids: Ids = choice(IDS).or("position");
+    /// The replicas that must have an event before it counts as delivered (`WAIT`), at most 100.
+    "wait_replicas" wait_replicas: u32 = integer::<u32>(0..=100).or("0");
+    /// Whether an event counts as delivered only when it is on the server's disk, and on that of `wait_replicas` (`WAITAOF`: Redis 7.2, `appendonly yes`).
+    "wait_fsync" wait_fsync: bool = boolean().or("false");
+    /// How long the server waits for them before it says how many there are, 10ms to 1m. Then it is asked again.
+    "wait_timeout" wait_timeout: Duration = duration(SECOND / 100..=MINUTE).or("1s");
     /// The server's `proto-max-bulk-len`, or less: events with more bytes of key, value and headers are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
     /// How long an answer may take before the connection is replaced, 1s to 10m.
@@ -85,6 +91,11 @@ impl RedisSection {
                 None => "certificate_file",
             };
             return Err(reader.conflict(&at(set), what));
+        }
+        let waits = section.wait_replicas > 0 || section.wait_fsync;
+        if !waits && reader.has(&at("wait_timeout")) {
+            let unless = "without `wait_replicas` and `wait_fsync`";
+            return Err(reader.no_effect(&at("wait_timeout"), unless));
         }
         if !section.tls {
             for key in ["ca_file", "certificate_file"] {

@@ -1,6 +1,11 @@
 //! What a real server answers, and what the sink makes of it.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
 
 mod support;
 
@@ -16,7 +21,7 @@ use walrelay_sink::{
     AnySinkFactory, Deliveries, Disposition, EventPosition, Record, Sink, SinkFactory as _,
     SinkKind as _, SinkOptions,
 };
-use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
+use walrelay_testkit::{Authority, PATIENCE, Redis, RedisClient, RedisReply, Reports, eventually};
 
 /// A sink with its reports.
 struct Relay {
@@ -217,6 +222,86 @@ fn a_server_that_becomes_a_replica_is_waited_for() {
     client.done("REPLICAOF NO ONE");
     relay.delivered();
     assert!(stored(&server, "replica").into_iter().eq(0..50));
+}
+
+/// Events that the server has and its replica has not count as delivered by no relay, whether it has
+/// written them itself or found them.
+#[test]
+fn a_replica_is_waited_for_by_the_relay_that_writes_and_by_the_next() {
+    for ids in [Ids::Position, Ids::Server] {
+        let server = Server::start(ids);
+        let stream = format!("waits-{ids:?}");
+        let replica = Redis::start();
+        let master = format!("REPLICAOF 127.0.0.1 {}", server.redis.port());
+        replica.client().done(&master);
+        let mut client = server.redis.client();
+        eventually(PATIENCE, || replica_is_online(&mut client));
+        let section = RedisSection {
+            wait_replicas: 1,
+            ..section(server.redis.port(), ids)
+        };
+        let mut relay = Relay::with(&section);
+        for number in 0..10 {
+            relay.send(&stream, 1, number);
+        }
+        relay.delivered();
+        assert_eq!(replica.client().length(&stream), 10);
+        replica.pause();
+        for number in 10..20 {
+            relay.send(&stream, 1, number);
+        }
+        let disposition = relay.waits_for("0 of 1 replicas");
+        assert_eq!(disposition, Disposition::Retryable);
+        assert!(relay.reports.is(|state| state.outcomes.len() == 10));
+        if ids == Ids::Server {
+            replica.resume();
+            relay.delivered();
+            assert!(stored(&server, &stream).into_iter().eq(0..20), "once");
+            continue;
+        }
+        relay.sink.close(Duration::ZERO);
+        let mut relay = Relay::with(&section);
+        for number in 0..12 {
+            relay.send(&stream, 1, number);
+        }
+        relay.waits_for("0 of 1 replicas");
+        assert!(relay.reports.is(|state| state.outcomes.is_empty()));
+        replica.resume();
+        relay.delivered();
+        assert_eq!(replica.client().length(&stream), client.length(&stream));
+        let all = stored(&server, &stream).into_iter();
+        assert!(all.zip(0..).all(|(stored, number)| stored == number));
+    }
+}
+
+fn replica_is_online(client: &mut RedisClient) -> bool {
+    match client.run("INFO replication") {
+        RedisReply::Bytes(Some(info)) => String::from_utf8_lossy(&info).contains("state=online"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_without_waitaof_shows_it_and_one_that_has_it_is_waited_for() {
+    let server = Server::start(Ids::Position);
+    let section = RedisSection {
+        wait_fsync: true,
+        ..section(server.redis.port(), Ids::Position)
+    };
+    let mut relay = Relay::with(&section);
+    relay.send("fsync", 1, 0);
+    relay.reports.wait_for(1);
+    let known = server.redis.client().run("WAITAOF 0 0 1");
+    let failures = relay.reports.failures();
+    if matches!(known, RedisReply::Array(_)) {
+        assert_eq!(failures, []);
+        return;
+    }
+    let [error] = &*failures else {
+        panic!("{failures:?}");
+    };
+    assert_eq!(error.disposition, Disposition::Configuration);
+    assert!(error.reason.contains("lacks a command"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, lock};
 use super::entry::{EntryId, NewId, is_stored, newest, put_xadd};
 use super::plan::{self, Head};
 use super::streams::Streams;
-use super::{Failure, Queued, Shared};
+use super::{Failure, Queued, Settings, Shared};
 use crate::client::Connection;
 use crate::client::error::{ProtocolError, RedisError};
 use crate::client::refusal::{Refusal, code, meaning};
@@ -51,6 +51,9 @@ pub(super) struct Batches<'s> {
     shared: &'s Shared,
     streams: Streams,
     out: Vec<u8>,
+    /// The last transaction, if too few replicas had it. It is stored, so it is not sent again on this
+    /// connection.
+    unconfirmed: Option<(Vec<Head>, Vec<Outcome>)>,
 }
 
 impl<'s> Batches<'s> {
@@ -59,20 +62,26 @@ impl<'s> Batches<'s> {
             shared,
             streams: Streams::default(),
             out: Vec::new(),
+            unconfirmed: None,
         }
     }
 
     /// Notes that the connection is a new one.
     pub(super) fn forget(&mut self) {
         self.streams.forget_newest();
+        self.unconfirmed = None;
     }
 
     /// Writes the first records of the queue, which is not empty, and reports those that are stored.
     /// Must not be called again on this connection if it is cancelled.
     pub(super) async fn write(&mut self, connection: &mut Connection) -> Result<(), Stop> {
-        self.streams.bound();
-        let heads = self.heads();
-        let written = self.write_all(connection, &heads).await;
+        let written = if let Some((heads, outcomes)) = self.unconfirmed.take() {
+            self.confirm(connection, heads, outcomes).await
+        } else {
+            self.streams.bound();
+            let heads = self.heads();
+            self.write_all(connection, heads).await
+        };
         if self.out.capacity() > KEPT_BYTES {
             self.out = Vec::new();
         }
@@ -82,13 +91,60 @@ impl<'s> Batches<'s> {
         written
     }
 
-    async fn write_all(&mut self, connection: &mut Connection, heads: &[Head]) -> Result<(), Stop> {
+    async fn write_all(
+        &mut self,
+        connection: &mut Connection,
+        heads: Vec<Head>,
+    ) -> Result<(), Stop> {
         let ids = match self.shared.settings.ids {
             Ids::Server => vec![Some(NewId::Clock); heads.len()],
-            Ids::Position => self.ids(connection, heads).await?,
+            Ids::Position => self.ids(connection, &heads).await?,
         };
-        let outcomes = self.execute(connection, &ids).await?;
-        self.finish(connection, heads, outcomes)
+        let (outcomes, wait) = self.execute(connection, &ids).await?;
+        match wait {
+            Some(reply) => self.confirmed(connection, heads, outcomes, &reply),
+            None => self.finish(connection, &heads, outcomes),
+        }
+    }
+
+    /// Asks once more who has the last transaction.
+    async fn confirm(
+        &mut self,
+        connection: &mut Connection,
+        heads: Vec<Head>,
+        outcomes: Vec<Outcome>,
+    ) -> Result<(), Stop> {
+        let Settings { wait, reply, .. } = *self.shared.settings;
+        self.out.clear();
+        // The connection has written it.
+        let expected = wait.put(&mut self.out, true);
+        let limit = reply + wait.timeout;
+        let mut replies = connection.call(&self.out, expected, limit).await?;
+        let Some(reply) = replies.pop() else {
+            return Err(wrong(connection));
+        };
+        self.confirmed(connection, heads, outcomes, &reply)
+    }
+
+    /// Finishes a transaction if enough replicas have it; else keeps it.
+    fn confirmed(
+        &mut self,
+        connection: &Connection,
+        heads: Vec<Head>,
+        outcomes: Vec<Outcome>,
+        reply: &Reply,
+    ) -> Result<(), Stop> {
+        if let Reply::Error(text) = reply {
+            return Err(self.refused(connection, 0, text));
+        }
+        let missing = self.shared.settings.wait.missing(reply);
+        match missing.map_err(|error| connection.protocol(error))? {
+            None => self.finish(connection, &heads, outcomes),
+            Some(obstacle) => {
+                self.unconfirmed = Some((heads, outcomes));
+                Err(Stop::Pause(obstacle))
+            }
+        }
     }
 
     /// Returns the records of the next transaction.
@@ -202,20 +258,22 @@ impl<'s> Batches<'s> {
         Ok(there)
     }
 
-    /// Writes the records that have an id, as one transaction. Returns what became of each record.
+    /// Writes the records that have an id, as one transaction. Returns what became of each record, and
+    /// the reply that says who has them, if that is wanted.
     async fn execute(
         &mut self,
         connection: &mut Connection,
         ids: &[Option<NewId>],
-    ) -> Result<Vec<Outcome>, Stop> {
+    ) -> Result<(Vec<Outcome>, Option<Reply>), Stop> {
         let mut outcomes: Vec<Outcome> = ids.iter().map(|_| Outcome::Stored).collect();
         let written = ids.iter().enumerate();
         let written = written.filter_map(|(at, id)| Some((at, (*id)?)));
         let written: Vec<(usize, NewId)> = written.collect();
-        if written.is_empty() {
-            return Ok(outcomes);
+        let Settings { wait, reply, .. } = *self.shared.settings;
+        if written.is_empty() && !wait.is_wanted() {
+            return Ok((outcomes, None));
         }
-        let alone = written.len() == 1;
+        let alone = written.len() < 2;
         self.out.clear();
         if !alone {
             put_command(&mut self.out, &["MULTI"]);
@@ -232,9 +290,25 @@ impl<'s> Batches<'s> {
         if !alone {
             put_command(&mut self.out, &["EXEC"]);
         }
-        let expected = if alone { 1 } else { written.len() + 2 };
-        let limit = self.shared.settings.reply;
-        let replies = connection.call(&self.out, expected, limit).await?;
+        let mut expected = written.len() + if alone { 0 } else { 2 };
+        let mut limit = reply;
+        if wait.is_wanted() {
+            expected += wait.put(&mut self.out, !written.is_empty());
+            limit += wait.timeout;
+        }
+        let mut replies = connection.call(&self.out, expected, limit).await?;
+        let waited = if wait.is_wanted() {
+            replies.pop()
+        } else {
+            None
+        };
+        if written.is_empty() {
+            // The other reply is that to PUBLISH.
+            return match replies.pop() {
+                Some(Reply::Error(text)) => Err(self.refused(connection, 0, &text)),
+                _ => Ok((outcomes, waited)),
+            };
+        }
         let results = if alone {
             replies
         } else {
@@ -247,7 +321,7 @@ impl<'s> Batches<'s> {
                 _ => return Err(wrong(connection)),
             }
         }
-        Ok(outcomes)
+        Ok((outcomes, waited))
     }
 
     /// Returns the replies to the commands of a transaction, if it was executed.

@@ -4,6 +4,7 @@ mod batch;
 mod entry;
 mod plan;
 mod streams;
+mod wait;
 mod worker;
 
 use std::collections::VecDeque;
@@ -21,6 +22,8 @@ use walrelay_sink::{
 use crate::client::Login;
 use crate::client::error::RedisError;
 use crate::section::Ids;
+
+pub(crate) use wait::Wait;
 
 /// Bytes of the bookkeeping for each record in flight.
 const RECORD_OVERHEAD: u64 = 256;
@@ -40,6 +43,7 @@ pub(crate) struct Settings {
     /// is sent again. Pauses double.
     pub(crate) pauses: (Duration, Duration),
     pub(crate) ids: Ids,
+    pub(crate) wait: Wait,
 }
 
 /// Makes sinks that write to Redis.

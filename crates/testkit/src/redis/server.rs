@@ -17,7 +17,8 @@ use crate::threads::lock;
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// The variable of the environment that says `skip` where no Redis can be had.
+/// The variable of the environment that says `skip` where no Redis can be had, or names the program of
+/// another server, such as Valkey's.
 const SETTING: &str = "WALRELAY_TEST_REDIS";
 
 /// A Redis server that writes each command to its disk before it answers. It ends with its owner.
@@ -188,6 +189,9 @@ impl Drop for RedisInTurn {
 
 /// Returns the program: that of `scripts/fetch-redis.sh`, else that of the machine.
 fn program() -> Command {
+    if let Some(program) = std::env::var_os(SETTING) {
+        return Command::new(program);
+    }
     let tree: PathBuf = cache_dir().join("redis");
     if !tree.join(".complete").is_file() {
         return Command::new("redis-server");

@@ -281,6 +281,11 @@ fn the_example_of_redis_is_read_and_its_combinations_are_checked() {
         ),
         ("tls = true\n", "ca_file = \"c\"\n", "while `tls` is false"),
         ("tls = true\n", "tls = true\nids = \"clock\"\n", "clock"),
+        (
+            "tls = true\n",
+            "tls = true\nwait_timeout = \"2s\"\n",
+            "without `wait_replicas`",
+        ),
         ("tls = true\n", "tls = true\nusernam = \"x\"\n", "usernam"),
         ("| lower}", "| nothing}", "nothing"),
     ] {

@@ -1,0 +1,121 @@
+//! Whether replicas and disks have what was written.
+
+use std::time::Duration;
+
+use walrelay_sink::{Disposition, Obstacle};
+
+use crate::client::error::ProtocolError;
+use crate::client::resp::{Reply, put_command};
+
+/// The channel of a message that makes the server count the replicas anew.
+const CHANNEL: &str = "walrelay.wait";
+
+/// The holders that an event must have, besides the server's memory, before it counts as delivered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wait {
+    /// Replicas.
+    pub(crate) replicas: u32,
+    /// The server's disk, and those of the replicas.
+    pub(crate) fsync: bool,
+    /// How long the server waits for them.
+    pub(crate) timeout: Duration,
+}
+
+impl Wait {
+    /// Returns true if anything must.
+    pub(super) fn is_wanted(self) -> bool {
+        self.replicas > 0 || self.fsync
+    }
+
+    /// Appends the command, whose reply comes last. `written`: the connection has just written.
+    /// Returns the number of its replies.
+    ///
+    /// `WAIT` is about what this connection has written. On one that has written nothing it counts all
+    /// replicas, wherever they are. A message to nobody is written for the replicas, too.
+    pub(super) fn put(self, out: &mut Vec<u8>, written: bool) -> usize {
+        if !written {
+            put_command(out, &["PUBLISH", CHANNEL, ""]);
+        }
+        let (replicas, millis) = (self.replicas.to_string(), self.timeout.as_millis());
+        let millis = millis.to_string();
+        if self.fsync {
+            put_command(out, &["WAITAOF", "1", &replicas, &millis]);
+        } else {
+            put_command(out, &["WAIT", &replicas, &millis]);
+        }
+        usize::from(!written) + 1
+    }
+
+    /// Returns what is missing by the reply, which is never an error if too few have it.
+    pub(super) fn missing(self, reply: &Reply) -> Result<Option<Obstacle>, ProtocolError> {
+        let wrong = ProtocolError("no number of replicas");
+        let (disks, replicas) = match reply {
+            Reply::Integer(replicas) if !self.fsync => (1, *replicas),
+            Reply::Array(Some(counts)) if self.fsync => match &**counts {
+                [Reply::Integer(disks), Reply::Integer(replicas)] => (*disks, *replicas),
+                _ => return Err(wrong),
+            },
+            _ => return Err(wrong),
+        };
+        let wanted = self.replicas;
+        let what = if disks < 1 {
+            "the last events are not on the disk of Redis".to_owned()
+        } else if replicas < i64::from(wanted) {
+            format!("{replicas} of {wanted} replicas of Redis have the last events")
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Obstacle {
+            what,
+            disposition: Disposition::Retryable,
+            remedy: Some("see that the replicas run and keep up, or lower wait_replicas"),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Wait = Wait {
+        replicas: 2,
+        fsync: false,
+        timeout: Duration::from_millis(500),
+    };
+
+    #[test]
+    fn fewer_replicas_than_wanted_are_missing() {
+        let missing = |wait: Wait, reply| wait.missing(&reply).map(|it| it.map(|it| it.what));
+        assert_eq!(missing(WAIT, Reply::Integer(2)), Ok(None));
+        assert_eq!(missing(WAIT, Reply::Integer(3)), Ok(None));
+        let one = missing(WAIT, Reply::Integer(1)).unwrap().unwrap();
+        assert!(one.starts_with("1 of 2 replicas"), "{one}");
+        let wait = Wait {
+            fsync: true,
+            ..WAIT
+        };
+        let counts = |disks, replicas| {
+            Reply::Array(Some(vec![Reply::Integer(disks), Reply::Integer(replicas)]))
+        };
+        assert_eq!(missing(wait, counts(1, 2)), Ok(None));
+        assert!(
+            missing(wait, counts(0, 2))
+                .unwrap()
+                .unwrap()
+                .contains("disk")
+        );
+        assert!(missing(wait, counts(1, 1)).unwrap().is_some());
+        assert!(missing(wait, Reply::Integer(2)).is_err());
+        assert!(missing(WAIT, counts(1, 2)).is_err());
+    }
+
+    #[test]
+    fn a_connection_that_has_written_nothing_writes_first() {
+        let mut out = Vec::new();
+        assert_eq!(WAIT.put(&mut out, true), 1);
+        assert!(out.starts_with(b"*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$3\r\n500"));
+        out.clear();
+        assert_eq!(WAIT.put(&mut out, false), 2);
+        assert!(out.starts_with(b"*3\r\n$7\r\nPUBLISH\r\n"));
+    }
+}
