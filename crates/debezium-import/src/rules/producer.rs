@@ -25,9 +25,10 @@ const SINK_TYPE: Rules = rules! {
     "sink.type" => When(rules! {
         "kafka" => Set("sink", "kind", "kafka");
         "rabbitmq" => Set("sink", "kind", "rabbitmq");
+        "redis" => Set("sink", "kind", "redis");
         "http" => Set("sink", "kind", "http");
-        "*" => Fatal("walrelay delivers to Kafka, RabbitMQ and HTTP",
-            "debezium.sink.type is not kafka, rabbitmq or http: walrelay delivers to no other");
+        "*" => Fatal("walrelay delivers to Kafka, RabbitMQ, Redis and HTTP",
+            "debezium.sink.type is not kafka, rabbitmq, redis or http: walrelay delivers to no other");
     }), absent Absent::Fatal("debezium.sink.type is missing: it says where walrelay delivers to");
 };
 

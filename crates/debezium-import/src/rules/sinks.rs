@@ -1,4 +1,4 @@
-//! `[sink.rabbitmq]` and `[sink.http]`: options of Debezium Server's sinks of these names.
+//! `[sink.rabbitmq]`, `[sink.redis]` and `[sink.http]`: options of Debezium Server's sinks of these names.
 
 use super::Absent::Urgent;
 use super::Rule::{Breaks, Call, Copy, Ignore, Set, Unsupported, When};
@@ -8,6 +8,7 @@ use crate::input::Value;
 use crate::translation::Translation;
 
 const RABBITMQ: &str = "sink.rabbitmq";
+const REDIS: &str = "sink.redis";
 const HTTP: &str = "sink.http";
 const JAVA: &str = "it is of Java's client only";
 const DECLARES: Rule = Unsupported(
@@ -19,6 +20,14 @@ const HEADERS: Rule = Breaks(
      and decode base64 have to change",
 );
 const BASIC: Rule = Ignore("it has its default, which changes nothing");
+const FIELDS: Rule = Breaks(
+    "an entry has the fields id, key, payload, position and header.… in place of Debezium's: consumers have to \
+     change",
+);
+const NULLS: Rule =
+    Breaks("a key or a value that is null is a field that is absent here, and no text");
+const PAUSES: Rule =
+    Ignore("the pauses are those of delivery.backoff_initial and delivery.backoff_max");
 const TOKEN: Rule = Unsupported(
     "walrelay sends the bearer token of sink.http.token_file: let another program get tokens and write them there",
 );
@@ -81,6 +90,49 @@ const RABBITMQ_OPTIONS: Rules = rules! {
     "*" => Unsupported("walrelay's sink for RabbitMQ has no such option");
 };
 
+/// Options whose default matters, for Redis.
+const REDIS_DEFAULTS: Rules = rules! {
+    "sink.redis.message.format" => FIELDS,
+        absent Urgent("Debezium's entries have one field, whose name is the key; ",
+            "here they have the fields id, key, payload, position and header.…");
+    "sink.redis.null.value" => NULLS,
+        absent Urgent("a message without a value has the value `default` in Debezium, ",
+            "and no field payload here");
+};
+
+/// The others, without `sink.redis.`.
+const REDIS_OPTIONS: Rules = rules! {
+    "address" => Call(redis_host);
+    "user" => Copy(REDIS, "username");
+    "null.key" => NULLS;
+    "ssl.enabled" => When(rules! {
+        "true" => Set(REDIS, "tls", "true");
+        "*" => BASIC;
+    });
+    "ssl.*" => Unsupported(
+        "walrelay reads PEM: ca_file, certificate_file and key_file in [sink.redis]; it verifies the \
+         server's certificate and its name");
+    "wait.enabled" => When(rules! {
+        "true" => Call(one_replica);
+        "*" => BASIC;
+    });
+    "wait.*" => Ignore("the relay asks again until enough replicas have the events");
+    "retry.*" => PAUSES;
+    "batch.size" => Ignore("a transaction has up to 500 events");
+    "connection.timeout" => Ignore("connect_timeout has its default");
+    "socket.timeout" => Ignore("reply_timeout has its default");
+    "memory.*" => Ignore("walrelay waits while Redis says that it has no memory");
+    "cluster.enabled" => When(rules! {
+        "true" => Unsupported("walrelay's sink for Redis is made for one server, and not for a cluster");
+        "*" => BASIC;
+    });
+    "db.index" => When(rules! {
+        "0" => BASIC;
+        "*" => Unsupported("walrelay writes to the database 0");
+    });
+    "*" => Unsupported("walrelay's sink for Redis has no such option");
+};
+
 /// Options whose default matters, for HTTP.
 const HTTP_DEFAULTS: Rules = rules! {
     "sink.http.headers.prefix" => HEADERS,
@@ -100,7 +152,7 @@ const HTTP_DEFAULTS: Rules = rules! {
 const HTTP_OPTIONS: Rules = rules! {
     "url" => Copy(HTTP, "url");
     "timeout.ms" => Call(|translation, number| millis(translation, number, HTTP, "timeout"));
-    "retry.interval.ms" => Ignore("the pauses are those of delivery.backoff_initial and delivery.backoff_max");
+    "retry.interval.ms" => PAUSES;
     "batch.enabled" => When(rules! {
         "true" => Breaks("walrelay posts each event by itself, and not an array of them");
         "*" => BASIC;
@@ -121,6 +173,7 @@ const HTTP_OPTIONS: Rules = rules! {
 pub(super) fn apply(translation: &mut Translation<'_>, kind: &str) -> bool {
     match kind {
         "rabbitmq" => rabbitmq(translation),
+        "redis" => redis(translation),
         "http" => http(translation),
         _ => return false,
     }
@@ -140,6 +193,28 @@ fn rabbitmq(translation: &mut Translation<'_>) {
     let value = translation.configured(&value);
     translation.write(RABBITMQ, "password", value, password.as_slice(), None);
     apply_all(translation, "sink.rabbitmq.", RABBITMQ_OPTIONS);
+}
+
+fn redis(translation: &mut Translation<'_>) {
+    apply_each(translation, REDIS_DEFAULTS);
+    if let Some(number) = translation.find("sink.redis.password") {
+        let value = translation.secret(number, "REDIS_PASSWORD");
+        let value = translation.configured(&value);
+        translation.write(REDIS, "password", value, &[number], None);
+    }
+    apply_all(translation, "sink.redis.", REDIS_OPTIONS);
+}
+
+fn one_replica(translation: &mut Translation<'_>, number: usize) {
+    translation.write(REDIS, "wait_replicas", "1".to_owned(), &[number], None);
+}
+
+/// Writes `hosts` from the address.
+fn redis_host(translation: &mut Translation<'_>, number: usize) {
+    let address = translation.value(number);
+    translation.variables_of(&address);
+    let value = format!("[{}]", quoted(&address.configured()));
+    translation.write(REDIS, "hosts", value, &[number], None);
 }
 
 fn http(translation: &mut Translation<'_>) {

@@ -111,6 +111,7 @@ fn check_destinations(imported: &Imported) {
                 "sink.kafka",
                 "sink.topics",
                 "sink.rabbitmq",
+                "sink.redis",
                 "sink.http",
             ];
             let section = sections

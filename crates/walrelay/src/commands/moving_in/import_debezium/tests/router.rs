@@ -21,8 +21,8 @@ fn without_a_router_of_its_own_there_is_nothing_to_import() {
     ] {
         connect(&[(key, value)], &[Fatal(words)]);
     }
-    let redis = SERVER.replace("sink.type=kafka", "sink.type=redis");
-    expect(&import(&redis, None, &[], false), &[Fatal("no other")]);
+    let pulsar = SERVER.replace("sink.type=kafka", "sink.type=pulsar");
+    expect(&import(&pulsar, None, &[], false), &[Fatal("no other")]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Debezium Server's sinks for RabbitMQ and HTTP.
+//! Debezium Server's sinks for RabbitMQ, Redis and HTTP.
 
 use super::*;
 
@@ -59,6 +59,51 @@ fn rabbitmq() {
             Line("routing_key = \"{aggregateid}\""),
             Unsupported(CREATE, "declare"),
             Breaks("debezium.sink.rabbitmq.null.value", "empty body"),
+        ],
+    );
+}
+
+#[test]
+fn redis() {
+    sink(
+        "redis",
+        &[
+            "address=r:6380",
+            "user=cdc",
+            "password=s3cret",
+            "ssl.enabled=true",
+            "wait.enabled=true",
+            "wait.retry.enabled=true",
+            "batch.size=100",
+        ],
+        &[
+            Supported,
+            Line("kind = \"redis\""),
+            Line("hosts = [\"r:6380\"]"),
+            Line("username = \"cdc\""),
+            Line("password = \"${REDIS_PASSWORD}\""),
+            Line("tls = true"),
+            Line("wait_replicas = 1"),
+            NoEffect("debezium.sink.redis.wait.retry.enabled", "asks again"),
+            NoEffect("debezium.sink.redis.batch.size", "500"),
+            Urgent(&["sink.redis.message.format", "sink.redis.null.value"]),
+        ],
+    );
+    sink(
+        "redis",
+        &[
+            "address=r:6379",
+            "message.format=extended",
+            "null.value=none",
+            "cluster.enabled=true",
+            "db.index=3",
+        ],
+        &[
+            Line("hosts = [\"r:6379\"]"),
+            Breaks("debezium.sink.redis.message.format", "payload"),
+            Breaks("debezium.sink.redis.null.value", "absent"),
+            Unsupported("debezium.sink.redis.cluster.enabled", "one server"),
+            Unsupported("debezium.sink.redis.db.index", "database 0"),
         ],
     );
 }
