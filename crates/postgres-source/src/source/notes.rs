@@ -73,7 +73,7 @@ struct Server {
     start: String,
 }
 
-/// What an attempt does.
+/// The task of an attempt.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Compares what is noted with the position that the slot had before this process confirmed
