@@ -66,6 +66,38 @@ fn rows_that_a_slot_passed_over_while_no_relay_ran_stay() {
     }
 }
 
+/// A relay deletes rows once another one's slot has confirmed them, too. That slot is moved, and its relay
+/// started: it notes the position, and records the move.
+#[test]
+fn rows_that_the_slot_of_another_relay_passed_over_stay() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = config(&rig, "\n[prune]\nslots = [\"other\"]\n");
+    let other = || {
+        let relay = rig.start_with(&config, &["--set=source.slot=other"]);
+        relay.streaming();
+        relay
+    };
+    let relay = rig.streaming(&config);
+    create_slot(&db, "other");
+    other().ends_well();
+    insert(&db, 20, "passed-over");
+    rig.caught_up();
+    db.batch("SELECT pg_replication_slot_advance('other', pg_current_wal_lsn())");
+    let prune = || output_with("prune", &config, &PRUNE);
+    refused(&prune(), 78, &["[not-carried]", "slot other has confirmed"]);
+    let second = other();
+    second.says(MOVED);
+    refused(
+        &prune(),
+        78,
+        &["[not-carried]", "was moved, or made anew", "slot = 'other'"],
+    );
+    second.ends_well();
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox"), 20);
+}
+
 /// `init` notes where the slot begins, so also a slot that no relay has read is known.
 #[test]
 fn a_slot_that_is_moved_before_its_first_relay_is_seen() {

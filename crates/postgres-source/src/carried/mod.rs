@@ -78,8 +78,8 @@ pub enum NotCarried {
     /// The record has a [`Doubt`].
     #[error("rows of {table} may not be sent: {doubt}")]
     Doubtful {
-        /// The table.
-        table: TableName,
+        /// The table, as it is recorded.
+        table: String,
         /// Name of the slot.
         slot: String,
         /// What the record says.
@@ -252,11 +252,11 @@ impl Carrier {
     pub(super) async fn check_position(&self, session: &mut Session) -> Result<(), CarriedError> {
         let confirmed = self.check_slots(session).await?;
         self.check_noted(session, &confirmed).await?;
-        Ok(record::hold(session, self.slot()).await?)
+        Ok(record::hold(session, &self.slots).await?)
     }
 
     /// Checks the positions of the slots against the noted ones. A slot that is not the relay's own may
-    /// have no note.
+    /// have no note; its relay has recorded a move, or a gap, that it has found.
     async fn check_noted(
         &self,
         session: &mut Session,
@@ -274,6 +274,16 @@ impl Carrier {
                     .into());
                 }
                 _ => {}
+            }
+            if number > 0
+                && let Some((table, doubt)) = record::passed_over(session, slot).await?
+            {
+                return Err(NotCarried::Doubtful {
+                    table,
+                    slot: slot.clone(),
+                    doubt,
+                }
+                .into());
             }
         }
         Ok(())
@@ -333,7 +343,7 @@ impl Carrier {
         }
         if let Some(doubt) = doubt {
             return Err(NotCarried::Doubtful {
-                table: table.clone(),
+                table: table.to_string(),
                 slot: self.slot().to_owned(),
                 doubt,
             }

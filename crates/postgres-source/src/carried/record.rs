@@ -14,6 +14,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::noted;
+use crate::catalog::row::text;
 
 /// The table of the record. Not in the outbox's schema: a publication may publish that as a whole.
 const TABLE: &str = "walrelay_state.carried";
@@ -157,7 +158,7 @@ pub async fn gap(session: &mut Session, slot: &str) -> Result<(), Error> {
     noted::forget(session, slot).await
 }
 
-/// Records that the slot has passed over rows of these tables, unless the record has a doubt already.
+/// Records that the slot has passed over rows of these tables, unless a gap is recorded already.
 pub(crate) async fn moved(
     session: &mut Session,
     slot: &str,
@@ -172,7 +173,7 @@ pub(crate) async fn moved(
         format!("({slot}::name, {table}, 0::oid, 'moved')")
     });
     let tables = tables.collect::<Vec<_>>().join(", ");
-    let undoubted = format!("SET state = 'moved' WHERE {TABLE}.state NOT IN ('beginning', 'gap')");
+    let undoubted = format!("SET state = 'moved' WHERE {TABLE}.state <> 'gap'");
     let sql = format!(
         "INSERT INTO {TABLE} VALUES {tables} ON CONFLICT (slot, \"table\", part) DO UPDATE {undoubted}; \
          UPDATE {TABLE} {undoubted} AND slot = {slot}"
@@ -182,13 +183,35 @@ pub(crate) async fn moved(
     Ok(())
 }
 
-/// Keeps the record of a slot as it is until the transaction ends.
+/// Returns a table of which the slot is recorded to have passed over rows.
+pub(super) async fn passed_over(
+    session: &mut Session,
+    slot: &str,
+) -> Result<Option<(String, Doubt)>, Error> {
+    let sql = format!(
+        "SELECT \"table\", state FROM {TABLE} WHERE slot = {} AND state IN ('moved', 'gap') LIMIT 1",
+        quote_literal(slot)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().map(|row| {
+        let doubt = match row.get("state") {
+            Some("gap") => Doubt::Gap,
+            _ => Doubt::Moved,
+        };
+        (text(&row, "table"), doubt)
+    }))
+}
+
+/// Keeps the record of these slots as it is until the transaction ends.
 ///
 /// # Errors
 /// A serialization failure, if it was changed after the snapshot of the transaction.
-pub(super) async fn hold(session: &mut Session, slot: &str) -> Result<(), Error> {
-    let slot = quote_literal(slot);
-    let sql = format!("SELECT FROM {TABLE} WHERE slot = {slot} FOR SHARE");
+pub(super) async fn hold(session: &mut Session, slots: &[String]) -> Result<(), Error> {
+    let slots: Vec<String> = slots.iter().map(|slot| quote_literal(slot)).collect();
+    let sql = format!(
+        "SELECT FROM {TABLE} WHERE slot IN ({}) FOR SHARE",
+        slots.join(", ")
+    );
     session.query(&sql).await?;
     Ok(())
 }

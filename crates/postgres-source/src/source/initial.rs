@@ -15,6 +15,7 @@ use super::one_task::OneTask;
 use super::opening::Connected;
 use super::stream::Stream;
 use crate::bookmarks::copy_slot;
+use crate::carried::Carrier;
 use crate::catalog::{Wanted, slot};
 use crate::deadline::{bounded, bounded_by};
 use crate::error::PostgresError;
@@ -98,6 +99,9 @@ impl InitialSnapshot {
         if found.is_none() {
             let copy = copy_slot(&self.lock.temporary, name, false);
             session.query(&copy).await?;
+            if wanted.record {
+                Carrier::made(&mut session, name).await?;
+            }
         }
         // `pg_copy_logical_replication_slot` does not copy the failover property.
         if wanted.failover {

@@ -10,7 +10,7 @@ use walrelay_relay::{SlotCheck, SlotOwner, TablePlace};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::one_task::OneTask;
-use crate::catalog::{Facts, Wanted, inspect, place};
+use crate::catalog::{Facts, Wanted, inspect, is_synchronous, place};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
 
@@ -32,6 +32,8 @@ pub(super) struct Inspection {
     pub(super) facts: Result<Facts, PostgresError>,
     /// The table whose place was asked for, and its place.
     pub(super) place: Option<(RelationId, TablePlace)>,
+    /// The relay is a synchronous standby. `None`: that was not asked.
+    pub(super) is_synchronous: Option<bool>,
 }
 
 /// Checks of a slot or snapshot that no other process can read. Each is answered at once, without a
@@ -116,27 +118,32 @@ async fn run(
     kept: Option<Session>,
 ) -> (Option<Session>, Inspection) {
     let asked_at = Instant::now();
+    let name = info.shown_application_name();
     let inspection = async {
         if let Some(mut session) = kept {
             // If the idle connection was closed meanwhile, a new one is made below.
-            let found = timeout(KEPT_DEADLINE, queries(&mut session, &wanted, unresolved)).await;
+            let queries = queries(&mut session, &wanted, &name, unresolved);
+            let found = timeout(KEPT_DEADLINE, queries).await;
             if let Ok(Ok(found)) = found {
                 return Ok((session, found));
             }
         }
         let mut session = Session::connect(&info, SessionKind::Sql, SETTINGS).await?;
-        let found = queries(&mut session, &wanted, unresolved).await?;
+        let found = queries(&mut session, &wanted, &name, unresolved).await?;
         Ok::<_, Error>((session, found))
     };
     let done = bounded_by(DEADLINE, "a look at the catalogs", inspection).await;
-    let (session, facts, place) = match done {
-        Ok((session, (facts, place))) => (Some(session), Ok(facts), place),
-        Err(error) => (None, Err(error), None),
+    let (session, facts, place, is_synchronous) = match done {
+        Ok((session, (facts, place, is_synchronous))) => {
+            (Some(session), Ok(facts), place, is_synchronous)
+        }
+        Err(error) => (None, Err(error), None, None),
     };
     let inspection = Inspection {
         asked_at,
         facts,
         place,
+        is_synchronous,
     };
     (session, inspection)
 }
@@ -144,12 +151,19 @@ async fn run(
 async fn queries(
     session: &mut Session,
     wanted: &Wanted,
+    name: &str,
     unresolved: Option<RelationId>,
-) -> Result<(Facts, Option<(RelationId, TablePlace)>), Error> {
+) -> Result<(Facts, Option<(RelationId, TablePlace)>, Option<bool>), Error> {
     let facts = inspect(session, wanted).await?;
     let place = match unresolved {
         Some(id) => Some((id, place(session, &wanted.tables, id).await?)),
         None => None,
     };
-    Ok((facts, place))
+    // Only notes of positions depend on it.
+    let is_synchronous = if wanted.record {
+        Some(is_synchronous(session, name).await?)
+    } else {
+        None
+    };
+    Ok((facts, place, is_synchronous))
 }

@@ -249,7 +249,11 @@ impl Source for PostgresSource {
             asked_at,
             facts,
             place,
+            is_synchronous,
         } = self.inspections.ended().await;
+        if let (Some(notes), Some(is_synchronous)) = (&mut self.notes, is_synchronous) {
+            notes.set_synchronous(is_synchronous);
+        }
         let facts = match facts {
             Ok(facts) => facts,
             // A server that shuts down waits for its walsenders, and this walsender waits until its

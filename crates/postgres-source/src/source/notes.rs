@@ -39,6 +39,8 @@ const EAGER: Duration = Duration::from_secs(10);
 /// The smallest segment of WAL. A server that switches to its next segment, such as after
 /// `archive_timeout`, moves its position to the beginning of one.
 const SEGMENT: u64 = 1 << 20;
+/// The most WAL that a command which waits for a position leaves behind the last note, with its own.
+const FLUSH: u64 = 4 * MOST_UNCONFIRMED;
 /// The interval of notes of a position at the beginning of a segment: a note would be WAL for which an
 /// idle server switches again.
 const SEGMENT_INTERVAL: Duration = Duration::from_secs(3600);
@@ -171,6 +173,11 @@ impl Notes {
         }
     }
 
+    /// Notes whether the relay is a synchronous standby: the setting may change while it streams.
+    pub(super) fn set_synchronous(&mut self, is_synchronous: bool) {
+        self.is_synchronous = is_synchronous;
+    }
+
     /// Ends the connection, and the attempt that runs.
     pub(super) fn close(&mut self) {
         self.session = None;
@@ -201,7 +208,8 @@ impl Notes {
         };
         let unconfirmed = position.lsn().bytes_since(self.noted);
         let has_events = unconfirmed > 0 && soon > reached;
-        let is_switch = position.lsn().get() % SEGMENT < MOST_UNCONFIRMED
+        let is_switch = unconfirmed > FLUSH
+            && position.lsn().get() % SEGMENT < MOST_UNCONFIRMED
             && lasts(self.began_at, SEGMENT_INTERVAL);
         if has_events || unconfirmed >= MOST_UNCONFIRMED && !is_switch {
             self.active_at = Some(now);
@@ -213,7 +221,8 @@ impl Notes {
             || self.returned > self.noted
             || unconfirmed > 0 && is_active && !lasts(self.began_at, INTERVAL);
         if is_due && self.retry_at.is_none_or(|at| at <= now) {
-            self.start(position.lsn());
+            // The slot is nowhere behind what it had confirmed at the opening.
+            self.start(position.lsn().max(self.noted));
         }
         let goes_on =
             self.lasting || self.failing_since.is_some() && !lasts(self.failing_since, PATIENCE);
@@ -300,7 +309,7 @@ fn is_lasting(error: &PostgresError) -> bool {
 /// Returns true if the server takes no connections, at one of its addresses.
 fn shuts_down(error: &Error) -> bool {
     match error {
-        Error::NoServer { attempts } => attempts.iter().any(shuts_down),
+        Error::NoServer { attempts } => attempts.iter().all(shuts_down),
         error => error.sqlstate() == Some(CANNOT_CONNECT_NOW),
     }
 }

@@ -174,7 +174,7 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         create: config.source.create,
         failover: config.source.failover,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
-        record: config.source.mark_sent.is_some() || config.prune.is_some(),
+        record: changes_rows(config),
         poller: match config.source.mark_sent {
             Some(_) => Poller::MayRun,
             None => Poller::Unknown,
@@ -185,6 +185,11 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             _ => Vec::new(),
         },
     }
+}
+
+/// Returns true if rows may be marked or deleted: then the relay records what its slot carries.
+pub(crate) fn changes_rows(config: &PipelineConfig) -> bool {
+    config.source.mark_sent.is_some() || config.prune.is_some()
 }
 
 /// Describes what this slot, and others that must have confirmed a row, carry.
@@ -290,9 +295,11 @@ pub(crate) fn not_carried_remedy(why: &NotCarried) -> String {
         NotCarried::Unnoted(_) => "start walrelay run of this version: it notes the positions of its slot. Where its role \
              may create nothing: walrelay init --role ROLE, as a user who may"
             .to_owned(),
-        NotCarried::Moved { .. } => "start walrelay run, which records that rows may be missing, and says how to go on. \
-             If it runs, its log says why it cannot note positions"
-            .to_owned(),
+        NotCarried::Moved { slot, .. } => format!(
+            "start walrelay run, which records that rows may be missing, and says how to go on. If it runs, its log says \
+             why it cannot note positions. If its configuration has neither mark_sent nor [prune] any more: \
+             DROP SEQUENCE walrelay_state.\"position:{slot}\""
+        ),
         NotCarried::Unrecorded => {
             "walrelay init --role ROLE, as a user who may, creates it for the relay's role".to_owned()
         }

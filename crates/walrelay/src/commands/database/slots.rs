@@ -16,8 +16,8 @@ use crate::cli::{
     AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
     ListSlotsArgs, SlotsCommand,
 };
-use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::{Server, failure};
+use crate::commands::assembly::{block_on, changes_rows};
 use crate::commands::terminal::confirm::{ask_to_continue, confirm};
 use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, Env, print_line, print_notice, print_text};
@@ -69,8 +69,10 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     // Nothing is known of what was committed before.
     record::forget(&mut session, name).await.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
-    let noted = Carrier::made(&mut session, name).await;
-    noted.map_err(failure)?;
+    if *name == server.config.source.slot && changes_rows(&server.config) {
+        let noted = Carrier::made(&mut session, name).await;
+        noted.map_err(failure)?;
+    }
     session.close().await;
     print_line(&format!(
         "created slot {name}: what is committed from now on can be relayed, and the server keeps WAL for it"
