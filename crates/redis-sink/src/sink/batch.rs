@@ -38,6 +38,14 @@ impl From<RedisError> for Stop {
     }
 }
 
+/// A transaction that the server has answered.
+struct Written {
+    heads: Vec<Head>,
+    /// The ids that were sent; `None`: the entry was there.
+    ids: Vec<Option<NewId>>,
+    outcomes: Vec<Outcome>,
+}
+
 /// The end of a record in a transaction.
 enum Outcome {
     /// Its entry is there.
@@ -53,7 +61,7 @@ pub(super) struct Batches<'s> {
     out: Vec<u8>,
     /// The last transaction, if too few replicas had it. It is stored, so it is not sent again on this
     /// connection.
-    unconfirmed: Option<(Vec<Head>, Vec<Outcome>)>,
+    unconfirmed: Option<Written>,
 }
 
 impl<'s> Batches<'s> {
@@ -75,8 +83,8 @@ impl<'s> Batches<'s> {
     /// Writes the first records of the queue, which is not empty, and reports those that are stored.
     /// Must not be called again on this connection if it is cancelled.
     pub(super) async fn write(&mut self, connection: &mut Connection) -> Result<(), Stop> {
-        let written = if let Some((heads, outcomes)) = self.unconfirmed.take() {
-            self.confirm(connection, heads, outcomes).await
+        let written = if let Some(written) = self.unconfirmed.take() {
+            self.confirm(connection, written).await
         } else {
             self.streams.bound();
             let heads = self.heads();
@@ -101,19 +109,19 @@ impl<'s> Batches<'s> {
             Ids::Position => self.ids(connection, &heads).await?,
         };
         let (outcomes, wait) = self.execute(connection, &ids).await?;
+        let written = Written {
+            heads,
+            ids,
+            outcomes,
+        };
         match wait {
-            Some(reply) => self.confirmed(connection, heads, outcomes, &reply),
-            None => self.finish(connection, &heads, outcomes),
+            Some(reply) => self.confirmed(connection, written, &reply),
+            None => self.finish(connection, written),
         }
     }
 
     /// Asks once more who has the last transaction.
-    async fn confirm(
-        &mut self,
-        connection: &mut Connection,
-        heads: Vec<Head>,
-        outcomes: Vec<Outcome>,
-    ) -> Result<(), Stop> {
+    async fn confirm(&mut self, connection: &mut Connection, written: Written) -> Result<(), Stop> {
         let Settings { wait, reply, .. } = *self.shared.settings;
         self.out.clear();
         // The connection has written it.
@@ -123,15 +131,14 @@ impl<'s> Batches<'s> {
         let Some(reply) = replies.pop() else {
             return Err(wrong(connection));
         };
-        self.confirmed(connection, heads, outcomes, &reply)
+        self.confirmed(connection, written, &reply)
     }
 
     /// Finishes a transaction if enough replicas have it; else keeps it.
     fn confirmed(
         &mut self,
         connection: &Connection,
-        heads: Vec<Head>,
-        outcomes: Vec<Outcome>,
+        written: Written,
         reply: &Reply,
     ) -> Result<(), Stop> {
         if let Reply::Error(text) = reply {
@@ -139,9 +146,9 @@ impl<'s> Batches<'s> {
         }
         let missing = self.shared.settings.wait.missing(reply);
         match missing.map_err(|error| connection.protocol(error))? {
-            None => self.finish(connection, &heads, outcomes),
+            None => self.finish(connection, written),
             Some(obstacle) => {
-                self.unconfirmed = Some((heads, outcomes));
+                self.unconfirmed = Some(written);
                 Err(Stop::Pause(obstacle))
             }
         }
@@ -349,12 +356,12 @@ impl<'s> Batches<'s> {
     }
 
     /// Takes the records out that are stored, and reports them.
-    fn finish(
-        &mut self,
-        connection: &Connection,
-        heads: &[Head],
-        outcomes: Vec<Outcome>,
-    ) -> Result<(), Stop> {
+    fn finish(&mut self, connection: &Connection, written: Written) -> Result<(), Stop> {
+        let Written {
+            heads,
+            ids,
+            outcomes,
+        } = written;
         // The streams of which a record is to be written again: so are all behind it, lest the
         // earlier one becomes the last of its key.
         let mut again = BTreeSet::new();
@@ -365,9 +372,13 @@ impl<'s> Batches<'s> {
             let mut state = lock(&self.shared.state);
             let count = heads.len().min(state.queue.len());
             let batch: Vec<Queued> = state.queue.drain(..count).collect();
-            for ((queued, head), outcome) in batch.into_iter().zip(heads).zip(outcomes) {
+            let planned = heads.into_iter().zip(ids);
+            for ((queued, (head, id)), outcome) in batch.into_iter().zip(planned).zip(outcomes) {
                 match outcome {
-                    Outcome::Stored if !again.contains(&head.stream) => stored.push(queued),
+                    Outcome::Stored if !again.contains(&head.stream) => {
+                        self.streams[head.stream].stored(id);
+                        stored.push(queued);
+                    }
                     Outcome::Stored => kept.push(queued),
                     Outcome::Refused(text) => {
                         let is_behind = meaning(&text) == Refusal::Behind;

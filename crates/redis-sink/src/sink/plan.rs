@@ -34,7 +34,9 @@ pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
 }
 
 /// Returns the id that each record gets; `None`: its entry is there. `there`: the indexes of those
-/// that were looked up and found. Notes in `streams` what they will have when all is written.
+/// that were looked up and found. Notes in `streams` the newest ids when all is written, and which
+/// streams are being repeated. That a repeat has ended is noted when it is stored: until then the
+/// transaction may be refused, and planned again.
 ///
 /// From the first record on that is not there, all up to the newest are written behind it: they are
 /// the same suffix of the stream once more, and the last of each key stays the last.
@@ -43,17 +45,20 @@ pub(super) fn ids(
     there: &BTreeSet<usize>,
     streams: &mut Streams,
 ) -> Vec<Option<NewId>> {
+    let mut repeats: BTreeMap<usize, bool> = BTreeMap::new();
     let id = |(at, head): (usize, &Head)| {
         let stream = &mut streams[head.stream];
+        let repeats = repeats.entry(head.stream).or_insert(stream.repeats);
         let newest = stream.newest.unwrap_or_default();
         if head.id > newest {
-            stream.repeats = false;
+            *repeats = false;
             stream.newest = Some(head.id);
             return Some(NewId::Explicit(head.id));
         }
-        if !stream.repeats && there.contains(&at) {
+        if !*repeats && there.contains(&at) {
             return None;
         }
+        *repeats = true;
         stream.repeats = true;
         // As the server makes it. If it does not, later commands are refused, and it is asked again.
         stream.newest = Some(EntryId {
@@ -116,8 +121,21 @@ mod tests {
             given,
             [None, behind, behind, behind, behind, explicit(6, 0)]
         );
-        assert!(!streams[0].repeats, "6-0 is new");
+        assert!(streams[0].repeats, "6-0 is not stored yet");
         assert_eq!(streams[0].newest, Some(id(6, 0)));
+    }
+
+    #[test]
+    fn a_repeat_that_was_refused_with_a_newer_event_is_planned_again() {
+        let (heads, mut streams) = at_five(&[(5, 3), (5, 4), (6, 0)]);
+        let behind = Some(NewId::Behind(5));
+        let expected = [behind, behind, Some(NewId::Explicit(id(6, 0)))];
+        assert_eq!(ids(&heads, &BTreeSet::from([1]), &mut streams), expected);
+        // The server refuses the transaction. 5-4 is in the stream, before the repeat of 5-3.
+        streams.forget_newest();
+        streams[0].newest = Some(id(5, 5));
+        assert_eq!(to_look_up(&heads, &streams), []);
+        assert_eq!(ids(&heads, &BTreeSet::new(), &mut streams), expected);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::entry::EntryId;
+use super::entry::{EntryId, NewId};
 
 /// The most streams that are remembered.
 const MAX_STREAMS: usize = 10_000;
@@ -18,6 +18,17 @@ pub(super) struct Stream {
     pub(super) repeats: bool,
     /// The first of them was logged.
     pub(super) logged: bool,
+}
+
+impl Stream {
+    /// Notes that a record is stored with this id, and all before it. A newer event ends a repeat.
+    pub(super) fn stored(&mut self, id: Option<NewId>) {
+        match id {
+            Some(NewId::Explicit(_)) => self.repeats = false,
+            Some(NewId::Behind(_)) => self.repeats = true,
+            Some(NewId::Clock) | None => {}
+        }
+    }
 }
 
 /// The streams that a sink writes to, by number. They outlive a connection.
@@ -70,5 +81,29 @@ impl std::ops::Index<usize> for Streams {
 impl std::ops::IndexMut<usize> for Streams {
     fn index_mut(&mut self, number: usize) -> &mut Stream {
         &mut self.all[number]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeat_ends_when_a_newer_event_is_stored() {
+        let mut streams = Streams::default();
+        let number = streams.number("a");
+        let id = EntryId {
+            first: 5,
+            second: 5,
+        };
+        for (stored, repeats) in [
+            (Some(NewId::Behind(5)), true),
+            (None, true),
+            (Some(NewId::Explicit(id)), false),
+            (None, false),
+        ] {
+            streams[number].stored(stored);
+            assert_eq!(streams[number].repeats, repeats, "{stored:?}");
+        }
     }
 }
