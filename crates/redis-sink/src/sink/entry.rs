@@ -112,8 +112,8 @@ pub(super) fn put_xadd(out: &mut Vec<u8>, record: &Record<'_>, id: NewId) {
     }
 }
 
-/// Returns true if the reply to `XRANGE` has the entry of this record. Its event's id decides; without
-/// one, key and payload do.
+/// Returns true if the reply to `XRANGE` has the entry of this record: its position, id, key and payload
+/// are equal. An event that is rendered in another way counts as another one, and is repeated.
 pub(super) fn is_stored(reply: &Reply, record: &Record<'_>) -> Result<bool, ProtocolError> {
     let wrong = ProtocolError("something else than entries");
     let Reply::Array(Some(entries)) = reply else {
@@ -139,10 +139,11 @@ pub(super) fn is_stored(reply: &Reply, record: &Record<'_>) -> Result<bool, Prot
             _ => None,
         })
     };
-    Ok(match record.event_id {
-        Some(id) => value(ID) == Some(id),
-        None => value(KEY) == record.key && value(PAYLOAD) == record.value,
-    })
+    let position = record.position.to_string();
+    Ok(value(POSITION) == Some(position.as_bytes())
+        && value(ID) == record.event_id
+        && value(KEY) == record.key
+        && value(PAYLOAD) == record.value)
 }
 
 /// Returns the newest id that the stream has ever had, of the reply to `XINFO STREAM`.
@@ -246,29 +247,41 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_that_of_an_event_by_the_id_or_by_key_and_payload() {
-        let entry = |fields: &[(&[u8], &[u8])]| {
-            let fields = fields
-                .iter()
-                .flat_map(|(name, value)| [string(name), string(value)]);
+    fn an_entry_is_that_of_an_event_by_position_id_key_and_payload() {
+        type Fields<'a> = Vec<(&'a [u8], &'a [u8])>;
+        let entry = |fields: Fields<'_>| {
+            let fields = fields.iter();
+            let fields = fields.flat_map(|(name, value)| [string(name), string(value)]);
             let fields = Reply::Array(Some(fields.collect()));
             Reply::Array(Some(vec![Reply::Array(Some(vec![
                 string(b"16-3"),
                 fields,
             ]))]))
         };
+        let own: Fields<'_> = vec![
+            (ID, b"7"),
+            (KEY, b"k\r\n"),
+            (PAYLOAD, &[0, 0xff]),
+            (POSITION, b"0/10 3"),
+        ];
         let none = Reply::Array(Some(vec![]));
-        let same_id = entry(&[(b"id", b"7"), (b"payload", b"changed")]);
-        let other_id = entry(&[(b"id", b"8"), (b"key", b"k\r\n"), (b"payload", &[0, 0xff])]);
         assert_eq!(is_stored(&none, &RECORD), Ok(false));
-        assert_eq!(is_stored(&same_id, &RECORD), Ok(true));
-        assert_eq!(is_stored(&other_id, &RECORD), Ok(false));
+        assert_eq!(is_stored(&entry(own.clone()), &RECORD), Ok(true));
+        let other: [&[u8]; 4] = [b"8", b"j", b"changed", b"0/10 2"];
+        for (at, other) in other.into_iter().enumerate() {
+            let mut fields = own.clone();
+            fields[at].1 = other;
+            assert_eq!(is_stored(&entry(fields), &RECORD), Ok(false), "{at}");
+            let mut fields = own.clone();
+            fields.remove(at);
+            assert_eq!(is_stored(&entry(fields), &RECORD), Ok(false), "no {at}");
+        }
         let without = Record {
             event_id: None,
             ..RECORD
         };
-        assert_eq!(is_stored(&other_id, &without), Ok(true));
-        assert_eq!(is_stored(&same_id, &without), Ok(false));
+        assert_eq!(is_stored(&entry(own.clone()), &without), Ok(false));
+        assert_eq!(is_stored(&entry(own[1..].to_vec()), &without), Ok(true));
         assert!(is_stored(&Reply::Integer(1), &RECORD).is_err());
     }
 
