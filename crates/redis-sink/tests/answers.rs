@@ -224,6 +224,32 @@ fn a_server_that_becomes_a_replica_is_waited_for() {
     assert!(stored(&server, "replica").into_iter().eq(0..50));
 }
 
+#[test]
+fn entries_that_are_found_on_a_replica_are_not_delivered() {
+    let server = Server::start(Ids::Position);
+    let stream = "found-on-a-replica";
+    let mut relay = Relay::of(&server);
+    for number in 0..10 {
+        relay.send(stream, 1, number);
+    }
+    relay.delivered();
+    let replica = Redis::start();
+    let mut client = replica.client();
+    client.done(&format!("REPLICAOF 127.0.0.1 {}", server.redis.port()));
+    eventually(PATIENCE, || client.length(stream) == 10);
+    let mut relay = Relay::with(&section(replica.port(), Ids::Position));
+    for number in 0..10 {
+        relay.send(stream, 1, number);
+    }
+    let disposition = relay.waits_for("the server is a replica");
+    assert_eq!(disposition, Disposition::Retryable);
+    assert!(relay.reports.is(|state| state.outcomes.is_empty()));
+    client.done("REPLICAOF NO ONE");
+    relay.delivered();
+    assert!(stored(&server, stream).into_iter().eq(0..10));
+    assert_eq!(client.length(stream), 10, "found");
+}
+
 /// Events that the server has and its replica has not count as delivered by no relay, whether it has
 /// written them itself or found them.
 #[test]

@@ -72,6 +72,11 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
     }
 }
 
+/// Returns true if the server would take a write, and refuses the id `0-0`, which no entry can have.
+pub(crate) fn is_forbidden_id(text: &[u8]) -> bool {
+    text.starts_with(b"ERR The ID specified in XADD must be greater than 0-0")
+}
+
 /// Returns the first word of an error reply, if it is a code. The rest may quote arguments.
 pub(crate) fn code(text: &[u8]) -> String {
     let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -133,6 +138,19 @@ mod tests {
             of("ERR Elements are too large to be stored"),
             Refusal::Oversize
         );
+    }
+
+    #[test]
+    fn only_a_server_that_takes_writes_refuses_the_id() {
+        assert!(is_forbidden_id(
+            b"ERR The ID specified in XADD must be greater than 0-0"
+        ));
+        for other in [
+            "READONLY You can't write against a read only replica.",
+            "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+        ] {
+            assert!(!is_forbidden_id(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::streams::Streams;
 use super::{Failure, Queued, Settings, Shared};
 use crate::client::Connection;
 use crate::client::error::{ProtocolError, RedisError};
-use crate::client::refusal::{Refusal, code, meaning};
+use crate::client::refusal::{Refusal, code, is_forbidden_id, meaning};
 use crate::client::resp::{Reply, put_command};
 use crate::section::Ids;
 
@@ -245,8 +245,14 @@ impl<'s> Batches<'s> {
             let (name, id) = (&*self.streams[stream].name, id.to_string());
             put_command(&mut self.out, &["XRANGE", name, &id, &id]);
         }
+        // A replica answers XRANGE too, and may lack what its master has, or have what is about to be
+        // dropped. An entry without an allowed id changes nothing, and shows whether writes are taken.
+        let first = &*self.streams[heads[asked[0]].stream].name;
+        put_command(&mut self.out, &["XADD", first, "0-0", "field", "value"]);
         let limit = self.shared.settings.reply;
-        let replies = connection.call(&self.out, asked.len(), limit).await?;
+        let mut replies = connection.call(&self.out, asked.len() + 1, limit).await?;
+        let probe = replies.pop();
+        let first = asked[0];
         let mut there = BTreeSet::new();
         for (at, reply) in asked.into_iter().zip(replies) {
             if let Reply::Error(text) = &reply {
@@ -262,7 +268,12 @@ impl<'s> Batches<'s> {
                 _ => {}
             }
         }
-        Ok(there)
+        match probe {
+            _ if there.is_empty() => Ok(there),
+            Some(Reply::Error(text)) if is_forbidden_id(&text) => Ok(there),
+            Some(Reply::Error(text)) => Err(self.refused(connection, first, &text)),
+            _ => Err(wrong(connection)),
+        }
     }
 
     /// Writes the records that have an id, as one transaction. Returns what became of each record, and
@@ -453,6 +464,6 @@ impl<'s> Batches<'s> {
 }
 
 fn wrong(connection: &Connection) -> Stop {
-    let error = ProtocolError("something else than the answer to a transaction");
+    let error = ProtocolError("something else than the answer to its commands");
     connection.protocol(error).into()
 }
