@@ -224,6 +224,26 @@ fn a_server_that_becomes_a_replica_is_waited_for() {
     assert!(stored(&server, "replica").into_iter().eq(0..50));
 }
 
+/// The core sends a transaction again that was cut off, as a whole, while its first rows wait.
+#[test]
+fn a_transaction_that_is_sent_again_while_it_is_queued_is_stored_once() {
+    let server = Server::start(Ids::Position);
+    let stream = "queued-twice";
+    let mut relay = Relay::of(&server);
+    relay.send(stream, 1, 0);
+    relay.delivered();
+    server.redis.pause();
+    for number in (1..4).chain(1..6) {
+        relay.send(stream, 2, number);
+    }
+    relay.send(stream, 3, 6);
+    server.redis.resume();
+    relay.delivered();
+    assert!(stored(&server, stream).into_iter().eq(0..7));
+    let entries = server.redis.client().entries(stream);
+    assert_eq!(entries[6].id, "3-6");
+}
+
 #[test]
 fn entries_that_are_found_on_a_replica_are_not_delivered() {
     let server = Server::start(Ids::Position);

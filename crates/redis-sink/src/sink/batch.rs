@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tracing::warn;
 use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, lock};
 
-use super::entry::{EntryId, NewId, is_stored, newest, put_xadd};
+use super::entry::{EntryId, NewId, is_same, is_stored, newest, put_xadd};
 use super::plan::{self, Head};
 use super::streams::Streams;
 use super::{Failure, Queued, Settings, Shared};
@@ -41,7 +41,7 @@ impl From<RedisError> for Stop {
 /// A transaction that the server has answered.
 struct Written {
     heads: Vec<Head>,
-    /// The ids that were sent; `None`: the entry was there.
+    /// The ids that were sent; `None`: the entry was there, or was sent before.
     ids: Vec<Option<NewId>>,
     outcomes: Vec<Outcome>,
 }
@@ -158,13 +158,26 @@ impl<'s> Batches<'s> {
     fn heads(&mut self) -> Vec<Head> {
         let state = lock(&self.shared.state);
         let mut bytes = 0;
-        let mut heads = Vec::new();
+        let mut heads: Vec<Head> = Vec::new();
+        // Positions rise, but where the core sends a transaction again.
+        let mut highest = None;
         for queued in state.queue.iter().take(BATCH_RECORDS) {
             bytes += queued.weight;
-            heads.push(queued.record.with(|record| Head {
-                stream: self.streams.number(record.topic),
-                id: record.position.into(),
-            }));
+            let head = queued.record.with(|record| {
+                let (stream, id) = (self.streams.number(record.topic), record.position.into());
+                let earlier = (highest >= Some(id))
+                    .then(|| plan::same_position(&heads, stream, id))
+                    .flatten();
+                let earlier = earlier.and_then(|at| state.queue.get(at));
+                Head {
+                    stream,
+                    id,
+                    again: earlier
+                        .is_some_and(|it| it.record.with(|earlier| is_same(earlier, record))),
+                }
+            });
+            highest = highest.max(Some(head.id));
+            heads.push(head);
             if bytes >= BATCH_BYTES {
                 break;
             }
@@ -172,7 +185,7 @@ impl<'s> Batches<'s> {
         heads
     }
 
-    /// Finds the id of each record; `None`: its entry is there.
+    /// Finds the id of each record; `None`: its entry is there, or is written for an earlier record.
     async fn ids(
         &mut self,
         connection: &mut Connection,
@@ -241,7 +254,7 @@ impl<'s> Batches<'s> {
         }
         self.out.clear();
         for at in &asked {
-            let Head { stream, id } = heads[*at];
+            let Head { stream, id, .. } = heads[*at];
             let (name, id) = (&*self.streams[stream].name, id.to_string());
             put_command(&mut self.out, &["XRANGE", name, &id, &id]);
         }

@@ -146,6 +146,12 @@ pub(super) fn is_stored(reply: &Reply, record: &Record<'_>) -> Result<bool, Prot
         && value(PAYLOAD) == record.value)
 }
 
+/// Returns true if two records of a stream are the same event.
+pub(super) fn is_same(one: &Record<'_>, other: &Record<'_>) -> bool {
+    (one.position, one.event_id, one.key, one.value)
+        == (other.position, other.event_id, other.key, other.value)
+}
+
 /// Returns the newest id that the stream has ever had, of the reply to `XINFO STREAM`.
 pub(super) fn newest(reply: &Reply) -> Result<EntryId, ProtocolError> {
     let found = match reply {
@@ -283,6 +289,31 @@ mod tests {
         assert_eq!(is_stored(&entry(own.clone()), &without), Ok(false));
         assert_eq!(is_stored(&entry(own[1..].to_vec()), &without), Ok(true));
         assert!(is_stored(&Reply::Integer(1), &RECORD).is_err());
+    }
+
+    #[test]
+    fn records_are_the_same_event_by_position_id_key_and_payload() {
+        assert!(is_same(&RECORD, &RECORD));
+        for other in [
+            Record {
+                position: EventPosition { lsn: 0x10, row: 4 },
+                ..RECORD
+            },
+            Record {
+                event_id: None,
+                ..RECORD
+            },
+            Record {
+                key: Some(b"j"),
+                ..RECORD
+            },
+            Record {
+                value: None,
+                ..RECORD
+            },
+        ] {
+            assert!(!is_same(&RECORD, &other), "{other:?}");
+        }
     }
 
     #[test]

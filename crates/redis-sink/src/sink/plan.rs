@@ -12,10 +12,18 @@ pub(super) struct Head {
     pub(super) stream: usize,
     /// The id of its position.
     pub(super) id: EntryId,
+    /// The same event is in the transaction before: the core sends one again that was cut off.
+    pub(super) again: bool,
 }
 
-/// Returns the indexes of the records whose ids are not above the newest: whether the server has
-/// them must be asked. The newest ids of all streams are known.
+/// Returns the index of the last record with this stream and id.
+pub(super) fn same_position(heads: &[Head], stream: usize, id: EntryId) -> Option<usize> {
+    let is_same = |head: &Head| head.stream == stream && head.id == id;
+    heads.iter().rposition(is_same)
+}
+
+/// Returns the indexes of the records whose ids are not above the newest, and which are not in the
+/// transaction twice: whether the server has them must be asked. The newest ids of all streams are known.
 pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
     let mut newest: BTreeMap<usize, (EntryId, bool)> = BTreeMap::new();
     let mut found = Vec::new();
@@ -26,17 +34,17 @@ pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
             .or_insert_with(|| (stream.newest.unwrap_or_default(), stream.repeats));
         if head.id > known.0 {
             *known = (head.id, false);
-        } else if !known.1 {
+        } else if !known.1 && !head.again {
             found.push(at);
         }
     }
     found
 }
 
-/// Returns the id that each record gets; `None`: its entry is there. `there`: the indexes of those
-/// that were looked up and found. Notes in `streams` the newest ids when all is written, and which
-/// streams are being repeated. That a repeat has ended is noted when it is stored: until then the
-/// transaction may be refused, and planned again.
+/// Returns the id that each record gets; `None`: its entry is there, or is written by the same
+/// transaction. `there`: the indexes of those that were looked up and found. Notes in `streams` the
+/// newest ids when all is written, and which streams are being repeated. The end of a repeat is noted
+/// when it is stored: until then the transaction may be refused, and planned again.
 ///
 /// From the first record on that is not there, all up to the newest are written behind it: they are
 /// the same suffix of the stream once more, and the last of each key stays the last.
@@ -47,6 +55,9 @@ pub(super) fn ids(
 ) -> Vec<Option<NewId>> {
     let mut repeats: BTreeMap<usize, bool> = BTreeMap::new();
     let id = |(at, head): (usize, &Head)| {
+        if head.again {
+            return None;
+        }
         let stream = &mut streams[head.stream];
         let repeats = repeats.entry(head.stream).or_insert(stream.repeats);
         let newest = stream.newest.unwrap_or_default();
@@ -86,6 +97,7 @@ mod tests {
         let head = |(first, second): &(u64, u64)| Head {
             stream,
             id: id(*first, *second),
+            again: false,
         };
         (ids.iter().map(head).collect(), streams)
     }
@@ -126,6 +138,24 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_is_sent_again_while_it_is_queued_is_written_once() {
+        // A transaction that was cut off, and as a whole.
+        let (mut heads, mut streams) = at_five(&[(5, 5), (6, 0), (6, 1), (6, 0), (6, 1), (6, 2)]);
+        assert_eq!(same_position(&heads[..3], 0, id(6, 0)), Some(1));
+        assert_eq!(same_position(&heads[..3], 0, id(6, 2)), None);
+        assert_eq!(same_position(&heads[..3], 1, id(6, 0)), None);
+        for head in &mut heads[3..5] {
+            head.again = true;
+        }
+        assert_eq!(to_look_up(&heads, &streams), [0]);
+        let given = ids(&heads, &BTreeSet::from([0]), &mut streams);
+        let explicit = |second| Some(NewId::Explicit(id(6, second)));
+        let expected = [None, explicit(0), explicit(1), None, None, explicit(2)];
+        assert_eq!(given, expected);
+        assert!(!streams[0].repeats);
+    }
+
+    #[test]
     fn a_repeat_that_was_refused_with_a_newer_event_is_planned_again() {
         let (heads, mut streams) = at_five(&[(5, 3), (5, 4), (6, 0)]);
         let behind = Some(NewId::Behind(5));
@@ -148,6 +178,7 @@ mod tests {
         let next = [Head {
             stream: 0,
             id: id(5, 4),
+            again: false,
         }];
         assert_eq!(to_look_up(&next, &streams), []);
         let given = ids(&next, &BTreeSet::new(), &mut streams);
