@@ -46,6 +46,15 @@ impl EntryId {
             second: second.parse().ok()?,
         })
     }
+
+    /// Returns the id that follows; the greatest one follows itself, which no server takes.
+    pub(super) fn following(self) -> Self {
+        match (self.second.checked_add(1), self.first.checked_add(1)) {
+            (Some(second), _) => Self { second, ..self },
+            (None, Some(first)) => Self { first, second: 0 },
+            (None, None) => self,
+        }
+    }
 }
 
 /// The id that an entry gets.
@@ -53,8 +62,9 @@ impl EntryId {
 pub(super) enum NewId {
     /// This one.
     Explicit(EntryId),
-    /// The one behind the newest, whose first part this is.
-    Behind(u64),
+    /// This one, behind the newest. Not left to the server (`*`): it would store what is sent late by an
+    /// old connection, too.
+    Behind(EntryId),
     /// One of the server's clock.
     Clock,
 }
@@ -98,8 +108,7 @@ pub(super) fn put_xadd(out: &mut Vec<u8>, record: &Record<'_>, id: NewId) {
     put_string(out, b"XADD");
     put_string(out, record.topic.as_bytes());
     match id {
-        NewId::Explicit(id) => put_string(out, id.to_string().as_bytes()),
-        NewId::Behind(first) => put_string(out, format!("{first}-*").as_bytes()),
+        NewId::Explicit(id) | NewId::Behind(id) => put_string(out, id.to_string().as_bytes()),
         NewId::Clock => put_string(out, b"*"),
     }
     for (name, value) in own() {
@@ -240,7 +249,11 @@ mod tests {
             b"last",
         ];
         assert_eq!(strings(&out), expected);
-        for (id, text) in [(NewId::Clock, &b"*"[..]), (NewId::Behind(9), b"9-*")] {
+        let behind = NewId::Behind(EntryId {
+            first: 9,
+            second: 1,
+        });
+        for (id, text) in [(NewId::Clock, &b"*"[..]), (behind, b"9-1")] {
             out.clear();
             let bare = Record {
                 topic: "t",
@@ -289,6 +302,17 @@ mod tests {
         assert_eq!(is_stored(&entry(own.clone()), &without), Ok(false));
         assert_eq!(is_stored(&entry(own[1..].to_vec()), &without), Ok(true));
         assert!(is_stored(&Reply::Integer(1), &RECORD).is_err());
+    }
+
+    #[test]
+    fn the_following_id_carries() {
+        let next = |first, second| {
+            let next = EntryId { first, second }.following();
+            (next.first, next.second)
+        };
+        assert_eq!(next(5, 5), (5, 6));
+        assert_eq!(next(5, u64::MAX), (6, 0));
+        assert_eq!(next(u64::MAX, u64::MAX), (u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -71,12 +71,9 @@ pub(super) fn ids(
         }
         *repeats = true;
         stream.repeats = true;
-        // As the server makes it. If it does not, later commands are refused, and it is asked again.
-        stream.newest = Some(EntryId {
-            second: newest.second.saturating_add(1),
-            ..newest
-        });
-        Some(NewId::Behind(newest.first))
+        let behind = newest.following();
+        stream.newest = Some(behind);
+        Some(NewId::Behind(behind))
     };
     heads.iter().enumerate().map(id).collect()
 }
@@ -127,11 +124,11 @@ mod tests {
         let (heads, mut streams) = at_five(&[(4, 0), (5, 3), (5, 4), (5, 6), (5, 8), (6, 0)]);
         assert_eq!(to_look_up(&heads, &streams), [0, 1, 2]);
         let given = ids(&heads, &BTreeSet::from([0, 2]), &mut streams);
-        let behind = Some(NewId::Behind(5));
-        let explicit = |first, second| Some(NewId::Explicit(id(first, second)));
+        let behind = |second| Some(NewId::Behind(id(5, second)));
+        let newer = Some(NewId::Explicit(id(6, 0)));
         assert_eq!(
             given,
-            [None, behind, behind, behind, behind, explicit(6, 0)]
+            [None, behind(6), behind(7), behind(8), behind(9), newer]
         );
         assert!(streams[0].repeats, "6-0 is not stored yet");
         assert_eq!(streams[0].newest, Some(id(6, 0)));
@@ -158,8 +155,8 @@ mod tests {
     #[test]
     fn a_repeat_that_was_refused_with_a_newer_event_is_planned_again() {
         let (heads, mut streams) = at_five(&[(5, 3), (5, 4), (6, 0)]);
-        let behind = Some(NewId::Behind(5));
-        let expected = [behind, behind, Some(NewId::Explicit(id(6, 0)))];
+        let behind = |second| Some(NewId::Behind(id(5, second)));
+        let expected = [behind(6), behind(7), Some(NewId::Explicit(id(6, 0)))];
         assert_eq!(ids(&heads, &BTreeSet::from([1]), &mut streams), expected);
         // The server refuses the transaction. 5-4 is in the stream, before the repeat of 5-3.
         streams.forget_newest();
@@ -182,6 +179,6 @@ mod tests {
         }];
         assert_eq!(to_look_up(&next, &streams), []);
         let given = ids(&next, &BTreeSet::new(), &mut streams);
-        assert_eq!(given, [Some(NewId::Behind(5))]);
+        assert_eq!(given, [Some(NewId::Behind(id(5, 7)))]);
     }
 }

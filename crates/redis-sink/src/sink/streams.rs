@@ -97,7 +97,7 @@ mod tests {
             second: 5,
         };
         for (stored, repeats) in [
-            (Some(NewId::Behind(5)), true),
+            (Some(NewId::Behind(id)), true),
             (None, true),
             (Some(NewId::Explicit(id)), false),
             (None, false),
