@@ -116,6 +116,16 @@ async fn within<T>(
 }
 
 impl Connection {
+    /// Makes a connection of a stream that a test serves.
+    #[cfg(test)]
+    pub(crate) fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+        Self {
+            stream: Box::new(stream),
+            address: "test:1".to_owned(),
+            input: Vec::new(),
+        }
+    }
+
     async fn log_in(&mut self, login: &Login) -> Result<(), RedisError> {
         let mut out = Vec::new();
         let mut replies = 1;

@@ -124,7 +124,7 @@ impl<'s> Batches<'s> {
     async fn confirm(&mut self, connection: &mut Connection, written: Written) -> Result<(), Stop> {
         let Settings { wait, reply, .. } = *self.shared.settings;
         self.out.clear();
-        // The connection has written it.
+        // The connection has written it, or a message.
         let expected = wait.put(&mut self.out, true);
         let limit = reply + wait.timeout;
         let mut replies = connection.call(&self.out, expected, limit).await?;
@@ -323,8 +323,10 @@ impl<'s> Batches<'s> {
         }
         let mut expected = written.len() + if alone { 0 } else { 2 };
         let mut limit = reply;
+        // If all writes are refused, the connection has written nothing for those that were found.
+        let all_written = written.len() == ids.len();
         if wait.is_wanted() {
-            expected += wait.put(&mut self.out, !written.is_empty());
+            expected += wait.put(&mut self.out, all_written);
             limit += wait.timeout;
         }
         let mut replies = connection.call(&self.out, expected, limit).await?;
@@ -333,13 +335,11 @@ impl<'s> Batches<'s> {
         } else {
             None
         };
-        if written.is_empty() {
-            // The other reply is that to PUBLISH.
-            return match replies.pop() {
-                Some(Reply::Error(text)) => Err(self.refused(connection, 0, &text)),
-                _ => Ok((outcomes, waited)),
-            };
-        }
+        let published = if wait.is_wanted() && !all_written {
+            replies.pop()
+        } else {
+            None
+        };
         let results = if alone {
             replies
         } else {
@@ -351,6 +351,9 @@ impl<'s> Batches<'s> {
                 Reply::Error(text) => outcomes[at] = Outcome::Refused(text),
                 _ => return Err(wrong(connection)),
             }
+        }
+        if let Some(Reply::Error(text)) = published {
+            return Err(self.refused(connection, 0, &text));
         }
         Ok((outcomes, waited))
     }

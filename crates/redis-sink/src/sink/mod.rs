@@ -4,6 +4,8 @@ mod batch;
 mod entry;
 mod plan;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod wait;
 mod worker;
 

@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn new_events_keep_their_positions_and_are_not_looked_up() {
         let (heads, mut streams) = at_five(&[(5, 6), (6, 0)]);
-        assert_eq!(to_look_up(&heads, &streams), []);
+        assert!(to_look_up(&heads, &streams).is_empty());
         let given = ids(&heads, &BTreeSet::new(), &mut streams);
         let expected = [id(5, 6), id(6, 0)].map(|id| Some(NewId::Explicit(id)));
         assert_eq!(given, expected);
@@ -161,7 +161,7 @@ mod tests {
         // The server refuses the transaction. 5-4 is in the stream, before the repeat of 5-3.
         streams.forget_newest();
         streams[0].newest = Some(id(5, 5));
-        assert_eq!(to_look_up(&heads, &streams), []);
+        assert!(to_look_up(&heads, &streams).is_empty());
         assert_eq!(ids(&heads, &BTreeSet::new(), &mut streams), expected);
     }
 
@@ -177,7 +177,7 @@ mod tests {
             id: id(5, 4),
             again: false,
         }];
-        assert_eq!(to_look_up(&next, &streams), []);
+        assert!(to_look_up(&next, &streams).is_empty());
         let given = ids(&next, &BTreeSet::new(), &mut streams);
         assert_eq!(given, [Some(NewId::Behind(id(5, 7)))]);
     }

@@ -1,0 +1,155 @@
+//! Transactions against a server that answers what a test says.
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use walrelay_sink::EventPosition;
+use walrelay_testkit::Reports;
+
+use super::batch::{Batches, Stop};
+use super::*;
+use crate::client::Connection;
+use crate::client::resp::{Reply, decode};
+
+const NO_ID: &str = "-ERR The ID specified in XADD must be greater than 0-0\r\n";
+const BEHIND: &str =
+    "-ERR The ID specified in XADD is equal or smaller than the target stream top item\r\n";
+
+fn shared(replicas: u32) -> (Shared, Arc<Reports>) {
+    let reports = Arc::<Reports>::default();
+    let shared = Shared {
+        state: Mutex::default(),
+        wake: Notify::new(),
+        window: Window::new(1_000, 1 << 20),
+        deliveries: Arc::clone(&reports) as Arc<dyn Deliveries>,
+        stats: Arc::default(),
+        settings: Arc::new(Settings {
+            max_records: 1_000,
+            max_bytes: 1 << 20,
+            max_message: 1 << 20,
+            reply: Duration::from_secs(60),
+            pauses: (Duration::ZERO, Duration::ZERO),
+            ids: Ids::Position,
+            wait: Wait {
+                replicas,
+                fsync: false,
+                timeout: Duration::from_millis(500),
+            },
+        }),
+    };
+    (shared, reports)
+}
+
+impl Shared {
+    /// Queues the event of the LSN 1 and this row.
+    fn queue(&self, topic: &str, row: u64) {
+        assert!(self.window.try_take(1));
+        let position = EventPosition { lsn: 1, row };
+        lock(&self.state).queue.push_back(Queued {
+            seq: row,
+            weight: 1,
+            record: HeldRecord::new(&Record {
+                topic,
+                position,
+                ..Record::default()
+            }),
+        });
+    }
+}
+
+/// Writes once. Each command gets the next reply; returns the commands.
+fn write(batches: &mut Batches<'_>, replies: &[&str]) -> (Result<(), Stop>, Vec<String>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let writing = async {
+            let mut connection = Connection::over(near);
+            batches.write(&mut connection).await
+        };
+        tokio::join!(writing, serve(far, replies))
+    })
+}
+
+async fn serve(mut far: DuplexStream, replies: &[&str]) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut input = Vec::new();
+    for reply in replies {
+        let (command, length) = loop {
+            if let Some(decoded) = decode(&input).unwrap() {
+                break decoded;
+            }
+            if far.read_buf(&mut input).await.unwrap() == 0 {
+                return commands;
+            }
+        };
+        input.drain(..length);
+        commands.push(text(command));
+        far.write_all(reply.as_bytes()).await.unwrap();
+    }
+    commands
+}
+
+fn text(command: Reply) -> String {
+    let Reply::Array(Some(words)) = command else {
+        panic!("{command:?}");
+    };
+    let word = |word| match word {
+        Reply::String(Some(word)) => String::from_utf8(word).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let words: Vec<String> = words.into_iter().map(word).collect();
+    words.join(" ")
+}
+
+fn string(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// The reply to `XINFO STREAM`.
+fn newest(id: &str) -> String {
+    format!("*2\r\n{}{}", string("last-generated-id"), string(id))
+}
+
+/// The entry with this id of an event with this position.
+fn entry(id: &str, position: &str) -> String {
+    let fields = string("position") + &string(position);
+    format!("*2\r\n{}*2\r\n{fields}", string(id))
+}
+
+#[test]
+fn a_message_is_sent_for_an_event_that_was_found_when_all_writes_are_refused() {
+    let (shared, reports) = shared(1);
+    for row in 1..4 {
+        shared.queue("a", row);
+    }
+    let mut batches = Batches::new(&shared);
+    let found = format!("*1\r\n{}", entry("1-1", "0/1 1"));
+    let refused = format!("*2\r\n{BEHIND}{BEHIND}");
+    let replies = [
+        &*newest("1-1"),
+        &found,
+        NO_ID,
+        "+OK\r\n",
+        "+QUEUED\r\n",
+        "+QUEUED\r\n",
+        &refused,
+        ":0\r\n",
+        ":1\r\n",
+    ];
+    let (_, commands) = write(&mut batches, &replies);
+    let expected = [
+        "XINFO STREAM a",
+        "XRANGE a 1-1 1-1",
+        "XADD a 0-0 field value",
+        "MULTI",
+        "XADD a 1-2 position 0/1 2",
+        "XADD a 1-3 position 0/1 3",
+        "EXEC",
+        "PUBLISH walrelay.wait ",
+        "WAIT 1 500",
+    ];
+    assert_eq!(commands, expected);
+    assert!(reports.is(|state| state.outcomes.len() == 1));
+    assert_eq!(lock(&shared.state).queue.len(), 2);
+}
