@@ -46,6 +46,11 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
         "LOADING" => Refusal::Reconnect("the server still loads its data"),
         "MASTERDOWN" => Refusal::Reconnect("the server is a replica without its master"),
         "READONLY" => Refusal::Reconnect("the server is a replica"),
+        // The replies to a WAIT that waits, and to one that comes too late.
+        "UNBLOCKED" => Refusal::Reconnect("the server has become a replica"),
+        "ERR" if says("cannot be used with replica instances") => {
+            Refusal::Reconnect("the server is a replica")
+        }
         "CLUSTERDOWN" => Refusal::Reconnect("the cluster is down"),
         "ERR" if says("max number of clients") => {
             Refusal::Reconnect("the server has too many clients (maxclients)")
@@ -114,6 +119,17 @@ mod tests {
             of("LOADING Redis is loading the dataset in memory"),
             Refusal::Reconnect(_)
         ));
+        for replica in [
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> \
+             replica?)",
+            "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
+             if a replica is configured to be writable (which is not the default) writes to \
+             replicas are just local and are not propagated.",
+            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to \
+             replicas are just local and are not propagated.",
+        ] {
+            assert!(matches!(of(replica), Refusal::Reconnect(_)), "{replica}");
+        }
         assert_eq!(
             of("ERR The ID specified in XADD is equal or smaller than the target stream top item"),
             Refusal::Behind
