@@ -195,6 +195,30 @@ fn an_event_that_was_deleted_is_appended_with_those_behind_it() {
 }
 
 #[test]
+fn the_next_relay_goes_on_with_a_repeat() {
+    let server = Server::start(Ids::Position);
+    let stream = "repeated";
+    let mut relay = Relay::of(&server);
+    for number in 0..5 {
+        relay.send(stream, 1, number);
+    }
+    relay.delivered();
+    server.redis.client().run("XDEL repeated 1-1");
+    let mut relay = Relay::of(&server);
+    for number in 1..3 {
+        relay.send(stream, 1, number);
+    }
+    relay.delivered();
+    relay.sink.close(PATIENCE);
+    let mut relay = Relay::of(&server);
+    for number in 3..5 {
+        relay.send(stream, 1, number);
+    }
+    relay.delivered();
+    assert_eq!(stored(&server, stream), [0, 2, 3, 4, 1, 2, 3, 4]);
+}
+
+#[test]
 fn another_event_with_the_same_id_is_not_taken_for_this_one() {
     let server = Server::start(Ids::Position);
     let mut client = server.redis.client();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tracing::warn;
 use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, lock};
 
-use super::entry::{EntryId, NewId, is_same, is_stored, newest, put_xadd};
+use super::entry::{NewId, Newest, is_same, is_stored, newest, put_xadd};
 use super::plan::{self, Head};
 use super::streams::Streams;
 use super::{Failure, Queued, Settings, Shared};
@@ -232,12 +232,15 @@ impl<'s> Batches<'s> {
         let limit = self.shared.settings.reply;
         let replies = connection.call(&self.out, first_of.len(), limit).await?;
         for ((stream, at), reply) in first_of.into_iter().zip(replies) {
-            let id = match &reply {
-                Reply::Error(text) if text.starts_with(b"ERR no such key") => EntryId::default(),
+            let newest = match &reply {
+                Reply::Error(text) if text.starts_with(b"ERR no such key") => Newest::default(),
                 Reply::Error(text) => return Err(self.refused(connection, at, text)),
                 reply => newest(reply).map_err(|error| connection.protocol(error))?,
             };
-            self.streams[stream].newest = Some(id);
+            let stream = &mut self.streams[stream];
+            stream.newest = Some(newest.id);
+            // By this relay, or by one that ended before it had written the last of them.
+            stream.repeats |= newest.is_repeat;
         }
         Ok(())
     }

@@ -47,6 +47,18 @@ impl EntryId {
         })
     }
 
+    /// Parses a position, `LSN ROW`.
+    fn of_position(text: &[u8]) -> Option<Self> {
+        let (lsn, row) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        let (high, low) = lsn.split_once('/')?;
+        let high = u32::from_str_radix(high, 16).ok()?;
+        let low = u32::from_str_radix(low, 16).ok()?;
+        Some(Self {
+            first: (u64::from(high) << 32) | u64::from(low),
+            second: row.parse().ok()?,
+        })
+    }
+
     /// Returns the id that follows; the greatest one follows itself, which no server takes.
     pub(super) fn following(self) -> Self {
         match (self.second.checked_add(1), self.first.checked_add(1)) {
@@ -128,31 +140,37 @@ pub(super) fn is_stored(reply: &Reply, record: &Record<'_>) -> Result<bool, Prot
     let Reply::Array(Some(entries)) = reply else {
         return Err(wrong);
     };
-    let [entry] = &**entries else {
-        return if entries.is_empty() {
-            Ok(false)
-        } else {
-            Err(wrong)
-        };
+    let entry = match &**entries {
+        [] => return Ok(false),
+        [entry] => entry,
+        _ => return Err(wrong),
     };
-    let Reply::Array(Some(entry)) = entry else {
-        return Err(wrong);
-    };
-    let [_, Reply::Array(Some(fields))] = &**entry else {
-        return Err(wrong);
-    };
-    let value = |name: &[u8]| {
-        let mut pairs = fields.chunks_exact(2);
-        pairs.find_map(|pair| match pair {
-            [Reply::String(Some(field)), Reply::String(value)] if field == name => value.as_deref(),
-            _ => None,
-        })
-    };
+    let (_, fields) = parts(entry).ok_or(wrong)?;
     let position = record.position.to_string();
-    Ok(value(POSITION) == Some(position.as_bytes())
-        && value(ID) == record.event_id
-        && value(KEY) == record.key
-        && value(PAYLOAD) == record.value)
+    Ok(value(fields, POSITION) == Some(position.as_bytes())
+        && value(fields, ID) == record.event_id
+        && value(fields, KEY) == record.key
+        && value(fields, PAYLOAD) == record.value)
+}
+
+/// Returns the id of an entry, and its fields: names and values by turns.
+fn parts(entry: &Reply) -> Option<(&[u8], &[Reply])> {
+    let Reply::Array(Some(entry)) = entry else {
+        return None;
+    };
+    match &**entry {
+        [Reply::String(Some(id)), Reply::Array(Some(fields))] => Some((id, fields)),
+        _ => None,
+    }
+}
+
+/// Returns the value of a field.
+fn value<'f>(fields: &'f [Reply], name: &[u8]) -> Option<&'f [u8]> {
+    let mut pairs = fields.chunks_exact(2);
+    pairs.find_map(|pair| match pair {
+        [Reply::String(Some(field)), Reply::String(value)] if field == name => value.as_deref(),
+        _ => None,
+    })
 }
 
 /// Returns true if two records of a stream are the same event.
@@ -161,20 +179,42 @@ pub(super) fn is_same(one: &Record<'_>, other: &Record<'_>) -> bool {
         == (other.position, other.event_id, other.key, other.value)
 }
 
-/// Returns the newest id that the stream has ever had, of the reply to `XINFO STREAM`.
-pub(super) fn newest(reply: &Reply) -> Result<EntryId, ProtocolError> {
-    let found = match reply {
-        Reply::Array(Some(members)) => members.chunks_exact(2).find_map(|pair| match pair {
-            [Reply::String(Some(name)), Reply::String(Some(id))]
-                if name == b"last-generated-id" =>
-            {
-                EntryId::parse(id)
-            }
-            _ => None,
-        }),
-        _ => None,
+/// The end of a stream. The default is that of one that does not exist.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Newest {
+    /// The newest id that the stream has ever had.
+    pub(super) id: EntryId,
+    /// The last entry is an event that was appended behind a later one: others may have to follow it.
+    pub(super) is_repeat: bool,
+}
+
+/// Returns the end of a stream, of the reply to `XINFO STREAM`.
+pub(super) fn newest(reply: &Reply) -> Result<Newest, ProtocolError> {
+    let wrong = ProtocolError("no newest id of a stream");
+    let Reply::Array(Some(members)) = reply else {
+        return Err(wrong);
     };
-    found.ok_or(ProtocolError("no newest id of a stream"))
+    let member = |wanted: &[u8]| {
+        let mut pairs = members.chunks_exact(2);
+        pairs.find_map(|pair| match pair {
+            [Reply::String(Some(name)), member] if name == wanted => Some(member),
+            _ => None,
+        })
+    };
+    let id = match member(b"last-generated-id") {
+        Some(Reply::String(Some(id))) => EntryId::parse(id).ok_or(wrong)?,
+        _ => return Err(wrong),
+    };
+    // It is null if all entries were deleted. Of an entry of another client nothing is known.
+    let last = member(b"last-entry").and_then(parts);
+    let ids = last.and_then(|(id, fields)| {
+        let position = value(fields, POSITION)?;
+        Some((EntryId::parse(id)?, EntryId::of_position(position)?))
+    });
+    Ok(Newest {
+        id,
+        is_repeat: ids.is_some_and(|(id, position)| id != position),
+    })
 }
 
 #[cfg(test)]
@@ -341,19 +381,49 @@ mod tests {
     }
 
     #[test]
+    fn a_position_is_parsed_as_it_is_written() {
+        for (lsn, row) in [(0x10, 3), (0x12_3456_789a, 0), (u64::MAX, u64::MAX)] {
+            let position = EventPosition { lsn, row };
+            let text = position.to_string();
+            let parsed = EntryId::of_position(text.as_bytes());
+            assert_eq!(parsed, Some(position.into()), "{text}");
+        }
+        for other in [&b""[..], b"0/10", b"10 3", b"0/x 3", b"0/10 -1", &[0xff]] {
+            assert_eq!(EntryId::of_position(other), None);
+        }
+    }
+
+    #[test]
     fn the_newest_id_is_that_of_the_server() {
-        let info = [
-            b"length",
-            &b"1"[..],
-            b"last-generated-id",
-            b"18446744073709551615-2",
-        ];
-        let info = Reply::Array(Some(info.map(string).to_vec()));
-        let expected = EntryId {
-            first: u64::MAX,
-            second: 2,
+        let with = |last: Option<Reply>| {
+            let id = [
+                string(b"last-generated-id"),
+                string(b"18446744073709551615-2"),
+            ];
+            let last = last.map(|last| [string(b"last-entry"), last]);
+            let members = id.into_iter().chain(last.into_iter().flatten());
+            newest(&Reply::Array(Some(members.collect())))
         };
-        assert_eq!(newest(&info), Ok(expected));
+        let last = |id: &[u8], name: &[u8], value: &[u8]| {
+            let fields = Reply::Array(Some(vec![string(name), string(value)]));
+            Some(Reply::Array(Some(vec![string(id), fields])))
+        };
+        let expected = |is_repeat| {
+            let (first, second) = (u64::MAX, 2);
+            Ok(Newest {
+                id: EntryId { first, second },
+                is_repeat,
+            })
+        };
+        assert_eq!(with(None), expected(false));
+        assert_eq!(with(Some(Reply::Array(None))), expected(false));
+        let own = with(last(b"16-3", POSITION, b"0/10 3"));
+        assert_eq!(own, expected(false));
+        let appended = with(last(b"16-3", POSITION, b"0/10 2"));
+        assert_eq!(appended, expected(true));
+        let foreign = with(last(b"16-3", b"field", b"0/10 2"));
+        assert_eq!(foreign, expected(false));
         assert!(newest(&Reply::Array(None)).is_err());
+        assert!(newest(&Reply::Array(Some(vec![]))).is_err());
     }
 }

@@ -39,11 +39,17 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Forgets all if there are too many. Numbers change, so it is called between transactions.
+    /// Forgets streams if there are too many, but none that is being repeated. Numbers change, so it is
+    /// called between transactions.
     pub(super) fn bound(&mut self) {
-        if self.all.len() > MAX_STREAMS {
-            *self = Self::default();
+        if self.all.len() <= MAX_STREAMS {
+            return;
         }
+        self.all.retain(|stream| stream.repeats);
+        let numbers = self.all.iter().zip(0..);
+        self.numbers = numbers
+            .map(|(stream, number)| (stream.name.clone(), number))
+            .collect();
     }
 
     /// Returns the number of a stream.
@@ -87,6 +93,22 @@ impl std::ops::IndexMut<usize> for Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_too_many_streams_those_that_are_repeated_are_kept() {
+        let mut streams = Streams::default();
+        for number in 0..=MAX_STREAMS {
+            streams.number(&number.to_string());
+        }
+        streams[7].repeats = true;
+        streams.bound();
+        assert_eq!(streams.all.len(), 1);
+        assert_eq!(streams.number("7"), 0);
+        assert!(streams[0].repeats);
+        assert_eq!(streams.number("6"), 1);
+        streams.bound();
+        assert_eq!(streams.number("6"), 1, "there are few");
+    }
 
     #[test]
     fn a_repeat_ends_when_a_newer_event_is_stored() {
