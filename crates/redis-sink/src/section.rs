@@ -46,7 +46,7 @@ pub struct RedisSection at "sink.redis" {
     "wait_fsync" wait_fsync: bool = boolean().or("false");
     /// How long the server waits for them before it says how many there are, 10ms to 1m. Then it is asked again.
     "wait_timeout" wait_timeout: Duration = duration(SECOND / 100..=MINUTE).or("1s");
-    /// The server's `proto-max-bulk-len`, or less: events with more bytes of key, value and headers are oversize.
+    /// The server's `proto-max-bulk-len`, or less: events with more bytes of key, value, headers, id and the stream's name are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
     /// How long an answer may take before the connection is replaced, 1s to 10m.
     "reply_timeout" reply_timeout: Duration = duration(SECOND..=MINUTE * 10).or("30s");

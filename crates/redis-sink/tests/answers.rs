@@ -469,7 +469,7 @@ fn a_transaction_has_more_than_one_buffer() {
         ..options()
     });
     let mut relay = Relay::new(&mut factory);
-    let value = vec![b'\r'; support::MAX_MESSAGE as usize - 3];
+    let value = vec![b'\r'; support::MAX_MESSAGE as usize - "large".len() - "key".len()];
     for number in 0..20 {
         let record = Record {
             topic: "large",

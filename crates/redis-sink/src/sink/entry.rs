@@ -81,12 +81,18 @@ pub(super) enum NewId {
     Clock,
 }
 
+/// Returns the bytes of an entry: those of the record, of its event's id and of the stream's name.
+pub(super) fn size(record: &Record<'_>) -> u64 {
+    let id = record.event_id.map_or(0, <[u8]>::len);
+    (record.payload_bytes() + id + record.topic.len()) as u64
+}
+
 /// Checks what the server can store. Returns the class of the poison and the reason.
 pub(super) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison, String)> {
     if record.topic.is_empty() {
         return Err((Poison::Unroutable, "the stream has no name".to_owned()));
     }
-    let size = record.payload_bytes() as u64;
+    let size = size(record);
     if size > max_message {
         let why = format!("the event has {size} bytes, max_message_size is {max_message}");
         return Err((Poison::Oversize, why));
@@ -378,6 +384,21 @@ mod tests {
         ] {
             assert!(!is_same(&RECORD, &other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn the_id_and_the_name_of_the_stream_count() {
+        let record = Record {
+            topic: "stream",
+            value: Some(b"12345"),
+            event_id: Some(b"1234"),
+            ..Record::default()
+        };
+        assert_eq!(size(&record), 15);
+        assert_eq!(check(&record, 15), Ok(()));
+        let (poison, why) = check(&record, 14).unwrap_err();
+        assert_eq!(poison, Poison::Oversize);
+        assert!(why.contains("15 bytes"), "{why}");
     }
 
     #[test]

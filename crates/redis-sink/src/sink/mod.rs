@@ -37,7 +37,7 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
-    /// The most bytes of key, value and headers of an event.
+    /// The most bytes of key, value, headers, id and the stream's name of an event.
     pub(crate) max_message: u64,
     /// The longest wait for the answers to a transaction.
     pub(crate) reply: Duration,
@@ -238,7 +238,7 @@ impl Sink for RedisSink {
         if let Some(failure) = &state.broken {
             return Err(failure.of(record.topic).into());
         }
-        let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
+        let weight = entry::size(record) + RECORD_OVERHEAD;
         if !shared.window.try_take(weight) {
             return Err(SendError::Full);
         }
