@@ -427,11 +427,18 @@ impl<'s> Batches<'s> {
                 state.queue.push_front(queued);
             }
         }
+        let none = stored.is_empty();
         for queued in stored {
             self.shared.report(&queued, Ok(()));
         }
         match refused {
             Some((at, text)) => Err(self.refused(connection, at, &text)),
+            // A client that writes all the time must not make this one do the same.
+            None if none => Err(Stop::Pause(Obstacle {
+                what: "another client writes to the streams of the next events".to_owned(),
+                disposition: Disposition::Retryable,
+                remedy: Some("see that each stream has one relay, and no other writer"),
+            })),
             None => Ok(()),
         }
     }

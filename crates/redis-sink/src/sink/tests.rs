@@ -153,3 +153,32 @@ fn a_message_is_sent_for_an_event_that_was_found_when_all_writes_are_refused() {
     assert!(reports.is(|state| state.outcomes.len() == 1));
     assert_eq!(lock(&shared.state).queue.len(), 2);
 }
+
+#[test]
+fn a_round_that_stores_nothing_is_followed_by_a_pause() {
+    let (shared, _) = shared(0);
+    shared.queue("a", 2);
+    let mut batches = Batches::new(&shared);
+    let (written, commands) = write(&mut batches, &[&newest("1-1"), BEHIND]);
+    let expected = ["XINFO STREAM a", "XADD a 1-2 position 0/1 2"];
+    assert_eq!(commands, expected);
+    let Err(Stop::Pause(obstacle)) = written else {
+        panic!("no pause");
+    };
+    assert!(
+        obstacle.what.contains("another client"),
+        "{}",
+        obstacle.what
+    );
+    // The end of the stream is asked for again.
+    let found = format!("*1\r\n{}", entry("1-2", "0/1 2"));
+    let (written, commands) = write(&mut batches, &[&newest("1-2"), &found, NO_ID]);
+    assert!(written.is_ok());
+    let expected = [
+        "XINFO STREAM a",
+        "XRANGE a 1-2 1-2",
+        "XADD a 0-0 field value",
+    ];
+    assert_eq!(commands, expected);
+    assert!(lock(&shared.state).queue.is_empty());
+}
