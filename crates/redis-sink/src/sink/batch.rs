@@ -19,6 +19,8 @@ use crate::section::Ids;
 const BATCH_RECORDS: usize = 500;
 /// The bytes from which on a transaction gets no further record.
 const BATCH_BYTES: u64 = 1 << 20;
+/// The most streams whose ends are asked for at once: each reply has the first and the last entry.
+const ASKED_AT_ONCE: usize = 16;
 /// The most bytes of a buffer that is kept.
 const KEPT_BYTES: usize = 4 << 20;
 
@@ -221,26 +223,26 @@ impl<'s> Batches<'s> {
                 first_of.entry(head.stream).or_insert(at);
             }
         }
-        if first_of.is_empty() {
-            return Ok(());
-        }
-        self.out.clear();
-        for stream in first_of.keys() {
-            let name = &*self.streams[*stream].name;
-            put_command(&mut self.out, &["XINFO", "STREAM", name]);
-        }
-        let limit = self.shared.settings.reply;
-        let replies = connection.call(&self.out, first_of.len(), limit).await?;
-        for ((stream, at), reply) in first_of.into_iter().zip(replies) {
-            let newest = match &reply {
-                Reply::Error(text) if text.starts_with(b"ERR no such key") => Newest::default(),
-                Reply::Error(text) => return Err(self.refused(connection, at, text)),
-                reply => newest(reply).map_err(|error| connection.protocol(error))?,
-            };
-            let stream = &mut self.streams[stream];
-            stream.newest = Some(newest.id);
-            // By this relay, or by one that ended before it had written the last of them.
-            stream.repeats |= newest.is_repeat;
+        let all: Vec<(usize, usize)> = first_of.into_iter().collect();
+        for some in all.chunks(ASKED_AT_ONCE) {
+            self.out.clear();
+            for (stream, _) in some {
+                let name = &*self.streams[*stream].name;
+                put_command(&mut self.out, &["XINFO", "STREAM", name]);
+            }
+            let limit = self.shared.settings.reply;
+            let replies = connection.call(&self.out, some.len(), limit).await?;
+            for ((stream, at), reply) in some.iter().zip(replies) {
+                let newest = match &reply {
+                    Reply::Error(text) if text.starts_with(b"ERR no such key") => Newest::default(),
+                    Reply::Error(text) => return Err(self.refused(connection, *at, text)),
+                    reply => newest(reply).map_err(|error| connection.protocol(error))?,
+                };
+                let stream = &mut self.streams[*stream];
+                stream.newest = Some(newest.id);
+                // By this relay, or by one that ended before it had written the last of them.
+                stream.repeats |= newest.is_repeat;
+            }
         }
         Ok(())
     }

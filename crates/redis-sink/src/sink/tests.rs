@@ -182,3 +182,28 @@ fn a_round_that_stores_nothing_is_followed_by_a_pause() {
     assert_eq!(commands, expected);
     assert!(lock(&shared.state).queue.is_empty());
 }
+
+#[test]
+fn the_ends_of_many_streams_are_asked_for_one_part_after_the_other() {
+    let (shared, _) = shared(0);
+    for row in 0..20 {
+        shared.queue(&format!("stream-{row}"), row);
+    }
+    let mut batches = Batches::new(&shared);
+    // The reply to the first has not arrived when the second part would be sent.
+    let (near, mut far) = tokio::io::duplex(1 << 20);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let asked = runtime.unwrap().block_on(async {
+        let mut connection = Connection::over(near);
+        let mut input = Vec::with_capacity(1 << 16);
+        tokio::select! {
+            biased;
+            _ = batches.write(&mut connection) => {}
+            read = far.read_buf(&mut input) => drop(read.unwrap()),
+        }
+        String::from_utf8(input).unwrap().matches("XINFO").count()
+    });
+    assert_eq!(asked, 16);
+}
