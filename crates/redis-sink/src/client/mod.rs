@@ -142,19 +142,24 @@ impl Connection {
             let Reply::Error(text) = reply else {
                 continue;
             };
-            match meaning(&text) {
-                // The user may not use PING, which is no reason to end.
-                Refusal::Denied if text.starts_with(b"NOPERM") => {}
-                Refusal::Denied => {
-                    return Err(RedisError::Denied {
-                        address: self.address.clone(),
-                        code: code(&text),
-                    });
-                }
-                refusal => return Err(self.not_ready(&text, refusal)),
+            // The user may not use PING, which is no reason to end.
+            let is_ping = meaning(&text) == Refusal::Denied && text.starts_with(b"NOPERM");
+            if !is_ping {
+                return Err(self.refused(&text));
             }
         }
         Ok(())
+    }
+
+    /// Makes the error of a server that takes no commands, or not from this user.
+    fn refused(&self, text: &[u8]) -> RedisError {
+        match meaning(text) {
+            Refusal::Denied => RedisError::Denied {
+                address: self.address.clone(),
+                code: code(text),
+            },
+            refusal => self.not_ready(text, refusal),
+        }
     }
 
     /// Makes the error of a server that takes no commands.
@@ -185,7 +190,7 @@ impl Connection {
                 self.stream.write_all(commands).await?;
                 self.stream.flush().await
             };
-            sent.await.map_err(|source| self.io(source))?;
+            let mut ended = sent.await.err().map(|source| self.io(source));
             let mut read = Vec::with_capacity(replies.min(4_096));
             let mut consumed = 0;
             loop {
@@ -194,12 +199,19 @@ impl Connection {
                 let Some((reply, length)) = decoded else {
                     self.input.drain(..consumed);
                     consumed = 0;
-                    self.fill().await?;
+                    // A server that ends the connection may have said why.
+                    if let Err(error) = self.fill().await {
+                        let ended = ended.take().unwrap_or(error);
+                        return Err(match read.last() {
+                            Some(Reply::Error(text)) => self.refused(text),
+                            _ => ended,
+                        });
+                    }
                     continue;
                 };
                 consumed += length;
                 read.push(reply);
-                if read.len() == replies {
+                if read.len() == replies && ended.is_none() {
                     self.input.drain(..consumed);
                     return Ok(read);
                 }
@@ -252,5 +264,52 @@ fn handshake_error(address: &str, source: io::Error) -> RedisError {
         RedisError::Handshake { address, source }
     } else {
         RedisError::Io { address, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error of a call whose server sends this and ends the connection, before or after it has
+    /// read the command.
+    fn error_of(answer: &'static [u8], is_read: bool) -> RedisError {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime
+            .unwrap()
+            .block_on(async {
+                let (near, mut far) = tokio::io::duplex(64);
+                let mut connection = Connection::over(near);
+                far.write_all(answer).await.unwrap();
+                if is_read {
+                    let mut command = [0; 4];
+                    let serve = async {
+                        far.read_exact(&mut command).await.unwrap();
+                        drop(far);
+                    };
+                    let limit = Duration::from_secs(60);
+                    return tokio::join!(connection.call(b"PING", 2, limit), serve).0;
+                }
+                drop(far);
+                connection.call(b"PING", 2, Duration::from_secs(60)).await
+            })
+            .unwrap_err()
+    }
+
+    #[test]
+    fn a_server_that_ends_the_connection_says_why() {
+        for is_read in [false, true] {
+            let full = error_of(b"-ERR max number of clients reached\r\n", is_read);
+            assert!(matches!(full, RedisError::NotReady { .. }), "{full}");
+            assert!(full.to_string().contains("maxclients"), "{full}");
+            let denied = error_of(b"-NOAUTH Authentication required.\r\n", is_read);
+            assert!(matches!(denied, RedisError::Denied { .. }), "{denied}");
+            for unknown in [&b""[..], b"-ERR max", b"+OK\r\n"] {
+                let error = error_of(unknown, is_read);
+                assert!(matches!(error, RedisError::Io { .. }), "{error}");
+            }
+        }
     }
 }
