@@ -49,6 +49,13 @@ fn of_the_slot() {
     checked.fails("postgres/slot", &["[slot-missing]", "--accept-gap"]);
     assert!(checked.all("postgres/retained-wal").is_empty());
     checked.ends(78);
+
+    // It decodes transactions before they are committed.
+    let two_phase =
+        "SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput', false, true)";
+    case.db.batch(two_phase);
+    let words = ["[slot-two-phase]", "pg_copy_logical_replication_slot"];
+    case.check().fails("postgres/slot", &words);
 }
 
 /// Rows that a relay passes over, and rows that it would stop at; whether or not one runs.

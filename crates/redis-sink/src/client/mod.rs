@@ -271,7 +271,7 @@ fn handshake_error(address: &str, source: io::Error) -> RedisError {
 mod tests {
     use super::*;
 
-    /// The error of a call whose server sends this and ends the connection, before or after it has
+    /// Returns the error of a call whose server sends this and ends the connection, before or after it has
     /// read the command.
     fn error_of(answer: &'static [u8], is_read: bool) -> RedisError {
         let runtime = tokio::runtime::Builder::new_current_thread()

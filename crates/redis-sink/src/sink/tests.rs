@@ -106,12 +106,12 @@ fn string(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// The reply to `XINFO STREAM`.
+/// Returns the reply to `XINFO STREAM`.
 fn newest(id: &str) -> String {
     format!("*2\r\n{}{}", string("last-generated-id"), string(id))
 }
 
-/// The entry with this id of an event with this position.
+/// Returns the entry with this id of an event with this position.
 fn entry(id: &str, position: &str) -> String {
     let fields = string("position") + &string(position);
     format!("*2\r\n{}*2\r\n{fields}", string(id))
