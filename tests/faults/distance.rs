@@ -28,6 +28,8 @@ const NOISE: Duration = Duration::from_millis(350);
 
 /// Postgres is `delay` away in each direction.
 pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
+    // Looks are known as the queries of the one connection beside the stream.
+    ctx.notes = false;
     ctx.outbox();
     let (proxy, url) = ctx.proxy();
     let warns = "source.retained_wal_warning = \"1MiB\"";
