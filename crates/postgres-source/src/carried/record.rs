@@ -80,6 +80,18 @@ pub enum Doubt {
     Beginning,
 }
 
+impl Doubt {
+    /// Returns the doubt for a recorded state that is not the one that was found.
+    fn of(state: &str) -> Self {
+        match state {
+            "gap" => Self::Gap,
+            "moved" => Self::Moved,
+            "beginning" => Self::Beginning,
+            _ => Self::Changed,
+        }
+    }
+}
+
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -129,13 +141,8 @@ pub(super) async fn compare(
     );
     let rows = session.query(&sql).await?;
     let row = rows.first();
-    Ok(match row.as_ref().and_then(|row| row.get("doubt")) {
-        None => None,
-        Some("gap") => Some(Doubt::Gap),
-        Some("moved") => Some(Doubt::Moved),
-        Some("beginning") => Some(Doubt::Beginning),
-        Some(_) => Some(Doubt::Changed),
-    })
+    let state = row.as_ref().and_then(|row| row.get("doubt"));
+    Ok(state.map(Doubt::of))
 }
 
 /// Forgets what was recorded of a slot: it is made anew.
@@ -193,13 +200,9 @@ pub(super) async fn passed_over(
         quote_literal(slot)
     );
     let rows = session.query(&sql).await?;
-    Ok(rows.first().map(|row| {
-        let doubt = match row.get("state") {
-            Some("gap") => Doubt::Gap,
-            _ => Doubt::Moved,
-        };
-        (text(&row, "table"), doubt)
-    }))
+    Ok(rows
+        .first()
+        .map(|row| (text(&row, "table"), Doubt::of(&text(&row, "state")))))
 }
 
 /// Keeps the record of these slots as it is until the transaction ends.
