@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
 
 use serde_json::Value;
 use walrelay_testkit::{HttpRequest, HttpServer};
@@ -9,14 +10,16 @@ use walrelay_testkit::{HttpRequest, HttpServer};
 use crate::endpoint::config;
 use crate::rig::{PATIENCE, Rig};
 
-/// A collector that refuses the first request, and the requests that it got.
-fn collector() -> (HttpServer, Receiver<HttpRequest>) {
+/// A collector that refuses the first request for metrics and the first one for spans, the requests
+/// that it got, and whether it refused them.
+fn collector() -> (HttpServer, Receiver<(HttpRequest, bool)>) {
     let (requests, received) = channel();
-    let refuses = AtomicBool::new(true);
+    let refuses = [AtomicBool::new(true), AtomicBool::new(true)];
     let server = HttpServer::start(None, None, move |request| {
-        let refused = refuses.swap(false, Ordering::Relaxed);
+        let path = usize::from(request.line.starts_with("POST /v1/traces"));
+        let refused = refuses[path].swap(false, Ordering::Relaxed);
         // The test may have ended.
-        let _ = requests.send(request);
+        let _ = requests.send((request, refused));
         let status = if refused { "503 Busy" } else { "200 OK" };
         Some((status.to_owned(), String::new()))
     });
@@ -29,11 +32,13 @@ fn a_collector_gets_metrics_and_spans() {
     let token = rig.path("token");
     std::fs::write(&token, "secret\n").expect("written");
     let (collector, requests) = collector();
+    let until = Instant::now() + PATIENCE;
     let request = || {
-        let request = requests.recv_timeout(PATIENCE).expect("a request");
+        let left = until.saturating_duration_since(Instant::now());
+        let (request, refused) = requests.recv_timeout(left).expect("a request");
         assert_eq!(request.header("content-type"), Some("application/json"));
         assert_eq!(request.header("authorization"), Some("Bearer secret"));
-        request
+        (request, refused)
     };
     let more = format!(
         "[otel]\nendpoint = \"{}\"\ninterval = \"1s\"\ntoken_file = \"{}\"\n",
@@ -42,15 +47,18 @@ fn a_collector_gets_metrics_and_spans() {
     );
     let config = config(&rig, &rig.postgres.url(), &more);
     let relay = rig.streaming(&config);
-    rig.workload().rows(500).run();
+    let written = rig.workload().rows(500).run();
     relay.says("collector does not take the metrics");
     rig.caught_up();
 
-    let refused = request();
-    assert!(refused.line.starts_with("POST /v1/"), "{refused:?}");
-    let (mut records, mut in_spans) = (0.0, 0);
-    while records < 500.0 || in_spans == 0 {
-        let request = request();
+    let (mut records, mut in_spans, mut refusals) = (0.0, 0, 0);
+    let rows = f64::from(u32::try_from(written.rows).expect("few"));
+    while records < rows || in_spans < written.rows {
+        let (request, refused) = request();
+        if refused {
+            refusals += 1;
+            continue;
+        }
         let body: Value = serde_json::from_slice(&request.body).expect("JSON");
         match request.line.as_str() {
             "POST /v1/metrics" => {
@@ -82,12 +90,17 @@ fn a_collector_gets_metrics_and_spans() {
                     let (start, end) = (time("startTimeUnixNano"), time("endTimeUnixNano"));
                     assert!(start <= end, "{span}");
                     assert_eq!(span["traceId"].as_str().map(str::len), Some(32));
-                    in_spans += 1;
+                    let count = &span["attributes"][1]["value"]["stringValue"];
+                    in_spans += count
+                        .as_str()
+                        .and_then(|count| count.parse::<u64>().ok())
+                        .expect("a count");
                 }
             }
             line => panic!("{line}"),
         }
     }
+    assert_eq!((in_spans, refusals), (written.rows, 2));
     rig.verdict().assert_clean();
     relay.ends_well();
 }

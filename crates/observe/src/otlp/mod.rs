@@ -112,22 +112,31 @@ impl Collector {
         let body = json!({"resourceMetrics": [
             {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": metrics}]}]});
         self.post("/v1/metrics", &body)?;
-        let mut spans = Vec::new();
-        for pipeline in self.pipelines.iter() {
-            let name = only.is_none().then(|| pipeline.name());
-            let batches = pipeline.batches.take();
-            spans.extend(
-                batches
-                    .iter()
-                    .map(|batch| spans::span(batch, pipeline.sink_kind(), name)),
-            );
-        }
+        let taken: Vec<_> = self
+            .pipelines
+            .iter()
+            .map(|pipeline| (pipeline, pipeline.batches.take()))
+            .collect();
+        let spans: Vec<Value> = taken
+            .iter()
+            .flat_map(|(pipeline, batches)| {
+                let name = only.is_none().then(|| pipeline.name());
+                let span = move |batch| spans::span(batch, pipeline.sink_kind(), name);
+                batches.iter().map(span)
+            })
+            .collect();
         if spans.is_empty() {
             return Ok(());
         }
         let body = json!({"resourceSpans": [
             {"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]});
-        self.post("/v1/traces", &body)
+        let sent = self.post("/v1/traces", &body);
+        if sent.is_err() {
+            for (pipeline, batches) in taken {
+                pipeline.batches.give_back(batches);
+            }
+        }
+        sent
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<(), String> {
