@@ -114,10 +114,12 @@ pub(crate) fn postgres_half_open(ctx: &mut Context) -> Outcome {
     let link = to_postgres(ctx);
     for direction in [Direction::ToClient, Direction::ToServer] {
         apply_fault(ctx, &link, |proxy| {
-            let open = proxy.accepted();
+            let retries = || link.relay.log().matches("trying again").count();
+            let before = retries();
             proxy.stall_direction(direction);
-            // The relay or the server gives the connection up, and the relay reconnects.
-            eventually(PATIENCE, || proxy.accepted() > open);
+            // The relay or the server gives the connection of the stream up. Other connections come
+            // and go.
+            eventually(PATIENCE, || retries() > before);
             proxy.resume();
         });
         apply_fault(ctx, &link, |proxy| proxy.half_close(direction));
