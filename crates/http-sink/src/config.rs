@@ -1,16 +1,15 @@
 //! [`HttpConfig`]: the settings of the sink, with certificates and secrets read.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use walrelay_sink::SinkOptions;
+use walrelay_sink_client::client_config;
 
 use crate::address::UrlTemplate;
 use crate::error::HttpError;
@@ -136,34 +135,9 @@ impl HttpConfig {
     /// # Errors
     /// If a file cannot be read, or does not have what it is for.
     pub fn with_tls(mut self, files: &ClientFiles) -> Result<Self, HttpError> {
-        let mut roots = RootCertStore::empty();
-        match &files.ca {
-            Some(file) => {
-                for certificate in certificates(file)? {
-                    roots
-                        .add(certificate)
-                        .map_err(|error| HttpError::file(file, error))?;
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(HttpError::Tls)?
-            .with_root_certificates(roots);
-        let mut tls = match &files.identity {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => {
-                let private = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|error| HttpError::file(key, error))?;
-                builder
-                    .with_client_auth_cert(certificates(chain)?, private)
-                    .map_err(|error| HttpError::file(chain, error))?
-            }
-        };
+        let identity = files.identity.as_ref();
+        let identity = identity.map(|(chain, key)| (chain.as_path(), key.as_path()));
+        let mut tls = client_config(files.ca.as_deref(), identity)?;
         tls.alpn_protocols = match self.version {
             HttpVersion::One => vec![b"http/1.1".to_vec()],
             HttpVersion::Two => vec![b"h2".to_vec()],
@@ -171,13 +145,4 @@ impl HttpConfig {
         self.tls = Some(Arc::new(tls));
         Ok(self)
     }
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, HttpError> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    let certificates: Vec<_> = read.map_err(|error| HttpError::file(file, error))?;
-    if certificates.is_empty() {
-        return Err(HttpError::file(file, "there is no certificate in it"));
-    }
-    Ok(certificates)
 }

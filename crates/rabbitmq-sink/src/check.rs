@@ -1,11 +1,8 @@
 //! The items of `walrelay check`.
 
-use std::future::Future;
-use std::io;
-use std::thread;
-
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
 use walrelay_sink::{FailureClass, ToFailure as _};
+use walrelay_sink_client::run_apart;
 
 use crate::client::declare::Refused;
 use crate::client::error::RabbitmqError;
@@ -32,14 +29,14 @@ pub(crate) fn check(
     routing_key: Option<&str>,
     input: &CheckInput<'_>,
 ) -> SinkChecks {
-    let checked = blocking(run(login, settings, routing_key, input));
-    checked.unwrap_or_else(|source| vec![(LOGIN, failed(&no_thread(source)))])
+    let checked = run_apart(|| run(login, settings, routing_key, input));
+    checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
 /// Returns why no dead letter can be published; `None` if one can be, or if the server tells nothing.
 pub(crate) fn dead_letter_obstacle(login: &Login, settings: &Settings) -> Option<String> {
-    let check = async {
-        let mut connection = connect(login).await?;
+    let check = async || {
+        let mut connection = connect(login, 0).await?;
         let mut server = Server {
             connection: &mut connection,
             login,
@@ -47,31 +44,8 @@ pub(crate) fn dead_letter_obstacle(login: &Login, settings: &Settings) -> Option
         };
         server.dead_letters().await
     };
-    let check = blocking(check).ok()?.ok()?;
+    let check = run_apart(check).ok()?.ok()?;
     matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
-}
-
-/// Runs on a thread of its own: the caller's may belong to a runtime.
-fn blocking<T: Send>(check: impl Future<Output = T> + Send) -> io::Result<T> {
-    let done = thread::scope(|scope| {
-        let checking = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            let done = runtime.block_on(Box::pin(check));
-            runtime.shutdown_background();
-            Ok(done)
-        });
-        checking.join()
-    });
-    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-fn no_thread(source: io::Error) -> RabbitmqError {
-    RabbitmqError::Io {
-        address: "this process".to_owned(),
-        source,
-    }
 }
 
 fn failed(error: &RabbitmqError) -> SinkCheck {
@@ -84,7 +58,7 @@ async fn run(
     routing_key: Option<&str>,
     input: &CheckInput<'_>,
 ) -> SinkChecks {
-    let mut connection = match connect(login).await {
+    let mut connection = match connect(login, 0).await {
         Ok(connection) => connection,
         Err(error) => return vec![(LOGIN, failed(&error))],
     };
@@ -116,7 +90,7 @@ impl Server<'_> {
         routing_key: Option<&str>,
         input: &CheckInput<'_>,
     ) -> Result<SinkChecks, RabbitmqError> {
-        let limit = self.login.timeout;
+        let limit = self.login.servers.timeout;
         let (mut there, mut missing) = (Vec::new(), Vec::new());
         let (mut allowed, mut denied) = (Vec::new(), Vec::new());
         for exchange in input.topics.iter().take(MAX_EXCHANGES) {
@@ -153,7 +127,7 @@ impl Server<'_> {
         exchange: &str,
         routing_key: Option<&str>,
     ) -> Result<bool, RabbitmqError> {
-        let limit = self.login.timeout;
+        let limit = self.login.servers.timeout;
         let declared = self.settings.declare.as_ref();
         if declared.is_some_and(|declared| declared.exchange == exchange) {
             return Ok(true);
@@ -180,7 +154,7 @@ impl Server<'_> {
                  [sink.rabbitmq]",
             ));
         }
-        let limit = self.login.timeout;
+        let limit = self.login.servers.timeout;
         Ok(
             match self.connection.may_write(exchange, key, limit).await? {
                 Ok(()) => SinkCheck::pass(format!("dead letters go to {what}")),

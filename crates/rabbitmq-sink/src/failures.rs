@@ -1,6 +1,7 @@
 //! The errors of a connection as `walrelay` prints them.
 
 use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
+use walrelay_sink_client::ConnectError;
 
 use crate::RabbitmqError;
 
@@ -14,13 +15,13 @@ impl ToFailure for RabbitmqError {
                 "correct username, password and vhost in [sink.rabbitmq], and see that the user may \
                  use the virtual host",
             ),
-            Self::Tls(_) => (
+            Self::Connect(ConnectError::Settings(_)) => (
                 "rabbitmq-settings",
                 FailureClass::Configuration,
                 "[sink.rabbitmq] cannot be used",
                 "correct hosts, ca_file, certificate_file or key_file in [sink.rabbitmq]; files are in PEM",
             ),
-            Self::Handshake { .. } => (
+            Self::Connect(ConnectError::Handshake { .. }) => (
                 "rabbitmq-tls",
                 FailureClass::Configuration,
                 "TLS to RabbitMQ fails",

@@ -7,13 +7,14 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
+use walrelay_sink_client::{Servers, client_config, host_and_port};
 
 use crate::RabbitmqError;
 use crate::check::{self, ITEMS};
+use crate::client::Login;
 use crate::client::declare::Declare;
 use crate::client::publish::DeadLetterAddress;
-use crate::client::{Login, tls};
-use crate::section::{Auth, RabbitmqSection, host_and_port};
+use crate::section::{Auth, RabbitmqSection};
 use crate::sink::{RabbitmqSinkFactory, Settings};
 
 /// The parts of the address that are the same for all events.
@@ -66,19 +67,21 @@ impl RabbitmqKind {
             .zip(section.key_file.as_deref());
         let tls = section
             .tls
-            .then(|| tls::config(section.ca_file.as_deref(), client));
+            .then(|| client_config(section.ca_file.as_deref(), client));
         let tls = tls
             .transpose()
-            .map_err(|error: RabbitmqError| error.to_failure())?;
+            .map_err(|error| RabbitmqError::from(error).to_failure())?;
         let login = Login {
-            hosts: hosts.collect(),
-            tls,
+            servers: Servers {
+                hosts: hosts.collect(),
+                tls: tls.map(Arc::new),
+                timeout: section.connect_timeout,
+            },
             vhost: section.vhost.clone(),
             username: section.username.clone().unwrap_or_default(),
             password: section.password.clone().unwrap_or_default(),
             external: section.auth == Auth::External,
             heartbeat: section.heartbeat,
-            timeout: section.connect_timeout,
         };
         let declare = section.queue.clone().filter(|_| section.declare);
         let declare = declare.map(|queue| Declare {
@@ -115,9 +118,7 @@ impl SinkKind for RabbitmqKind {
     }
 
     fn servers(&self) -> Option<String> {
-        let hosts = self.login.hosts.iter();
-        let hosts: Vec<String> = hosts.map(|(host, port)| format!("{host}:{port}")).collect();
-        Some(hosts.join(","))
+        Some(self.login.servers.names())
     }
 
     fn terms(&self) -> SinkTerms {

@@ -11,9 +11,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_rustls::TlsAcceptor;
 use walrelay_sink::lock;
+use walrelay_sink_client::{Servers, Stream};
 
+use crate::client::Login;
 use crate::client::wire::{Reader, put_frame, put_method, put_short, put_sized};
-use crate::client::{Login, Stream};
 
 /// A message that a client has published.
 #[derive(Debug, Clone, Default)]
@@ -136,14 +137,16 @@ impl Scripted {
 
     pub(crate) fn login(&self) -> Login {
         Login {
-            hosts: vec![("127.0.0.1".to_owned(), self.address.port())],
-            tls: None,
+            servers: Servers {
+                hosts: vec![("127.0.0.1".to_owned(), self.address.port())],
+                tls: None,
+                timeout: Duration::from_secs(60),
+            },
             vhost: "/".to_owned(),
             username: "relay".to_owned(),
             password: "secret".into(),
             external: false,
             heartbeat: Duration::from_secs(60),
-            timeout: Duration::from_secs(60),
         }
     }
 

@@ -8,6 +8,7 @@ use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, path, secret, section,
     size, string, strings, text,
 };
+use walrelay_sink_client::host_and_port;
 
 /// The way in which the relay logs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,50 +137,5 @@ impl RabbitmqSection {
             return Err(reader.no_effect(&at("queue"), "while `declare` is false"));
         }
         Ok(section)
-    }
-}
-
-/// Splits `host`, `host:port` or `[address]:port`.
-pub(crate) fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']')?;
-        let port = match rest.strip_prefix(':') {
-            Some(port) => port.parse().ok()?,
-            None if rest.is_empty() => default,
-            None => return None,
-        };
-        return (!host.is_empty()).then(|| (host.to_owned(), port));
-    }
-    let (host, port) = match text.split_once(':') {
-        Some((host, port)) => (host, port.parse().ok()?),
-        None => (text, default),
-    };
-    (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_have_ports() {
-        let of = |text| host_and_port(text, 5672);
-        assert_eq!(of("mq"), Some(("mq".to_owned(), 5672)));
-        assert_eq!(of("mq:1"), Some(("mq".to_owned(), 1)));
-        assert_eq!(of("[::1]:2"), Some(("::1".to_owned(), 2)));
-        assert_eq!(of("[::1]"), Some(("::1".to_owned(), 5672)));
-        for wrong in [
-            "",
-            ":1",
-            "mq:",
-            "mq:x",
-            "mq:70000",
-            "[::1",
-            "[]:1",
-            "[::1]x",
-            "amqp://mq",
-        ] {
-            assert_eq!(of(wrong), None, "{wrong}");
-        }
     }
 }

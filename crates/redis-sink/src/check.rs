@@ -1,11 +1,8 @@
 //! The items of `walrelay check`.
 
-use std::future::Future;
-use std::io;
-use std::thread;
-
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
 use walrelay_sink::{FailureClass, ToFailure as _};
+use walrelay_sink_client::run_apart;
 
 use crate::client::error::{ProtocolError, RedisError};
 use crate::client::refusal::{Refusal, code, meaning};
@@ -40,43 +37,20 @@ const OLDEST: u32 = 7;
 
 /// Logs in, and looks at the server, the streams and the rights.
 pub(crate) fn check(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
-    let checked = blocking(run(login, input));
-    checked.unwrap_or_else(|source| vec![(LOGIN, failed(&no_thread(source)))])
+    let checked = run_apart(|| run(login, input));
+    checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
 /// Returns why no dead letter can be written to this stream; `None` if one can be, or if the server
 /// tells nothing.
 pub(crate) fn dead_letter_obstacle(login: &Login, stream: &str) -> Option<String> {
-    let check = async {
+    let check = async || {
         let connection = connect(login, 0).await?;
         let mut server = Server { connection, login };
         server.dead_letters(stream).await
     };
-    let check = blocking(check).ok()?.ok()?;
+    let check = run_apart(check).ok()?.ok()?;
     matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
-}
-
-/// Runs on a thread of its own: the caller's may belong to a runtime.
-fn blocking<T: Send>(check: impl Future<Output = T> + Send) -> io::Result<T> {
-    let done = thread::scope(|scope| {
-        let checking = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            let done = runtime.block_on(Box::pin(check));
-            runtime.shutdown_background();
-            Ok(done)
-        });
-        checking.join()
-    });
-    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-fn no_thread(source: io::Error) -> RedisError {
-    RedisError::Io {
-        address: "this process".to_owned(),
-        source,
-    }
 }
 
 fn failed(error: &RedisError) -> SinkCheck {
@@ -147,7 +121,10 @@ impl Server<'_> {
     async fn one(&mut self, arguments: &[&str]) -> Result<Reply, RedisError> {
         let mut out = Vec::new();
         put_command(&mut out, arguments);
-        let mut replies = self.connection.call(&out, 1, self.login.timeout).await?;
+        let mut replies = self
+            .connection
+            .call(&out, 1, self.login.servers.timeout)
+            .await?;
         let none = ProtocolError("no reply");
         replies.pop().ok_or_else(|| self.connection.protocol(none))
     }

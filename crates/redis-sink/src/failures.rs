@@ -1,6 +1,7 @@
 //! The errors of a connection as `walrelay` prints them.
 
 use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
+use walrelay_sink_client::ConnectError;
 
 use crate::RedisError;
 
@@ -13,13 +14,13 @@ impl ToFailure for RedisError {
                 "Redis refuses the relay",
                 "correct username and password in [sink.redis], and see that the user is on",
             ),
-            Self::Tls(_) => (
+            Self::Connect(ConnectError::Settings(_)) => (
                 "redis-settings",
                 FailureClass::Configuration,
                 "[sink.redis] cannot be used",
                 "correct hosts, ca_file, certificate_file or key_file in [sink.redis]; files are in PEM",
             ),
-            Self::Handshake { .. } => (
+            Self::Connect(ConnectError::Handshake { .. }) => (
                 "redis-tls",
                 FailureClass::Configuration,
                 "TLS to Redis fails",

@@ -7,11 +7,12 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
+use walrelay_sink_client::{Servers, client_config};
 
 use crate::RedisError;
 use crate::check::{self, ITEMS};
-use crate::client::{Login, tls};
-use crate::section::{RedisSection, host_and_port};
+use crate::client::Login;
+use crate::section::{RedisSection, address};
 use crate::sink::{RedisSinkFactory, Settings, Wait};
 
 /// A Redis or Valkey server.
@@ -44,17 +45,19 @@ impl RedisKind {
             .zip(section.key_file.as_deref());
         let tls = section
             .tls
-            .then(|| tls::config(section.ca_file.as_deref(), client));
+            .then(|| client_config(section.ca_file.as_deref(), client));
         let tls = tls
             .transpose()
-            .map_err(|error: RedisError| error.to_failure())?;
-        let hosts = section.hosts.iter().filter_map(|host| host_and_port(host));
+            .map_err(|error| RedisError::from(error).to_failure())?;
+        let hosts = section.hosts.iter().filter_map(|host| address(host));
         let login = Login {
-            hosts: hosts.collect(),
-            tls,
+            servers: Servers {
+                hosts: hosts.collect(),
+                tls: tls.map(Arc::new),
+                timeout: section.connect_timeout,
+            },
             username: section.username.clone(),
             password: section.password.clone(),
-            timeout: section.connect_timeout,
         };
         Ok(Self {
             plain_text: !section.tls && section.password.is_some(),
@@ -82,9 +85,7 @@ impl SinkKind for RedisKind {
     }
 
     fn servers(&self) -> Option<String> {
-        let hosts = self.login.hosts.iter();
-        let hosts: Vec<String> = hosts.map(|(host, port)| format!("{host}:{port}")).collect();
-        Some(hosts.join(","))
+        Some(self.login.servers.names())
     }
 
     fn terms(&self) -> SinkTerms {

@@ -77,7 +77,7 @@ impl RedisSection {
             return Err(reader.missing(&at("hosts"), "[\"redis.internal:6379\"]"));
         }
         let mut hosts = section.hosts.iter();
-        if let Some(host) = hosts.find(|host| host_and_port(host).is_none()) {
+        if let Some(host) = hosts.find(|host| address(host).is_none()) {
             let what = format!("`sink.redis.hosts` has {host:?}, which is no host:port");
             return Err(reader.conflict(&at("hosts"), what));
         }
@@ -109,53 +109,8 @@ impl RedisSection {
 }
 
 /// Splits `host`, `host:port` or `[address]:port`.
-pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']')?;
-        let port = match rest.strip_prefix(':') {
-            Some(port) => port.parse().ok()?,
-            None if rest.is_empty() => DEFAULT_PORT,
-            None => return None,
-        };
-        (host, port)
-    } else {
-        match text.split_once(':') {
-            Some((host, port)) => (host, port.parse().ok()?),
-            None => (text, DEFAULT_PORT),
-        }
-    };
-    (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
+pub(crate) fn address(text: &str) -> Option<(String, u16)> {
+    walrelay_sink_client::host_and_port(text, DEFAULT_PORT)
 }
 
 const DEFAULT_PORT: u16 = 6379;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_have_ports() {
-        for (text, host, port) in [
-            ("redis", "redis", 6379),
-            ("redis:1", "redis", 1),
-            ("[::1]:2", "::1", 2),
-            ("[::1]", "::1", 6379),
-        ] {
-            assert_eq!(host_and_port(text), Some((host.to_owned(), port)), "{text}");
-        }
-        for wrong in [
-            "",
-            ":1",
-            "r:",
-            "r:x",
-            "r:0",
-            "r:70000",
-            "[::1",
-            "[]:1",
-            "[::1]x",
-            "redis://r",
-        ] {
-            assert_eq!(host_and_port(wrong), None, "{wrong}");
-        }
-    }
-}

@@ -2,16 +2,16 @@
 //! message as soon as it has sent it.
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
 use tokio::time::timeout;
+use walrelay_sink_client::Servers;
 
 use super::declare::{Declare, declare};
 use super::error::{ProtocolError, RabbitmqError};
 use super::wire::{Frame, Method, put_method, put_short, put_sized};
-use super::{Connection, Login, closed, connect, protocol};
+use super::{Connection, Login, closed, connect, io_error, protocol};
 
 /// How long connecting may take, and each answer of the server.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -85,22 +85,22 @@ impl QueueReader {
     /// If the server cannot be reached, or refuses it.
     pub fn open(address: QueueAddress<'_>) -> Result<Self, RabbitmqError> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|source| RabbitmqError::Io {
-            address: format!("{}:{}", address.host, address.port),
-            source,
-        })?;
+        let name = format!("{}:{}", address.host, address.port);
+        let runtime = runtime.map_err(|source| io_error(&name, source))?;
         let login = Login {
-            hosts: vec![(address.host.to_owned(), address.port)],
-            tls: None,
+            servers: Servers {
+                hosts: vec![(address.host.to_owned(), address.port)],
+                tls: None,
+                timeout: LIMIT,
+            },
             vhost: "/".to_owned(),
             username: address.username.to_owned(),
             password: address.password.into(),
             external: false,
             heartbeat: Duration::ZERO,
-            timeout: LIMIT,
         };
         let (connection, channel) = runtime.block_on(async {
-            let mut connection = connect(&login).await?;
+            let mut connection = connect(&login, 0).await?;
             let wanted = Declare {
                 exchange: address.exchange.to_owned(),
                 queue: address.queue.to_owned(),
@@ -174,10 +174,7 @@ impl Connection {
                 }
             }
             let filled = self.input.fill(&mut self.stream).await;
-            filled.map_err(|source: io::Error| RabbitmqError::Io {
-                address: self.address.clone(),
-                source,
-            })?;
+            filled.map_err(|source| io_error(&self.address, source))?;
         }
     }
 }

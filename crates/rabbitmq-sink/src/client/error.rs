@@ -1,8 +1,7 @@
 //! Errors of a connection.
 
-use std::io;
-
 use walrelay_sink::Disposition;
+use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not AMQP 0-9-1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,22 +18,9 @@ pub(crate) enum ProtocolError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RabbitmqError {
-    /// The operating system refuses the connection, or it broke.
-    #[error("{address}: {source}")]
-    Io {
-        /// Host and port.
-        address: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The server did not answer in time.
-    #[error("{address}: no answer for {seconds} s")]
-    Timeout {
-        /// Host and port.
-        address: String,
-        /// How long the client waited.
-        seconds: u64,
-    },
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The server does not speak AMQP 0-9-1.
     #[error("{address}: {reason}")]
     Protocol {
@@ -61,14 +47,6 @@ pub enum RabbitmqError {
         /// The reply text.
         text: String,
     },
-    /// The server's certificate is refused, or the server refuses the client's.
-    #[error("{address}: TLS fails: {source}")]
-    Handshake {
-        /// Host and port.
-        address: String,
-        /// The cause.
-        source: io::Error,
-    },
     /// The objects that `declare` asks for cannot be declared.
     #[error("{address}: {what} cannot be declared: {code} {why}")]
     Declare {
@@ -81,16 +59,13 @@ pub enum RabbitmqError {
         /// The reason.
         why: &'static str,
     },
-    /// The TLS settings cannot be used.
-    #[error("TLS cannot be used: {0}")]
-    Tls(String),
 }
 
-impl RabbitmqError {
-    /// Returns the reaction to the error.
-    pub fn disposition(&self) -> Disposition {
+impl ClientError for RabbitmqError {
+    fn disposition(&self) -> Disposition {
         match self {
-            Self::Denied { .. } | Self::Declare { .. } | Self::Tls(_) => Disposition::Configuration,
+            Self::Denied { .. } | Self::Declare { .. } => Disposition::Configuration,
+            Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
         }
     }

@@ -5,22 +5,15 @@ pub(crate) mod consume;
 pub(crate) mod declare;
 pub(crate) mod error;
 pub(crate) mod publish;
-pub(crate) mod tls;
 pub(crate) mod wire;
 
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use walrelay_sink::Disposition;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use walrelay_sink_client::{ConnectError, Connected, Servers, Stream, within};
 
 use error::{ProtocolError, RabbitmqError};
 use wire::{Frame, Method, Reason, put_member, put_method, put_short, put_sized};
@@ -38,33 +31,24 @@ const CHANNELS: u16 = 2047;
 /// The data of a login.
 #[derive(Clone)]
 pub(crate) struct Login {
-    /// Hosts and ports, which are tried in this order.
-    pub(crate) hosts: Vec<(String, u16)>,
-    /// `None`: no TLS.
-    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    pub(crate) servers: Servers,
     pub(crate) vhost: String,
     pub(crate) username: String,
     pub(crate) password: SecretString,
     /// The client's certificate names the user (SASL EXTERNAL).
     pub(crate) external: bool,
     pub(crate) heartbeat: Duration,
-    /// The longest wait for a connection, and for each answer of the login.
-    pub(crate) timeout: Duration,
 }
 
 /// Without user and password.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login")
-            .field("hosts", &self.hosts)
-            .field("tls", &self.tls.is_some())
+            .field("servers", &self.servers)
             .field("vhost", &self.vhost)
             .finish_non_exhaustive()
     }
 }
-
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// An open connection.
 pub(crate) struct Connection {
@@ -111,69 +95,34 @@ impl Input {
     }
 }
 
-/// Connects to the first host that answers, logs in and opens the virtual host.
-pub(crate) async fn connect(login: &Login) -> Result<Connection, RabbitmqError> {
-    let mut last = None;
-    for (host, port) in &login.hosts {
-        match connect_to(login, host, *port).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) if error.disposition() == Disposition::Configuration => return Err(error),
-            Err(error) => last = Some(error),
-        }
+impl Connected for Connection {
+    fn address(&self) -> &str {
+        &self.address
     }
-    Err(last.unwrap_or_else(|| RabbitmqError::Tls("no host is configured".to_owned())))
 }
 
-async fn connect_to(login: &Login, host: &str, port: u16) -> Result<Connection, RabbitmqError> {
-    let address = format!("{host}:{port}");
-    let io = |source| RabbitmqError::Io {
-        address: address.clone(),
-        source,
+/// Connects to the first host that answers, beginning with that of the number `first`, logs in and
+/// opens the virtual host.
+pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, RabbitmqError> {
+    let log_in = async |stream, address| {
+        let mut connection = Connection {
+            stream,
+            address,
+            input: Input::default(),
+            frame_max: wire::MAX_FRAME as usize,
+            channel_max: CHANNELS,
+            last_channel: 0,
+            heartbeat: login.heartbeat,
+        };
+        connection.log_in(login).await?;
+        Ok(connection)
     };
-    let limit = login.timeout;
-    let tcp = within(limit, &address, TcpStream::connect((host, port)))
-        .await?
-        .map_err(io)?;
-    tcp.set_nodelay(true).map_err(io)?;
-    let stream: Box<dyn Stream> = match &login.tls {
-        None => Box::new(tcp),
-        Some(tls) => {
-            let name = ServerName::try_from(host.to_owned())
-                .map_err(|_| RabbitmqError::Tls(format!("{host} is no name of a server")))?;
-            let handshake = TlsConnector::from(Arc::clone(tls)).connect(name, tcp);
-            let shaken = within(limit, &address, handshake).await?;
-            Box::new(shaken.map_err(|source| handshake_error(&address, source))?)
-        }
-    };
-    let mut connection = Connection {
-        stream,
-        address,
-        input: Input::default(),
-        frame_max: wire::MAX_FRAME as usize,
-        channel_max: CHANNELS,
-        last_channel: 0,
-        heartbeat: login.heartbeat,
-    };
-    connection.log_in(login).await?;
-    Ok(connection)
-}
-
-async fn within<T>(
-    limit: Duration,
-    address: &str,
-    call: impl Future<Output = T>,
-) -> Result<T, RabbitmqError> {
-    timeout(limit, call)
-        .await
-        .map_err(|_| RabbitmqError::Timeout {
-            address: address.to_owned(),
-            seconds: limit.as_secs(),
-        })
+    login.servers.connect(first, log_in).await
 }
 
 impl Connection {
     async fn log_in(&mut self, login: &Login) -> Result<(), RabbitmqError> {
-        let limit = login.timeout;
+        let limit = login.servers.timeout;
         let mechanism: &[u8] = if login.external {
             b"EXTERNAL"
         } else {
@@ -256,11 +205,7 @@ impl Connection {
             self.stream.write_all(bytes).await?;
             self.stream.flush().await
         };
-        let source = io.await;
-        source.map_err(|source| RabbitmqError::Io {
-            address: self.address.clone(),
-            source,
-        })
+        io.await.map_err(|source| io_error(&self.address, source))
     }
 
     /// Waits for a method of this channel that `take` takes. Others end the connection. Those of
@@ -292,11 +237,8 @@ impl Connection {
                     Some(_) => continue,
                     None => {}
                 }
-                let io = |source| RabbitmqError::Io {
-                    address: address.clone(),
-                    source,
-                };
-                input.fill(stream).await.map_err(io)?;
+                let filled = input.fill(stream).await;
+                filled.map_err(|source| io_error(address, source))?;
             }
         };
         within(limit, &name, answer).await?
@@ -363,17 +305,10 @@ pub(crate) fn reply_name(code: u16) -> &'static str {
     }
 }
 
-fn handshake_error(address: &str, source: io::Error) -> RabbitmqError {
+/// Returns the error of a connection that broke.
+pub(crate) fn io_error(address: &str, source: io::Error) -> RabbitmqError {
     let address = address.to_owned();
-    // What TLS itself refuses; else the connection broke.
-    if source
-        .get_ref()
-        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
-    {
-        RabbitmqError::Handshake { address, source }
-    } else {
-        RabbitmqError::Io { address, source }
-    }
+    ConnectError::Io { address, source }.into()
 }
 
 /// Appends what the client says about itself. The capabilities decide what the server sends.

@@ -6,12 +6,13 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, EndpointStats, EventPosition, Header, Poison, Record,
     SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
 };
+use walrelay_sink_client::{Servers, client_config};
 use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 use super::{RabbitmqSink, RabbitmqSinkFactory, Settings};
+use crate::client::Login;
 use crate::client::publish::DeadLetterAddress;
 use crate::client::wire::{put_method, put_short};
-use crate::client::{Login, tls};
 use crate::scripted::{Published, Scripted};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -409,8 +410,13 @@ fn a_certificate_names_the_user_and_the_server_is_verified() {
     );
     let ca = file("ca.pem", &authority.pem());
     let login = |ca: &std::path::Path, host: &str| Login {
-        hosts: vec![(host.to_owned(), scripted.address.port())],
-        tls: Some(tls::config(Some(ca), Some((&certificate, &key))).unwrap()),
+        servers: Servers {
+            hosts: vec![(host.to_owned(), scripted.address.port())],
+            tls: Some(Arc::new(
+                client_config(Some(ca), Some((&certificate, &key))).unwrap(),
+            )),
+            timeout: Duration::from_secs(60),
+        },
         external: true,
         ..scripted.login()
     };

@@ -1,50 +1,28 @@
 //! The thread of a sink: connects, and publishes on a channel.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use tokio::select;
-use tokio::time::sleep_until;
-use tracing::{info, warn};
-use walrelay_sink::{Chain, Disposition, Endpoints, Obstacle, lock};
+use tracing::warn;
+use walrelay_sink::{Chain, Endpoints};
+use walrelay_sink_client::{Failure, Reconnects};
 
-use super::channel::{Channel, given_up, given_up_with_another, pause};
-use super::{FOREVER, Failure, Shared};
+use super::Shared;
+use super::channel::{Channel, given_up_with_another};
 use crate::client::declare::declare;
 use crate::client::error::RabbitmqError;
 use crate::client::{Connection, Login, connect};
 
-/// Runs until the sink is closed or broken.
-pub(super) fn run(login: &Login, shared: &Arc<Shared>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let failure = match runtime {
-        Ok(runtime) => {
-            let failure = runtime.block_on(carry(login, shared));
-            // A name that is being resolved is not waited for.
-            runtime.shutdown_background();
-            failure
-        }
-        Err(error) => Failure {
-            class: "broken",
-            reason: format!("the connection's thread cannot run: {error}"),
-            disposition: Disposition::Retryable,
-        },
-    };
-    shared.end(&failure);
-}
-
-async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
-    let mut failures = 0;
+/// Publishes until the sink is closed or broken. Returns why the records that are left have failed.
+pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
+    let mut reconnects = Reconnects::new("RabbitMQ", shared.settings.pauses);
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     loop {
-        let connection = connected(login, shared, &mut failures, &mut endpoints).await;
-        let Some(connection) = connection else {
-            return given_up();
+        let connect = async |first| connect_and_declare(login, shared, first).await;
+        let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
+        let Some(connection) = connected.await else {
+            return Failure::closed();
         };
         let address = connection.address.clone();
-        endpoints.connected(&address);
         let mut channel = Channel::new(&connection, shared, &mut endpoints);
         let ended = channel.run(connection).await;
         let error = match ended {
@@ -62,77 +40,21 @@ async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
         // The server may have them or not.
         channel.send_all_again();
         if channel.has_confirmed {
-            failures = 0;
+            reconnects.succeeded();
         }
         endpoints.attempt(&address, None, false);
-        lost(shared, &error);
+        shared.lost(&error);
     }
 }
 
-/// Shows that there is no connection.
-fn lost(shared: &Shared, error: &RabbitmqError) {
-    let mut state = lock(&shared.state);
-    state.refusal = None;
-    state.obstacle = Some(Obstacle {
-        what: Chain(error).to_string(),
-        disposition: error.disposition(),
-        remedy: None,
-    });
-}
-
-async fn connect_and_declare(login: &Login, shared: &Shared) -> Result<Connection, RabbitmqError> {
-    let mut connection = connect(login).await?;
+async fn connect_and_declare(
+    login: &Login,
+    shared: &Shared,
+    first: usize,
+) -> Result<Connection, RabbitmqError> {
+    let mut connection = connect(login, first).await?;
     if let Some(wanted) = &shared.settings.declare {
-        declare(&mut connection, wanted, login.timeout).await?;
+        declare(&mut connection, wanted, login.servers.timeout).await?;
     }
     Ok(connection)
-}
-
-/// Connects, as often as it needs, with a pause after each of the `failures`. `None`: the sink was
-/// closed, and its grace is over or it has no record.
-async fn connected(
-    login: &Login,
-    shared: &Arc<Shared>,
-    failures: &mut u32,
-    endpoints: &mut Endpoints,
-) -> Option<Connection> {
-    let mut attempt = Box::pin(connect_and_declare(login, shared));
-    let after = |failures: u32| Instant::now() + pause(shared.settings.pauses, failures);
-    let mut next = (*failures > 0).then(|| after(*failures - 1));
-    loop {
-        let closing = lock(&shared.state).closing;
-        let now = Instant::now();
-        if closing.is_some_and(|at| at <= now || shared.window.in_flight() == 0) {
-            return None;
-        }
-        let end = closing.unwrap_or(now + FOREVER);
-        select! {
-            connected = &mut attempt, if next.is_none() => {
-                // Counted until a message is confirmed.
-                *failures = failures.saturating_add(1);
-                match connected {
-                    Ok(connection) => {
-                        shared.set_obstacle(None);
-                        info!(address = %connection.address, "connected to RabbitMQ");
-                        return Some(connection);
-                    }
-                    Err(error) => {
-                        if *failures == 1 {
-                            warn!(error = %Chain(&error), "RabbitMQ cannot be reached");
-                        }
-                        for (host, port) in &login.hosts {
-                            endpoints.attempt(&format!("{host}:{port}"), None, false);
-                        }
-                        lost(shared, &error);
-                        next = Some(after(*failures - 1));
-                        attempt = Box::pin(connect_and_declare(login, shared));
-                    }
-                }
-            }
-            () = sleep_until(next.unwrap_or(end).min(end).into()) => {
-                next = next.filter(|next| *next > Instant::now());
-            }
-            () = shared.wake.notified() => {}
-        }
-    }
 }

@@ -1,8 +1,7 @@
 //! Errors of a connection.
 
-use std::io;
-
 use walrelay_sink::Disposition;
+use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not RESP2, or answer another command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -13,22 +12,9 @@ pub(crate) struct ProtocolError(pub(crate) &'static str);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisError {
-    /// The operating system refuses the connection, or it broke.
-    #[error("{address}: {source}")]
-    Io {
-        /// Host and port.
-        address: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The server did not answer in time.
-    #[error("{address}: no answer for {seconds} s")]
-    Timeout {
-        /// Host and port.
-        address: String,
-        /// How long the client waited.
-        seconds: u64,
-    },
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The server does not speak RESP2.
     #[error("{address}: {reason}")]
     Protocol {
@@ -55,24 +41,13 @@ pub enum RedisError {
         /// The first word of the error reply.
         code: String,
     },
-    /// The server's certificate is refused, or the server refuses the client's.
-    #[error("{address}: TLS fails: {source}")]
-    Handshake {
-        /// Host and port.
-        address: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The TLS settings cannot be used.
-    #[error("TLS cannot be used: {0}")]
-    Tls(String),
 }
 
-impl RedisError {
-    /// Returns the reaction to the error.
-    pub fn disposition(&self) -> Disposition {
+impl ClientError for RedisError {
+    fn disposition(&self) -> Disposition {
         match self {
-            Self::Denied { .. } | Self::Tls(_) => Disposition::Configuration,
+            Self::Denied { .. } => Disposition::Configuration,
+            Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
         }
     }

@@ -3,21 +3,14 @@
 pub(crate) mod error;
 pub(crate) mod refusal;
 pub(crate) mod resp;
-pub(crate) mod tls;
 
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use walrelay_sink::Disposition;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use walrelay_sink_client::{ConnectError, Connected, Servers, Stream, within};
 
 use error::{ProtocolError, RedisError};
 use refusal::{Refusal, code, meaning};
@@ -26,30 +19,21 @@ use resp::{Reply, decode, put_command};
 /// The data of a login.
 #[derive(Clone)]
 pub(crate) struct Login {
-    /// Hosts and ports, which are tried in this order.
-    pub(crate) hosts: Vec<(String, u16)>,
-    /// `None`: no TLS.
-    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    pub(crate) servers: Servers,
     /// The user of an access control list; `None`: the default user.
     pub(crate) username: Option<String>,
     /// `None`: the client does not log in.
     pub(crate) password: Option<SecretString>,
-    /// The longest wait for a connection, and for the answer to the login.
-    pub(crate) timeout: Duration,
 }
 
 /// Without user and password.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login")
-            .field("hosts", &self.hosts)
-            .field("tls", &self.tls.is_some())
+            .field("servers", &self.servers)
             .finish_non_exhaustive()
     }
 }
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// An open connection.
 pub(crate) struct Connection {
@@ -60,65 +44,30 @@ pub(crate) struct Connection {
     input: Vec<u8>,
 }
 
+impl Connected for Connection {
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
 /// Connects to the first host that answers, beginning with that of the number `first`, and logs in.
 pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, RedisError> {
-    let mut last = None;
-    let (before, from) = login.hosts.split_at(first % login.hosts.len().max(1));
-    for (host, port) in from.iter().chain(before) {
-        match connect_to(login, host, *port).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) if error.disposition() == Disposition::Configuration => return Err(error),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.unwrap_or_else(|| RedisError::Tls("no host is configured".to_owned())))
-}
-
-async fn connect_to(login: &Login, host: &str, port: u16) -> Result<Connection, RedisError> {
-    let address = format!("{host}:{port}");
-    let io = |source| RedisError::Io {
-        address: address.clone(),
-        source,
+    let log_in = async |stream, address| {
+        let mut connection = Connection {
+            stream,
+            address,
+            input: Vec::new(),
+        };
+        connection.log_in(login).await?;
+        Ok(connection)
     };
-    let limit = login.timeout;
-    let tcp = within(limit, &address, TcpStream::connect((host, port)))
-        .await?
-        .map_err(io)?;
-    tcp.set_nodelay(true).map_err(io)?;
-    let stream: Box<dyn Stream> = match &login.tls {
-        None => Box::new(tcp),
-        Some(tls) => {
-            let name = ServerName::try_from(host.to_owned())
-                .map_err(|_| RedisError::Tls(format!("{host} is no name of a server")))?;
-            let handshake = TlsConnector::from(Arc::clone(tls)).connect(name, tcp);
-            let shaken = within(limit, &address, handshake).await?;
-            Box::new(shaken.map_err(|source| handshake_error(&address, source))?)
-        }
-    };
-    let mut connection = Connection {
-        stream,
-        address,
-        input: Vec::new(),
-    };
-    connection.log_in(login).await?;
-    Ok(connection)
-}
-
-async fn within<T>(
-    limit: Duration,
-    address: &str,
-    call: impl Future<Output = T>,
-) -> Result<T, RedisError> {
-    timeout(limit, call).await.map_err(|_| RedisError::Timeout {
-        address: address.to_owned(),
-        seconds: limit.as_secs(),
-    })
+    login.servers.connect(first, log_in).await
 }
 
 impl Connection {
     /// Makes a connection of a stream that a test serves.
     #[cfg(test)]
-    pub(crate) fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+    pub(crate) fn over(stream: impl Stream + 'static) -> Self {
         Self {
             stream: Box::new(stream),
             address: "test:1".to_owned(),
@@ -137,7 +86,7 @@ impl Connection {
             replies += 1;
         }
         put_command(&mut out, &["PING"]);
-        let replies = self.call(&out, replies, login.timeout).await?;
+        let replies = self.call(&out, replies, login.servers.timeout).await?;
         for reply in replies {
             let Reply::Error(text) = reply else {
                 continue;
@@ -239,10 +188,8 @@ impl Connection {
     }
 
     fn io(&self, source: io::Error) -> RedisError {
-        RedisError::Io {
-            address: self.address.clone(),
-            source,
-        }
+        let address = self.address.clone();
+        ConnectError::Io { address, source }.into()
     }
 
     /// Makes the error of a reply that has no meaning.
@@ -251,19 +198,6 @@ impl Connection {
             address: self.address.clone(),
             reason: error.to_string(),
         }
-    }
-}
-
-fn handshake_error(address: &str, source: io::Error) -> RedisError {
-    let address = address.to_owned();
-    // What TLS itself refuses; else the connection broke.
-    if source
-        .get_ref()
-        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
-    {
-        RedisError::Handshake { address, source }
-    } else {
-        RedisError::Io { address, source }
     }
 }
 
@@ -308,7 +242,7 @@ mod tests {
             assert!(matches!(denied, RedisError::Denied { .. }), "{denied}");
             for unknown in [&b""[..], b"-ERR max", b"+OK\r\n"] {
                 let error = error_of(unknown, is_read);
-                assert!(matches!(error, RedisError::Io { .. }), "{error}");
+                assert!(matches!(error, RedisError::Connect(_)), "{error}");
             }
         }
     }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use tracing::warn;
-use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, lock};
+use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, QueuedRecord};
+use walrelay_sink_client::Failure;
 
 use super::entry::{NewId, Newest, is_same, is_stored, newest, put_xadd};
 use super::plan::{self, Head};
 use super::streams::Streams;
-use super::{Failure, Queued, Settings, Shared};
+use super::{Settings, Shared};
 use crate::client::Connection;
 use crate::client::error::{ProtocolError, RedisError};
 use crate::client::refusal::{Refusal, code, is_forbidden_id, meaning};
@@ -158,19 +159,19 @@ impl<'s> Batches<'s> {
 
     /// Returns the records of the next transaction.
     fn heads(&mut self) -> Vec<Head> {
-        let state = lock(&self.shared.state);
+        let state = self.shared.state();
         let mut bytes = 0;
         let mut heads: Vec<Head> = Vec::new();
         // Positions rise, but where the core sends a transaction again.
         let mut highest = None;
-        for queued in state.queue.iter().take(BATCH_RECORDS) {
+        for queued in state.records.iter().take(BATCH_RECORDS) {
             bytes += queued.weight;
             let head = queued.record.with(|record| {
                 let (stream, id) = (self.streams.number(record.topic), record.position.into());
                 let earlier = (highest >= Some(id))
                     .then(|| plan::same_position(&heads, stream, id))
                     .flatten();
-                let earlier = earlier.and_then(|at| state.queue.get(at));
+                let earlier = earlier.and_then(|at| state.records.get(at));
                 Head {
                     stream,
                     id,
@@ -276,8 +277,8 @@ impl<'s> Batches<'s> {
             if let Reply::Error(text) = &reply {
                 return Err(self.refused(connection, at, text));
             }
-            let state = lock(&self.shared.state);
-            let queued = state.queue.get(at);
+            let state = self.shared.state();
+            let queued = state.records.get(at);
             let stored = queued.map(|it| it.record.with(|record| is_stored(&reply, record)));
             drop(state);
             match stored {
@@ -315,9 +316,9 @@ impl<'s> Batches<'s> {
             put_command(&mut self.out, &["MULTI"]);
         }
         {
-            let state = lock(&self.shared.state);
+            let state = self.shared.state();
             for (at, id) in &written {
-                if let Some(queued) = state.queue.get(*at) {
+                if let Some(queued) = state.records.get(*at) {
                     let out = &mut self.out;
                     queued.record.with(|record| put_xadd(out, record, *id));
                 }
@@ -401,9 +402,9 @@ impl<'s> Batches<'s> {
         let mut kept = Vec::new();
         let mut stored = Vec::new();
         {
-            let mut state = lock(&self.shared.state);
-            let count = heads.len().min(state.queue.len());
-            let batch: Vec<Queued> = state.queue.drain(..count).collect();
+            let mut state = self.shared.state();
+            let count = heads.len().min(state.records.len());
+            let batch: Vec<QueuedRecord> = state.records.drain(..count).collect();
             let planned = heads.into_iter().zip(ids);
             for ((queued, (head, id)), outcome) in batch.into_iter().zip(planned).zip(outcomes) {
                 match outcome {
@@ -426,7 +427,7 @@ impl<'s> Batches<'s> {
                 }
             }
             for queued in kept.into_iter().rev() {
-                state.queue.push_front(queued);
+                state.records.push_front(queued);
             }
         }
         let none = stored.is_empty();
@@ -469,7 +470,7 @@ impl<'s> Batches<'s> {
                 Some(Poison::Oversize),
             ),
         };
-        let removed = lock(&self.shared.state).queue.remove(at);
+        let removed = self.shared.state().records.remove(at);
         if let Some(queued) = removed {
             let error = DeliveryError {
                 topic: queued.record.with(|record| record.topic.into()),

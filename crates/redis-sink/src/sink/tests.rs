@@ -15,44 +15,40 @@ const BEHIND: &str =
 
 fn shared(replicas: u32) -> (Shared, Arc<Reports>) {
     let reports = Arc::<Reports>::default();
-    let shared = Shared {
-        state: Mutex::default(),
-        wake: Notify::new(),
-        window: Window::new(1_000, 1 << 20),
-        deliveries: Arc::clone(&reports) as Arc<dyn Deliveries>,
-        stats: Arc::default(),
-        settings: Arc::new(Settings {
-            max_records: 1_000,
-            max_bytes: 1 << 20,
-            max_message: 1 << 20,
-            reply: Duration::from_secs(60),
-            pauses: (Duration::ZERO, Duration::ZERO),
-            ids: Ids::Position,
-            wait: Wait {
-                replicas,
-                fsync: false,
-                timeout: Duration::from_millis(500),
-            },
-        }),
+    let settings = Settings {
+        max_records: 1_000,
+        max_bytes: 1 << 20,
+        max_message: 1 << 20,
+        reply: Duration::from_secs(60),
+        pauses: (Duration::ZERO, Duration::ZERO),
+        ids: Ids::Position,
+        wait: Wait {
+            replicas,
+            fsync: false,
+            timeout: Duration::from_millis(500),
+        },
     };
+    let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+    let window = Window::new(1_000, 1 << 20);
+    let settings = Arc::new(settings);
+    let shared = Shared::new(
+        VecDeque::new(),
+        window,
+        settings,
+        Arc::default(),
+        deliveries,
+    );
     (shared, reports)
 }
 
-impl Shared {
-    /// Queues the event of the LSN 1 and this row.
-    fn queue(&self, topic: &str, row: u64) {
-        assert!(self.window.try_take(1));
-        let position = EventPosition { lsn: 1, row };
-        lock(&self.state).queue.push_back(Queued {
-            seq: row,
-            weight: 1,
-            record: HeldRecord::new(&Record {
-                topic,
-                position,
-                ..Record::default()
-            }),
-        });
-    }
+/// Queues the event of the LSN 1 and this row.
+fn queue(shared: &Shared, topic: &str, row: u64) {
+    let record = Record {
+        topic,
+        position: EventPosition { lsn: 1, row },
+        ..Record::default()
+    };
+    shared.accept(&record, row, 1).unwrap();
 }
 
 /// Writes once. Each command gets the next reply; returns the commands.
@@ -121,7 +117,7 @@ fn entry(id: &str, position: &str) -> String {
 fn a_message_is_sent_for_an_event_that_was_found_when_all_writes_are_refused() {
     let (shared, reports) = shared(1);
     for row in 1..4 {
-        shared.queue("a", row);
+        queue(&shared, "a", row);
     }
     let mut batches = Batches::new(&shared);
     let found = format!("*1\r\n{}", entry("1-1", "0/1 1"));
@@ -151,13 +147,13 @@ fn a_message_is_sent_for_an_event_that_was_found_when_all_writes_are_refused() {
     ];
     assert_eq!(commands, expected);
     assert!(reports.is(|state| state.outcomes.len() == 1));
-    assert_eq!(lock(&shared.state).queue.len(), 2);
+    assert_eq!(shared.state().records.len(), 2);
 }
 
 #[test]
 fn a_round_that_stores_nothing_is_followed_by_a_pause() {
     let (shared, _) = shared(0);
-    shared.queue("a", 2);
+    queue(&shared, "a", 2);
     let mut batches = Batches::new(&shared);
     let (written, commands) = write(&mut batches, &[&newest("1-1"), BEHIND]);
     let expected = ["XINFO STREAM a", "XADD a 1-2 position 0/1 2"];
@@ -180,14 +176,14 @@ fn a_round_that_stores_nothing_is_followed_by_a_pause() {
         "XADD a 0-0 field value",
     ];
     assert_eq!(commands, expected);
-    assert!(lock(&shared.state).queue.is_empty());
+    assert!(shared.state().records.is_empty());
 }
 
 #[test]
 fn the_ends_of_many_streams_are_asked_for_one_part_after_the_other() {
     let (shared, _) = shared(0);
     for row in 0..20 {
-        shared.queue(&format!("stream-{row}"), row);
+        queue(&shared, &format!("stream-{row}"), row);
     }
     let mut batches = Batches::new(&shared);
     // The reply to the first has not arrived when the second part would be sent.

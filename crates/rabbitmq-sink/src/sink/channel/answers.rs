@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use tracing::{info, warn};
 use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison, lock};
+use walrelay_sink_client::pause;
 
-use super::{Channel, pause};
+use super::Channel;
 use crate::client::error::{ProtocolError, RabbitmqError};
 use crate::client::wire::{Frame, Method, Reason, put_method};
 use crate::client::{Input, closed, printable, protocol, reply_name};
@@ -120,10 +121,10 @@ impl Channel<'_> {
             if let Some(code) = message.returned {
                 self.unroutable(&message, code);
             } else if ack {
-                let done = lock(&self.shared.state).queues.done(message.seq);
+                let done = self.shared.state().records.done(message.seq);
                 if let Some(queued) = done {
                     if queued.refusals > 0 {
-                        lock(&self.shared.returned_since).remove(&message.position);
+                        lock(&self.shared.settings.returned_since).remove(&message.position);
                     }
                     self.shared.report(&queued, Ok(()));
                 }
@@ -151,7 +152,7 @@ impl Channel<'_> {
     fn unroutable(&mut self, message: &Unconfirmed, code: u16) {
         let now = Instant::now();
         let since = {
-            let mut since = lock(&self.shared.returned_since);
+            let mut since = lock(&self.shared.settings.returned_since);
             if since.len() >= MAX_RETURNED {
                 since.clear();
             }
@@ -177,11 +178,11 @@ impl Channel<'_> {
 
     /// Sends a message again after a pause.
     fn send_again(&self, seq: u64, obstacle: Obstacle) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state();
         let now = Instant::now();
         let pauses = self.shared.settings.pauses;
         state
-            .queues
+            .records
             .refuse_with(seq, |refusals| now + pause(pauses, refusals));
         state.refusal = Some(obstacle);
     }

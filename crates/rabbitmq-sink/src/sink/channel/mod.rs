@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{DeliveryError, Disposition, Endpoints, Poison, QueuedRecord, lock};
+use walrelay_sink::{DeliveryError, Disposition, Endpoints, Poison, QueuedRecord};
+use walrelay_sink_client::{ConnectError, FOREVER, Failure};
 
+use super::Shared;
 use super::in_flight::{InFlight, Unconfirmed};
-use super::{FOREVER, Failure, Shared};
 use crate::client::error::RabbitmqError;
 use crate::client::publish::{self, put_publish};
 use crate::client::wire::put_frame;
-use crate::client::{Connection, put_channel_open, put_close};
+use crate::client::{Connection, io_error, put_channel_open, put_close};
 
 /// No further message is encoded while so many bytes are to be written.
 const OUTPUT_BYTES: usize = 256 * 1024;
@@ -106,8 +107,7 @@ impl<'s> Channel<'s> {
             if !self.refused.is_empty() && self.in_flight.is_empty() && !self.is_due(now) {
                 return Ok(given_up_with_another());
             }
-            let closing = lock(&self.shared.state).closing;
-            if closing.is_some_and(|at| at <= now || self.shared.window.in_flight() == 0) {
+            if self.shared.is_over() {
                 put_close(&mut self.out);
                 let rest = self.out.split_off(self.written.min(self.out.len()));
                 let last = async {
@@ -116,14 +116,12 @@ impl<'s> Channel<'s> {
                 };
                 // Whether the server reads it is of no importance.
                 let _ = tokio::time::timeout(CLOSE_LIMIT, last).await;
-                return Ok(given_up());
+                return Ok(Failure::closed());
             }
             let timer = self.timers(now, (last_read, last_write), heartbeat)?;
+            let closing = self.shared.state().closing;
             let timer = closing.map_or(timer, |at| at.min(timer));
-            let io = |source| RabbitmqError::Io {
-                address: self.address.clone(),
-                source,
-            };
+            let io = |source| io_error(&self.address, source);
             let pending = self.out.get(self.written..).unwrap_or_default();
             // Both can be cancelled without loss.
             let write = async {
@@ -160,7 +158,7 @@ impl<'s> Channel<'s> {
         (last_read, last_write): (Instant, Instant),
         heartbeat: Duration,
     ) -> Result<Instant, RabbitmqError> {
-        let timeout = |after: Duration| RabbitmqError::Timeout {
+        let timeout = |after: Duration| ConnectError::Timeout {
             address: self.address.clone(),
             seconds: after.as_secs(),
         };
@@ -168,7 +166,7 @@ impl<'s> Channel<'s> {
         if !heartbeat.is_zero() {
             // As AMQP 0-9-1 has it, section 4.2.7: two intervals without a sign.
             if now >= last_read + 2 * heartbeat {
-                return Err(timeout(2 * heartbeat));
+                return Err(timeout(2 * heartbeat).into());
             }
             next = next.min(last_read + 2 * heartbeat);
             if now >= last_write + heartbeat / 2 && self.out.is_empty() {
@@ -180,11 +178,11 @@ impl<'s> Channel<'s> {
             && !self.blocked
         {
             if now >= sent + self.shared.settings.confirm {
-                return Err(timeout(self.shared.settings.confirm));
+                return Err(timeout(self.shared.settings.confirm).into());
             }
             next = next.min(sent + self.shared.settings.confirm);
         }
-        let due = lock(&self.shared.state).queues.next_due();
+        let due = self.shared.state().records.next_due();
         Ok(due.map_or(next, |due| due.max(now).min(next)))
     }
 
@@ -198,11 +196,11 @@ impl<'s> Channel<'s> {
             if self.one_at_a_time && !self.in_flight.is_empty() {
                 return;
             }
-            let mut state = lock(&shared.state);
-            if self.one_at_a_time && state.queues.blocked() == 0 {
+            let mut state = shared.state();
+            if self.one_at_a_time && state.records.blocked() == 0 {
                 self.one_at_a_time = false;
             }
-            let Some(queued) = state.queues.next(now) else {
+            let Some(queued) = state.records.next(now) else {
                 return;
             };
             let seq = queued.seq;
@@ -231,7 +229,7 @@ impl<'s> Channel<'s> {
 
     /// Returns true if a message is to be sent again at `now`.
     fn is_due(&self, now: Instant) -> bool {
-        let due = lock(&self.shared.state).queues.next_due();
+        let due = self.shared.state().records.next_due();
         due.is_some_and(|due| due <= now)
     }
 
@@ -239,9 +237,9 @@ impl<'s> Channel<'s> {
     /// them.
     pub(super) fn send_all_again(&mut self) {
         let now = Instant::now();
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state();
         for message in self.in_flight.take_all() {
-            state.queues.refused(message.seq, now);
+            state.records.refused(message.seq, now);
         }
         self.returning = None;
     }
@@ -254,7 +252,7 @@ impl<'s> Channel<'s> {
     /// Takes a record out that the server does not take. It is reported by
     /// [`report_refused`](Self::report_refused).
     fn refuse(&mut self, seq: u64, poison: Poison, disposition: Disposition, reason: String) {
-        let done = lock(&self.shared.state).queues.done(seq);
+        let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
             let topic = queued.record.with(|record| record.topic.into());
             let error = DeliveryError {
@@ -271,21 +269,6 @@ impl<'s> Channel<'s> {
         for (queued, poison, error) in self.refused.drain(..) {
             self.shared.report(&queued, Err((poison.name(), error)));
         }
-    }
-}
-
-/// Returns the pause after so many failures: it doubles.
-pub(super) fn pause((first, longest): (Duration, Duration), failures: u32) -> Duration {
-    let pause = first.saturating_mul(1 << failures.min(20)).min(longest);
-    // Between half and the whole, so that keys are not sent again all at once.
-    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
-}
-
-pub(super) fn given_up() -> Failure {
-    Failure {
-        class: "closed",
-        reason: "the sink was closed before the server had confirmed the record".to_owned(),
-        disposition: Disposition::Retryable,
     }
 }
 

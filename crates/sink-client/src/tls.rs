@@ -7,14 +7,17 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::error::RabbitmqError;
+use crate::ConnectError;
 
 /// Makes the TLS configuration. `ca_file`: the trusted certificates, else those of the operating
-/// system. `client`: the files of the client's certificate and key.
-pub(crate) fn config(
+/// system. `client`: the files of the client's certificate and key. All are in PEM.
+///
+/// # Errors
+/// [`ConnectError::Settings`] if a file cannot be used, or no certificate is trusted.
+pub fn client_config(
     ca_file: Option<&Path>,
     client: Option<(&Path, &Path)>,
-) -> Result<Arc<ClientConfig>, RabbitmqError> {
+) -> Result<ClientConfig, ConnectError> {
     let mut roots = RootCertStore::empty();
     match ca_file {
         Some(file) => {
@@ -29,14 +32,14 @@ pub(crate) fn config(
         }
     }
     if roots.is_empty() {
-        return Err(RabbitmqError::Tls(
+        return Err(ConnectError::Settings(
             "there are no trusted certificates".to_owned(),
         ));
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| RabbitmqError::Tls(error.to_string()))?
+        .map_err(|error| ConnectError::Settings(error.to_string()))?
         .with_root_certificates(roots);
     let config = match client {
         None => builder.with_no_client_auth(),
@@ -47,10 +50,10 @@ pub(crate) fn config(
                 .map_err(|error| wrong(certificate, &error))?
         }
     };
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, RabbitmqError> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
     let read = CertificateDer::pem_file_iter(file).map_err(|error| wrong(file, &error))?;
     let read: Vec<_> = read
         .collect::<Result<_, _>>()
@@ -61,6 +64,6 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, RabbitmqErr
     Ok(read)
 }
 
-fn wrong(file: &Path, error: &dyn std::fmt::Display) -> RabbitmqError {
-    RabbitmqError::Tls(format!("{}: {error}", file.display()))
+fn wrong(file: &Path, error: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::Settings(format!("{}: {error}", file.display()))
 }

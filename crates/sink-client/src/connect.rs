@@ -1,0 +1,179 @@
+//! Connects to a server, by TLS or without.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use walrelay_sink::Disposition;
+
+/// The reason why there is no connection to a server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The operating system refuses the connection, or it broke.
+    #[error("{address}: {source}")]
+    Io {
+        /// Host and port.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The server did not answer in time.
+    #[error("{address}: no answer for {seconds} s")]
+    Timeout {
+        /// Host and port.
+        address: String,
+        /// How long the client waited.
+        seconds: u64,
+    },
+    /// The server's certificate is refused, or the server refuses the client's.
+    #[error("{address}: TLS fails: {source}")]
+    Handshake {
+        /// Host and port.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The settings of hosts or TLS cannot be used.
+    #[error("TLS cannot be used: {0}")]
+    Settings(String),
+}
+
+impl ConnectError {
+    /// Returns the reaction to the error.
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Settings(_) => Disposition::Configuration,
+            _ => Disposition::Retryable,
+        }
+    }
+}
+
+/// An error of a client.
+pub trait ClientError: std::error::Error + From<ConnectError> {
+    /// Returns the reaction to the error.
+    fn disposition(&self) -> Disposition;
+}
+
+impl ClientError for ConnectError {
+    fn disposition(&self) -> Disposition {
+        self.disposition()
+    }
+}
+
+/// The bytes of a connection, with TLS or without.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The servers of a sink.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    /// Hosts and ports, which are tried in this order.
+    pub hosts: Vec<(String, u16)>,
+    /// `None`: no TLS.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// The longest wait for a connection.
+    pub timeout: Duration,
+}
+
+impl Servers {
+    /// Connects to the first host that answers, beginning with that of the number `first`. `log_in`
+    /// makes a connection of the stream and the address. A host whose error is one of the configuration
+    /// is the last that is tried.
+    ///
+    /// # Errors
+    /// The error of the last host that was tried.
+    pub async fn connect<C, E: ClientError>(
+        &self,
+        first: usize,
+        log_in: impl AsyncFn(Box<dyn Stream>, String) -> Result<C, E>,
+    ) -> Result<C, E> {
+        let mut last = None;
+        let (before, from) = self.hosts.split_at(first % self.hosts.len().max(1));
+        for (host, port) in from.iter().chain(before) {
+            let error = match self.open(host, *port).await {
+                Ok((stream, address)) => match log_in(stream, address).await {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => error,
+                },
+                Err(error) => error.into(),
+            };
+            if error.disposition() == Disposition::Configuration {
+                return Err(error);
+            }
+            last = Some(error);
+        }
+        let none = || ConnectError::Settings("no host is configured".to_owned()).into();
+        Err(last.unwrap_or_else(none))
+    }
+
+    async fn open(&self, host: &str, port: u16) -> Result<(Box<dyn Stream>, String), ConnectError> {
+        let address = format!("{host}:{port}");
+        let io = |source| ConnectError::Io {
+            address: address.clone(),
+            source,
+        };
+        let tcp = within(self.timeout, &address, TcpStream::connect((host, port)))
+            .await?
+            .map_err(io)?;
+        tcp.set_nodelay(true).map_err(io)?;
+        let Some(tls) = &self.tls else {
+            return Ok((Box::new(tcp), address));
+        };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| ConnectError::Settings(format!("{host} is no name of a server")))?;
+        let handshake = TlsConnector::from(Arc::clone(tls)).connect(name, tcp);
+        let shaken = within(self.timeout, &address, handshake).await?;
+        let stream = shaken.map_err(|source| handshake_error(&address, source))?;
+        Ok((Box::new(stream), address))
+    }
+
+    /// Returns the addresses, which commas separate.
+    pub fn names(&self) -> String {
+        let names: Vec<String> = self.addresses().collect();
+        names.join(",")
+    }
+
+    /// Returns host and port of each server.
+    pub fn addresses(&self) -> impl Iterator<Item = String> {
+        self.hosts
+            .iter()
+            .map(|(host, port)| format!("{host}:{port}"))
+    }
+}
+
+/// Waits for the answer of a server, at most for `limit`.
+///
+/// # Errors
+/// [`ConnectError::Timeout`] if none came.
+pub async fn within<T>(
+    limit: Duration,
+    address: &str,
+    call: impl Future<Output = T>,
+) -> Result<T, ConnectError> {
+    timeout(limit, call)
+        .await
+        .map_err(|_| ConnectError::Timeout {
+            address: address.to_owned(),
+            seconds: limit.as_secs(),
+        })
+}
+
+fn handshake_error(address: &str, source: io::Error) -> ConnectError {
+    let address = address.to_owned();
+    // What TLS itself refuses; else the connection broke.
+    if source
+        .get_ref()
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+    {
+        ConnectError::Handshake { address, source }
+    } else {
+        ConnectError::Io { address, source }
+    }
+}

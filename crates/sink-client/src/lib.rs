@@ -1,0 +1,34 @@
+//! What sinks share that keep one connection on a thread of their own.
+//!
+//! # Contents
+//! - [`Servers`]: connects to the first server that answers. [`client_config`]: the TLS settings.
+//!   [`Stream`]: what a connection is then. [`within`]: bounds a wait.
+//! - [`ConnectError`], [`ClientError`]: why there is no connection.
+//! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`State`]:
+//!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
+//! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
+//! - [`host_and_port`]: an address of the configuration. [`run_apart`]: a check that connects.
+//!
+//! # Invariants
+//! - Certificates are always verified.
+//! - A record is reported once: by [`Shared::report`] when it was taken out of the queue, or by the end
+//!   of the thread, which fails all that the queue has. The end of a thread that panics, too.
+//! - No error shows a password, or a part of a record.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod apart;
+mod connect;
+mod reconnects;
+mod shared;
+mod thread;
+mod tls;
+
+pub use address::host_and_port;
+pub use apart::run_apart;
+pub use connect::{ClientError, ConnectError, Servers, Stream, within};
+pub use reconnects::{Connected, Reconnects, pause};
+pub use shared::{FOREVER, Failure, Queue, Shared, State};
+pub use thread::SinkThread;
+pub use tls::client_config;

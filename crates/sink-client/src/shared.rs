@@ -1,0 +1,266 @@
+//! The state that a sink and its thread share.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use walrelay_sink::{
+    Chain, Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Obstacle, QueuedRecord,
+    Record, SendError, SinkStats, Window, lock,
+};
+
+use crate::ClientError;
+
+/// A grace that does not end.
+pub const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
+/// The accepted records of a sink that are not reported.
+pub trait Queue: Send + 'static {
+    /// Appends a record that has taken `weight` bytes of the window.
+    fn push(&mut self, record: &Record<'_>, seq: u64, weight: u64);
+    /// Removes all records.
+    fn take_all(&mut self) -> Vec<QueuedRecord>;
+}
+
+impl Queue for KeyQueues {
+    fn push(&mut self, record: &Record<'_>, seq: u64, weight: u64) {
+        self.push(record, seq, weight);
+    }
+
+    fn take_all(&mut self) -> Vec<QueuedRecord> {
+        self.take_all()
+    }
+}
+
+impl Queue for VecDeque<QueuedRecord> {
+    fn push(&mut self, record: &Record<'_>, seq: u64, weight: u64) {
+        self.push_back(QueuedRecord {
+            seq,
+            weight,
+            refusals: 0,
+            record: HeldRecord::new(record),
+        });
+    }
+
+    fn take_all(&mut self) -> Vec<QueuedRecord> {
+        std::mem::take(self).into()
+    }
+}
+
+/// The reason why records failed that are not at fault.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The class, as metrics count it.
+    pub class: &'static str,
+    /// The reason in words.
+    pub reason: String,
+    /// The reaction.
+    pub disposition: Disposition,
+}
+
+impl Failure {
+    /// Makes the failure of records that the server may have or not, because the sink was closed.
+    pub fn closed() -> Self {
+        Self {
+            class: "closed",
+            reason: "the sink was closed before the server had confirmed the record".to_owned(),
+            disposition: Disposition::Retryable,
+        }
+    }
+
+    /// Makes the failure of records of a sink whose thread cannot go on.
+    pub(crate) fn broken(reason: String, disposition: Disposition) -> Self {
+        Self {
+            class: "broken",
+            reason,
+            disposition,
+        }
+    }
+
+    fn of(&self, topic: &str) -> DeliveryError {
+        DeliveryError {
+            topic: topic.into(),
+            reason: self.reason.clone(),
+            disposition: self.disposition,
+            poison: None,
+        }
+    }
+}
+
+/// The state of a sink. Only the thread removes records.
+#[derive(Debug)]
+pub struct State<Q> {
+    /// Accepted records.
+    pub records: Q,
+    /// Why nothing can be sent at the moment.
+    pub obstacle: Option<Obstacle>,
+    /// Why the server has refused records that are sent again alone.
+    pub refusal: Option<Obstacle>,
+    /// When a closing sink gives up.
+    pub closing: Option<Instant>,
+    /// Why the sink accepts nothing any more.
+    broken: Option<Failure>,
+}
+
+/// The state that a sink and its thread share. `S`: the settings of the kind of sink.
+pub struct Shared<Q, S> {
+    state: Mutex<State<Q>>,
+    /// Wakes the thread: a record came, or the sink closes.
+    pub wake: Notify,
+    /// The bounds of the records in flight.
+    pub window: Window,
+    /// The settings of the sink.
+    pub settings: S,
+    /// The figures of the sink.
+    pub stats: Arc<SinkStats>,
+    deliveries: Arc<dyn Deliveries>,
+}
+
+impl<Q: Queue, S> Shared<Q, S> {
+    /// Creates the state of a sink without a record.
+    pub fn new(
+        records: Q,
+        window: Window,
+        settings: S,
+        stats: Arc<SinkStats>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Self {
+        Self {
+            state: Mutex::new(State {
+                records,
+                obstacle: None,
+                refusal: None,
+                closing: None,
+                broken: None,
+            }),
+            wake: Notify::new(),
+            window,
+            settings,
+            stats,
+            deliveries,
+        }
+    }
+
+    /// Locks the state.
+    pub fn state(&self) -> MutexGuard<'_, State<Q>> {
+        lock(&self.state)
+    }
+
+    /// Accepts a record that takes `weight` bytes of the window.
+    ///
+    /// # Errors
+    /// If the window has no room, or the sink has ended.
+    pub fn accept(&self, record: &Record<'_>, seq: u64, weight: u64) -> Result<(), SendError> {
+        let mut state = self.state();
+        if let Some(failure) = &state.broken {
+            return Err(failure.of(record.topic).into());
+        }
+        if !self.window.try_take(weight) {
+            return Err(SendError::Full);
+        }
+        state.records.push(record, seq, weight);
+        drop(state);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Reports a record that was taken out of the queue. An error has its class, as metrics count it.
+    pub fn report(&self, queued: &QueuedRecord, result: Result<(), (&'static str, DeliveryError)>) {
+        let (topic, bytes) = queued
+            .record
+            .with(|record| (self.stats.topic(record.topic), record.payload_bytes()));
+        match result {
+            Ok(()) => {
+                topic.delivered.fetch_add(1, Relaxed);
+                topic.delivered_bytes.fetch_add(bytes as u64, Relaxed);
+                self.deliveries.delivered(queued.seq);
+            }
+            Err((class, error)) => {
+                topic.failed.fetch_add(1, Relaxed);
+                self.stats.failed(class.to_owned());
+                self.deliveries.failed(queued.seq, error);
+            }
+        }
+        if self.window.give_back(queued.weight) {
+            self.deliveries.capacity();
+        }
+        self.window.update_stats(&self.stats);
+    }
+
+    /// Ends the sink: all its records have failed.
+    pub(crate) fn end(&self, failure: &Failure) {
+        let all = {
+            let mut state = self.state();
+            state.broken = Some(failure.clone());
+            state.records.take_all()
+        };
+        for queued in all {
+            let error = queued.record.with(|record| failure.of(record.topic));
+            self.report(&queued, Err((failure.class, error)));
+        }
+        self.deliveries.capacity();
+    }
+
+    /// Shows why nothing can be sent, or that it can.
+    pub fn set_obstacle(&self, obstacle: Option<Obstacle>) {
+        self.state().obstacle = obstacle;
+    }
+
+    /// Shows that there is no connection.
+    pub fn lost(&self, error: &impl ClientError) {
+        let mut state = self.state();
+        state.refusal = None;
+        state.obstacle = Some(Obstacle {
+            what: Chain(error).to_string(),
+            disposition: error.disposition(),
+            remedy: None,
+        });
+    }
+
+    /// Returns true if the sink is to end: it is closed, and its grace is over or it has no record.
+    pub fn is_over(&self) -> bool {
+        let closing = self.state().closing;
+        closing.is_some_and(|at| at <= Instant::now() || self.window.in_flight() == 0)
+    }
+
+    /// Runs an action until the sink is to end; `None`: it is.
+    pub async fn unless_over<T>(&self, action: impl Future<Output = T>) -> Option<T> {
+        let mut action = std::pin::pin!(action);
+        loop {
+            if self.is_over() {
+                return None;
+            }
+            let closing = self.state().closing;
+            let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
+            tokio::select! {
+                biased;
+                done = &mut action => return Some(done),
+                () = tokio::time::sleep_until(end.into()) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+}
+
+/// Without the records and the settings.
+impl<Q, S> fmt::Debug for Shared<Q, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> Shared<KeyQueues, S> {
+    /// Returns why nothing is sent, or why records are sent again.
+    pub fn waiting_for(&self) -> Option<Obstacle> {
+        let state = self.state();
+        let is_refused = state.records.blocked() > 0;
+        let refusal = state.refusal.as_ref().filter(|_| is_refused);
+        state.obstacle.as_ref().or(refusal).cloned()
+    }
+}
