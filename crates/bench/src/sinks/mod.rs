@@ -59,7 +59,7 @@ pub(crate) fn measure(name: &str) {
     for case in target.cases() {
         let (table, part) = match case {
             Case::Late(_) => ("outbox_late", SLOW_PART),
-            Case::Queue | Case::AtOnce => (OUTBOX, 1),
+            Case::Queue | Case::Stream | Case::AtOnce => (OUTBOX, 1),
         };
         let backlog = harness.backlog(table, Load::orders((rows / part).max(1)));
         for round in 1..=runs {

@@ -1,8 +1,9 @@
-//! A polling relay into RabbitMQ or HTTP, in a process of its own, as the one of Kafka is
+//! A polling relay into RabbitMQ, Redis or HTTP, in a process of its own, as the one of Kafka is
 //! ([`polling`](crate::polling)).
 //!
 //! It takes batches of 1,000 by `FOR UPDATE SKIP LOCKED`. To RabbitMQ it publishes the whole batch,
-//! persistent and mandatory, on one channel, before it waits for the confirms. By HTTP it posts one
+//! persistent and mandatory, on one channel, before it waits for the confirms. To Redis it sends an `XADD` for
+//! each event of the batch before it reads the replies. By HTTP it posts one
 //! event after the other, on one connection. Then it marks the batch by one `UPDATE`, commits, and
 //! takes the next batch, all sent to Postgres at once.
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
-use walrelay_testkit::{AmqpClient, Publication};
+use walrelay_testkit::{AmqpClient, Publication, RedisClient};
 
 use super::target::KEY_HEADER;
 use crate::polling::{APPLICATION, AfterSend, BATCH, BatchStart, POLL_PAUSE, READY_LINE, TAKE};
@@ -40,6 +41,10 @@ enum Publisher {
         client: AmqpClient,
         queue: String,
     },
+    Redis {
+        client: RedisClient,
+        stream: String,
+    },
     Http {
         stream: BufReader<TcpStream>,
         address: String,
@@ -49,15 +54,25 @@ enum Publisher {
 
 impl Publisher {
     fn connect(kind: &str, address: &str, name: &str) -> Self {
-        if kind == "rabbitmq" {
-            let port = address
-                .rsplit(':')
-                .next()
-                .and_then(|port| port.parse().ok());
-            let mut client = AmqpClient::connect(port.expect("a port"));
-            client.select_confirms();
-            let queue = name.to_owned();
-            return Self::RabbitMq { client, queue };
+        let port = address.rsplit(':').next();
+        let port = port.and_then(|port| port.parse().ok()).expect("a port");
+        let name = name.to_owned();
+        match kind {
+            "rabbitmq" => {
+                let mut client = AmqpClient::connect(port);
+                client.select_confirms();
+                return Self::RabbitMq {
+                    client,
+                    queue: name,
+                };
+            }
+            "redis" => {
+                return Self::Redis {
+                    client: RedisClient::connect(port),
+                    stream: name,
+                };
+            }
+            _ => {}
         }
         let stream = TcpStream::connect(address).expect("the receiver listens");
         stream.set_nodelay(true).expect("a socket");
@@ -81,6 +96,15 @@ impl Publisher {
                     body: payload.as_bytes(),
                 }
             })),
+            Self::Redis { client, stream } => {
+                let commands = rows.iter().map(|row| {
+                    let (id, key, payload) = (row.get(1), row.get(3), row.get(4));
+                    vec![
+                        "XADD", stream, "*", "id", id, "key", key, "payload", payload,
+                    ]
+                });
+                client.run_all(&commands.collect::<Vec<_>>());
+            }
             Self::Http {
                 stream,
                 address,

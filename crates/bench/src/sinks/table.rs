@@ -20,6 +20,10 @@ pub(super) fn machine(harness: &Harness, target: &Target) -> Vec<(&'static str, 
                 binaries.map_or_else(|_| "?".to_owned(), |binaries| binaries.version().to_owned());
             format!("RabbitMQ {version}, one node, one scheduler, a quorum queue")
         }
+        Target::Redis(server) => {
+            let version = server.client().version();
+            format!("Redis {version}, `appendonly yes`, `appendfsync always`")
+        }
         Target::Http { .. } => "a receiver of HTTP/1.1 inside the program that measures".to_owned(),
     };
     facts.push(("destination", server));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use walrelay_measure::proc;
 use walrelay_testkit::{
-    Delivered, HttpReceiver, PATIENCE, QueueOptions, RabbitMq, Reaction, Received, lock,
+    Delivered, HttpReceiver, PATIENCE, QueueOptions, RabbitMq, Reaction, Received, Redis, lock,
 };
 
 /// The header that gets the key of an event.
@@ -22,6 +22,8 @@ const LATE: Case = Case::Late(Duration::from_millis(5));
 pub(super) enum Case {
     /// A quorum queue.
     Queue,
+    /// A stream of a server that writes each command to its disk before it answers.
+    Stream,
     /// A receiver that answers at once.
     AtOnce,
     /// A receiver that answers after this time, as one does that writes to its database first.
@@ -32,6 +34,7 @@ impl Case {
     pub(super) fn name(self) -> String {
         match self {
             Self::Queue => "a quorum queue".to_owned(),
+            Self::Stream => "a stream, `appendfsync always`".to_owned(),
             Self::AtOnce => "a receiver that answers at once".to_owned(),
             Self::Late(time) => format!("a receiver that answers after {} ms", time.as_millis()),
         }
@@ -41,6 +44,7 @@ impl Case {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Queue => "queue",
+            Self::Stream => "stream",
             Self::AtOnce => "now",
             Self::Late(_) => "late",
         }
@@ -57,6 +61,7 @@ pub(super) struct Arrived {
 
 pub(super) enum Target {
     RabbitMq(Box<RabbitMq>),
+    Redis(Box<Redis>),
     Http {
         receiver: HttpReceiver,
         arrived: Arc<Mutex<Vec<Arrived>>>,
@@ -69,6 +74,7 @@ impl Target {
     pub(super) fn start(name: &str) -> Self {
         match name {
             "rabbitmq" => Self::RabbitMq(Box::new(RabbitMq::start())),
+            "redis" => Self::Redis(Box::new(Redis::start())),
             "http" => {
                 let arrived = Arc::<Mutex<Vec<Arrived>>>::default();
                 let late = Arc::<AtomicU64>::default();
@@ -86,7 +92,7 @@ impl Target {
                     late,
                 }
             }
-            other => panic!("BENCH_SINK={other} is neither rabbitmq nor http"),
+            other => panic!("BENCH_SINK={other} is not rabbitmq, redis or http"),
         }
     }
 
@@ -94,6 +100,7 @@ impl Target {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::RabbitMq(_) => "rabbitmq",
+            Self::Redis(_) => "redis",
             Self::Http { .. } => "http",
         }
     }
@@ -101,6 +108,7 @@ impl Target {
     pub(super) fn cases(&self) -> &'static [Case] {
         match self {
             Self::RabbitMq(_) => &[Case::Queue],
+            Self::Redis(_) => &[Case::Stream],
             Self::Http { .. } => &[Case::AtOnce, LATE],
         }
     }
@@ -115,11 +123,13 @@ impl Target {
                 };
                 server.client().declare_queue(name, options);
             }
+            // The first entry makes the stream.
+            Self::Redis(_) => {}
             Self::Http { arrived, late, .. } => {
                 lock(arrived).clear();
                 let time = match case {
                     Case::Late(time) => time.as_micros() as u64,
-                    Case::Queue | Case::AtOnce => 0,
+                    Case::Queue | Case::Stream | Case::AtOnce => 0,
                 };
                 late.store(time, Ordering::Relaxed);
             }
@@ -130,6 +140,7 @@ impl Target {
     pub(super) fn address(&self) -> String {
         match self {
             Self::RabbitMq(server) => format!("127.0.0.1:{}", server.port()),
+            Self::Redis(server) => format!("127.0.0.1:{}", server.port()),
             Self::Http { receiver, .. } => receiver.address().to_string(),
         }
     }
@@ -142,6 +153,7 @@ impl Target {
                 "hosts = [\"{address}\"]\nusername = \"guest\"\npassword = \"guest\"\n\
                  exchange = \"\"\nrouting_key = \"{name}\"\n"
             ),
+            Self::Redis(_) => format!("hosts = [\"{address}\"]\nstream = \"{name}\"\n"),
             Self::Http { .. } => {
                 format!("url = \"http://{address}/{{topic}}\"\nkey_header = \"{KEY_HEADER}\"\n")
             }
@@ -153,6 +165,7 @@ impl Target {
     pub(super) fn cpu(&self) -> Option<f64> {
         match self {
             Self::RabbitMq(server) => proc::cpu(server.pid()),
+            Self::Redis(server) => proc::cpu(server.pid()),
             Self::Http { .. } => None,
         }
     }
@@ -180,6 +193,32 @@ impl Target {
                         ..Delivered::default()
                     };
                     arrived.push(Arrived { at, event });
+                }
+                arrived
+            }
+            Self::Redis(server) => {
+                let mut client = server.client();
+                ready();
+                let mut arrived: Vec<Arrived> = Vec::new();
+                let mut ids = HashSet::new();
+                let mut last = "0".to_owned();
+                while (ids.len() as u64) < rows {
+                    let entries = client.next_entries(name, &last);
+                    let at = micros_now();
+                    for entry in entries {
+                        let id = entry.text("id").map(str::to_owned);
+                        ids.extend(id.clone());
+                        let event = Delivered {
+                            id,
+                            topic: name.to_owned(),
+                            offset: arrived.len() as i64,
+                            key: entry.fields.get("key").cloned(),
+                            payload: entry.fields.get("payload").cloned(),
+                            ..Delivered::default()
+                        };
+                        arrived.push(Arrived { at, event });
+                        last = entry.id;
+                    }
                 }
                 arrived
             }

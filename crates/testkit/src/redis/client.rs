@@ -61,14 +61,27 @@ impl RedisClient {
 
     /// Runs a command.
     pub fn run_words(&mut self, words: &[&str]) -> RedisReply {
-        let count = format!("*{}\r\n", words.len());
-        let strings = words
-            .iter()
-            .map(|word| format!("${}\r\n{word}\r\n", word.len()));
-        let out: String = std::iter::once(count).chain(strings).collect();
-        let socket = self.stream.get_mut();
-        socket.write_all(out.as_bytes()).expect("it is sent");
+        self.send(&[words.to_vec()]);
         self.reply()
+    }
+
+    /// Runs commands, sent all at once, each of which must return a string.
+    pub fn run_all(&mut self, commands: &[Vec<&str>]) {
+        self.send(commands);
+        for _ in commands {
+            self.reply().bytes();
+        }
+    }
+
+    fn send(&mut self, commands: &[Vec<&str>]) {
+        let mut out = Vec::new();
+        for words in commands {
+            write!(out, "*{}\r\n", words.len()).expect("memory");
+            for word in words {
+                write!(out, "${}\r\n{word}\r\n", word.len()).expect("memory");
+            }
+        }
+        self.stream.get_mut().write_all(&out).expect("it is sent");
     }
 
     /// Runs a command that must succeed.
@@ -80,22 +93,22 @@ impl RedisClient {
 
     /// Reads all entries of a stream, in order.
     pub fn entries(&mut self, stream: &str) -> Vec<StreamEntry> {
-        let reply = self.run_words(&["XRANGE", stream, "-", "+"]);
-        let entries = reply.array().into_iter().map(|entry| {
-            let [id, fields] = &entry.array()[..] else {
-                panic!("no entry");
-            };
-            let fields = fields.clone().array();
-            let pair = |pair: &[RedisReply]| {
-                let name = String::from_utf8(pair[0].clone().bytes()).expect("text");
-                (name, pair[1].clone().bytes())
-            };
-            StreamEntry {
-                id: String::from_utf8(id.clone().bytes()).expect("text"),
-                fields: fields.chunks(2).map(pair).collect(),
-            }
-        });
-        entries.collect()
+        self.run_words(&["XRANGE", stream, "-", "+"]).entries()
+    }
+
+    /// Waits for entries of a stream behind the one of this id, and returns some of them, in order.
+    pub fn next_entries(&mut self, stream: &str, after: &str) -> Vec<StreamEntry> {
+        let millis = (PATIENCE.as_millis() / 2).to_string();
+        let words = [
+            "XREAD", "COUNT", "10000", "BLOCK", &millis, "STREAMS", stream, after,
+        ];
+        let [of_stream] = &self.run_words(&words).array()[..] else {
+            panic!("{stream} gets no entry");
+        };
+        let [_, entries] = &of_stream.clone().array()[..] else {
+            panic!("no stream");
+        };
+        entries.clone().entries()
     }
 
     /// Returns the keys with a prefix, which has none of `*?[\\`.
@@ -104,6 +117,15 @@ impl RedisClient {
         let keys = reply.array().into_iter();
         keys.map(|key| String::from_utf8(key.bytes()).expect("text"))
             .collect()
+    }
+
+    /// Returns the version of the server.
+    pub fn version(&mut self) -> String {
+        let info = self.run("INFO server").bytes();
+        let info = String::from_utf8(info).expect("text");
+        let mut lines = info.lines();
+        let version = lines.find_map(|line| line.strip_prefix("redis_version:"));
+        version.expect("a version").to_owned()
     }
 
     /// Returns the number of entries of a stream.
@@ -137,6 +159,24 @@ impl RedisClient {
 }
 
 impl RedisReply {
+    fn entries(self) -> Vec<StreamEntry> {
+        let entries = self.array().into_iter().map(|entry| {
+            let [id, fields] = &entry.array()[..] else {
+                panic!("no entry");
+            };
+            let fields = fields.clone().array();
+            let pair = |pair: &[Self]| {
+                let name = String::from_utf8(pair[0].clone().bytes()).expect("text");
+                (name, pair[1].clone().bytes())
+            };
+            StreamEntry {
+                id: String::from_utf8(id.clone().bytes()).expect("text"),
+                fields: fields.chunks(2).map(pair).collect(),
+            }
+        });
+        entries.collect()
+    }
+
     fn array(self) -> Vec<Self> {
         match self {
             Self::Array(members) => members,

@@ -94,6 +94,12 @@ impl Redis {
         self.port
     }
 
+    /// Returns the process id of the server, which runs.
+    pub fn pid(&self) -> u32 {
+        let process = lock(&self.process);
+        process.as_ref().expect("the server runs").pid()
+    }
+
     /// Connects a client.
     pub fn client(&self) -> RedisClient {
         RedisClient::connect(self.port)
