@@ -16,7 +16,7 @@ processors=$(nproc 2>/dev/null || echo 2)
 threads=${RUST_TEST_THREADS:-$((processors < 4 ? 3 * processors : 12))}
 slowest=20
 # A binary that has not ended by then has a test that hangs.
-limit=40m
+limit=25m
 
 logs=$(mktemp -d)
 servers=
