@@ -201,7 +201,7 @@ fn the_script_of_a_dry_run_has_the_configured_columns() {
 /// `check` reports beforehand what would stop `run`.
 #[test]
 fn check_knows_who_may_create_the_publication() {
-    let rig = Rig::without_broker(15).outbox();
+    let rig = Rig::new(15).outbox();
     let db = rig.db();
     db.batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'");
     let url = rig.url_as("relay", "hunter2", "postgres");
@@ -274,7 +274,7 @@ fn a_broker_that_is_away_is_named_once() {
 /// The remedy for a table without a column of the preset works.
 #[test]
 fn the_remedy_of_a_missing_column_works() {
-    let rig = Rig::without_broker(15);
+    let rig = Rig::new(15);
     let db = rig.db();
     db.batch(
         "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, \

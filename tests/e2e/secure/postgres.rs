@@ -146,7 +146,7 @@ fn what_is_wrong_is_told_apart() {
 /// A server without TLS is asked for TLS, and gets nothing else.
 #[test]
 fn nothing_is_sent_in_clear_to_a_server_without_tls() {
-    let rig = Rig::without_broker(15);
+    let rig = Rig::new(15);
     let recorder = Recorder::before(rig.postgres.port());
     fs::write(rig.path("ca.pem"), Authority::new("any").pem()).expect("written");
     for mode in ["require", "verify-ca", "verify-full"] {
