@@ -7,7 +7,8 @@
 #                                    unless it is installed
 #     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh; Chromium;
 #                                    RabbitMQ by scripts/fetch-rabbitmq.sh, unless WALRELAY_TEST_RABBITMQ is "skip";
-#                                    Redis by scripts/fetch-redis.sh, unless WALRELAY_TEST_REDIS is "skip"
+#                                    Redis by scripts/fetch-redis.sh, unless WALRELAY_TEST_REDIS is "skip";
+#                                    NATS by scripts/fetch-nats.sh, unless WALRELAY_TEST_NATS is set
 #     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the fault suite works without it
 #     scripts/bootstrap.sh ci        and Python's venv, for the linters
 #
@@ -195,6 +196,9 @@ if [ "$mode $sink" = "demo rabbitmq" ] && ! have_rabbitmq; then
 fi
 if [ "$level" -ge 3 ] && [ "${WALRELAY_TEST_REDIS:-}" != skip ]; then
     scripts/fetch-redis.sh
+fi
+if [ "$level" -ge 3 ] && [ -z "${WALRELAY_TEST_NATS:-}" ]; then
+    scripts/fetch-nats.sh
 fi
 # Shifts the clock of one process. One fault needs it, and reports if it is missing.
 if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1" ] && have apt-get; then

@@ -27,7 +27,7 @@ finish() {
     wait
     rm -rf "$logs"
     if [ -n "$servers" ]; then
-        rm -rf "$servers"/walrelay-pg-* "$servers"/walrelay-kafka-* "$servers"/walrelay-rabbitmq-* "$servers"/walrelay-redis-* "$servers/script"
+        rm -rf "$servers"/walrelay-pg-* "$servers"/walrelay-kafka-* "$servers"/walrelay-rabbitmq-* "$servers"/walrelay-redis-* "$servers"/walrelay-nats-* "$servers/script"
         # What failed tests have left stays.
         rmdir "$servers" 2>/dev/null || true
     fi

@@ -8,6 +8,7 @@ mod configuration;
 mod failover;
 mod http;
 mod kafka;
+mod nats;
 mod postgres;
 mod publication;
 mod rabbitmq;

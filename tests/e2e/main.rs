@@ -16,7 +16,8 @@
 //!   sends, `check` compares with the table.
 //! - [`places`]: the log has tables and columns by their names of then.
 //! - [`conformance`]: the sink keeps the promises of every sink.
-//! - [`rabbitmq`]: events are published to RabbitMQ; [`redis`]: written to Redis.
+//! - [`rabbitmq`]: events are published to RabbitMQ; [`redis`]: written to Redis;
+//!   [`nats`]: published to NATS.
 //! - [`position`]: the header with an event's position.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
@@ -84,6 +85,7 @@ mod idle;
 mod import_debezium;
 mod large;
 mod modes;
+mod nats;
 mod noted;
 mod open_dead_letters;
 mod otel;

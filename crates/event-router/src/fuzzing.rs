@@ -198,6 +198,7 @@ pub fn templates(bytes: &[u8]) {
                 let part = AddressPart {
                     key: "address",
                     template: given,
+                    tokens: None,
                 };
                 address = Some(Address {
                     routing_key: Some(part),

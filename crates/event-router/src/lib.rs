@@ -94,7 +94,7 @@ pub use render::debezium::{
 pub use render::registry::{SchemaProblem, SubjectNames, ValueFormat, ValueSchema, WireFormat};
 pub use render::template::{
     Address, AddressPart, Lookups, Member, Object, Place, Preset, PresetValue, Template,
-    TemplateError, TemplateProblem, Templates, ValueTemplate,
+    TemplateError, TemplateProblem, Templates, Tokens, ValueTemplate,
 };
 pub use route::Route;
 pub use router::{PartialRow, Routed, Router, Row, Selection, SelectionError, TopicChange};

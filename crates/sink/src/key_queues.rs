@@ -17,9 +17,12 @@ use crate::{HeldRecord, Record};
 ///
 /// # Order
 /// Records of one topic and key are sent in the order in which they were pushed. Records without a
-/// key have no order, and hold nothing back.
+/// key have no order, and hold nothing back. [`of_all_topics`](Self::of_all_topics) and
+/// [`of_topics`](Self::of_topics) choose another order.
 pub struct KeyQueues {
     max_blocked: usize,
+    /// What is sent in order.
+    order: Order,
     /// The queue of each key, by number. No queue is empty.
     queues: HashMap<u64, Queue>,
     /// The number of the queue of a key.
@@ -48,6 +51,17 @@ pub struct QueuedRecord {
     pub record: HeldRecord,
 }
 
+/// The records that are sent one after the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Those of a key in a topic.
+    TopicAndKey,
+    /// Those of a key.
+    Key,
+    /// Those of a topic, also without a key.
+    Topic,
+}
+
 struct Queue {
     /// `None` for a record without a key.
     key: Option<Box<[u8]>>,
@@ -60,6 +74,7 @@ impl KeyQueues {
     pub fn new(max_blocked: usize) -> Self {
         Self {
             max_blocked: max_blocked.max(1),
+            order: Order::TopicAndKey,
             queues: HashMap::new(),
             numbers: HashMap::new(),
             next_number: 0,
@@ -70,6 +85,21 @@ impl KeyQueues {
         }
     }
 
+    /// Sends records of one key in order, also of different topics. To be called before the first
+    /// record.
+    #[must_use]
+    pub fn of_all_topics(mut self) -> Self {
+        self.order = Order::Key;
+        self
+    }
+
+    /// Sends records of one topic in order, whatever their keys. To be called before the first record.
+    #[must_use]
+    pub fn of_topics(mut self) -> Self {
+        self.order = Order::Topic;
+        self
+    }
+
     /// Appends a record that has taken `weight` bytes of the window. `seq` must not be in the queues.
     pub fn push(&mut self, record: &Record<'_>, seq: u64, weight: u64) {
         let queued = QueuedRecord {
@@ -78,7 +108,11 @@ impl KeyQueues {
             refusals: 0,
             record: HeldRecord::new(record),
         };
-        let key = record.key.map(|key| queue_key(record.topic, key));
+        let key = match self.order {
+            Order::TopicAndKey => record.key.map(|key| queue_key(record.topic, key)),
+            Order::Key => record.key.map(Into::into),
+            Order::Topic => Some(record.topic.as_bytes().into()),
+        };
         if let Some(key) = &key
             && let Some(number) = self.numbers.get(key)
             && let Some(queue) = self.queues.get_mut(number)
@@ -171,7 +205,9 @@ impl KeyQueues {
     /// is broken or closed, and reports each as failed. A later answer to one of them is ignored by
     /// [`done`](Self::done) and [`refused`](Self::refused).
     pub fn take_all(&mut self) -> Vec<QueuedRecord> {
-        let emptied = std::mem::replace(self, Self::new(self.max_blocked));
+        let mut empty = Self::new(self.max_blocked);
+        empty.order = self.order;
+        let emptied = std::mem::replace(self, empty);
         let queues = emptied.queues.into_values();
         let mut all: Vec<_> = queues.flat_map(|queue| queue.records).collect();
         all.sort_unstable_by_key(|queued| queued.seq);
@@ -247,6 +283,29 @@ mod tests {
         assert!(queues.done(1).is_none(), "a late answer");
         queues.refused(3, later);
         assert_eq!((queues.blocked(), queues.next_due()), (0, None));
+    }
+
+    #[test]
+    fn records_may_be_in_order_by_key_alone_or_by_topic() {
+        let now = Instant::now();
+        for (queues, sent) in [
+            (KeyQueues::new(MAX_BLOCKED), vec![0, 1, 2, 3, 4]),
+            (
+                KeyQueues::new(MAX_BLOCKED).of_all_topics(),
+                vec![0, 2, 3, 4],
+            ),
+            (KeyQueues::new(MAX_BLOCKED).of_topics(), vec![0, 1]),
+        ] {
+            let mut queues = queues;
+            push(&mut queues, "t", Some(1), 0);
+            push(&mut queues, "u", Some(1), 1);
+            push(&mut queues, "t", Some(2), 2);
+            push(&mut queues, "t", None, 3);
+            push(&mut queues, "t", None, 4);
+            let found: Vec<u64> = std::iter::from_fn(|| next(&mut queues, now)).collect();
+            assert_eq!(found, sent);
+            assert_eq!(queues.take_all().len(), 5);
+        }
     }
 
     /// Draws a random number below `limit`: xorshift, by Marsaglia.

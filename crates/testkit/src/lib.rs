@@ -5,6 +5,7 @@
 //! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three.
 //!   All can be stopped, killed and started again on the same ports and data.
 //! - [`RabbitMq`]: a RabbitMQ server. [`AmqpClient`] declares and reads there.
+//! - [`Nats`]: a NATS server. [`NatsClient`] creates and reads streams there.
 //! - [`Redis`]: a Redis server. [`RedisClient`] reads streams there.
 //! - [`SecureKafka`]: a broker with TLS, logins and access control, and with certificates that are
 //!   wrong in one way each. [`Authority`] issues certificates.
@@ -58,6 +59,7 @@ mod early;
 mod history;
 mod http;
 mod kafka;
+mod nats;
 mod producer;
 mod program;
 mod proxy;
@@ -83,6 +85,7 @@ pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, first_appended,
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
+pub use nats::{Nats, NatsClient, NatsInTurn, NatsMessage};
 pub use producer::Producer;
 pub use program::Program;
 pub use proxy::{ChaosProxy, Cut, Direction};

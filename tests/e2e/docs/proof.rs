@@ -20,6 +20,7 @@ const SINKS: &[(&str, &str)] = &[
     ("HTTP/2", "crates/http-sink/tests/http2.rs"),
     ("RabbitMQ", "crates/rabbitmq-sink/tests/classic.rs"),
     ("Redis", "crates/redis-sink/tests/position.rs"),
+    ("NATS", "crates/nats-sink/tests/stream.rs"),
     ("stdout", "crates/walrelay/src/sinks/stdout/conformance.rs"),
 ];
 

@@ -211,6 +211,9 @@ pub enum ValueError {
     /// The text is not `\\x` and hexadecimal digits.
     #[error("is not the hexadecimal form of bytes (bytea_output = hex)")]
     NotHex,
+    /// The value is empty, or has a character that a token of an address cannot have.
+    #[error("is empty, or has a dot, a wildcard (* or >), a blank or a control character")]
+    NotAToken,
     /// The value is not a key of the lookup table.
     #[error("is not in the lookup table")]
     NotInTable,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use walrelay_event_router::{
     Address, AddressPart, Lookups, Member, Object, Options, Place, PlanError, Preset, Route,
-    RouteError, Router, Template, Templates, ValueTemplate,
+    RouteError, Router, Template, Templates, Tokens, ValueTemplate,
 };
 use walrelay_pgoutput::Value;
 use walrelay_sink::Poison;
@@ -475,12 +475,59 @@ fn address(topic: &str, routing_key: &str) -> Address {
         Some(AddressPart {
             key,
             template: template(text, Place::Address),
+            tokens: None,
         })
     };
     Address {
         topic: part("sink.x.exchange", topic),
         routing_key: part("sink.x.routing_key", routing_key),
         lookups: lookups(),
+    }
+}
+
+#[test]
+fn each_value_is_one_token_of_a_subject_or_the_row_is_unroutable() {
+    let columns = [("type", TEXT), ("region", TEXT)];
+    let subject = |tokens| {
+        let part = AddressPart {
+            key: "sink.x.subject",
+            template: template("events.v1.{type | lower}.{region}", Place::Address),
+            tokens: Some(tokens),
+        };
+        Address {
+            topic: Some(part),
+            ..Address::default()
+        }
+    };
+    let of = |tokens, values: &[Value<'static>]| {
+        let mut router = router(members_route(&[("m", "{type}")]), &columns);
+        router = router.with_address(Some(subject(tokens)));
+        announce(&mut router, &relation(&columns)).unwrap();
+        let message = insert(values);
+        route(&mut router, &message).map(|routed| routed.record().topic.to_owned())
+    };
+    for tokens in [Tokens::Refuse, Tokens::Replace] {
+        let found = of(tokens, &[text("Paid"), text("é-1_x")]);
+        assert_eq!(found, Ok("events.v1.paid.é-1_x".to_owned()));
+        let error = of(tokens, &[text("Paid"), Value::Null]).unwrap_err();
+        assert_eq!(error.poison(), Some(Poison::Unroutable));
+    }
+    for (value, replaced) in [
+        ("a.b", "a_b"),
+        ("*", "_"),
+        ("a>", "a_"),
+        ("a b\t", "a_b_"),
+        ("x\r\nPUB", "x__PUB"),
+        ("a\u{a0}b", "a_b"),
+        ("", "_"),
+    ] {
+        let values = [text(value), text("secret-region")];
+        let error = of(Tokens::Refuse, &values).unwrap_err();
+        assert_eq!(error.poison(), Some(Poison::Unroutable), "{value:?}");
+        assert!(!format!("{error}").contains("secret"), "{error}");
+        let found = of(Tokens::Replace, &values);
+        let expected = format!("events.v1.{}.secret-region", replaced.to_lowercase());
+        assert_eq!(found, Ok(expected));
     }
 }
 

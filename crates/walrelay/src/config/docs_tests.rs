@@ -296,6 +296,67 @@ fn the_example_of_redis_is_read_and_its_combinations_are_checked() {
 }
 
 #[test]
+fn the_example_of_nats_is_read_and_its_combinations_are_checked() {
+    let page = include_str!("../../../../docs/sinks/nats.md");
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let files = |_: &Path| Ok("secret-word\n".to_owned());
+    let read = |old: &str, new: &str| {
+        assert!(example.contains(old), "{old}");
+        let whole = example.replace(old, new);
+        parse_with(&whole, "example.toml", &[], &|_| None, &files)
+    };
+    let config = read("", "").expect("valid").pipeline;
+    assert_eq!(config.sink.description().name, "nats");
+    let subject = config.address.expect("an address").topic;
+    let subject = subject.expect("a template");
+    assert_eq!(
+        subject.template.columns().collect::<Vec<_>>(),
+        ["aggregate_type", "event_type"]
+    );
+    assert_eq!(subject.tokens, Some(walrelay_event_router::Tokens::Refuse));
+    let shown = format!("{:?}", config.sink);
+    assert!(!shown.contains("secret-word"), "{shown}");
+    let password = "password_file = \"/run/secrets/nats\"\n";
+    let user = "username = \"walrelay\"\n";
+    read(&format!("{user}{password}"), "").expect("no login");
+    read(&format!("{user}{password}"), "token_file = \"t\"\n").expect("a token");
+    for (old, new, words) in [
+        (
+            "hosts = [\"nats.internal:4222\"]\n",
+            "",
+            "`sink.nats.hosts`",
+        ),
+        ("internal:4222", "internal:0", "no host:port"),
+        (password, "", "`sink.nats.password_file`"),
+        (user, "", "`sink.nats.username`"),
+        (password, &format!("{password}token = \"t\"\n"), "only one"),
+        (
+            password,
+            &format!("{password}credentials_file = \"t\"\n"),
+            "only one",
+        ),
+        (
+            "tls = true\n",
+            "tls = true\nkey_file = \"k\"\n",
+            "go together",
+        ),
+        ("tls = true\n", "ca_file = \"c\"\n", "while `tls` is false"),
+        (
+            "subject = \"events.{aggregate_type | lower}.{event_type | lower}\"\n",
+            "invalid_tokens = \"replace\"\n",
+            "without `subject`",
+        ),
+        ("tls = true\n", "tls = true\nusernam = \"x\"\n", "usernam"),
+        ("| lower}.", "| nothing}.", "nothing"),
+    ] {
+        let error = read(old, new).expect_err(new).to_string();
+        assert!(error.contains(words), "{new:?}: {error}");
+        assert!(!error.contains("secret-word"), "{error}");
+    }
+}
+
+#[test]
 fn the_example_of_rabbitmq_is_read_and_no_login_is_assumed() {
     let page = include_str!("../../../../docs/sinks/rabbitmq.md");
     let (_, example) = page.split_once("```toml\n").expect("an example");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::ast::{Lookups, Template};
+use super::ast::{Lookups, Template, Tokens};
 use super::compile::{Compiler, Text};
 use crate::plan::{Columns, Plan, PlanError, Role, Target, Topic};
 
@@ -25,6 +25,9 @@ pub struct AddressPart {
     pub key: &'static str,
     /// The template.
     pub template: Template,
+    /// Each value of a column becomes one token of a text whose tokens dots separate, such as a
+    /// subject of NATS; `None`: values are unchanged.
+    pub tokens: Option<Tokens>,
 }
 
 /// Without the template, which may contain values of environment variables.
@@ -45,8 +48,15 @@ impl Address {
     ) -> Result<(), PlanError> {
         let lookups = &self.lookups;
         let mut compiler = Compiler { columns, lookups };
-        let mut part = |AddressPart { key, template }: &AddressPart| {
-            let text = compiler.text(template, &Target::Address(key))?;
+        let mut part = |AddressPart {
+                            key,
+                            template,
+                            tokens,
+                        }: &AddressPart| {
+            let mut text = compiler.text(template, &Target::Address(key))?;
+            if let Some(tokens) = tokens {
+                text.make_tokens(*tokens);
+            }
             Ok::<_, PlanError>((Text::into_part(text), *key))
         };
         if let Some(topic) = &self.topic {

@@ -34,6 +34,17 @@ pub enum Place {
     Timestamp,
 }
 
+/// The treatment of a value that is no token of an address: it is empty, or has a dot, a wildcard (`*`,
+/// `>`), a blank or a control character.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tokens {
+    /// The row is unroutable.
+    Refuse,
+    /// Each of these characters is replaced by `_`, and so is the empty value. Two values may become one
+    /// token.
+    Replace,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
     Literal(String),

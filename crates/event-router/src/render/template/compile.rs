@@ -2,7 +2,7 @@
 
 use walrelay_pgoutput::Value;
 
-use super::ast::{self, Filter, Lookups, Member, Object, Template};
+use super::ast::{self, Filter, Lookups, Member, Object, Template, Tokens};
 use super::filter::Op;
 use crate::plan::{Columns, Field, PlanError, Renderer, Role, Target};
 use crate::value::json;
@@ -253,6 +253,15 @@ const fn kind(type_oid: u32) -> ValueKind {
 // === Rendering ===
 
 impl Text {
+    /// Makes one token of the value of each column.
+    pub(super) fn make_tokens(&mut self, tokens: Tokens) {
+        for piece in &mut self.pieces {
+            if let Piece::Column(column) = piece {
+                column.ops.push(Op::Token(tokens));
+            }
+        }
+    }
+
     /// Renders the text unchanged. NULL is Kafka's null, or left out if the column is optional.
     pub(super) fn into_part(self) -> Renderer {
         Renderer::new(self.index(), move |values, scratch| {

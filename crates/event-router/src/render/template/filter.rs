@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use smallvec::SmallVec;
 
-use super::ast::{Argument as A, Filter, Lookups};
+use super::ast::{Argument as A, Filter, Lookups, Tokens};
 use crate::value::json::{self, Step};
 use crate::value::{Part, ValueError, hex_byte};
 
@@ -36,6 +36,8 @@ pub(super) enum Op {
     Base64,
     /// Converts JSON to text: a string becomes its content.
     Unquote,
+    /// Makes one token of an address, see [`Tokens`].
+    Token(Tokens),
 }
 
 /// The replacement for a value that the lookup table does not contain.
@@ -116,6 +118,7 @@ impl Op {
             Self::Unhex => unhex(&part, scratch)?,
             Self::Base64 => base64(&part, scratch),
             Self::Unquote => unquote(part, scratch)?,
+            Self::Token(tokens) => token(part, *tokens, scratch)?,
             Self::Lookup(table, otherwise) => {
                 let found = str::from_utf8(bytes).ok().and_then(|text| table.get(text));
                 match (found, otherwise) {
@@ -261,6 +264,28 @@ fn unquote<'t>(part: Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueE
     let start = scratch.len();
     json::unescape(&part, scratch).map_err(|_| ValueError::NotJson)?;
     Ok(Part::since(start, scratch))
+}
+
+/// Makes one token of a value.
+fn token<'t>(
+    part: Part<'t>,
+    tokens: Tokens,
+    scratch: &mut Vec<u8>,
+) -> Result<Part<'t>, ValueError> {
+    let is_wrong = |c: char| matches!(c, '.' | '*' | '>') || c.is_whitespace() || c.is_control();
+    let bytes = part.resolve(scratch).unwrap_or_default();
+    let text = str::from_utf8(bytes).map_err(|_| ValueError::NotUtf8)?;
+    if !text.is_empty() && !text.contains(is_wrong) {
+        return Ok(part);
+    }
+    match tokens {
+        Tokens::Refuse => Err(ValueError::NotAToken),
+        Tokens::Replace if text.is_empty() => Ok(Part::Row(b"_")),
+        Tokens::Replace => {
+            let replaced = text.replace(is_wrong, "_");
+            Ok(Part::appended(replaced.as_bytes(), scratch))
+        }
+    }
 }
 
 #[cfg(test)]

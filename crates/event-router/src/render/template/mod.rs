@@ -30,7 +30,7 @@ mod preset;
 mod templates;
 
 pub use address::{Address, AddressPart};
-pub use ast::{Lookups, Member, Object, Place, Template, ValueTemplate};
+pub use ast::{Lookups, Member, Object, Place, Template, Tokens, ValueTemplate};
 pub(crate) use compile::{Compiler, Text};
 pub use error::{TemplateError, TemplateProblem};
 pub(crate) use filter::base64;

@@ -277,6 +277,7 @@ mod tests {
             ("http", "https://h/{topic}"),
             ("rabbitmq", "mq:5672"),
             ("redis", "r:6379"),
+            ("nats", "n:4222"),
         ];
         let samples = samples.map(|(kind, servers)| {
             sink_sections(

@@ -3,6 +3,8 @@
 #[cfg(feature = "http")]
 mod http;
 mod kafka;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -30,6 +32,8 @@ const KINDS: &[Kind] = &[
     kind::<rabbitmq::Rabbitmq>(),
     #[cfg(feature = "redis")]
     kind::<redis::Redis>(),
+    #[cfg(feature = "nats")]
+    kind::<nats::Nats>(),
     kind::<StdoutSection>(),
 ];
 

@@ -84,7 +84,11 @@ impl SinkSettings for Rabbitmq {
     fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
         let part = |key, template: &Option<Template>| {
             let template = template.clone();
-            template.map(|template| AddressPart { key, template })
+            template.map(|template| AddressPart {
+                key,
+                template,
+                tokens: None,
+            })
         };
         Ok(Some(Address {
             topic: part("sink.rabbitmq.exchange", &self.address.exchange),

@@ -66,6 +66,7 @@ impl SinkSettings for Redis {
         let topic = self.stream.clone().map(|template| AddressPart {
             key: "sink.redis.stream",
             template,
+            tokens: None,
         });
         Ok(Some(Address {
             topic,

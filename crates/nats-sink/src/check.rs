@@ -1,0 +1,386 @@
+//! The items of `walrelay check`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::io;
+use std::thread;
+
+use serde_json::Value;
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
+use walrelay_sink::{FailureClass, ToFailure as _};
+
+use crate::client::error::NatsError;
+use crate::client::jetstream::{STREAM_NAMES, StreamNames, names_request, stream_names};
+use crate::client::message::check_subject;
+use crate::client::{Connection, Login, connect};
+
+const LOGIN: &str = "nats-login";
+const SERVER: &str = "nats-server";
+const STREAMS: &str = "nats-streams";
+const DURABILITY: &str = "nats-durability";
+const DISCARD: &str = "nats-discard";
+const WINDOW: &str = "nats-window";
+const DEAD_LETTERS: &str = "nats-dead-letters";
+
+/// The items, in the order of the report.
+pub(crate) const ITEMS: [&str; 7] = [
+    LOGIN,
+    SERVER,
+    STREAMS,
+    DURABILITY,
+    DISCARD,
+    WINDOW,
+    DEAD_LETTERS,
+];
+
+/// Subjects that are looked at, at most.
+const MAX_SUBJECTS: usize = 100;
+/// Names that a finding lists, at most.
+const LISTED: usize = 5;
+/// The default of a stream's duplicate window in nanoseconds, which is the least that outlives the
+/// restart of a relay.
+const TWO_MINUTES: u64 = 120_000_000_000;
+
+/// Logs in, and looks at the server and the streams.
+pub(crate) fn check(login: &Login, max_message: u64, input: &CheckInput<'_>) -> SinkChecks {
+    let checked = blocking(run(login, max_message, input));
+    checked.unwrap_or_else(|source| vec![(LOGIN, failed(&no_thread(source)))])
+}
+
+/// Returns why no dead letter can be written to this subject; `None` if one can be, or if the server
+/// tells nothing.
+pub(crate) fn dead_letter_obstacle(login: &Login, subject: &str) -> Option<String> {
+    let check = async {
+        let connection = connect(login, 0).await?;
+        let mut server = Server { connection, login };
+        server.dead_letters(subject).await
+    };
+    let check = blocking(check).ok()?.ok()?;
+    matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
+}
+
+/// Runs on a thread of its own: the caller's may belong to a runtime.
+fn blocking<T: Send>(check: impl Future<Output = T> + Send) -> io::Result<T> {
+    let done = thread::scope(|scope| {
+        let checking = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let done = runtime.block_on(Box::pin(check));
+            runtime.shutdown_background();
+            Ok(done)
+        });
+        checking.join()
+    });
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn no_thread(source: io::Error) -> NatsError {
+    NatsError::Io {
+        address: "this process".to_owned(),
+        source,
+    }
+}
+
+fn failed(error: &NatsError) -> SinkCheck {
+    SinkCheck::failed(error.to_failure())
+}
+
+async fn run(login: &Login, max_message: u64, input: &CheckInput<'_>) -> SinkChecks {
+    let connection = match connect(login, 0).await {
+        Ok(connection) => connection,
+        Err(error) => return vec![(LOGIN, failed(&error))],
+    };
+    let found = format!("{} takes the login", connection.address);
+    let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
+    checks.push((SERVER, server(&connection, max_message)));
+    let mut server = Server { connection, login };
+    match server.others(input).await {
+        Ok(others) => checks.extend(others),
+        Err(error) => checks.push((STREAMS, failed(&error))),
+    }
+    checks
+}
+
+/// Compares the limit of the configuration with that of the server.
+fn server(connection: &Connection, max_message: u64) -> SinkCheck {
+    let info = &connection.info;
+    if info.max_payload < max_message {
+        let finding = format!(
+            "max_message_size is {max_message}, and the server's max_payload is {}",
+            info.max_payload
+        );
+        return SinkCheck::warn(
+            finding,
+            "lower max_message_size in [sink.nats], or raise max_payload of the server",
+        );
+    }
+    SinkCheck::pass(format!(
+        "NATS {}, max_payload is {}",
+        info.version, info.max_payload
+    ))
+}
+
+struct Server<'a> {
+    connection: Connection,
+    login: &'a Login,
+}
+
+/// The streams of a subject.
+enum Found {
+    Streams(Vec<String>),
+    NotSeen,
+}
+
+impl Server<'_> {
+    async fn others(&mut self, input: &CheckInput<'_>) -> Result<SinkChecks, NatsError> {
+        let mut without = Vec::new();
+        let mut names = BTreeSet::new();
+        let mut is_seen = true;
+        let mut count = 0;
+        for subject in input.topics.iter().take(MAX_SUBJECTS) {
+            if let Err(why) = check_subject(subject) {
+                without.push(format!("{subject:?} ({why})"));
+                continue;
+            }
+            count += 1;
+            match self.streams(subject).await? {
+                Found::Streams(streams) if streams.is_empty() => {
+                    without.push(format!("{subject:?}"));
+                }
+                Found::Streams(streams) => names.extend(streams),
+                Found::NotSeen => {
+                    is_seen = false;
+                    break;
+                }
+            }
+        }
+        let mut checks = vec![(STREAMS, subjects(count, without, &names, is_seen))];
+        let mut streams = BTreeMap::new();
+        for name in names {
+            let config = self.config(&name).await?;
+            streams.insert(name, config);
+        }
+        if !streams.is_empty() {
+            checks.push((DURABILITY, durability(&streams)));
+            checks.push((DISCARD, discard(&streams)));
+            checks.push((WINDOW, window(&streams)));
+        }
+        if let Some(subject) = input.dead_letters {
+            checks.push((DEAD_LETTERS, self.dead_letters(subject).await?));
+        }
+        Ok(checks)
+    }
+
+    async fn streams(&mut self, subject: &str) -> Result<Found, NatsError> {
+        let body = names_request(subject);
+        let limit = self.login.timeout;
+        let answer = self.connection.request(STREAM_NAMES, &body, limit).await?;
+        Ok(match stream_names(answer.0, &answer.1) {
+            StreamNames::Names(names) => Found::Streams(names),
+            StreamNames::Unknown => Found::NotSeen,
+        })
+    }
+
+    /// Returns the configuration of a stream; `None` if the user may not see it.
+    async fn config(&mut self, name: &str) -> Result<Option<Value>, NatsError> {
+        // A name without a dot or a blank, as the server has it.
+        let subject = format!("$JS.API.STREAM.INFO.{name}");
+        let limit = self.login.timeout;
+        let (_, payload) = self.connection.request(&subject, b"", limit).await?;
+        let answer: Option<Value> = serde_json::from_slice(&payload).ok();
+        Ok(answer.and_then(|mut answer| answer.get_mut("config").map(Value::take)))
+    }
+
+    async fn dead_letters(&mut self, subject: &str) -> Result<SinkCheck, NatsError> {
+        let fail = |finding: String| {
+            SinkCheck::fail(
+                ("nats-no-stream", FailureClass::Configuration),
+                finding,
+                "create a stream with the subject, or change topic in [poison]",
+            )
+        };
+        if let Err(why) = check_subject(subject) {
+            return Ok(fail(format!("{subject:?} is no subject: {why}")));
+        }
+        Ok(match self.streams(subject).await? {
+            Found::Streams(names) if names.is_empty() => fail(format!(
+                "no stream has the subject {subject:?} of dead letters"
+            )),
+            Found::Streams(names) => {
+                let names = names.join(", ");
+                SinkCheck::pass(format!("{subject:?} is a subject of {names}"))
+            }
+            Found::NotSeen => not_seen(&format!("whether a stream has the subject {subject:?}")),
+        })
+    }
+}
+
+fn not_seen(what: &str) -> SinkCheck {
+    SinkCheck::warn(
+        format!("JetStream does not say {what}"),
+        "see that JetStream is on, and let the user publish to $JS.API.STREAM.NAMES and \
+         $JS.API.STREAM.INFO.*",
+    )
+}
+
+fn listed(names: Vec<String>) -> String {
+    shortened(names, LISTED).join(", ")
+}
+
+fn subjects(
+    count: usize,
+    without: Vec<String>,
+    names: &BTreeSet<String>,
+    is_seen: bool,
+) -> SinkCheck {
+    if !without.is_empty() {
+        return SinkCheck::fail(
+            ("nats-no-stream", FailureClass::Configuration),
+            format!(
+                "no stream has the subject of the newest rows: {}",
+                listed(without)
+            ),
+            "create a stream with these subjects, or correct subject in [sink.nats]",
+        );
+    }
+    if !is_seen {
+        return not_seen("which streams have the subjects of the newest rows");
+    }
+    if count == 0 {
+        return SinkCheck::pass("no subject is known before the first event");
+    }
+    let names = listed(names.iter().cloned().collect());
+    SinkCheck::pass(format!(
+        "the subjects of the newest rows are those of {names}"
+    ))
+}
+
+type Streams = BTreeMap<String, Option<Value>>;
+
+/// Returns the streams for whose configuration this is true.
+fn those(streams: &Streams, is: impl Fn(&Value) -> bool) -> Vec<String> {
+    let streams = streams.iter();
+    let those = streams.filter(|(_, config)| config.as_ref().is_some_and(&is));
+    those.map(|(name, _)| name.clone()).collect()
+}
+
+fn unseen(streams: &Streams, what: &str) -> Option<SinkCheck> {
+    let hidden = streams.iter().filter(|(_, config)| config.is_none());
+    let hidden: Vec<String> = hidden.map(|(name, _)| name.clone()).collect();
+    (!hidden.is_empty()).then(|| not_seen(&format!("{what} of {}", listed(hidden))))
+}
+
+fn durability(streams: &Streams) -> SinkCheck {
+    let memory = those(streams, |config| config["storage"] == "memory");
+    if !memory.is_empty() {
+        return SinkCheck::warn(
+            format!(
+                "streams in memory lose all events with their server: {}",
+                listed(memory)
+            ),
+            "make them anew with storage file",
+        );
+    }
+    let single = those(streams, |config| config["num_replicas"].as_u64() < Some(2));
+    if !single.is_empty() {
+        return SinkCheck::warn(
+            format!(
+                "streams of one replica: {}. An acknowledged event may be lost with the machine, as a \
+                 server writes to its disk every 2 minutes by default (sync_interval, which is not seen)",
+                listed(single)
+            ),
+            "use 3 replicas, or sync_interval: always in the server's configuration of jetstream",
+        );
+    }
+    unseen(streams, "the replicas")
+        .unwrap_or_else(|| SinkCheck::pass("all streams are in files with several replicas"))
+}
+
+fn discard(streams: &Streams) -> SinkCheck {
+    let is_limited = |config: &Value| {
+        let limits = ["max_msgs", "max_bytes", "max_msgs_per_subject"];
+        limits.iter().any(|name| config[*name].as_i64() > Some(0))
+    };
+    let old = those(streams, |config| {
+        config["discard"] == "old" && is_limited(config)
+    });
+    if !old.is_empty() {
+        return SinkCheck::warn(
+            format!(
+                "streams that delete their oldest messages at a limit, consumed or not: {}",
+                listed(old)
+            ),
+            "set discard to new, so that the relay waits, or see that the limits are never reached",
+        );
+    }
+    unseen(streams, "the limits")
+        .unwrap_or_else(|| SinkCheck::pass("no stream deletes its oldest messages to make room"))
+}
+
+fn window(streams: &Streams) -> SinkCheck {
+    let short = those(streams, |config| {
+        config["duplicate_window"].as_u64() < Some(TWO_MINUTES)
+    });
+    if !short.is_empty() {
+        return SinkCheck::warn(
+            format!(
+                "streams with a duplicate window below 2 minutes: {}. Events that a relay repeats after \
+                 a longer outage are stored twice",
+                listed(short)
+            ),
+            "raise duplicate_window to the longest outage that you expect",
+        );
+    }
+    unseen(streams, "the duplicate windows").unwrap_or_else(|| {
+        let seconds = streams.values().flatten();
+        let seconds = seconds.filter_map(|config| config["duplicate_window"].as_u64());
+        let least = seconds.min().unwrap_or_default() / 1_000_000_000;
+        SinkCheck::pass(format!("the shortest duplicate window is {least} s"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn streams(config: Option<Value>) -> Streams {
+        Streams::from([("S".to_owned(), config)])
+    }
+
+    #[test]
+    fn a_stream_that_may_lose_or_repeat_events_is_warned_of() {
+        let good = json!({
+            "storage": "file", "num_replicas": 3, "discard": "old", "max_msgs": -1, "max_bytes": -1,
+            "max_age": 0, "max_msgs_per_subject": -1, "duplicate_window": 600_000_000_000_u64,
+        });
+        let checks = [durability, discard, window];
+        for check in checks {
+            let check = check(&streams(Some(good.clone())));
+            assert_eq!(check.verdict, SinkVerdict::Pass, "{check:?}");
+        }
+        for (at, name, value, words) in [
+            (0, "storage", json!("memory"), "in memory"),
+            (0, "num_replicas", json!(1), "sync_interval"),
+            (1, "max_bytes", json!(1_000), "oldest"),
+            (
+                2,
+                "duplicate_window",
+                json!(1_000_000_000),
+                "below 2 minutes",
+            ),
+        ] {
+            let mut config = good.clone();
+            config[name] = value;
+            let check = checks[at](&streams(Some(config)));
+            assert_eq!(check.verdict, SinkVerdict::Warn, "{check:?}");
+            assert!(check.finding.contains(words), "{check:?}");
+        }
+        for check in checks {
+            let check = check(&streams(None));
+            assert!(check.finding.contains("does not say"), "{check:?}");
+        }
+    }
+}

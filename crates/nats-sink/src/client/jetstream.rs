@@ -1,0 +1,187 @@
+//! JetStream's answers, which are JSON.
+
+use serde_json::Value;
+
+/// The answer to a message that was published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PubAnswer {
+    /// A stream has stored the message, or had it already.
+    Stored {
+        /// The number of the message in its stream.
+        seq: u64,
+        /// The stream had a message of this id within its duplicate window.
+        is_duplicate: bool,
+    },
+    Refused(Refusal),
+}
+
+/// The meaning of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The stream is full, and discards new messages.
+    Full,
+    /// The message is larger than the stream takes.
+    Oversize,
+    /// Another message was the last one than the headers expect.
+    WrongLast,
+    /// The stream cannot be written to until somebody changes it.
+    Configuration(u64, &'static str),
+    /// Something that may pass, with the number of the error.
+    Other(u64, &'static str),
+}
+
+/// Parses the answer to a message; `None` if it is no answer of JetStream. Somebody who is subscribed
+/// to the subject may answer anything.
+pub(crate) fn pub_answer(payload: &[u8]) -> Option<PubAnswer> {
+    let answer: Value = serde_json::from_slice(payload).ok()?;
+    if let Some(error) = answer.get("error") {
+        return Some(PubAnswer::Refused(refusal(error)?));
+    }
+    let seq = answer.get("seq")?.as_u64().filter(|seq| *seq > 0)?;
+    let stream = answer.get("stream")?.as_str()?;
+    (!stream.is_empty()).then(|| PubAnswer::Stored {
+        seq,
+        is_duplicate: answer.get("duplicate").and_then(Value::as_bool) == Some(true),
+    })
+}
+
+/// Returns the meaning of an error. The descriptions are not shown: they may have a subject.
+fn refusal(error: &Value) -> Option<Refusal> {
+    let number = |name: &str| error.get(name).and_then(Value::as_u64);
+    let code = number("err_code").or_else(|| number("code"))?;
+    Some(match code {
+        10_077 => Refusal::Full,
+        10_054 | 10_097 => Refusal::Oversize,
+        10_071 | 10_164 => Refusal::WrongLast,
+        10_109 => Refusal::Configuration(code, "the stream is sealed"),
+        10_039 | 10_035 => Refusal::Configuration(code, "JetStream is off for the account"),
+        10_023 | 10_047 => Refusal::Other(code, "the server has not enough memory or disk space"),
+        10_028 | 10_002 => Refusal::Other(code, "the account has used up its limits"),
+        10_008 | 10_009 => Refusal::Other(code, "JetStream is not available at the moment"),
+        _ => Refusal::Other(code, "the stream does not take it at the moment"),
+    })
+}
+
+/// The answer to the question which streams have a subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StreamNames {
+    Names(Vec<String>),
+    /// JetStream does not say: it is not available, or the user may not ask.
+    Unknown,
+}
+
+/// The API's subject for that question.
+pub(crate) const STREAM_NAMES: &str = "$JS.API.STREAM.NAMES";
+
+/// Makes its body.
+pub(crate) fn names_request(subject: &str) -> Vec<u8> {
+    serde_json::json!({ "subject": subject })
+        .to_string()
+        .into_bytes()
+}
+
+/// Parses the answer.
+pub(crate) fn stream_names(status: Option<u16>, payload: &[u8]) -> StreamNames {
+    let parsed = || {
+        if status.is_some_and(|status| status != 200) {
+            return None;
+        }
+        let answer: Value = serde_json::from_slice(payload).ok()?;
+        if answer.get("error").is_some_and(|error| !error.is_null()) {
+            return None;
+        }
+        // The number of all streams; without one, the server sends null in place of names.
+        let total = answer.get("total")?.as_u64()?;
+        let names = match answer.get("streams") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(names) => names
+                .as_array()?
+                .iter()
+                .map(|name| name.as_str().map(str::to_owned))
+                .collect::<Option<_>>()?,
+        };
+        (names.is_empty() == (total == 0)).then_some(StreamNames::Names(names))
+    };
+    parsed().unwrap_or(StreamNames::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_a_complete_answer_is_an_acknowledgement() {
+        let stored = |seq, is_duplicate| Some(PubAnswer::Stored { seq, is_duplicate });
+        let of = |text: &str| pub_answer(text.as_bytes());
+        assert_eq!(of(r#"{"stream":"S","seq":7}"#), stored(7, false));
+        assert_eq!(
+            of(r#"{"stream":"S","seq":7,"domain":"d","duplicate":true}"#),
+            stored(7, true)
+        );
+        for none in [
+            "",
+            "+OK",
+            "{}",
+            "null",
+            "[]",
+            r#"{"stream":"S"}"#,
+            r#"{"seq":7}"#,
+            r#"{"stream":"","seq":7}"#,
+            r#"{"stream":"S","seq":0}"#,
+            r#"{"stream":"S","seq":-1}"#,
+            r#"{"stream":7,"seq":7}"#,
+            r#"{"error":7}"#,
+        ] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        for (code, refusal) in [
+            (10_077, Refusal::Full),
+            (10_054, Refusal::Oversize),
+            (10_071, Refusal::WrongLast),
+        ] {
+            let text = format!(
+                r#"{{"error":{{"code":503,"err_code":{code},"description":"x"}},"stream":"S","seq":0}}"#
+            );
+            assert_eq!(of(&text), Some(PubAnswer::Refused(refusal)));
+        }
+        let other = of(r#"{"error":{"code":503},"seq":1,"stream":"S"}"#);
+        assert!(
+            matches!(other, Some(PubAnswer::Refused(Refusal::Other(503, _)))),
+            "{other:?}"
+        );
+    }
+
+    #[test]
+    fn a_subject_has_streams_none_or_nobody_says() {
+        let of = |text: &str| stream_names(None, text.as_bytes());
+        let names = StreamNames::Names;
+        assert_eq!(
+            of(r#"{"total":1,"streams":["S"]}"#),
+            names(vec!["S".to_owned()])
+        );
+        assert_eq!(
+            of(r#"{"total":0,"offset":0,"streams":null}"#),
+            names(vec![])
+        );
+        assert_eq!(of(r#"{"total":0,"streams":[]}"#), names(vec![]));
+        for unknown in [
+            "",
+            "{}",
+            r#"{"total":1,"streams":null}"#,
+            r#"{"total":0,"streams":null,"error":{"code":503}}"#,
+        ] {
+            assert_eq!(of(unknown), StreamNames::Unknown, "{unknown}");
+        }
+        assert_eq!(stream_names(Some(503), b""), StreamNames::Unknown);
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_the_parser_panic(text in "[{}\\[\\]\":,a-z0-9]{0,60}") {
+            let _ = pub_answer(text.as_bytes());
+            let _ = stream_names(None, text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! A record as a message with headers.
+
+use std::io::Write as _;
+
+use walrelay_sink::{Header, Poison, Record, dlq_headers};
+
+/// The id by which a stream drops repeats.
+const MESSAGE_ID: &str = "Nats-Msg-Id";
+const POSITION: &str = "walrelay.position";
+const KEY: &str = "walrelay.key";
+const NULL: &str = "walrelay.null";
+const TIMESTAMP: &str = "walrelay.timestamp";
+/// What the id of a dead letter begins with: it must not be that of its event, which may be sent
+/// again later and would then count as a repeat.
+const DEAD_LETTER_ID: &str = "dead-letter/";
+
+/// The most bytes of a subject. A server takes control lines of 4096 bytes by default, which have the
+/// subject of the answer too.
+const MAX_SUBJECT: usize = 3_500;
+/// The most bytes of headers that a stream takes.
+const MAX_HEADERS: usize = 65_535;
+
+/// Checks that a text can be the subject of a message, and means nothing to the server. Returns the
+/// reason why not, without the text.
+pub(crate) fn check_subject(subject: &str) -> Result<(), &'static str> {
+    let is_wrong = |c: char| matches!(c, '*' | '>') || c.is_whitespace() || c.is_control();
+    if subject.is_empty() {
+        Err("the subject is empty")
+    } else if subject.len() > MAX_SUBJECT {
+        Err("the subject has more than 3500 bytes")
+    } else if subject.contains(is_wrong) {
+        Err("the subject has a wildcard (* or >), a blank or a control character")
+    } else if subject.split('.').any(str::is_empty) {
+        Err("the subject has an empty token")
+    } else if subject.starts_with('$') || subject.starts_with("_INBOX.") {
+        Err("the subject is one of the server ($…) or of answers (_INBOX)")
+    } else {
+        Ok(())
+    }
+}
+
+/// Checks what a message can carry. `max_message`: the most bytes of headers and payload. Returns the
+/// class of the poison and the reason.
+pub(crate) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison, String)> {
+    check_subject(record.topic).map_err(|why| (Poison::Unroutable, why.to_owned()))?;
+    if !record.headers.iter().all(|header| is_name(header.name)) {
+        // The name may be a value of the row.
+        let why = "a header has a name that NATS does not allow or uses itself (Nats-…)";
+        return Err((Poison::Rejected, why.to_owned()));
+    }
+    let headers = headers(record, None).len();
+    check_size(record, headers, max_message, "max_message_size")
+}
+
+/// Checks the size of a message with so many bytes of headers.
+pub(crate) fn check_size(
+    record: &Record<'_>,
+    headers: usize,
+    limit: u64,
+    name: &str,
+) -> Result<(), (Poison, String)> {
+    if headers > MAX_HEADERS {
+        let why = format!("the headers have {headers} bytes, a stream takes {MAX_HEADERS}");
+        return Err((Poison::Oversize, why));
+    }
+    let size = (headers + record.value.map_or(0, <[u8]>::len)) as u64;
+    if size > limit {
+        let why = format!("the message has {size} bytes, {name} is {limit}");
+        return Err((Poison::Oversize, why));
+    }
+    Ok(())
+}
+
+/// Returns true if an event's header may have this name. Those of NATS change what a stream does with
+/// a message, and those of the relay say what it is.
+fn is_name(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b':')
+        && !lower.starts_with("nats-")
+        && ![POSITION, KEY, NULL, TIMESTAMP].contains(&&*lower)
+}
+
+/// Makes the block of headers. `expected`: the number of the last message of the subject.
+pub(crate) fn headers(record: &Record<'_>, expected: Option<u64>) -> Vec<u8> {
+    let mut out = b"NATS/1.0\r\n".to_vec();
+    if let Some(id) = record.event_id.filter(|id| !id.is_empty()) {
+        let mut names = record.headers.iter().map(|header| header.name);
+        let is_dead_letter = names.any(|name| name == dlq_headers::CLASS);
+        let begin = if is_dead_letter { DEAD_LETTER_ID } else { "" };
+        put(&mut out, MESSAGE_ID, |out| {
+            out.extend_from_slice(begin.as_bytes());
+            escape(out, id, true);
+        });
+    }
+    if let Some(expected) = expected {
+        put(&mut out, "Nats-Expected-Last-Subject-Sequence", |out| {
+            out.extend_from_slice(expected.to_string().as_bytes());
+        });
+    }
+    put(&mut out, POSITION, |out| {
+        out.extend_from_slice(record.position.to_string().as_bytes());
+    });
+    if let Some(key) = record.key {
+        put(&mut out, KEY, |out| escape(out, key, true));
+    }
+    if record.value.is_none() {
+        put(&mut out, NULL, |out| out.extend_from_slice(b"true"));
+    }
+    if let Some(millis) = record.timestamp_ms {
+        put(&mut out, TIMESTAMP, |out| {
+            out.extend_from_slice(millis.to_string().as_bytes());
+        });
+    }
+    for Header { name, value } in record.headers {
+        if let Some(value) = value {
+            put(&mut out, name, |out| escape(out, value, false));
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+fn put(out: &mut Vec<u8>, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    value(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes bytes as the value of a header, in which control characters, bytes that are no UTF-8, and
+/// blanks at either end are percent-encoded. `whole`: so is `%`, and two values never become one.
+fn escape(out: &mut Vec<u8>, bytes: &[u8], whole: bool) {
+    let start = bytes.len() - bytes.trim_ascii_start().len();
+    let end = bytes.trim_ascii_end().len();
+    let mut at = 0;
+    for chunk in bytes.utf8_chunks() {
+        let text = chunk.valid().bytes().map(|byte| (byte, true));
+        let rest = chunk.invalid().iter().map(|byte| (*byte, false));
+        for (byte, is_text) in text.chain(rest) {
+            let is_inner = (start..end).contains(&at);
+            let plain = is_text && is_inner && !byte.is_ascii_control();
+            if plain && !(whole && byte == b'%') {
+                out.push(byte);
+            } else {
+                // Writing to a Vec does not fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+            at += 1;
+        }
+    }
+}
+
+/// Appends a message with these headers.
+pub(crate) fn put_message(out: &mut Vec<u8>, record: &Record<'_>, reply: &str, headers: &[u8]) {
+    let value = record.value.unwrap_or_default();
+    let line = format!(
+        "HPUB {} {reply} {} {}\r\n",
+        record.topic,
+        headers.len(),
+        headers.len() + value.len()
+    );
+    out.extend_from_slice(line.as_bytes());
+    out.extend_from_slice(headers);
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a request without headers.
+pub(crate) fn put_request(out: &mut Vec<u8>, subject: &str, reply: &str, body: &[u8]) {
+    let line = format!("PUB {subject} {reply} {}\r\n", body.len());
+    out.extend_from_slice(line.as_bytes());
+    out.extend_from_slice(body);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use walrelay_sink::EventPosition;
+
+    use super::*;
+
+    #[test]
+    fn a_subject_never_means_something_else() {
+        for right in ["a", "a.b-c_d.é", "events.Order.42", "_INBOXES.a"] {
+            assert_eq!(check_subject(right), Ok(()), "{right}");
+        }
+        for wrong in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a..b",
+            "a.*",
+            ">",
+            "a.>",
+            "a*",
+            "a b",
+            "a\tb",
+            "a\r\nPUB x 0",
+            "a\u{a0}b",
+            "a\0",
+            "$JS.API.STREAM.DELETE.S",
+            "_INBOX.x",
+        ] {
+            check_subject(wrong).unwrap_err();
+        }
+        check_subject(&"x".repeat(4_000)).unwrap_err();
+    }
+
+    #[test]
+    fn a_record_becomes_headers_and_payload() {
+        let headers = [
+            Header {
+                name: "event-type",
+                value: Some("Paid ü".as_bytes()),
+            },
+            Header {
+                name: "note",
+                value: Some(b" two\r\nlines \xff"),
+            },
+            Header {
+                name: "null",
+                value: None,
+            },
+        ];
+        let record = Record {
+            topic: "events.Order",
+            key: Some(b"5%\n"),
+            value: Some(b"{}"),
+            headers: &headers,
+            event_id: Some(b"e-1"),
+            timestamp_ms: Some(7),
+            position: EventPosition {
+                lsn: 0x10_0000_0001,
+                row: 2,
+            },
+            ..Record::default()
+        };
+        check(&record, 1_000).unwrap();
+        let block = super::headers(&record, Some(3));
+        let text = String::from_utf8(block.clone()).unwrap();
+        assert_eq!(
+            text,
+            "NATS/1.0\r\nNats-Msg-Id: e-1\r\nNats-Expected-Last-Subject-Sequence: 3\r\n\
+             walrelay.position: 10/1 2\r\nwalrelay.key: 5%25%0A\r\nwalrelay.timestamp: 7\r\n\
+             event-type: Paid ü\r\nnote: %20two%0D%0Alines %FF\r\n\r\n"
+        );
+        let mut out = Vec::new();
+        put_message(&mut out, &record, "_INBOX.x.1", &block);
+        let line = format!(
+            "HPUB events.Order _INBOX.x.1 {} {}\r\nNATS/1.0\r\n",
+            block.len(),
+            block.len() + 2
+        );
+        assert!(out.starts_with(line.as_bytes()));
+        assert!(out.ends_with(b"\r\n\r\n{}\r\n"));
+        let tombstone = Record {
+            value: None,
+            event_id: None,
+            headers: &[],
+            key: None,
+            timestamp_ms: None,
+            ..record
+        };
+        let text = String::from_utf8(super::headers(&tombstone, None)).unwrap();
+        assert_eq!(
+            text,
+            "NATS/1.0\r\nwalrelay.position: 10/1 2\r\nwalrelay.null: true\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn a_dead_letter_has_another_id_than_its_event() {
+        let class = [Header {
+            name: dlq_headers::CLASS,
+            value: Some(b"oversize"),
+        }];
+        let record = Record {
+            topic: "dead",
+            event_id: Some(b"e"),
+            headers: &class,
+            ..Record::default()
+        };
+        let text = String::from_utf8(headers(&record, None)).unwrap();
+        assert!(text.contains("Nats-Msg-Id: dead-letter/e\r\n"), "{text}");
+    }
+
+    #[test]
+    fn a_header_that_nats_obeys_and_an_event_that_is_too_large_are_refused() {
+        let poison = |record: &Record<'_>, limit| check(record, limit).unwrap_err();
+        for name in [
+            "",
+            "Nats-Rollup",
+            "nats-msg-id",
+            "a:b",
+            "a b",
+            "a\r\nb",
+            "walrelay.key",
+        ] {
+            let headers = [Header { name, value: None }];
+            let record = Record {
+                topic: "t",
+                headers: &headers,
+                ..Record::default()
+            };
+            let (poison, why) = poison(&record, 1_000);
+            assert_eq!(poison, Poison::Rejected, "{name}");
+            assert!(name.is_empty() || !why.contains(name), "{why}");
+        }
+        let large = [b'x'; 70_000];
+        let record = Record {
+            topic: "t",
+            value: Some(&large),
+            ..Record::default()
+        };
+        assert_eq!(poison(&record, 70_000).0, Poison::Oversize, "with headers");
+        check(&record, 80_000).unwrap();
+        let record = Record {
+            topic: "t",
+            key: Some(&large),
+            ..Record::default()
+        };
+        assert_eq!(poison(&record, 1 << 20).0, Poison::Oversize, "headers");
+    }
+
+    proptest! {
+        /// An id and a key stay what they are, whatever bytes they have.
+        #[test]
+        fn two_values_never_become_one(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let mut out = Vec::new();
+            escape(&mut out, &bytes, true);
+            let text = String::from_utf8(out).unwrap();
+            prop_assert!(!text.contains(['\r', '\n']));
+            prop_assert_eq!(text.trim_ascii(), &text);
+            let mut back = Vec::new();
+            let mut rest = text.bytes();
+            while let Some(byte) = rest.next() {
+                if byte == b'%' {
+                    let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                    let digits = String::from_utf8(digits.to_vec()).unwrap();
+                    back.push(u8::from_str_radix(&digits, 16).unwrap());
+                } else {
+                    back.push(byte);
+                }
+            }
+            prop_assert_eq!(back, bytes);
+        }
+    }
+}

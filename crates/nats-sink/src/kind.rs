@@ -1,0 +1,123 @@
+//! NATS JetStream as a [`SinkKind`].
+
+use std::sync::Arc;
+
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::{
+    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
+    SinkTerms, ToFailure as _, any_factory,
+};
+
+use crate::NatsError;
+use crate::check::{self, ITEMS};
+use crate::client::credentials::Credentials;
+use crate::client::{Login, tls};
+use crate::section::{NatsSection, host_and_port};
+use crate::sink::{NatsSinkFactory, Settings};
+
+/// A NATS server with JetStream.
+#[derive(Debug)]
+pub struct NatsKind {
+    login: Arc<Login>,
+    settings: Arc<Settings>,
+    plain_text: bool,
+}
+
+impl NatsKind {
+    /// The facts about the kind. Dead letters that were written cannot be read back.
+    pub const DESCRIPTION: KindDescription = KindDescription {
+        name: "nats",
+        title: "NATS JetStream",
+        settings_item: Some("nats-settings"),
+        items: &ITEMS,
+        cannot: &[Ability::Partitions],
+    };
+
+    /// Makes the sink of a configuration. Reads certificates and credentials, and does not connect.
+    /// `options`: those that other sections decide.
+    ///
+    /// # Errors
+    /// If a certificate, key or file of credentials cannot be used.
+    pub fn new(section: &NatsSection, options: &SinkOptions) -> Result<Self, SinkFailure> {
+        let login = login(section).map_err(|error| error.to_failure())?;
+        let secret = section.password.is_some() || section.token.is_some();
+        Ok(Self {
+            plain_text: !section.tls && secret,
+            login: Arc::new(login),
+            settings: Arc::new(Settings {
+                max_records: options.max_in_flight_records,
+                max_bytes: options.max_in_flight_bytes,
+                max_message: section.max_message_size,
+                ack: section.ack_timeout,
+                pauses: (options.backoff_initial, options.backoff_max),
+                retry_for: options.retry_for,
+            }),
+        })
+    }
+}
+
+fn login(section: &NatsSection) -> Result<Login, NatsError> {
+    let client = section
+        .certificate_file
+        .as_deref()
+        .zip(section.key_file.as_deref());
+    let tls = section
+        .tls
+        .then(|| tls::config(section.ca_file.as_deref(), client));
+    let credentials = section.credentials_file.as_deref().map(Credentials::read);
+    let hosts = section.hosts.iter().filter_map(|host| host_and_port(host));
+    Ok(Login {
+        hosts: hosts.collect(),
+        tls: tls.transpose()?,
+        username: section.username.clone(),
+        password: section.password.clone(),
+        token: section.token.clone(),
+        credentials: credentials.transpose()?.map(Arc::new),
+        timeout: section.connect_timeout,
+    })
+}
+
+impl SinkKind for NatsKind {
+    fn description(&self) -> &'static KindDescription {
+        &Self::DESCRIPTION
+    }
+
+    fn servers(&self) -> Option<String> {
+        let hosts = self.login.hosts.iter();
+        let hosts: Vec<String> = hosts.map(|(host, port)| format!("{host}:{port}")).collect();
+        Some(hosts.join(","))
+    }
+
+    fn terms(&self) -> SinkTerms {
+        SinkTerms {
+            endpoint: "server",
+            ..SinkTerms::default()
+        }
+    }
+
+    fn warnings(&self) -> Vec<SinkCheck> {
+        let what = "the password or token and the events are sent without TLS: everybody on the way \
+                    can read them";
+        let warning = SinkCheck::warn(what, "set tls = true in [sink.nats]");
+        self.plain_text.then_some(warning).into_iter().collect()
+    }
+
+    fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
+        let stats = stats.unwrap_or_default();
+        let factory = NatsSinkFactory {
+            login: Arc::clone(&self.login),
+            settings: Arc::clone(&self.settings),
+            stats: Arc::clone(&stats),
+            unroutable_since: Arc::default(),
+        };
+        (any_factory(factory), Some(stats))
+    }
+
+    fn check(&self, input: CheckInput<'_>) -> SinkChecks {
+        check::check(&self.login, self.settings.max_message, &input)
+    }
+
+    fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {
+        check::dead_letter_obstacle(&self.login, topic)
+    }
+}

@@ -1,0 +1,31 @@
+//! A publisher to NATS JetStream behind [`Sink`](walrelay_sink::Sink): one message an event, whose
+//! acknowledgement is awaited.
+//!
+//! # Contents
+//! - [`NatsKind`], [`NatsSection`]: the kind of sink, and its section of the configuration.
+//! - [`NatsError`]: why there is no connection.
+//! - `client`: the text protocol, a login, credentials, the TLS settings, messages with headers, the
+//!   answers of JetStream. `sink`: what is in flight, and the thread that publishes.
+//!
+//! # Invariants
+//! - At most one event of a key is in flight, so none is stored before an earlier one of its key that
+//!   was refused.
+//! - A record is delivered when JetStream says that a stream has stored it, or had its id already. No
+//!   other answer counts, whoever sends it.
+//! - No subject has a wildcard, or is one of the server's.
+//! - No bytes of a server make the decoder panic, and it stores no more than the server has sent.
+//! - Nothing of an event is logged or part of an error but its subject as the topic of a
+//!   [`DeliveryError`](walrelay_sink::DeliveryError). The server's texts are not shown.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod client;
+mod failures;
+mod kind;
+mod section;
+mod sink;
+
+pub use client::error::NatsError;
+pub use kind::NatsKind;
+pub use section::NatsSection;

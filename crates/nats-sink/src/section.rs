@@ -1,0 +1,149 @@
+//! `[sink.nats]`. The template of the subject is read by the configuration of the router.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use walrelay_settings::{
+    AlreadyReported, MINUTE, Reader, SECOND, boolean, duration, path, secret, section, size,
+    strings, text,
+};
+
+section! {
+/// `[sink.nats]`.
+#[derive(Debug, Clone)]
+pub struct NatsSection at "sink.nats" {
+    /// Hosts, each with a port if it is not 4222; required with `kind = "nats"`. The first that answers is used.
+    "hosts" hosts: Vec<String> = strings().or_empty();
+    /// The user.
+    "username" username: Option<String> = text(name).optional();
+    /// The user's password.
+    "password" password: Option<SecretString> = secret(|_| Ok(())).optional();
+    /// A token in place of user and password.
+    "token" token: Option<SecretString> = secret(|_| Ok(())).optional();
+    /// A file of credentials (JWT and NKEY seed), or with the seed of an NKEY alone.
+    "credentials_file" credentials_file: Option<PathBuf> = path().optional();
+    /// Whether the connection is encrypted, and the server's certificate verified.
+    "tls" tls: bool = boolean().or("false");
+    /// PEM file of certificates to trust, instead of those of the operating system.
+    "ca_file" ca_file: Option<PathBuf> = path().optional();
+    /// PEM file of the relay's certificate and its chain.
+    "certificate_file" certificate_file: Option<PathBuf> = path().optional();
+    /// PEM file of the certificate's private key.
+    "key_file" key_file: Option<PathBuf> = path().optional();
+    /// The stream's `max_msg_size` and the server's `max_payload`, or less: events with more bytes of headers and payload are oversize.
+    "max_message_size" max_message_size: u64 = size(1..=(64 << 20)).or("1MiB");
+    /// How long an acknowledgement may take before the event is sent again, and a sign of the server before the connection is replaced, 1s to 10m.
+    "ack_timeout" ack_timeout: Duration = duration(SECOND..=MINUTE * 10).or("10s");
+    /// How long connecting may take, and each answer of the login, 1s to 1m.
+    "connect_timeout" connect_timeout: Duration = duration(SECOND..=MINUTE).or("10s");
+}
+}
+
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it cannot be empty".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+impl NatsSection {
+    /// Reads the section. `in_use`: its combinations are checked.
+    ///
+    /// # Errors
+    /// If a problem was reported to `reader`.
+    pub fn read_for(reader: &mut Reader<'_>, in_use: bool) -> Result<Self, AlreadyReported> {
+        let section = <Self as walrelay_settings::Section>::read(reader)?;
+        if !in_use {
+            return Ok(section);
+        }
+        let at = |key: &str| format!("sink.nats.{key}");
+        if section.hosts.is_empty() {
+            return Err(reader.missing(&at("hosts"), "[\"nats.internal:4222\"]"));
+        }
+        let mut hosts = section.hosts.iter();
+        if let Some(host) = hosts.find(|host| host_and_port(host).is_none()) {
+            let what = format!("`sink.nats.hosts` has {host:?}, which is no host:port");
+            return Err(reader.conflict(&at("hosts"), what));
+        }
+        if section.username.is_some() && section.password.is_none() {
+            return Err(reader.missing(&at("password_file"), "\"/run/secrets/nats\""));
+        }
+        if section.password.is_some() && section.username.is_none() {
+            return Err(reader.missing(&at("username"), "\"walrelay\""));
+        }
+        let logins = [
+            section.username.is_some(),
+            section.token.is_some(),
+            section.credentials_file.is_some(),
+        ];
+        if logins.into_iter().filter(|login| *login).count() > 1 {
+            let what = "of `username`, `token` and `credentials_file` only one can be set";
+            let set = match (&section.token, &section.credentials_file) {
+                (_, Some(_)) => "credentials_file",
+                _ if reader.has(&at("token")) => "token",
+                _ => "token_file",
+            };
+            return Err(reader.conflict(&at(set), what.to_owned()));
+        }
+        if section.certificate_file.is_some() != section.key_file.is_some() {
+            let what = "`certificate_file` and `key_file` go together".to_owned();
+            let set = match section.key_file {
+                Some(_) => "key_file",
+                None => "certificate_file",
+            };
+            return Err(reader.conflict(&at(set), what));
+        }
+        if !section.tls {
+            for key in ["ca_file", "certificate_file"] {
+                if reader.has(&at(key)) {
+                    return Err(reader.no_effect(&at(key), "while `tls` is false"));
+                }
+            }
+        }
+        Ok(section)
+    }
+}
+
+/// Splits `host`, `host:port` or `[address]:port`.
+pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        let port = match rest.strip_prefix(':') {
+            Some(port) => port.parse().ok()?,
+            None if rest.is_empty() => DEFAULT_PORT,
+            None => return None,
+        };
+        (host, port)
+    } else {
+        match text.split_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (text, DEFAULT_PORT),
+        }
+    };
+    (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
+}
+
+const DEFAULT_PORT: u16 = 4222;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_ports() {
+        for (text, host, port) in [
+            ("nats", "nats", 4222),
+            ("nats:1", "nats", 1),
+            ("[::1]:2", "::1", 2),
+            ("[::1]", "::1", 4222),
+        ] {
+            assert_eq!(host_and_port(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for wrong in [
+            "", ":1", "n:", "n:x", "n:0", "n:70000", "[::1", "[]:1", "nats://n",
+        ] {
+            assert_eq!(host_and_port(wrong), None, "{wrong}");
+        }
+    }
+}

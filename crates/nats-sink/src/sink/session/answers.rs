@@ -1,0 +1,267 @@
+//! What the server and its streams answer.
+
+use std::time::Instant;
+
+use tracing::warn;
+use walrelay_sink::{Disposition, Obstacle, Poison, lock};
+
+use super::{Session, pause};
+use crate::client::error::NatsError;
+use crate::client::jetstream::{PubAnswer, Refusal, StreamNames, pub_answer, stream_names};
+use crate::client::wire::Operation;
+use crate::client::{Input, ServerInfo, ended, is_permission, protocol};
+use crate::sink::Failure;
+use crate::sink::unacked::Awaited;
+
+/// The positions of events without a stream that are remembered at most.
+const MAX_UNROUTABLE: usize = 4_096;
+/// The status of an answer that says that nobody is subscribed to the subject.
+const NO_RESPONDERS: u16 = 503;
+
+impl Session<'_> {
+    /// Handles all operations that are there. `Some`: the sink ends.
+    pub(super) fn take_operations(
+        &mut self,
+        input: &mut Input,
+    ) -> Result<Option<Failure>, NatsError> {
+        let mut newest = None;
+        loop {
+            let next = input.next();
+            match next.map_err(|error| protocol(&self.address, error))? {
+                None => break,
+                Some(Operation::Message {
+                    subject,
+                    status,
+                    payload,
+                }) => {
+                    let token = subject
+                        .strip_prefix(self.inbox.as_bytes())
+                        .and_then(|token| std::str::from_utf8(token).ok()?.parse().ok());
+                    let answered = token.and_then(|token| self.answer(token, status, payload));
+                    newest = answered.or(newest);
+                }
+                Some(Operation::Ping) => self.out.extend_from_slice(b"PONG\r\n"),
+                Some(Operation::Info(json)) => {
+                    let info = ServerInfo::parse(json);
+                    self.info = info.map_err(|error| protocol(&self.address, error))?;
+                }
+                Some(Operation::Error(text)) if is_permission(text) => {
+                    if let Some(failure) = self.denied(text) {
+                        return Ok(Some(failure));
+                    }
+                }
+                Some(Operation::Error(text)) => return Err(ended(&self.address, text)),
+                Some(Operation::Pong | Operation::Ok) => {}
+            }
+        }
+        if let Some((sent, again)) = newest {
+            let taken = Some(sent.elapsed());
+            self.endpoints.attempt(&self.address, taken, again);
+        }
+        Ok(None)
+    }
+
+    /// Handles the answer to a request. Returns when the message was sent, and whether it was sent more
+    /// than once, if a stream has decided about it.
+    fn answer(
+        &mut self,
+        token: u64,
+        status: Option<u16>,
+        payload: &[u8],
+    ) -> Option<(Instant, bool)> {
+        let awaited = self.in_flight.answered(token)?;
+        let seq = match awaited {
+            Awaited::Names(seq) => {
+                self.names(seq, &stream_names(status, payload));
+                return None;
+            }
+            Awaited::Ack(seq) => seq,
+        };
+        if status == Some(NO_RESPONDERS) && payload.is_empty() {
+            if self.may_not_ask {
+                self.nobody_says(seq);
+            } else {
+                self.ask(seq, true, Instant::now());
+            }
+            return None;
+        }
+        let Some(answer) = pub_answer(payload) else {
+            // Of somebody else who is subscribed to the subject. That of the stream may follow.
+            self.in_flight.await_again(token, awaited);
+            return None;
+        };
+        match answer {
+            PubAnswer::Stored { .. } => self.stored(seq),
+            PubAnswer::Refused(refusal) => self.refused(seq, refusal),
+        }
+    }
+
+    /// Reports a record that a stream has.
+    fn stored(&mut self, seq: u64) -> Option<(Instant, bool)> {
+        let removed = self.in_flight.remove(seq);
+        self.has_stored = true;
+        if std::mem::take(&mut self.is_overdue) {
+            self.shared.set_obstacle(None);
+        }
+        let done = lock(&self.shared.state).queues.done(seq);
+        if let Some(queued) = done {
+            if queued.refusals > 0 {
+                let position = queued.record.with(|record| record.position);
+                lock(&self.shared.unroutable_since).remove(&position);
+            }
+            self.shared.report(&queued, Ok(()));
+        }
+        removed
+    }
+
+    fn refused(&mut self, seq: u64, refusal: Refusal) -> Option<(Instant, bool)> {
+        let (what, disposition, remedy) = match refusal {
+            Refusal::Oversize => {
+                let removed = self.in_flight.remove(seq);
+                let why = "the message is larger than the stream takes (max_msg_size)";
+                self.refuse(seq, Poison::Oversize, why.to_owned());
+                return removed;
+            }
+            Refusal::Full => (
+                "a stream is full and refuses events (10077)".to_owned(),
+                Disposition::Retryable,
+                Some("see that consumers take messages from it, or raise its limits"),
+            ),
+            Refusal::Configuration(code, why) => {
+                (format!("{why} ({code})"), Disposition::Configuration, None)
+            }
+            Refusal::WrongLast => (
+                "a stream refuses an event (10071)".to_owned(),
+                Disposition::Retryable,
+                None,
+            ),
+            Refusal::Other(code, why) => (format!("{why} ({code})"), Disposition::Retryable, None),
+        };
+        self.send_again(
+            seq,
+            Obstacle {
+                what,
+                disposition,
+                remedy,
+            },
+        )
+    }
+
+    /// Handles the answer to the question which streams have the subject of a record.
+    fn names(&mut self, seq: u64, names: &StreamNames) {
+        let nobody = self.in_flight.has_nobody(seq);
+        match names {
+            StreamNames::Names(names) if names.is_empty() => self.unroutable(seq),
+            StreamNames::Names(_) if nobody => {
+                let obstacle = Obstacle {
+                    what: "the stream of an event takes nothing at the moment".to_owned(),
+                    disposition: Disposition::Retryable,
+                    remedy: Some("see that the stream has a leader"),
+                };
+                self.send_again(seq, obstacle);
+            }
+            StreamNames::Unknown if nobody => self.nobody_says(seq),
+            StreamNames::Names(_) | StreamNames::Unknown => {}
+        }
+    }
+
+    /// Sends a message again for whose subject nobody answers, while JetStream does not say whether
+    /// there is a stream.
+    pub(super) fn nobody_says(&mut self, seq: u64) {
+        let remedy = if self.may_not_ask {
+            "create a stream for its subject, and let the user publish to $JS.API.STREAM.NAMES"
+        } else {
+            "see that JetStream is on (jetstream in the server's configuration) and has a leader"
+        };
+        let obstacle = Obstacle {
+            what:
+                "no stream answers for the subject of an event, and JetStream does not say whether \
+                   there is one"
+                    .to_owned(),
+            disposition: Disposition::Retryable,
+            remedy: Some(remedy),
+        };
+        self.send_again(seq, obstacle);
+    }
+
+    /// Sends a message again whose subject no stream has, because one may be created later; refuses it
+    /// for good when there has been none for `retry_for`.
+    fn unroutable(&mut self, seq: u64) {
+        let position = {
+            let state = lock(&self.shared.state);
+            let Some(queued) = state.queues.in_flight(seq) else {
+                return;
+            };
+            queued.record.with(|record| record.position)
+        };
+        let now = Instant::now();
+        let since = {
+            let mut since = lock(&self.shared.unroutable_since);
+            if since.len() >= MAX_UNROUTABLE {
+                since.clear();
+            }
+            *since.entry(position).or_insert(now)
+        };
+        if now.duration_since(since) < self.shared.settings.retry_for {
+            let obstacle = Obstacle {
+                what: "no stream has the subject of an event, which is refused in the end"
+                    .to_owned(),
+                disposition: Disposition::Retryable,
+                remedy: Some("create a stream for it; [poison] decides what happens otherwise"),
+            };
+            self.send_again(seq, obstacle);
+            return;
+        }
+        let why = "no stream has its subject";
+        self.refuse(seq, Poison::Unroutable, why.to_owned());
+    }
+
+    /// Sends a message again after a pause.
+    fn send_again(&mut self, seq: u64, obstacle: Obstacle) -> Option<(Instant, bool)> {
+        let removed = self.in_flight.remove(seq);
+        let mut state = lock(&self.shared.state);
+        let now = Instant::now();
+        let pauses = self.shared.settings.pauses;
+        state
+            .queues
+            .refuse_with(seq, |refusals| now + pause(pauses, refusals));
+        if state.refusal.as_ref() != Some(&obstacle) {
+            warn!(reason = obstacle.what, "NATS takes an event not yet");
+            state.refusal = Some(obstacle);
+        }
+        removed
+    }
+
+    /// Shows what all records wait for.
+    pub(super) fn show(&self, obstacle: Obstacle) {
+        let known = lock(&self.shared.state).obstacle.replace(obstacle.clone());
+        if known.as_ref() != Some(&obstacle) {
+            warn!(reason = obstacle.what, "NATS takes an event not yet");
+        }
+    }
+
+    /// Handles the refusal of one operation, whose text has its subject. `Some`: the sink ends.
+    fn denied(&mut self, text: &[u8]) -> Option<Failure> {
+        let text = String::from_utf8_lossy(text);
+        if text.contains("\"$JS.API.") {
+            if !self.may_not_ask {
+                warn!("the user of NATS may not ask which streams have a subject");
+            }
+            self.may_not_ask = true;
+            for seq in self.in_flight.asked() {
+                self.nobody_says(seq);
+            }
+            return None;
+        }
+        let what = if text.to_ascii_lowercase().contains("publish to") {
+            "the user may not publish to the subject of an event"
+        } else {
+            "the user may not subscribe to _INBOX.>, where acknowledgements arrive"
+        };
+        Some(Failure {
+            class: "denied",
+            reason: what.to_owned(),
+            disposition: Disposition::Configuration,
+        })
+    }
+}

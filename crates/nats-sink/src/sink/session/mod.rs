@@ -1,0 +1,312 @@
+//! The use of one connection: publishes, and reads the answers.
+
+mod answers;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::select;
+use tokio::time::sleep_until;
+use walrelay_sink::{DeliveryError, Disposition, Endpoints, Obstacle, Poison, QueuedRecord, lock};
+
+use super::unacked::InFlight;
+use super::{Failure, Shared};
+use crate::client::error::NatsError;
+use crate::client::jetstream::{STREAM_NAMES, names_request};
+use crate::client::message::{self, check_size, put_message, put_request};
+use crate::client::{Connection, ServerInfo};
+
+/// No further message is encoded while so many bytes are to be written.
+const OUTPUT_BYTES: usize = 256 * 1024;
+/// The most messages in flight. A stream queues 10,000 messages by default and refuses those beyond.
+const MAX_UNACKED: usize = 2_000;
+/// The longest wait for the last bytes of a connection that is closed.
+const CLOSE_LIMIT: Duration = Duration::from_millis(500);
+
+/// The use of one connection, and what is in flight on it.
+pub(super) struct Session<'s> {
+    shared: &'s Arc<Shared>,
+    endpoints: &'s mut Endpoints,
+    address: String,
+    /// The beginning of the subjects of answers, with the last dot.
+    inbox: String,
+    info: ServerInfo,
+    in_flight: InFlight,
+    /// The server has said that the user may not ask which streams have a subject.
+    may_not_ask: bool,
+    /// An acknowledgement has not come in time, and none has come since.
+    is_overdue: bool,
+    /// A stream has stored a message.
+    pub(super) has_stored: bool,
+    /// Records that are refused for good. They are reported when no message is in flight, so that
+    /// none of the others is sent again because of them. No new message is published while there
+    /// are any.
+    refused: Vec<(QueuedRecord, Poison, DeliveryError)>,
+    out: Vec<u8>,
+    written: usize,
+}
+
+impl<'s> Session<'s> {
+    pub(super) fn new(
+        connection: &Connection,
+        shared: &'s Arc<Shared>,
+        endpoints: &'s mut Endpoints,
+    ) -> Self {
+        Self {
+            shared,
+            endpoints,
+            address: connection.address.clone(),
+            inbox: format!("{}.", connection.inbox),
+            info: connection.info.clone(),
+            in_flight: InFlight::default(),
+            may_not_ask: false,
+            is_overdue: false,
+            has_stored: false,
+            refused: Vec::new(),
+            out: Vec::new(),
+            written: 0,
+        }
+    }
+
+    /// Publishes until the sink is closed or broken (`Ok`), or the connection breaks.
+    pub(super) async fn run(&mut self, connection: Connection) -> Result<Failure, NatsError> {
+        let Connection {
+            stream, mut input, ..
+        } = connection;
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let mut last_read = Instant::now();
+        let mut pinged = false;
+        let mut unflushed = false;
+        loop {
+            if let Some(failure) = self.take_operations(&mut input)? {
+                return Ok(failure);
+            }
+            let now = Instant::now();
+            // A stream that answers nothing must not hold back the report of a refused record for ever.
+            if !self.refused.is_empty() && self.in_flight.expired(now).is_some() {
+                return Ok(given_up_with_another());
+            }
+            self.send_overdue(now);
+            self.publish(now);
+            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.is_due(now) {
+                return Ok(given_up_with_another());
+            }
+            let closing = lock(&self.shared.state).closing;
+            if closing.is_some_and(|at| at <= now || self.shared.window.in_flight() == 0) {
+                let rest = self.out.split_off(self.written.min(self.out.len()));
+                let last = async {
+                    writer.write_all(&rest).await?;
+                    writer.flush().await
+                };
+                // Whether the server reads it is of no importance.
+                let _ = tokio::time::timeout(CLOSE_LIMIT, last).await;
+                return Ok(given_up());
+            }
+            let timer = self.timers(now, last_read, &mut pinged)?;
+            let timer = closing.map_or(timer, |at| at.min(timer));
+            let io = |source| NatsError::Io {
+                address: self.address.clone(),
+                source,
+            };
+            let pending = self.out.get(self.written..).unwrap_or_default();
+            // Both can be cancelled without loss.
+            let write = async {
+                if pending.is_empty() {
+                    return writer.flush().await.map(|()| 0);
+                }
+                writer.write(pending).await
+            };
+            select! {
+                read = input.fill(&mut reader) => {
+                    read.map_err(io)?;
+                    last_read = Instant::now();
+                    pinged = false;
+                }
+                wrote = write, if unflushed || !pending.is_empty() => {
+                    let wrote = wrote.map_err(io)?;
+                    unflushed = !pending.is_empty();
+                    self.written += wrote;
+                    if self.written == self.out.len() {
+                        self.out.clear();
+                        self.written = 0;
+                    }
+                }
+                () = sleep_until(timer.into()) => {}
+                () = self.shared.wake.notified() => {}
+            }
+        }
+    }
+
+    /// Returns when to look again, and asks the server for a sign if it has given none for half of the
+    /// time that it may be silent.
+    fn timers(
+        &mut self,
+        now: Instant,
+        last_read: Instant,
+        pinged: &mut bool,
+    ) -> Result<Instant, NatsError> {
+        let silence = self.shared.settings.ack;
+        let (half, end) = (last_read + silence / 2, last_read + silence);
+        if now >= end && *pinged {
+            return Err(NatsError::Timeout {
+                address: self.address.clone(),
+                seconds: silence.as_secs(),
+            });
+        }
+        if now >= half && !*pinged {
+            self.out.extend_from_slice(b"PING\r\n");
+            *pinged = true;
+        }
+        let mut next = if *pinged { end.max(now) } else { half };
+        next = self.in_flight.next_expiry().map_or(next, |at| at.min(next));
+        let due = lock(&self.shared.state).queues.next_due();
+        Ok(due.map_or(next, |due| due.max(now).min(next)))
+    }
+
+    /// Appends the messages that may be sent now.
+    fn publish(&mut self, now: Instant) {
+        let shared = Arc::clone(self.shared);
+        while self.out.len() < OUTPUT_BYTES && self.in_flight.len() < MAX_UNACKED {
+            if !self.refused.is_empty() && !self.is_due(now) {
+                return;
+            }
+            let next = lock(&shared.state).queues.next(now).map(|next| next.seq);
+            let Some(seq) = next else {
+                return;
+            };
+            self.send(seq, now);
+        }
+    }
+
+    /// Appends a copy of the message of a record in flight.
+    fn send(&mut self, seq: u64, now: Instant) {
+        let shared = Arc::clone(self.shared);
+        let state = lock(&shared.state);
+        let Some(queued) = state.queues.in_flight(seq) else {
+            return;
+        };
+        let sent = queued.record.with(|record| {
+            let headers = message::headers(record, None);
+            check_size(record, headers.len(), self.info.max_payload, "max_payload")?;
+            let token = self.in_flight.publish(seq, now, shared.settings.ack);
+            let reply = format!("{}{token}", self.inbox);
+            put_message(&mut self.out, record, &reply, &headers);
+            Ok::<_, (Poison, String)>(())
+        });
+        drop(state);
+        if let Err((poison, why)) = sent {
+            self.refuse(seq, poison, why);
+        }
+    }
+
+    /// Sends messages again whose acknowledgements have not come in time. The first copy may be on its
+    /// way: the stream takes one of them, and the acknowledgement of either counts.
+    fn send_overdue(&mut self, now: Instant) {
+        while self.out.len() < OUTPUT_BYTES
+            && let Some(seq) = self.in_flight.expired(now)
+        {
+            if self.in_flight.has_nobody(seq) {
+                // The question has no answer.
+                self.nobody_says(seq);
+                continue;
+            }
+            // Somebody else may be subscribed to the subject, and no stream.
+            self.ask(seq, false, now);
+            self.send(seq, now);
+            self.is_overdue = true;
+            self.show(Obstacle {
+                what: "no stream has acknowledged an event in time".to_owned(),
+                disposition: Disposition::Retryable,
+                remedy: Some(
+                    "see that the stream of its subject has a leader, and that the server has room",
+                ),
+            });
+        }
+    }
+
+    /// Asks which streams have the subject of a record in flight.
+    fn ask(&mut self, seq: u64, nobody: bool, now: Instant) {
+        if self.may_not_ask {
+            return;
+        }
+        let state = lock(&self.shared.state);
+        let Some(queued) = state.queues.in_flight(seq) else {
+            return;
+        };
+        let body = queued.record.with(|record| names_request(record.topic));
+        drop(state);
+        let ack = self.shared.settings.ack;
+        if let Some(token) = self.in_flight.ask(seq, nobody, now, ack) {
+            let reply = format!("{}{token}", self.inbox);
+            put_request(&mut self.out, STREAM_NAMES, &reply, &body);
+        }
+    }
+
+    /// Returns true if a message is to be sent again at `now`.
+    fn is_due(&self, now: Instant) -> bool {
+        let due = lock(&self.shared.state).queues.next_due();
+        due.is_some_and(|due| due <= now)
+    }
+
+    /// Makes all messages in flight be sent again by the next connection.
+    pub(super) fn send_all_again(&mut self) {
+        let now = Instant::now();
+        let mut state = lock(&self.shared.state);
+        for seq in self.in_flight.take_all() {
+            state.queues.refused(seq, now);
+        }
+    }
+
+    /// Returns true if a record is refused for good and not yet reported.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Takes a record out that no stream takes. It is reported by
+    /// [`report_refused`](Self::report_refused).
+    fn refuse(&mut self, seq: u64, poison: Poison, reason: String) {
+        self.in_flight.remove(seq);
+        let done = lock(&self.shared.state).queues.done(seq);
+        if let Some(queued) = done {
+            let topic = queued.record.with(|record| record.topic.into());
+            let error = DeliveryError {
+                topic,
+                reason,
+                // Not `Retryable`: the relay would give up the topic, and so its other events.
+                disposition: Disposition::Fatal,
+                poison: Some(poison),
+            };
+            self.refused.push((queued, poison, error));
+        }
+    }
+
+    pub(super) fn report_refused(&mut self) {
+        for (queued, poison, error) in self.refused.drain(..) {
+            self.shared.report(&queued, Err((poison.name(), error)));
+        }
+    }
+}
+
+/// Returns the pause after so many failures: it doubles.
+pub(super) fn pause((first, longest): (Duration, Duration), failures: u32) -> Duration {
+    let pause = first.saturating_mul(1 << failures.min(20)).min(longest);
+    // Between half and the whole, so that keys are not sent again all at once.
+    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+pub(super) fn given_up() -> Failure {
+    Failure {
+        class: "closed",
+        reason: "the sink was closed before a stream had acknowledged the record".to_owned(),
+        disposition: Disposition::Retryable,
+    }
+}
+
+pub(super) fn given_up_with_another() -> Failure {
+    Failure {
+        class: "given up",
+        reason: "given up with another record, which was refused".to_owned(),
+        disposition: Disposition::Retryable,
+    }
+}

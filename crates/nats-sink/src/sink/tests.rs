@@ -1,0 +1,304 @@
+//! The sink against a server that follows a script.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use walrelay_sink::{Deliveries, EventPosition, Record, Sink, SinkFactory as _, SinkStats};
+use walrelay_testkit::{PATIENCE, Reports, eventually};
+
+use super::{NatsSinkFactory, Settings};
+use crate::client::Login;
+
+/// A message or request that the sink has sent.
+#[derive(Debug)]
+struct Sent {
+    subject: String,
+    reply: String,
+    headers: String,
+}
+
+/// The server's side of a connection.
+struct Peer {
+    stream: BufReader<TcpStream>,
+}
+
+impl Peer {
+    /// Takes a connection, and answers its login.
+    fn accept(listener: &TcpListener) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut peer = Self {
+            stream: BufReader::new(stream),
+        };
+        peer.write("INFO {\"headers\":true,\"max_payload\":1000}\r\n");
+        while peer.line() != "PING" {}
+        peer.write("PONG\r\n");
+        peer
+    }
+
+    fn write(&mut self, text: &str) {
+        self.stream.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        // The sink may end the connection before it has read all.
+        let _ = self.stream.read_line(&mut line);
+        line.trim_end().to_owned()
+    }
+
+    /// Reads the next message or request; answers the sink's `PING`. `None`: the sink has ended the
+    /// connection.
+    fn next(&mut self) -> Option<Sent> {
+        loop {
+            let line = self.line();
+            let words: Vec<&str> = line.split(' ').collect();
+            let (subject, reply, headers, total) = match &*words {
+                ["PING"] => {
+                    self.write("PONG\r\n");
+                    continue;
+                }
+                ["PUB", subject, reply, total] => (subject, reply, "0", total),
+                ["HPUB", subject, reply, headers, total] => (subject, reply, *headers, total),
+                [""] => return None,
+                _ => panic!("the sink sends {line:?}"),
+            };
+            let mut bytes = vec![0; total.parse::<usize>().unwrap() + 2];
+            self.stream.read_exact(&mut bytes).unwrap();
+            bytes.truncate(headers.parse().unwrap());
+            return Some(Sent {
+                subject: (*subject).to_owned(),
+                reply: (*reply).to_owned(),
+                headers: String::from_utf8(bytes).unwrap(),
+            });
+        }
+    }
+
+    /// Reads the next message.
+    fn message(&mut self) -> Sent {
+        let sent = self.next().expect("a message");
+        assert!(!sent.subject.starts_with('$'), "{sent:?}");
+        sent
+    }
+
+    fn answer(&mut self, to: &Sent, payload: &str) {
+        let text = format!("MSG {} 1 {}\r\n{payload}\r\n", to.reply, payload.len());
+        self.write(&text);
+    }
+
+    fn acknowledge(&mut self, to: &Sent) {
+        self.answer(to, "{\"stream\":\"S\",\"seq\":1}");
+    }
+}
+
+impl Sent {
+    fn id(&self) -> &str {
+        let mut lines = self.headers.lines();
+        let id = lines.find_map(|line| line.strip_prefix("Nats-Msg-Id: "));
+        id.expect("an id")
+    }
+}
+
+/// Makes a sink whose server runs `script`, and sends so many events of one key.
+fn run(
+    ack: Duration,
+    events: u64,
+    script: impl FnOnce(&TcpListener) + Send + 'static,
+) -> (Arc<Reports>, super::NatsSink, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = thread::spawn(move || script(&listener));
+    let login = Login {
+        hosts: vec![("127.0.0.1".to_owned(), port)],
+        tls: None,
+        username: None,
+        password: None,
+        token: None,
+        credentials: None,
+        timeout: PATIENCE,
+    };
+    let settings = Settings {
+        max_records: 100,
+        max_bytes: 1 << 20,
+        max_message: 10_000,
+        ack,
+        pauses: (Duration::from_millis(1), Duration::from_millis(5)),
+        retry_for: Duration::ZERO,
+    };
+    let mut factory = NatsSinkFactory {
+        login: Arc::new(login),
+        settings: Arc::new(settings),
+        stats: Arc::<SinkStats>::default(),
+        unroutable_since: Arc::default(),
+    };
+    let reports = Arc::<Reports>::default();
+    let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+    let mut sink = factory.create(None, deliveries).unwrap();
+    for number in 0..events {
+        let id = number.to_string();
+        let record = Record {
+            topic: "t.secret",
+            key: Some(b"k"),
+            value: Some(b"v"),
+            event_id: Some(id.as_bytes()),
+            position: EventPosition {
+                lsn: 1,
+                row: number,
+            },
+            ..Record::default()
+        };
+        sink.try_send(&record, number).unwrap();
+    }
+    (reports, sink, server)
+}
+
+/// Waits until all events are delivered, and ends the server's script.
+fn finish(
+    events: u64,
+    (reports, sink, server): (Arc<Reports>, super::NatsSink, thread::JoinHandle<()>),
+) {
+    reports.wait_for(events);
+    assert_eq!(reports.failures(), []);
+    Box::new(sink).close(PATIENCE);
+    server.join().unwrap();
+}
+
+#[test]
+fn an_overdue_event_is_sent_again_and_a_late_acknowledgement_of_its_first_copy_counts() {
+    let running = run(Duration::from_secs(1), 2, |listener| {
+        let mut peer = Peer::accept(listener);
+        let first = peer.message();
+        // The question whether a stream has the subject, and the second copy.
+        let question = peer.next().unwrap();
+        assert_eq!(question.subject, "$JS.API.STREAM.NAMES");
+        peer.answer(&question, "{\"total\":1,\"streams\":[\"S\"]}");
+        let second = peer.message();
+        assert_eq!((first.id(), second.id()), ("0", "0"));
+        assert_ne!(first.reply, second.reply);
+        peer.acknowledge(&first);
+        let next = peer.message();
+        assert_eq!(next.id(), "1");
+        // Late answers to the event that is done.
+        peer.answer(
+            &second,
+            "{\"error\":{\"err_code\":10077},\"stream\":\"S\",\"seq\":0}",
+        );
+        peer.acknowledge(&second);
+        peer.acknowledge(&next);
+        assert!(peer.next().is_none());
+    });
+    finish(2, running);
+}
+
+#[test]
+fn an_answer_of_somebody_else_is_no_acknowledgement() {
+    let running = run(PATIENCE, 2, |listener| {
+        let mut peer = Peer::accept(listener);
+        let first = peer.message();
+        for other in ["", "+OK", "{}", "{\"seq\":1}", "\u{0}"] {
+            peer.answer(&first, other);
+        }
+        peer.write("MSG _INBOX.other.1 1 2\r\n{}\r\nMSG x 1 0\r\n\r\n+OK\r\nPING\r\n");
+        assert_eq!(peer.line(), "PONG");
+        peer.acknowledge(&first);
+        let second = peer.message();
+        assert_eq!(second.id(), "1");
+        peer.answer(&second, "{\"stream\":\"S\",\"seq\":1,\"duplicate\":true}");
+        assert!(peer.next().is_none());
+    });
+    finish(2, running);
+}
+
+#[test]
+fn after_a_lost_connection_the_first_event_of_a_key_is_sent_first_under_its_id() {
+    let running = run(PATIENCE, 2, |listener| {
+        for _ in 0..3 {
+            let mut peer = Peer::accept(listener);
+            assert_eq!(peer.message().id(), "0");
+        }
+        let mut peer = Peer::accept(listener);
+        for id in ["0", "1"] {
+            let sent = peer.message();
+            assert_eq!(sent.id(), id);
+            peer.acknowledge(&sent);
+        }
+        assert!(peer.next().is_none());
+    });
+    finish(2, running);
+}
+
+#[test]
+fn a_refused_event_is_sent_again_before_the_next_of_its_key() {
+    let running = run(PATIENCE, 3, |listener| {
+        let mut peer = Peer::accept(listener);
+        for id in ["0", "1", "2"] {
+            for error in [10_077, 10_071, 10_023, 4_711] {
+                let sent = peer.message();
+                assert_eq!(sent.id(), id);
+                let refusal = format!("{{\"error\":{{\"code\":503,\"err_code\":{error}}}}}");
+                peer.answer(&sent, &refusal);
+            }
+            let sent = peer.message();
+            assert_eq!(sent.id(), id);
+            peer.acknowledge(&sent);
+        }
+        assert!(peer.next().is_none());
+    });
+    finish(3, running);
+}
+
+#[test]
+fn no_text_of_the_server_is_shown() {
+    for text in ["'Slow Consumer secret'", "'secret'", "secret"] {
+        let (_, mut sink, server) = run(PATIENCE, 1, move |listener| {
+            let mut peer = Peer::accept(listener);
+            peer.message();
+            peer.write(&format!("-ERR {text}\r\n"));
+            assert!(peer.next().is_none());
+        });
+        eventually(PATIENCE, || {
+            let obstacle = sink.waiting_for();
+            let what = obstacle.map(|obstacle| obstacle.what);
+            assert!(!what.as_ref().is_some_and(|what| what.contains("secret")));
+            what.is_some()
+        });
+        Box::new(sink).close(Duration::ZERO);
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn a_missing_right_ends_the_sink_without_showing_the_subject() {
+    let (reports, sink, server) = run(PATIENCE, 1, |listener| {
+        let mut peer = Peer::accept(listener);
+        peer.message();
+        peer.write("-ERR 'Permissions Violation for Publish to \"t.secret\"'\r\n");
+        assert!(peer.next().is_none());
+    });
+    reports.wait_for(1);
+    let error = reports.outcome(0).unwrap_err();
+    assert_eq!(error.poison, None);
+    assert!(!error.reason.contains("secret"), "{error}");
+    Box::new(sink).close(PATIENCE);
+    server.join().unwrap();
+}
+
+#[test]
+fn bytes_that_are_no_protocol_end_the_connection_alone() {
+    let running = run(PATIENCE, 1, |listener| {
+        for bytes in ["HTTP/1.1 400\r\n", "MSG\r\n", "INFO {\r\n", "MSG a 1 x\r\n"] {
+            let mut peer = Peer::accept(listener);
+            peer.message();
+            peer.write(bytes);
+            assert!(peer.next().is_none());
+        }
+        let mut peer = Peer::accept(listener);
+        let sent = peer.message();
+        peer.acknowledge(&sent);
+        assert!(peer.next().is_none());
+    });
+    finish(1, running);
+}

@@ -1,0 +1,149 @@
+//! A real server for the tests of the sink.
+
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "each test binary uses a part of it, and a test may panic"
+)]
+
+use std::process;
+use std::time::Duration;
+
+use serde_json::json;
+use walrelay_nats_sink::{NatsKind, NatsSection};
+use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
+use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
+use walrelay_testkit::{Nats, NatsInTurn, NatsMessage};
+
+/// The most bytes of a message that the tests publish.
+pub(crate) const MAX_MESSAGE: u64 = 600 << 10;
+/// What the streams of the tests take.
+pub(crate) const MAX_STORED: usize = 500 << 10;
+
+/// The section of a server on this machine without logins.
+pub(crate) fn section(port: u16) -> NatsSection {
+    NatsSection {
+        hosts: vec![format!("127.0.0.1:{port}")],
+        username: None,
+        password: None,
+        token: None,
+        credentials_file: None,
+        tls: false,
+        ca_file: None,
+        certificate_file: None,
+        key_file: None,
+        max_message_size: MAX_MESSAGE,
+        ack_timeout: Duration::from_secs(20),
+        connect_timeout: Duration::from_secs(60),
+    }
+}
+
+pub(crate) fn options() -> SinkOptions {
+    SinkOptions {
+        max_in_flight_records: 10_000,
+        max_in_flight_bytes: 64 << 20,
+        backoff_initial: Duration::from_millis(20),
+        backoff_max: Duration::from_millis(200),
+        retry_for: Duration::ZERO,
+        dead_letters: "dead-letters".to_owned(),
+    }
+}
+
+pub(crate) fn factory(section: &NatsSection, options: &SinkOptions) -> AnySinkFactory {
+    let kind = NatsKind::new(section, options).expect("no file is needed");
+    kind.factory(None).0
+}
+
+/// A server that one test has to itself.
+pub(crate) struct Server {
+    pub(crate) nats: NatsInTurn,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        if !Nats::is_wanted() {
+            // None of the tests of this program can be run.
+            process::exit(0);
+        }
+        Self {
+            nats: Nats::in_turn(),
+        }
+    }
+
+    pub(crate) fn create(&self, name: &str) {
+        let more = json!({"max_msg_size": MAX_STORED});
+        self.nats.client().create_stream(name, &[name], &more);
+    }
+}
+
+impl Destination for Server {
+    fn factory(&self, bounds: Bounds) -> AnySinkFactory {
+        let options = SinkOptions {
+            max_in_flight_records: bounds.records.into(),
+            max_in_flight_bytes: bounds.bytes,
+            ..options()
+        };
+        factory(&section(self.nats.port()), &options)
+    }
+
+    fn create_topic(&self, topic: &str) {
+        self.create(topic);
+    }
+
+    fn stored(&self, topic: &str) -> Vec<Stored> {
+        let messages = self.nats.client().messages(topic, topic).into_iter();
+        let stored = |message: NatsMessage| {
+            let header = |name: &str| message.headers.get(name).cloned();
+            Stored {
+                key: header("walrelay.key").map(String::into_bytes),
+                id: header("Nats-Msg-Id").unwrap_or_default(),
+                value: header("walrelay.null").is_none().then_some(message.payload),
+            }
+        };
+        messages.map(stored).collect()
+    }
+
+    fn pause(&self) {
+        self.nats.pause();
+    }
+
+    fn resume(&self) {
+        self.nats.resume();
+    }
+
+    fn kill(&self) {
+        self.nats.kill();
+    }
+
+    fn start(&self) {
+        self.nats.start_again();
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        vec![
+            // No stream has the subject.
+            Refusal {
+                poison: Poison::Unroutable,
+                spoil: |event| "there.is.none".clone_into(&mut event.topic),
+            },
+            // A wildcard, which the server would store.
+            Refusal {
+                poison: Poison::Unroutable,
+                spoil: |event| event.topic.push_str(".*"),
+            },
+            // More than the configuration allows, and more than the stream takes.
+            Refusal {
+                poison: Poison::Oversize,
+                spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
+            },
+            Refusal {
+                poison: Poison::Oversize,
+                spoil: |event| event.value.resize(MAX_STORED, b'x'),
+            },
+        ]
+    }
+
+    fn drops_repeats(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,196 @@
+//! Events of the outbox are published to streams of NATS JetStream.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::{Value, json};
+use walrelay_testkit::{Nats, NatsMessage};
+
+use crate::rig::{Rig, assert_has, assert_lacks, done, ends, output_with, refused};
+
+fn ids(messages: &[NatsMessage]) -> Vec<String> {
+    let ids = messages
+        .iter()
+        .map(|message| message.headers["Nats-Msg-Id"].clone());
+    ids.collect()
+}
+
+fn body(message: &NatsMessage) -> Value {
+    serde_json::from_slice(&message.payload).expect("JSON")
+}
+
+fn number(message: &NatsMessage) -> u64 {
+    body(message)["number"].as_u64().expect("a number")
+}
+
+#[test]
+fn each_event_is_in_the_stream_once_and_in_order_and_the_poison_is_in_another() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let server = Nats::in_turn();
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    let name = rig
+        .prefix
+        .trim_end_matches(['-', '_', '.'])
+        .replace('.', "_");
+    let (stream, dead) = (format!("{name}_events"), format!("{name}_dead"));
+    let mut client = server.client();
+    client.create_stream(&stream, &[&format!("{stream}.>")], &json!({}));
+    client.create_stream(&dead, &[&dead], &json!({}));
+    // The type of some events is no token of a subject.
+    let config = rig.config_and(&format!(
+        "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\n\
+         subject = \"{stream}.{{aggregatetype}}.{{type}}\"\n\
+         [poison]\nunroutable = \"dead-letter\"\ntopic = \"{dead}\"\n",
+        server.port()
+    ));
+    let relay = rig.streaming(&config);
+    done(&output_with("bookmark create start", &config, &[]));
+    // Each of these transactions has 50 events of 5 keys, which go to two subjects in turn; every second
+    // one has one that is refused.
+    let insert = |transaction: u32| {
+        let bad = if transaction % 2 == 1 { 17 } else { 50 };
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'order', 'k' || n % 5, \
+             CASE n WHEN {bad} THEN 'secret.*' ELSE 'T' || n / 5 % 2 END, \
+             json_build_object('number', {transaction} * 50 + n)::jsonb \
+             FROM generate_series(0, 49) n"
+        ));
+    };
+    for transaction in 0..10 {
+        insert(transaction);
+    }
+    relay.kill();
+    for transaction in 10..20 {
+        insert(transaction);
+    }
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+
+    let messages = client.messages(&stream, ">");
+    let expected = |is_bad: bool| -> BTreeSet<String> {
+        let sql = "SELECT id::text FROM outbox WHERE (type = 'secret.*') = $1";
+        db.column(sql, &[&is_bad]).into_iter().collect()
+    };
+    assert_eq!(messages.len(), 990, "no repeat");
+    let arrived: BTreeSet<String> = ids(&messages).into_iter().collect();
+    assert_eq!(arrived, expected(false), "each event, and no other");
+    for key in 0..5 {
+        let key = format!("k{key}");
+        let of_key = messages
+            .iter()
+            .filter(|it| it.headers["walrelay.key"] == key);
+        let numbers: Vec<u64> = of_key.map(number).collect();
+        assert!(numbers.len() >= 190 && numbers.is_sorted(), "{numbers:?}");
+    }
+    let subjects: BTreeSet<&str> = messages.iter().map(|it| &*it.subject).collect();
+    let of = |kind: &str| format!("{stream}.order.{kind}");
+    assert_eq!(subjects, BTreeSet::from([&*of("T0"), &*of("T1")]));
+    let letters = client.messages(&dead, ">");
+    let dead_ids: BTreeSet<String> = ids(&letters).into_iter().collect();
+    let prefixed = expected(true)
+        .into_iter()
+        .map(|id| format!("dead-letter/{id}"));
+    assert_eq!((letters.len(), dead_ids), (10, prefixed.collect()));
+    assert_eq!(letters[0].headers["walrelay.dlq.class"], "unroutable");
+    assert_lacks(&relay.log(), &["secret"]);
+
+    // A full stream and a server that goes away are waited for.
+    let limits = json!({"discard": "new", "max_msgs": 1});
+    client.update_stream(&stream, &[&format!("{stream}.>")], &limits);
+    insert(20);
+    relay.says("NATS takes an event not yet");
+    client.update_stream(&stream, &[&format!("{stream}.>")], &json!({}));
+    rig.caught_up();
+    server.kill();
+    insert(22);
+    relay.says("NATS cannot be reached");
+    server.start_again();
+    rig.caught_up();
+    relay.ends_well();
+    let mut client = server.client();
+    assert_eq!(client.messages(&stream, ">").len(), 990 + 100);
+
+    let list = output_with("dlq list", &config, &[]);
+    refused(&list, 78, &["[dlq-sink]", "cannot read dead letters back"]);
+    client.delete_stream(&stream);
+    client.delete_stream(&dead);
+}
+
+/// The users of a server, one with the rights of docs/sinks/nats.md.
+fn users(page: &str) -> String {
+    let rights = page.lines().find(|line| line.starts_with("publish: ["));
+    let rights = rights.expect("the rights");
+    format!(
+        "authorization {{ users: [ {{ user: all, password: all }}, {{ user: walrelay, \
+         password: secret-word, permissions: {{ {rights} }} }} ] }}"
+    )
+}
+
+#[test]
+fn the_example_of_the_page_publishes_with_the_rights_of_the_page_and_no_others() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let page = include_str!("../../docs/sinks/nats.md");
+    let server = Nats::start_with(&users(page));
+    let rig = Rig::without_broker(15);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
+         aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text NOT NULL, \
+         payload jsonb NOT NULL, metadata jsonb, created_at timestamptz NOT NULL DEFAULT now())",
+    );
+    let mut client = server.client_as(json!({"user": "all", "pass": "all"}));
+    client.create_stream("EVENTS", &["events.>"], &json!({}));
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let password = rig.path("password");
+    fs::write(&password, "secret-word\n").expect("a file");
+    let mut text = example.to_owned();
+    for (old, new) in [
+        ("postgres://relay@db/app", rig.postgres.url()),
+        ("nats.internal:4222", format!("127.0.0.1:{}", server.port())),
+        ("tls = true", "tls = false".to_owned()),
+        (
+            "/run/secrets/nats",
+            password.to_str().expect("text").to_owned(),
+        ),
+    ] {
+        assert!(text.contains(old), "the example has no {old}");
+        text = text.replace(old, &new);
+    }
+    let config = rig.path("example.toml");
+    let write = |text: &str| {
+        let text = format!("{text}\n[log]\nformat = \"json\"\n");
+        fs::write(&config, text).expect("a file");
+    };
+    write(&text);
+    let insert = || {
+        db.batch(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+             VALUES ('Order', '42', 'OrderPaid', '{\"total\": 7}')",
+        );
+    };
+    let relay = rig.streaming(&config);
+    insert();
+    rig.caught_up();
+    relay.ends_well();
+    let [paid] = &*client.messages("EVENTS", ">") else {
+        panic!("not one message");
+    };
+    assert_eq!(paid.subject, "events.order.orderpaid");
+    assert_eq!(paid.headers["walrelay.key"], "42");
+    assert_eq!(paid.headers["event-type"], "OrderPaid");
+    assert_eq!(paid.headers["Nats-Msg-Id"], body(paid)["event_id"]);
+    assert_eq!(body(paid)["payload"], json!({"total": 7}));
+
+    write(&text.replace("events.{", "secret-events.{"));
+    let mut relay = rig.streaming(&config);
+    insert();
+    let log = ends(&mut relay, 78, "delivery");
+    assert_has(&log, &["may not publish"]);
+}
