@@ -1,6 +1,7 @@
 //! The server that the relays of a scenario write to, of the kind that `FAULTS_SINK` names.
 
 mod http;
+mod nats;
 mod rabbitmq;
 mod redis;
 
@@ -166,6 +167,7 @@ pub(crate) enum Kind {
     /// RabbitMQ with classic or quorum queues.
     RabbitMq(&'static str),
     Redis,
+    Nats,
     /// A receiver of HTTP/1.1, or of HTTP/2.
     Http {
         two: bool,
@@ -178,6 +180,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("rabbitmq", Kind::RabbitMq("quorum")),
     ("rabbitmq-classic", Kind::RabbitMq("classic")),
     ("redis", Kind::Redis),
+    ("nats", Kind::Nats),
     ("http", Kind::Http { two: false }),
     ("http2", Kind::Http { two: true }),
 ];
@@ -200,6 +203,7 @@ impl Kind {
             (_, Some(kafka)) => Arc::clone(kafka) as _,
             (Self::RabbitMq(queues), _) => Arc::new(rabbitmq::Server::start(queues)),
             (Self::Redis, _) => Arc::new(redis::Server::start()),
+            (Self::Nats, _) => Arc::new(nats::Server::start()),
             (Self::Http { two }, _) => Arc::new(http::Server::start(two)),
             (Self::Kafka, None) => unreachable!("it was started"),
         };
