@@ -13,6 +13,7 @@ const SECTIONS: &[&str] = &[
     "sink.topics",
     "sink.rabbitmq",
     "sink.redis",
+    "sink.nats",
     "sink.http",
     "delivery",
     "poison",
@@ -37,7 +38,7 @@ impl Line {
     /// Returns true if the line affects the contents of records.
     pub(crate) fn affects_records(&self) -> bool {
         match self.section {
-            "sink.kafka" | "sink.topics" | "sink.redis" | "poison" | "log" => false,
+            "sink.kafka" | "sink.topics" | "sink.redis" | "sink.nats" | "poison" | "log" => false,
             "sink.rabbitmq" => matches!(&*self.key, "exchange" | "routing_key"),
             "sink.http" => self.key == "url",
             _ => true,

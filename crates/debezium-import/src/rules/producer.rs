@@ -26,9 +26,10 @@ const SINK_TYPE: Rules = rules! {
         "kafka" => Set("sink", "kind", "kafka");
         "rabbitmq" => Set("sink", "kind", "rabbitmq");
         "redis" => Set("sink", "kind", "redis");
+        "nats-jetstream" => Set("sink", "kind", "nats");
         "http" => Set("sink", "kind", "http");
-        "*" => Fatal("walrelay delivers to Kafka, RabbitMQ, Redis and HTTP",
-            "debezium.sink.type is not kafka, rabbitmq, redis or http: walrelay delivers to no other");
+        "*" => Fatal("walrelay delivers to Kafka, RabbitMQ, Redis, NATS JetStream and HTTP",
+            "debezium.sink.type is not kafka, rabbitmq, redis, nats-jetstream or http: walrelay delivers to no other");
     }), absent Absent::Fatal("debezium.sink.type is missing: it says where walrelay delivers to");
 };
 

@@ -1,4 +1,4 @@
-//! `[sink.rabbitmq]`, `[sink.redis]` and `[sink.http]`: options of Debezium Server's sinks of these names.
+//! `[sink.rabbitmq]`, `[sink.redis]`, `[sink.nats]` and `[sink.http]`: options of Debezium Server's sinks of these names.
 
 use super::Absent::Urgent;
 use super::Rule::{Breaks, Call, Copy, Ignore, Set, Unsupported, When};
@@ -9,6 +9,7 @@ use crate::translation::Translation;
 
 const RABBITMQ: &str = "sink.rabbitmq";
 const REDIS: &str = "sink.redis";
+const NATS: &str = "sink.nats";
 const HTTP: &str = "sink.http";
 const JAVA: &str = "it is of Java's client only";
 const DECLARES: Rule = Unsupported(
@@ -30,6 +31,13 @@ const PAUSES: Rule =
     Ignore("the pauses are those of delivery.backoff_initial and delivery.backoff_max");
 const TOKEN: Rule = Unsupported(
     "walrelay sends the bearer token of sink.http.token_file: let another program get tokens and write them there",
+);
+
+const STREAMS: Rule = Unsupported(
+    "create the stream yourself, with the topics as its subjects and in files: Debezium's default is in memory",
+);
+const CREDENTIALS: Rule = Unsupported(
+    "write JWT and seed into a file of credentials (nsc generate creds), and name it by sink.nats.credentials_file",
 );
 
 /// Options whose default matters, for RabbitMQ.
@@ -133,6 +141,32 @@ const REDIS_OPTIONS: Rules = rules! {
     "*" => Unsupported("walrelay's sink for Redis has no such option");
 };
 
+/// Options whose default matters, for NATS. Debezium has none of these names but the last.
+const NATS_DEFAULTS: Rules = rules! {
+    "sink.nats-jetstream.message.id" => Ignore("Debezium has no such option"),
+        absent Urgent("Debezium sends no Nats-Msg-Id, and drops events without a value; ",
+            "here the stream drops repeats by the event's id, and such an event is a message with walrelay.null");
+    "sink.nats-jetstream.create-stream" => When(rules! {
+        "true" => STREAMS;
+        "*" => BASIC;
+    });
+};
+
+/// The others, without `sink.nats-jetstream.`.
+const NATS_OPTIONS: Rules = rules! {
+    "url" => Call(nats_host);
+    "subjects" => STREAMS;
+    "storage" => STREAMS;
+    "auth.user" => Copy(NATS, "username");
+    "auth.jwt" => CREDENTIALS;
+    "auth.seed" => CREDENTIALS;
+    "auth.tls.*" => Unsupported(
+        "walrelay reads PEM: set tls, ca_file, certificate_file and key_file in [sink.nats]; it verifies the \
+         server's certificate and its name");
+    "async.*" => Ignore("walrelay awaits the acknowledgement of each event, of many keys at a time");
+    "*" => Unsupported("walrelay's sink for NATS has no such option");
+};
+
 /// Options whose default matters, for HTTP.
 const HTTP_DEFAULTS: Rules = rules! {
     "sink.http.headers.prefix" => HEADERS,
@@ -174,6 +208,7 @@ pub(super) fn apply(translation: &mut Translation<'_>, kind: &str) -> bool {
     match kind {
         "rabbitmq" => rabbitmq(translation),
         "redis" => redis(translation),
+        "nats-jetstream" => nats(translation),
         "http" => http(translation),
         _ => return false,
     }
@@ -203,6 +238,41 @@ fn redis(translation: &mut Translation<'_>) {
         translation.write(REDIS, "password", value, &[number], None);
     }
     apply_all(translation, "sink.redis.", REDIS_OPTIONS);
+}
+
+fn nats(translation: &mut Translation<'_>) {
+    apply_each(translation, NATS_DEFAULTS);
+    if let Some(number) = translation.find("sink.nats-jetstream.auth.password") {
+        let value = translation.secret(number, "NATS_PASSWORD");
+        let value = translation.configured(&value);
+        translation.write(NATS, "password", value, &[number], None);
+    }
+    apply_all(translation, "sink.nats-jetstream.", NATS_OPTIONS);
+}
+
+/// Writes `hosts`, and `tls`, from the URLs.
+fn nats_host(translation: &mut Translation<'_>, number: usize) {
+    let url = translation.value(number);
+    translation.variables_of(&url);
+    let text = url.configured();
+    let is_tls = text.trim_start().starts_with("tls://");
+    let hosts = text.split(',').map(str::trim).map(|url| {
+        let host = url
+            .strip_prefix("nats://")
+            .or_else(|| url.strip_prefix("tls://"));
+        quoted(host.unwrap_or(url))
+    });
+    let hosts: Vec<String> = hosts.collect();
+    translation.write(
+        NATS,
+        "hosts",
+        format!("[{}]", hosts.join(", ")),
+        &[number],
+        None,
+    );
+    if is_tls {
+        translation.write(NATS, "tls", "true".to_owned(), &[number], None);
+    }
 }
 
 fn one_replica(translation: &mut Translation<'_>, number: usize) {

@@ -112,6 +112,7 @@ fn check_destinations(imported: &Imported) {
                 "sink.topics",
                 "sink.rabbitmq",
                 "sink.redis",
+                "sink.nats",
                 "sink.http",
             ];
             let section = sections

@@ -1,4 +1,4 @@
-//! Debezium Server's sinks for RabbitMQ, Redis and HTTP.
+//! Debezium Server's sinks for RabbitMQ, Redis, NATS and HTTP.
 
 use super::*;
 
@@ -104,6 +104,48 @@ fn redis() {
             Breaks("debezium.sink.redis.null.value", "absent"),
             Unsupported("debezium.sink.redis.cluster.enabled", "one server"),
             Unsupported("debezium.sink.redis.db.index", "database 0"),
+        ],
+    );
+}
+
+#[test]
+fn nats() {
+    sink(
+        "nats-jetstream",
+        &[
+            "url=nats://n1:4222,nats://n2:4223",
+            "create-stream=true",
+            "subjects=outbox.>",
+            "storage=file",
+            "auth.user=cdc",
+            "auth.password=s3cret",
+            "async.enabled=true",
+        ],
+        &[
+            Line("kind = \"nats\""),
+            Line("hosts = [\"n1:4222\", \"n2:4223\"]"),
+            Line("username = \"cdc\""),
+            Line("password = \"${NATS_PASSWORD}\""),
+            Unsupported("debezium.sink.nats-jetstream.create-stream", "yourself"),
+            Unsupported("debezium.sink.nats-jetstream.subjects", "in memory"),
+            Unsupported("debezium.sink.nats-jetstream.storage", "in files"),
+            NoEffect("debezium.sink.nats-jetstream.async.enabled", "many keys"),
+            Urgent(&["sink.nats-jetstream.message.id"]),
+        ],
+    );
+    sink(
+        "nats-jetstream",
+        &[
+            "url=tls://n:4222",
+            "auth.jwt=s3cret",
+            "auth.seed=s3cret",
+            "auth.tls.keystore=k",
+        ],
+        &[
+            Line("hosts = [\"n:4222\"]"),
+            Line("tls = true"),
+            Unsupported("debezium.sink.nats-jetstream.auth.jwt", "credentials_file"),
+            Unsupported("debezium.sink.nats-jetstream.auth.tls.keystore", "PEM"),
         ],
     );
 }
