@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(poison, Poison::Rejected, "{name}");
             assert!(name.is_empty() || !why.contains(name), "{why}");
         }
-        let large = [b'x'; 70_000];
+        let large = vec![b'x'; 70_000];
         let record = Record {
             topic: "t",
             value: Some(&large),

@@ -242,7 +242,7 @@ impl Connection {
             let error = ProtocolError("that it has no message headers: NATS 2.2 is needed");
             return Err(protocol(&self.address, error));
         }
-        let hello = hello(login, &self.info)?;
+        let hello = hello(login, &self.info);
         let out = format!("CONNECT {hello}\r\nSUB {}.* 1\r\nPING\r\n", self.inbox);
         self.write(out.as_bytes()).await?;
         loop {
@@ -333,7 +333,7 @@ impl Connection {
 }
 
 /// Makes the argument of `CONNECT`.
-fn hello(login: &Login, info: &ServerInfo) -> Result<Value, NatsError> {
+fn hello(login: &Login, info: &ServerInfo) -> Value {
     let mut hello = json!({
         "verbose": false,
         "pedantic": false,
@@ -364,7 +364,7 @@ fn hello(login: &Login, info: &ServerInfo) -> Result<Value, NatsError> {
             None => set("nkey", credentials.public_key.clone()),
         }
     }
-    Ok(hello)
+    hello
 }
 
 /// Makes the error of an `-ERR` after which the server ends the connection. Its text may have a

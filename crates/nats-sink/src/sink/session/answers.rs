@@ -233,9 +233,9 @@ impl Session<'_> {
     }
 
     /// Shows what all records wait for.
-    pub(super) fn show(&self, obstacle: Obstacle) {
+    pub(super) fn show(&self, obstacle: &Obstacle) {
         let known = lock(&self.shared.state).obstacle.replace(obstacle.clone());
-        if known.as_ref() != Some(&obstacle) {
+        if known.as_ref() != Some(obstacle) {
             warn!(reason = obstacle.what, "NATS takes an event not yet");
         }
     }

@@ -75,7 +75,7 @@ impl<'s> Session<'s> {
             stream, mut input, ..
         } = connection;
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let mut last_read = Instant::now();
+        let mut last_sign = Instant::now();
         let mut pinged = false;
         let mut unflushed = false;
         loop {
@@ -103,7 +103,7 @@ impl<'s> Session<'s> {
                 let _ = tokio::time::timeout(CLOSE_LIMIT, last).await;
                 return Ok(given_up());
             }
-            let timer = self.timers(now, last_read, &mut pinged)?;
+            let timer = self.timers(now, last_sign, &mut pinged)?;
             let timer = closing.map_or(timer, |at| at.min(timer));
             let io = |source| NatsError::Io {
                 address: self.address.clone(),
@@ -120,12 +120,16 @@ impl<'s> Session<'s> {
             select! {
                 read = input.fill(&mut reader) => {
                     read.map_err(io)?;
-                    last_read = Instant::now();
+                    last_sign = Instant::now();
                     pinged = false;
                 }
                 wrote = write, if unflushed || !pending.is_empty() => {
                     let wrote = wrote.map_err(io)?;
                     unflushed = !pending.is_empty();
+                    if wrote < pending.len() {
+                        // The socket is full, so the server reads: a large message takes its time.
+                        last_sign = Instant::now();
+                    }
                     self.written += wrote;
                     if self.written == self.out.len() {
                         self.out.clear();
@@ -143,11 +147,11 @@ impl<'s> Session<'s> {
     fn timers(
         &mut self,
         now: Instant,
-        last_read: Instant,
+        last_sign: Instant,
         pinged: &mut bool,
     ) -> Result<Instant, NatsError> {
         let silence = self.shared.settings.ack;
-        let (half, end) = (last_read + silence / 2, last_read + silence);
+        let (half, end) = (last_sign + silence / 2, last_sign + silence);
         if now >= end && *pinged {
             return Err(NatsError::Timeout {
                 address: self.address.clone(),
@@ -159,15 +163,25 @@ impl<'s> Session<'s> {
             *pinged = true;
         }
         let mut next = if *pinged { end.max(now) } else { half };
-        next = self.in_flight.next_expiry().map_or(next, |at| at.min(next));
-        let due = lock(&self.shared.state).queues.next_due();
-        Ok(due.map_or(next, |due| due.max(now).min(next)))
+        // What cannot be sent now is no reason to look again: a write or an answer is.
+        if self.out.is_empty() {
+            next = self.in_flight.next_expiry().map_or(next, |at| at.min(next));
+        }
+        if self.has_room() {
+            let due = lock(&self.shared.state).queues.next_due();
+            next = due.map_or(next, |due| due.max(now).min(next));
+        }
+        Ok(next)
+    }
+
+    fn has_room(&self) -> bool {
+        self.out.len() < OUTPUT_BYTES && self.in_flight.len() < MAX_UNACKED
     }
 
     /// Appends the messages that may be sent now.
     fn publish(&mut self, now: Instant) {
         let shared = Arc::clone(self.shared);
-        while self.out.len() < OUTPUT_BYTES && self.in_flight.len() < MAX_UNACKED {
+        while self.has_room() {
             if !self.refused.is_empty() && !self.is_due(now) {
                 return;
             }
@@ -203,6 +217,10 @@ impl<'s> Session<'s> {
     /// Sends messages again whose acknowledgements have not come in time. The first copy may be on its
     /// way: the stream takes one of them, and the acknowledgement of either counts.
     fn send_overdue(&mut self, now: Instant) {
+        if !self.out.is_empty() {
+            // The first copies are not written yet.
+            return;
+        }
         while self.out.len() < OUTPUT_BYTES
             && let Some(seq) = self.in_flight.expired(now)
         {
@@ -215,7 +233,7 @@ impl<'s> Session<'s> {
             self.ask(seq, false, now);
             self.send(seq, now);
             self.is_overdue = true;
-            self.show(Obstacle {
+            self.show(&Obstacle {
                 what: "no stream has acknowledged an event in time".to_owned(),
                 disposition: Disposition::Retryable,
                 remedy: Some(
