@@ -1,13 +1,10 @@
 //! The items of `walrelay check`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::io;
-use std::thread;
-
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
 use walrelay_sink::{FailureClass, ToFailure as _};
+use walrelay_sink_client::run_apart;
 
 use crate::client::error::NatsError;
 use crate::client::jetstream::{STREAM_NAMES, StreamNames, names_request, stream_names};
@@ -43,43 +40,20 @@ const TWO_MINUTES: u64 = 120_000_000_000;
 
 /// Logs in, and looks at the server and the streams.
 pub(crate) fn check(login: &Login, max_message: u64, input: &CheckInput<'_>) -> SinkChecks {
-    let checked = blocking(run(login, max_message, input));
-    checked.unwrap_or_else(|source| vec![(LOGIN, failed(&no_thread(source)))])
+    let checked = run_apart(|| run(login, max_message, input));
+    checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
 /// Returns why no dead letter can be written to this subject; `None` if one can be, or if the server
 /// tells nothing.
 pub(crate) fn dead_letter_obstacle(login: &Login, subject: &str) -> Option<String> {
-    let check = async {
+    let check = async || {
         let connection = connect(login, 0).await?;
         let mut server = Server { connection, login };
         server.dead_letters(subject).await
     };
-    let check = blocking(check).ok()?.ok()?;
+    let check = run_apart(check).ok()?.ok()?;
     matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
-}
-
-/// Runs on a thread of its own: the caller's may belong to a runtime.
-fn blocking<T: Send>(check: impl Future<Output = T> + Send) -> io::Result<T> {
-    let done = thread::scope(|scope| {
-        let checking = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            let done = runtime.block_on(Box::pin(check));
-            runtime.shutdown_background();
-            Ok(done)
-        });
-        checking.join()
-    });
-    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-fn no_thread(source: io::Error) -> NatsError {
-    NatsError::Io {
-        address: "this process".to_owned(),
-        source,
-    }
 }
 
 fn failed(error: &NatsError) -> SinkCheck {
@@ -174,7 +148,7 @@ impl Server<'_> {
 
     async fn streams(&mut self, subject: &str) -> Result<Found, NatsError> {
         let body = names_request(subject);
-        let limit = self.login.timeout;
+        let limit = self.login.servers.timeout;
         let answer = self.connection.request(STREAM_NAMES, &body, limit).await?;
         Ok(match stream_names(answer.0, &answer.1) {
             StreamNames::Names(names) => Found::Streams(names),
@@ -186,7 +160,7 @@ impl Server<'_> {
     async fn config(&mut self, name: &str) -> Result<Option<Value>, NatsError> {
         // A name without a dot or a blank, as the server has it.
         let subject = format!("$JS.API.STREAM.INFO.{name}");
-        let limit = self.login.timeout;
+        let limit = self.login.servers.timeout;
         let (_, payload) = self.connection.request(&subject, b"", limit).await?;
         let answer: Option<Value> = serde_json::from_slice(&payload).ok();
         Ok(answer.and_then(|mut answer| answer.get_mut("config").map(Value::take)))

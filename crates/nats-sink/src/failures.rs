@@ -1,6 +1,7 @@
 //! The errors of a connection as `walrelay` prints them.
 
 use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
+use walrelay_sink_client::ConnectError;
 
 use crate::NatsError;
 
@@ -13,14 +14,14 @@ impl ToFailure for NatsError {
                 "NATS refuses the relay",
                 "correct username, password, token, credentials_file or certificate_file in [sink.nats]",
             ),
-            Self::Tls(_) | Self::Credentials { .. } => (
+            Self::Connect(ConnectError::Settings(_)) | Self::Credentials { .. } => (
                 "nats-settings",
                 FailureClass::Configuration,
                 "[sink.nats] cannot be used",
                 "correct hosts, credentials_file, ca_file, certificate_file or key_file in [sink.nats]; \
                  certificates and keys are in PEM",
             ),
-            Self::Handshake { .. } | Self::TlsMismatch { .. } => (
+            Self::Connect(ConnectError::Handshake { .. }) | Self::TlsMismatch { .. } => (
                 "nats-tls",
                 FailureClass::Configuration,
                 "TLS to NATS fails",

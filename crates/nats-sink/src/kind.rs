@@ -7,12 +7,13 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
+use walrelay_sink_client::{Servers, Unroutable, client_config};
 
 use crate::NatsError;
 use crate::check::{self, ITEMS};
+use crate::client::Login;
 use crate::client::credentials::Credentials;
-use crate::client::{Login, tls};
-use crate::section::{NatsSection, host_and_port};
+use crate::section::{NatsSection, address};
 use crate::sink::{NatsSinkFactory, Settings};
 
 /// A NATS server with JetStream.
@@ -51,6 +52,7 @@ impl NatsKind {
                 ack: section.ack_timeout,
                 pauses: (options.backoff_initial, options.backoff_max),
                 retry_for: options.retry_for,
+                unroutable: Unroutable::default(),
             }),
         })
     }
@@ -63,17 +65,19 @@ fn login(section: &NatsSection) -> Result<Login, NatsError> {
         .zip(section.key_file.as_deref());
     let tls = section
         .tls
-        .then(|| tls::config(section.ca_file.as_deref(), client));
+        .then(|| client_config(section.ca_file.as_deref(), client));
     let credentials = section.credentials_file.as_deref().map(Credentials::read);
-    let hosts = section.hosts.iter().filter_map(|host| host_and_port(host));
+    let hosts = section.hosts.iter().filter_map(|host| address(host));
     Ok(Login {
-        hosts: hosts.collect(),
-        tls: tls.transpose()?,
+        servers: Servers {
+            hosts: hosts.collect(),
+            tls: tls.transpose()?.map(Arc::new),
+            timeout: section.connect_timeout,
+        },
         username: section.username.clone(),
         password: section.password.clone(),
         token: section.token.clone(),
         credentials: credentials.transpose()?.map(Arc::new),
-        timeout: section.connect_timeout,
     })
 }
 
@@ -83,9 +87,7 @@ impl SinkKind for NatsKind {
     }
 
     fn servers(&self) -> Option<String> {
-        let hosts = self.login.hosts.iter();
-        let hosts: Vec<String> = hosts.map(|(host, port)| format!("{host}:{port}")).collect();
-        Some(hosts.join(","))
+        Some(self.login.servers.names())
     }
 
     fn terms(&self) -> SinkTerms {
@@ -108,7 +110,6 @@ impl SinkKind for NatsKind {
             login: Arc::clone(&self.login),
             settings: Arc::clone(&self.settings),
             stats: Arc::clone(&stats),
-            unroutable_since: Arc::default(),
         };
         (any_factory(factory), Some(stats))
     }

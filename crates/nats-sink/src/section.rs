@@ -62,7 +62,7 @@ impl NatsSection {
             return Err(reader.missing(&at("hosts"), "[\"nats.internal:4222\"]"));
         }
         let mut hosts = section.hosts.iter();
-        if let Some(host) = hosts.find(|host| host_and_port(host).is_none()) {
+        if let Some(host) = hosts.find(|host| address(host).is_none()) {
             let what = format!("`sink.nats.hosts` has {host:?}, which is no host:port");
             return Err(reader.conflict(&at("hosts"), what));
         }
@@ -106,44 +106,8 @@ impl NatsSection {
 }
 
 /// Splits `host`, `host:port` or `[address]:port`.
-pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']')?;
-        let port = match rest.strip_prefix(':') {
-            Some(port) => port.parse().ok()?,
-            None if rest.is_empty() => DEFAULT_PORT,
-            None => return None,
-        };
-        (host, port)
-    } else {
-        match text.split_once(':') {
-            Some((host, port)) => (host, port.parse().ok()?),
-            None => (text, DEFAULT_PORT),
-        }
-    };
-    (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
+pub(crate) fn address(text: &str) -> Option<(String, u16)> {
+    walrelay_sink_client::host_and_port(text, DEFAULT_PORT)
 }
 
 const DEFAULT_PORT: u16 = 4222;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_have_ports() {
-        for (text, host, port) in [
-            ("nats", "nats", 4222),
-            ("nats:1", "nats", 1),
-            ("[::1]:2", "::1", 2),
-            ("[::1]", "::1", 4222),
-        ] {
-            assert_eq!(host_and_port(text), Some((host.to_owned(), port)), "{text}");
-        }
-        for wrong in [
-            "", ":1", "n:", "n:x", "n:0", "n:70000", "[::1", "[]:1", "nats://n",
-        ] {
-            assert_eq!(host_and_port(wrong), None, "{wrong}");
-        }
-    }
-}

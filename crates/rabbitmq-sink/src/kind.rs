@@ -7,7 +7,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{Servers, client_config, host_and_port};
+use walrelay_sink_client::{Servers, Unroutable, client_config, host_and_port};
 
 use crate::RabbitmqError;
 use crate::check::{self, ITEMS};
@@ -99,6 +99,7 @@ impl RabbitmqKind {
                 confirm: section.confirm_timeout,
                 pauses: (options.backoff_initial, options.backoff_max),
                 retry_for: options.retry_for,
+                unroutable: Unroutable::default(),
                 dead_letters: DeadLetterAddress {
                     exchange: section.dead_letter_exchange.clone(),
                     routing_key: section
@@ -141,7 +142,6 @@ impl SinkKind for RabbitmqKind {
             login: Arc::clone(&self.login),
             settings: Arc::clone(&self.settings),
             stats: Arc::clone(&stats),
-            returned_since: Arc::default(),
         };
         (any_factory(factory), Some(stats))
     }

@@ -83,37 +83,58 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Connects to the first host that answers, beginning with that of the number `first`. `log_in`
-    /// makes a connection of the stream and the address. A host whose error is one of the configuration
-    /// is the last that is tried.
+    /// Connects to the first host that answers, beginning with that of the number `first`: `connect`
+    /// opens a connection to a host and logs in. A host whose error is one of the configuration is the
+    /// last that is tried.
     ///
     /// # Errors
     /// The error of the last host that was tried.
     pub async fn connect<C, E: ClientError>(
         &self,
         first: usize,
-        log_in: impl AsyncFn(Box<dyn Stream>, String) -> Result<C, E>,
+        connect: impl AsyncFn(&str, u16) -> Result<C, E>,
     ) -> Result<C, E> {
         let mut last = None;
         let (before, from) = self.hosts.split_at(first % self.hosts.len().max(1));
         for (host, port) in from.iter().chain(before) {
-            let error = match self.open(host, *port).await {
-                Ok((stream, address)) => match log_in(stream, address).await {
-                    Ok(connection) => return Ok(connection),
-                    Err(error) => error,
-                },
-                Err(error) => error.into(),
-            };
-            if error.disposition() == Disposition::Configuration {
-                return Err(error);
+            match connect(host, *port).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) if error.disposition() == Disposition::Configuration => {
+                    return Err(error);
+                }
+                Err(error) => last = Some(error),
             }
-            last = Some(error);
         }
         let none = || ConnectError::Settings("no host is configured".to_owned()).into();
         Err(last.unwrap_or_else(none))
     }
 
-    async fn open(&self, host: &str, port: u16) -> Result<(Box<dyn Stream>, String), ConnectError> {
+    /// Opens a connection, with TLS if it is configured. Returns it with its address, host and port.
+    ///
+    /// # Errors
+    /// If the host cannot be reached, or TLS fails.
+    pub async fn open(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<(Box<dyn Stream>, String), ConnectError> {
+        let (tcp, address) = self.open_tcp(host, port).await?;
+        let stream = match &self.tls {
+            None => Box::new(tcp),
+            Some(tls) => self.secure(tls, tcp, host, &address).await?,
+        };
+        Ok((stream, address))
+    }
+
+    /// Opens a connection without TLS. Returns it with its address, host and port.
+    ///
+    /// # Errors
+    /// If the host cannot be reached.
+    pub async fn open_tcp(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<(TcpStream, String), ConnectError> {
         let address = format!("{host}:{port}");
         let io = |source| ConnectError::Io {
             address: address.clone(),
@@ -123,15 +144,27 @@ impl Servers {
             .await?
             .map_err(io)?;
         tcp.set_nodelay(true).map_err(io)?;
-        let Some(tls) = &self.tls else {
-            return Ok((Box::new(tcp), address));
-        };
+        Ok((tcp, address))
+    }
+
+    /// Begins TLS on a connection. The server's certificate must have the name of the host.
+    ///
+    /// # Errors
+    /// If TLS fails.
+    pub async fn secure(
+        &self,
+        tls: &Arc<rustls::ClientConfig>,
+        tcp: TcpStream,
+        host: &str,
+        address: &str,
+    ) -> Result<Box<dyn Stream>, ConnectError> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| ConnectError::Settings(format!("{host} is no name of a server")))?;
         let handshake = TlsConnector::from(Arc::clone(tls)).connect(name, tcp);
-        let shaken = within(self.timeout, &address, handshake).await?;
-        let stream = shaken.map_err(|source| handshake_error(&address, source))?;
-        Ok((Box::new(stream), address))
+        let shaken = within(self.timeout, address, handshake).await?;
+        Ok(Box::new(
+            shaken.map_err(|source| handshake_error(address, source))?,
+        ))
     }
 
     /// Returns the addresses, which commas separate.

@@ -7,6 +7,7 @@
 //! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`State`]:
 //!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
 //! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
+//! - [`Unroutable`]: since when an event has no place to go.
 //! - [`host_and_port`]: an address of the configuration. [`run_apart`]: a check that connects.
 //!
 //! # Invariants
@@ -24,6 +25,7 @@ mod reconnects;
 mod shared;
 mod thread;
 mod tls;
+mod unroutable;
 
 pub use address::host_and_port;
 pub use apart::run_apart;
@@ -32,3 +34,4 @@ pub use reconnects::{Connected, Reconnects, pause};
 pub use shared::{FOREVER, Failure, Queue, Shared, State};
 pub use thread::SinkThread;
 pub use tls::client_config;
+pub use unroutable::Unroutable;

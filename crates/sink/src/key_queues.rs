@@ -17,12 +17,12 @@ use crate::{HeldRecord, Record};
 ///
 /// # Order
 /// Records of one topic and key are sent in the order in which they were pushed. Records without a
-/// key have no order, and hold nothing back. [`of_all_topics`](Self::of_all_topics) and
-/// [`of_topics`](Self::of_topics) choose another order.
+/// key have no order, and hold nothing back. After [`of_all_topics`](Self::of_all_topics) the topic does
+/// not matter.
 pub struct KeyQueues {
     max_blocked: usize,
-    /// What is sent in order.
-    order: Order,
+    /// Records of one key are in order also if their topics differ.
+    by_key_alone: bool,
     /// The queue of each key, by number. No queue is empty.
     queues: HashMap<u64, Queue>,
     /// The number of the queue of a key.
@@ -51,17 +51,6 @@ pub struct QueuedRecord {
     pub record: HeldRecord,
 }
 
-/// The records that are sent one after the other.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// Those of a key in a topic.
-    TopicAndKey,
-    /// Those of a key.
-    Key,
-    /// Those of a topic, also without a key.
-    Topic,
-}
-
 struct Queue {
     /// `None` for a record without a key.
     key: Option<Box<[u8]>>,
@@ -74,7 +63,7 @@ impl KeyQueues {
     pub fn new(max_blocked: usize) -> Self {
         Self {
             max_blocked: max_blocked.max(1),
-            order: Order::TopicAndKey,
+            by_key_alone: false,
             queues: HashMap::new(),
             numbers: HashMap::new(),
             next_number: 0,
@@ -89,14 +78,7 @@ impl KeyQueues {
     /// record.
     #[must_use]
     pub fn of_all_topics(mut self) -> Self {
-        self.order = Order::Key;
-        self
-    }
-
-    /// Sends records of one topic in order, whatever their keys. To be called before the first record.
-    #[must_use]
-    pub fn of_topics(mut self) -> Self {
-        self.order = Order::Topic;
+        self.by_key_alone = true;
         self
     }
 
@@ -108,11 +90,10 @@ impl KeyQueues {
             refusals: 0,
             record: HeldRecord::new(record),
         };
-        let key = match self.order {
-            Order::TopicAndKey => record.key.map(|key| queue_key(record.topic, key)),
-            Order::Key => record.key.map(Into::into),
-            Order::Topic => Some(record.topic.as_bytes().into()),
-        };
+        let key = record.key.map(|key| match self.by_key_alone {
+            true => key.into(),
+            false => queue_key(record.topic, key),
+        });
         if let Some(key) = &key
             && let Some(number) = self.numbers.get(key)
             && let Some(queue) = self.queues.get_mut(number)
@@ -286,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn records_may_be_in_order_by_key_alone_or_by_topic() {
+    fn records_may_be_in_order_by_key_alone() {
         let now = Instant::now();
         for (queues, sent) in [
             (KeyQueues::new(MAX_BLOCKED), vec![0, 1, 2, 3, 4]),
@@ -294,7 +275,6 @@ mod tests {
                 KeyQueues::new(MAX_BLOCKED).of_all_topics(),
                 vec![0, 2, 3, 4],
             ),
-            (KeyQueues::new(MAX_BLOCKED).of_topics(), vec![0, 1]),
         ] {
             let mut queues = queues;
             push(&mut queues, "t", Some(1), 0);

@@ -1,8 +1,7 @@
 //! Errors of a connection.
 
-use std::io;
-
 use walrelay_sink::Disposition;
+use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not the NATS protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -13,22 +12,9 @@ pub(crate) struct ProtocolError(pub(crate) &'static str);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NatsError {
-    /// The operating system refuses the connection, or it broke.
-    #[error("{address}: {source}")]
-    Io {
-        /// Host and port.
-        address: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The server did not answer in time.
-    #[error("{address}: no answer for {seconds} s")]
-    Timeout {
-        /// Host and port.
-        address: String,
-        /// How long the client waited.
-        seconds: u64,
-    },
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The server does not speak the NATS protocol.
     #[error("{address}: {reason}")]
     Protocol {
@@ -59,17 +45,6 @@ pub enum NatsError {
         /// What the server wants.
         what: &'static str,
     },
-    /// The server's certificate is refused, or the server refuses the client's.
-    #[error("{address}: TLS fails: {source}")]
-    Handshake {
-        /// Host and port.
-        address: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The TLS settings cannot be used.
-    #[error("TLS cannot be used: {0}")]
-    Tls(String),
     /// The file of credentials cannot be used.
     #[error("{file}: {why}")]
     Credentials {
@@ -80,14 +55,13 @@ pub enum NatsError {
     },
 }
 
-impl NatsError {
-    /// Returns the reaction to the error.
-    pub fn disposition(&self) -> Disposition {
+impl ClientError for NatsError {
+    fn disposition(&self) -> Disposition {
         match self {
-            Self::Denied { .. }
-            | Self::Tls(_)
-            | Self::TlsMismatch { .. }
-            | Self::Credentials { .. } => Disposition::Configuration,
+            Self::Denied { .. } | Self::TlsMismatch { .. } | Self::Credentials { .. } => {
+                Disposition::Configuration
+            }
+            Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
         }
     }

@@ -4,23 +4,17 @@ pub(crate) mod credentials;
 pub(crate) mod error;
 pub(crate) mod jetstream;
 pub(crate) mod message;
-pub(crate) mod tls;
 pub(crate) mod wire;
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use walrelay_sink::Disposition;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use walrelay_sink_client::{ConnectError, Connected, Servers, Stream, within};
 
 use credentials::Credentials;
 use error::{NatsError, ProtocolError};
@@ -29,31 +23,22 @@ use wire::{Operation, decode};
 /// The data of a login.
 #[derive(Clone)]
 pub(crate) struct Login {
-    /// Hosts and ports, which are tried in this order.
-    pub(crate) hosts: Vec<(String, u16)>,
-    /// `None`: no TLS.
-    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    pub(crate) servers: Servers,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<SecretString>,
     pub(crate) token: Option<SecretString>,
     /// A user's JWT and the key that signs the server's nonce.
     pub(crate) credentials: Option<Arc<Credentials>>,
-    /// The longest wait for a connection, and for each answer of the login.
-    pub(crate) timeout: Duration,
 }
 
 /// Without user and secrets.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login")
-            .field("hosts", &self.hosts)
-            .field("tls", &self.tls.is_some())
+            .field("servers", &self.servers)
             .finish_non_exhaustive()
     }
 }
-
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// The facts that the server sends of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -132,35 +117,26 @@ impl Input {
     }
 }
 
+impl Connected for Connection {
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
 /// Connects to the first host that answers, beginning with that of the number `first`, and logs in.
 pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, NatsError> {
-    let mut last = None;
-    let (before, from) = login.hosts.split_at(first % login.hosts.len().max(1));
-    for (host, port) in from.iter().chain(before) {
-        match connect_to(login, host, *port).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) if error.disposition() == Disposition::Configuration => return Err(error),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.unwrap_or_else(|| NatsError::Tls("no host is configured".to_owned())))
+    let connect = async |host: &str, port| connect_to(login, host, port).await;
+    login.servers.connect(first, connect).await
 }
 
 async fn connect_to(login: &Login, host: &str, port: u16) -> Result<Connection, NatsError> {
-    let address = format!("{host}:{port}");
-    let io = |source| NatsError::Io {
-        address: address.clone(),
-        source,
-    };
-    let limit = login.timeout;
-    let mut tcp = within(limit, &address, TcpStream::connect((host, port)))
-        .await?
-        .map_err(io)?;
-    tcp.set_nodelay(true).map_err(io)?;
+    let servers = &login.servers;
+    let limit = servers.timeout;
+    let (mut tcp, address) = servers.open_tcp(host, port).await?;
     let mut input = Input::default();
     let greeting = within(limit, &address, greeting(&mut input, &mut tcp));
     let info = greeting.await?.map_err(|error| error.at(&address))?;
-    let stream: Box<dyn Stream> = match &login.tls {
+    let stream: Box<dyn Stream> = match &servers.tls {
         None if info.tls_required => return Err(mismatch(&address, "the server demands TLS")),
         None => Box::new(tcp),
         Some(_) if !info.tls_required && !info.tls_available => {
@@ -169,13 +145,7 @@ async fn connect_to(login: &Login, host: &str, port: u16) -> Result<Connection, 
         Some(_) if !input.is_empty() => {
             return Err(protocol(&address, ProtocolError("bytes before TLS")));
         }
-        Some(tls) => {
-            let name = ServerName::try_from(host.to_owned())
-                .map_err(|_| NatsError::Tls(format!("{host} is no name of a server")))?;
-            let handshake = TlsConnector::from(Arc::clone(tls)).connect(name, tcp);
-            let shaken = within(limit, &address, handshake).await?;
-            Box::new(shaken.map_err(|source| handshake_error(&address, source))?)
-        }
+        Some(tls) => servers.secure(tls, tcp, host, &address).await?,
     };
     let random: String = (0..22).map(|_| fastrand::alphanumeric()).collect();
     let mut connection = Connection {
@@ -190,17 +160,6 @@ async fn connect_to(login: &Login, host: &str, port: u16) -> Result<Connection, 
     Ok(connection)
 }
 
-async fn within<T>(
-    limit: Duration,
-    address: &str,
-    call: impl Future<Output = T>,
-) -> Result<T, NatsError> {
-    timeout(limit, call).await.map_err(|_| NatsError::Timeout {
-        address: address.to_owned(),
-        seconds: limit.as_secs(),
-    })
-}
-
 /// The reason why a read failed.
 enum ReadError {
     Io(io::Error),
@@ -210,10 +169,7 @@ enum ReadError {
 impl ReadError {
     fn at(self, address: &str) -> NatsError {
         match self {
-            Self::Io(source) => NatsError::Io {
-                address: address.to_owned(),
-                source,
-            },
+            Self::Io(source) => io_error(address, source),
             Self::Protocol(error) => protocol(address, error),
         }
     }
@@ -272,10 +228,7 @@ impl Connection {
             self.stream.write_all(out).await?;
             self.stream.flush().await
         };
-        written.await.map_err(|source| NatsError::Io {
-            address: self.address.clone(),
-            source,
-        })
+        written.await.map_err(|source| self.io(source))
     }
 
     /// Sends a request, and returns status and payload of the first answer.
@@ -325,10 +278,7 @@ impl Connection {
     }
 
     fn io(&self, source: io::Error) -> NatsError {
-        NatsError::Io {
-            address: self.address.clone(),
-            source,
-        }
+        io_error(&self.address, source)
     }
 }
 
@@ -337,7 +287,7 @@ fn hello(login: &Login, info: &ServerInfo) -> Value {
     let mut hello = json!({
         "verbose": false,
         "pedantic": false,
-        "tls_required": login.tls.is_some(),
+        "tls_required": login.servers.tls.is_some(),
         "name": "walrelay",
         "lang": "rust",
         "version": env!("CARGO_PKG_VERSION"),
@@ -426,15 +376,8 @@ fn mismatch(address: &str, what: &'static str) -> NatsError {
     }
 }
 
-fn handshake_error(address: &str, source: io::Error) -> NatsError {
+/// Returns the error of a connection that broke.
+pub(crate) fn io_error(address: &str, source: io::Error) -> NatsError {
     let address = address.to_owned();
-    // What TLS itself refuses; else the connection broke.
-    if source
-        .get_ref()
-        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
-    {
-        NatsError::Handshake { address, source }
-    } else {
-        NatsError::Io { address, source }
-    }
+    ConnectError::Io { address, source }.into()
 }

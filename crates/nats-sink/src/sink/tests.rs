@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use walrelay_sink::{Deliveries, EventPosition, Record, Sink, SinkFactory as _, SinkStats};
+use walrelay_sink_client::{Servers, Unroutable};
 use walrelay_testkit::{PATIENCE, Reports, eventually};
 
 use super::{NatsSinkFactory, Settings};
@@ -112,13 +113,15 @@ fn run(
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || script(&listener));
     let login = Login {
-        hosts: vec![("127.0.0.1".to_owned(), port)],
-        tls: None,
+        servers: Servers {
+            hosts: vec![("127.0.0.1".to_owned(), port)],
+            tls: None,
+            timeout: PATIENCE,
+        },
         username: None,
         password: None,
         token: None,
         credentials: None,
-        timeout: PATIENCE,
     };
     let settings = Settings {
         max_records: 100,
@@ -127,12 +130,12 @@ fn run(
         ack,
         pauses: (Duration::from_millis(1), Duration::from_millis(5)),
         retry_for: Duration::ZERO,
+        unroutable: Unroutable::default(),
     };
     let mut factory = NatsSinkFactory {
         login: Arc::new(login),
         settings: Arc::new(settings),
         stats: Arc::<SinkStats>::default(),
-        unroutable_since: Arc::default(),
     };
     let reports = Arc::<Reports>::default();
     let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;

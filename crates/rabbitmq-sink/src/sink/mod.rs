@@ -6,16 +6,14 @@ mod in_flight;
 mod tests;
 mod worker;
 
-use std::collections::HashMap;
-use std::ops::Deref;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, EventPosition, KeyQueues, Obstacle, Record, SendError,
-    Sink, SinkFactory, SinkStats, StreamStart, Window,
+    Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, Record, SendError, Sink,
+    SinkFactory, SinkStats, StreamStart, Window,
 };
-use walrelay_sink_client::{ClientError as _, SinkThread};
+use walrelay_sink_client::{ClientError as _, SinkThread, Unroutable};
 
 use crate::client::Login;
 use crate::client::declare::Declare;
@@ -42,13 +40,11 @@ pub(crate) struct Settings {
     /// The time for which an event that no queue takes is sent again.
     pub(crate) retry_for: Duration,
     pub(crate) dead_letters: DeadLetterAddress,
+    /// The events that a server returned.
+    pub(crate) unroutable: Unroutable,
     /// Declared after each login; `None`: nothing.
     pub(crate) declare: Option<Declare>,
 }
-
-/// Since when events are returned. Outlives a sink, as the relay makes another one to send a refused
-/// event alone.
-pub(crate) type ReturnedSince = Arc<Mutex<HashMap<EventPosition, Instant>>>;
 
 /// Makes sinks that publish to RabbitMQ.
 #[derive(Debug, Clone)]
@@ -56,7 +52,6 @@ pub(crate) struct RabbitmqSinkFactory {
     pub(crate) login: Arc<Login>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) stats: Arc<SinkStats>,
-    pub(crate) returned_since: ReturnedSince,
 }
 
 impl SinkFactory for RabbitmqSinkFactory {
@@ -70,12 +65,14 @@ impl SinkFactory for RabbitmqSinkFactory {
     ) -> Result<RabbitmqSink, RabbitmqError> {
         let settings = Arc::clone(&self.settings);
         let window = Window::new(settings.max_records, settings.max_bytes);
-        let setup = Setup {
-            settings,
-            returned_since: Arc::clone(&self.returned_since),
-        };
         let queues = KeyQueues::new(MAX_BLOCKED_KEYS);
-        let shared = Shared::new(queues, window, setup, Arc::clone(&self.stats), deliveries);
+        let shared = Shared::new(
+            queues,
+            window,
+            settings,
+            Arc::clone(&self.stats),
+            deliveries,
+        );
         let login = Arc::clone(&self.login);
         let thread = SinkThread::start("rabbitmq", shared, async move |shared| {
             worker::carry(&login, &shared).await
@@ -98,23 +95,9 @@ impl SinkFactory for RabbitmqSinkFactory {
 /// After a connection that breaks, and a channel that the server closes because of one record, the
 /// records in flight are sent again: the server may have them or not. A record that is refused for
 /// good ends the sink when no other one is in flight.
-pub(crate) struct RabbitmqSink(SinkThread<KeyQueues, Setup>);
+pub(crate) struct RabbitmqSink(SinkThread<KeyQueues, Arc<Settings>>);
 
-type Shared = walrelay_sink_client::Shared<KeyQueues, Setup>;
-
-/// The settings of a sink, and what outlives it.
-struct Setup {
-    settings: Arc<Settings>,
-    returned_since: ReturnedSince,
-}
-
-impl Deref for Setup {
-    type Target = Settings;
-
-    fn deref(&self) -> &Settings {
-        &self.settings
-    }
-}
+type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 
 impl Sink for RabbitmqSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
@@ -123,7 +106,7 @@ impl Sink for RabbitmqSink {
             dead_letters,
             max_message,
             ..
-        } = &*shared.settings.settings;
+        } = &*shared.settings;
         publish::check(record, dead_letters, *max_message).map_err(|(poison, reason)| {
             DeliveryError {
                 topic: record.topic.into(),

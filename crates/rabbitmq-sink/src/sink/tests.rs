@@ -6,7 +6,7 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, EndpointStats, EventPosition, Header, Poison, Record,
     SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
 };
-use walrelay_sink_client::{Servers, client_config};
+use walrelay_sink_client::{Servers, Unroutable, client_config};
 use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 use super::{RabbitmqSink, RabbitmqSinkFactory, Settings};
@@ -33,6 +33,7 @@ fn settings() -> Settings {
         confirm: HOUR,
         pauses: (Duration::from_millis(5), Duration::from_millis(50)),
         retry_for: Duration::ZERO,
+        unroutable: Unroutable::default(),
         dead_letters: DeadLetterAddress {
             exchange: "dead".to_owned(),
             routing_key: "letters".to_owned(),
@@ -52,7 +53,6 @@ impl Under {
             login: Arc::new(login),
             settings: Arc::new(settings),
             stats: Arc::new(SinkStats::default()),
-            returned_since: Arc::default(),
         };
         let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
         Self {
@@ -169,6 +169,7 @@ fn a_returned_message_is_sent_again_as_its_queue_may_be_bound_later() {
     });
     let settings = Settings {
         retry_for: HOUR,
+        unroutable: Unroutable::default(),
         ..settings()
     };
     let mut under = Under::with(server.login(), settings);

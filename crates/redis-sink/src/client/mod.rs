@@ -52,7 +52,8 @@ impl Connected for Connection {
 
 /// Connects to the first host that answers, beginning with that of the number `first`, and logs in.
 pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, RedisError> {
-    let log_in = async |stream, address| {
+    let log_in = async |host: &str, port| {
+        let (stream, address) = login.servers.open(host, port).await?;
         let mut connection = Connection {
             stream,
             address,

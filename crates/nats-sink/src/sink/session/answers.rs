@@ -3,18 +3,16 @@
 use std::time::Instant;
 
 use tracing::warn;
-use walrelay_sink::{Disposition, Obstacle, Poison, lock};
+use walrelay_sink::{Disposition, Obstacle, Poison};
+use walrelay_sink_client::{Failure, pause};
 
-use super::{Session, pause};
+use super::Session;
 use crate::client::error::NatsError;
 use crate::client::jetstream::{PubAnswer, Refusal, StreamNames, pub_answer, stream_names};
 use crate::client::wire::Operation;
 use crate::client::{Input, ServerInfo, ended, is_permission, protocol};
-use crate::sink::Failure;
 use crate::sink::unacked::Awaited;
 
-/// The positions of events without a stream that are remembered at most.
-const MAX_UNROUTABLE: usize = 4_096;
 /// The status of an answer that says that nobody is subscribed to the subject.
 const NO_RESPONDERS: u16 = 503;
 
@@ -103,11 +101,11 @@ impl Session<'_> {
         if std::mem::take(&mut self.is_overdue) {
             self.shared.set_obstacle(None);
         }
-        let done = lock(&self.shared.state).queues.done(seq);
+        let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
             if queued.refusals > 0 {
                 let position = queued.record.with(|record| record.position);
-                lock(&self.shared.unroutable_since).remove(&position);
+                self.shared.settings.unroutable.forget(position);
             }
             self.shared.report(&queued, Ok(()));
         }
@@ -188,21 +186,13 @@ impl Session<'_> {
     /// for good when there has been none for `retry_for`.
     fn unroutable(&mut self, seq: u64) {
         let position = {
-            let state = lock(&self.shared.state);
-            let Some(queued) = state.queues.in_flight(seq) else {
+            let state = self.shared.state();
+            let Some(queued) = state.records.in_flight(seq) else {
                 return;
             };
             queued.record.with(|record| record.position)
         };
-        let now = Instant::now();
-        let since = {
-            let mut since = lock(&self.shared.unroutable_since);
-            if since.len() >= MAX_UNROUTABLE {
-                since.clear();
-            }
-            *since.entry(position).or_insert(now)
-        };
-        if now.duration_since(since) < self.shared.settings.retry_for {
+        if self.shared.settings.unroutable.note(position) < self.shared.settings.retry_for {
             let obstacle = Obstacle {
                 what: "no stream has the subject of an event, which is refused in the end"
                     .to_owned(),
@@ -219,11 +209,11 @@ impl Session<'_> {
     /// Sends a message again after a pause.
     fn send_again(&mut self, seq: u64, obstacle: Obstacle) -> Option<(Instant, bool)> {
         let removed = self.in_flight.remove(seq);
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state();
         let now = Instant::now();
         let pauses = self.shared.settings.pauses;
         state
-            .queues
+            .records
             .refuse_with(seq, |refusals| now + pause(pauses, refusals));
         if state.refusal.as_ref() != Some(&obstacle) {
             warn!(reason = obstacle.what, "NATS takes an event not yet");
@@ -234,7 +224,7 @@ impl Session<'_> {
 
     /// Shows what all records wait for.
     pub(super) fn show(&self, obstacle: &Obstacle) {
-        let known = lock(&self.shared.state).obstacle.replace(obstacle.clone());
+        let known = self.shared.state().obstacle.replace(obstacle.clone());
         if known.as_ref() != Some(obstacle) {
             warn!(reason = obstacle.what, "NATS takes an event not yet");
         }

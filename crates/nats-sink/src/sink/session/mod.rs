@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{DeliveryError, Disposition, Endpoints, Obstacle, Poison, QueuedRecord, lock};
+use walrelay_sink::{DeliveryError, Disposition, Endpoints, Obstacle, Poison, QueuedRecord};
+use walrelay_sink_client::{ConnectError, Failure};
 
+use super::Shared;
 use super::unacked::InFlight;
-use super::{Failure, Shared};
 use crate::client::error::NatsError;
 use crate::client::jetstream::{STREAM_NAMES, names_request};
 use crate::client::message::{self, check_size, put_message, put_request};
-use crate::client::{Connection, ServerInfo};
+use crate::client::{Connection, ServerInfo, io_error};
 
 /// No further message is encoded while so many bytes are to be written.
 const OUTPUT_BYTES: usize = 256 * 1024;
@@ -92,8 +93,7 @@ impl<'s> Session<'s> {
             if !self.refused.is_empty() && self.in_flight.is_empty() && !self.is_due(now) {
                 return Ok(given_up_with_another());
             }
-            let closing = lock(&self.shared.state).closing;
-            if closing.is_some_and(|at| at <= now || self.shared.window.in_flight() == 0) {
+            if self.shared.is_over() {
                 let rest = self.out.split_off(self.written.min(self.out.len()));
                 let last = async {
                     writer.write_all(&rest).await?;
@@ -101,14 +101,12 @@ impl<'s> Session<'s> {
                 };
                 // Whether the server reads it is of no importance.
                 let _ = tokio::time::timeout(CLOSE_LIMIT, last).await;
-                return Ok(given_up());
+                return Ok(Failure::closed());
             }
             let timer = self.timers(now, last_sign, &mut pinged)?;
+            let closing = self.shared.state().closing;
             let timer = closing.map_or(timer, |at| at.min(timer));
-            let io = |source| NatsError::Io {
-                address: self.address.clone(),
-                source,
-            };
+            let io = |source| io_error(&self.address, source);
             let pending = self.out.get(self.written..).unwrap_or_default();
             // Both can be cancelled without loss.
             let write = async {
@@ -153,10 +151,11 @@ impl<'s> Session<'s> {
         let silence = self.shared.settings.ack;
         let (half, end) = (last_sign + silence / 2, last_sign + silence);
         if now >= end && *pinged {
-            return Err(NatsError::Timeout {
+            return Err(ConnectError::Timeout {
                 address: self.address.clone(),
                 seconds: silence.as_secs(),
-            });
+            }
+            .into());
         }
         if now >= half && !*pinged {
             self.out.extend_from_slice(b"PING\r\n");
@@ -168,7 +167,7 @@ impl<'s> Session<'s> {
             next = self.in_flight.next_expiry().map_or(next, |at| at.min(next));
         }
         if self.has_room() {
-            let due = lock(&self.shared.state).queues.next_due();
+            let due = self.shared.state().records.next_due();
             next = due.map_or(next, |due| due.max(now).min(next));
         }
         Ok(next)
@@ -185,7 +184,7 @@ impl<'s> Session<'s> {
             if !self.refused.is_empty() && !self.is_due(now) {
                 return;
             }
-            let next = lock(&shared.state).queues.next(now).map(|next| next.seq);
+            let next = shared.state().records.next(now).map(|next| next.seq);
             let Some(seq) = next else {
                 return;
             };
@@ -196,8 +195,8 @@ impl<'s> Session<'s> {
     /// Appends a copy of the message of a record in flight.
     fn send(&mut self, seq: u64, now: Instant) {
         let shared = Arc::clone(self.shared);
-        let state = lock(&shared.state);
-        let Some(queued) = state.queues.in_flight(seq) else {
+        let state = shared.state();
+        let Some(queued) = state.records.in_flight(seq) else {
             return;
         };
         let sent = queued.record.with(|record| {
@@ -248,8 +247,8 @@ impl<'s> Session<'s> {
         if self.may_not_ask {
             return;
         }
-        let state = lock(&self.shared.state);
-        let Some(queued) = state.queues.in_flight(seq) else {
+        let state = self.shared.state();
+        let Some(queued) = state.records.in_flight(seq) else {
             return;
         };
         let body = queued.record.with(|record| names_request(record.topic));
@@ -263,16 +262,16 @@ impl<'s> Session<'s> {
 
     /// Returns true if a message is to be sent again at `now`.
     fn is_due(&self, now: Instant) -> bool {
-        let due = lock(&self.shared.state).queues.next_due();
+        let due = self.shared.state().records.next_due();
         due.is_some_and(|due| due <= now)
     }
 
     /// Makes all messages in flight be sent again by the next connection.
     pub(super) fn send_all_again(&mut self) {
         let now = Instant::now();
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state();
         for seq in self.in_flight.take_all() {
-            state.queues.refused(seq, now);
+            state.records.refused(seq, now);
         }
     }
 
@@ -285,7 +284,7 @@ impl<'s> Session<'s> {
     /// [`report_refused`](Self::report_refused).
     fn refuse(&mut self, seq: u64, poison: Poison, reason: String) {
         self.in_flight.remove(seq);
-        let done = lock(&self.shared.state).queues.done(seq);
+        let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
             let topic = queued.record.with(|record| record.topic.into());
             let error = DeliveryError {
@@ -303,21 +302,6 @@ impl<'s> Session<'s> {
         for (queued, poison, error) in self.refused.drain(..) {
             self.shared.report(&queued, Err((poison.name(), error)));
         }
-    }
-}
-
-/// Returns the pause after so many failures: it doubles.
-pub(super) fn pause((first, longest): (Duration, Duration), failures: u32) -> Duration {
-    let pause = first.saturating_mul(1 << failures.min(20)).min(longest);
-    // Between half and the whole, so that keys are not sent again all at once.
-    pause.mul_f64(0.5 + fastrand::f64() / 2.0)
-}
-
-pub(super) fn given_up() -> Failure {
-    Failure {
-        class: "closed",
-        reason: "the sink was closed before a stream had acknowledged the record".to_owned(),
-        disposition: Disposition::Retryable,
     }
 }
 

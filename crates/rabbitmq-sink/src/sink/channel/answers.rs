@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tracing::{info, warn};
-use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison, lock};
+use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison};
 use walrelay_sink_client::pause;
 
 use super::Channel;
@@ -11,9 +11,6 @@ use crate::client::error::{ProtocolError, RabbitmqError};
 use crate::client::wire::{Frame, Method, Reason, put_method};
 use crate::client::{Input, closed, printable, protocol, reply_name};
 use crate::sink::in_flight::Unconfirmed;
-
-/// The positions of returned events that are remembered at most.
-const MAX_RETURNED: usize = 4_096;
 
 impl Channel<'_> {
     /// Handles all frames that are there.
@@ -124,7 +121,7 @@ impl Channel<'_> {
                 let done = self.shared.state().records.done(message.seq);
                 if let Some(queued) = done {
                     if queued.refusals > 0 {
-                        lock(&self.shared.settings.returned_since).remove(&message.position);
+                        self.shared.settings.unroutable.forget(message.position);
                     }
                     self.shared.report(&queued, Ok(()));
                 }
@@ -150,16 +147,9 @@ impl Channel<'_> {
     /// Sends a message that was returned again, because its queue may be bound later; refuses it
     /// for good when it has been returned for `retry_for`.
     fn unroutable(&mut self, message: &Unconfirmed, code: u16) {
-        let now = Instant::now();
-        let since = {
-            let mut since = lock(&self.shared.settings.returned_since);
-            if since.len() >= MAX_RETURNED {
-                since.clear();
-            }
-            *since.entry(message.position).or_insert(now)
-        };
         let exchange = &message.exchange;
-        if now.duration_since(since) < self.shared.settings.retry_for {
+        let since = self.shared.settings.unroutable.note(message.position);
+        if since < self.shared.settings.retry_for {
             let obstacle = Obstacle {
                 what: format!(
                     "the exchange {exchange:?} has no queue for the routing key of an event, \
