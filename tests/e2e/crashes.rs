@@ -161,7 +161,13 @@ fn of_the_network_are_survived() {
     for bytes in [10_001, 100_003] {
         wait_rows(&load, 300);
         // The reset may hit the control connection, which the stream does not need. Then repeat it.
+        let deadline = Instant::now() + PATIENCE;
         loop {
+            assert!(
+                Instant::now() < deadline,
+                "no reset hits the stream: {}",
+                relay.log()
+            );
             let streams = relay.streams();
             proxy.reset_after(Direction::ToClient, bytes);
             eventually(PATIENCE, || !proxy.reset_pending(Direction::ToClient));

@@ -76,7 +76,9 @@ pub(crate) fn postgres_reset_in_frame(ctx: &mut Context) -> Outcome {
         };
         ctx.wait_rows(&link.load, 50..300);
         // The reset may hit the control connection, which the stream does not need. Then repeat it.
+        let deadline = Instant::now() + PATIENCE;
         loop {
+            assert!(Instant::now() < deadline, "no reset hits the stream");
             let streams = link.relay.streams();
             link.proxy.reset_after(direction, bytes);
             eventually(PATIENCE, || !link.proxy.reset_pending(direction));

@@ -1,5 +1,7 @@
 //! `walrelay cutover rollback` under a load of events.
 
+use std::time::Instant;
+
 use walrelay_testkit::{Running, eventually};
 
 use crate::context::{Config, Context, Ragged};
@@ -27,7 +29,12 @@ fn rollback(ctx: &Context, config: &Config) -> Relay {
 /// what has no row. Returns how often one refused.
 fn roll_back(ctx: &mut Context, config: &Config, load: &Running) -> u32 {
     let mut refused = 0;
+    let deadline = Instant::now() + 5 * PATIENCE;
     loop {
+        assert!(
+            Instant::now() < deadline,
+            "no rollback ends: {refused} refused"
+        );
         for _ in 0..ctx.rng.u32(..3) {
             let process = rollback(ctx, config);
             ctx.wait_rows(load, 0..150);

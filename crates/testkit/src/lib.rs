@@ -9,7 +9,7 @@
 //! - [`Redis`]: a Redis server. [`RedisClient`] reads streams there.
 //! - [`SecureKafka`]: a broker with TLS, logins and access control, and with certificates that are
 //!   wrong in one way each. [`Authority`] issues certificates.
-//! - [`Program`]: a program under test, with its log.
+//! - [`Program`]: a program under test, with its log. [`output`]: a command that runs to its end.
 //! - [`Producer`]: writes records of a test's own.
 //! - [`SchemaRegistry`]: a small schema registry over HTTP, which can be made to misbehave.
 //!   [`HttpServer`]: the part of it that any stand-in over HTTP needs.
@@ -87,7 +87,7 @@ pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
 pub use nats::{Nats, NatsClient, NatsInTurn, NatsMessage};
 pub use producer::Producer;
-pub use program::Program;
+pub use program::{Program, output};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use rabbitmq::{AmqpClient, AmqpMessage, Publication, QueueOptions, RabbitMq, RabbitMqInTurn};
 pub use receiver::{HttpReceiver, Reaction, Received};

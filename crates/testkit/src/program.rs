@@ -1,20 +1,70 @@
 //! A program under test.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use walrelay_measure::proc;
 use walrelay_throwaway::{ChildGuard, Signal};
 
-use crate::threads::lock;
+use crate::threads::{lock, spawn};
 use crate::wait::{PATIENCE, POLL_INTERVAL};
 
 /// Most bytes of a log that a failure shows: at the level trace a log has many megabytes.
 const SHOWN: usize = 200_000;
+
+/// Limit of a command that runs to its end. Some publish events for a while.
+const COMMAND_LIMIT: Duration = Duration::from_secs(10 * 60);
+
+/// Runs a command to its end, without input. Returns what it printed; kills it and panics if it has not
+/// ended after ten minutes.
+#[track_caller]
+pub fn output(command: &mut Command) -> Output {
+    let name = command.get_program().display().to_string();
+    let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let spawned = ChildGuard::spawn(pipes.stderr(Stdio::piped()));
+    let mut child = spawned.unwrap_or_else(|error| panic!("{name} cannot be run: {error}"));
+    let stdout = read_to_end(child.stdout.take().expect("a pipe"));
+    let stderr = read_to_end(child.stderr.take().expect("a pipe"));
+    let begun = Instant::now();
+    let bytes = |from: Receiver<Vec<u8>>| {
+        let left = COMMAND_LIMIT.saturating_sub(begun.elapsed());
+        from.recv_timeout(left).unwrap_or_else(|_| {
+            panic!("{name} did not end and close its output within {COMMAND_LIMIT:?}: {command:?}")
+        })
+    };
+    let (stdout, stderr) = (bytes(stdout), bytes(stderr));
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
+        let waited = begun.elapsed();
+        assert!(waited < COMMAND_LIMIT, "{name} did not end: {command:?}");
+        thread::sleep(POLL_INTERVAL);
+    };
+    Output {
+        status,
+        stdout,
+        stderr,
+    }
+}
+
+/// Reads a pipe in a thread of its own.
+fn read_to_end(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (read, all) = channel();
+    spawn("output", move || {
+        let mut bytes = Vec::new();
+        // The other side may be killed.
+        let _ = pipe.read_to_end(&mut bytes);
+        let _ = read.send(bytes);
+    });
+    all
+}
 
 /// A running program, such as `walrelay run`, with its log in a file. Dropping it kills it.
 #[derive(Debug)]

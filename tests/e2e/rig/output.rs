@@ -11,14 +11,12 @@ use super::walrelay;
 
 /// Runs a command to its end.
 pub(crate) fn output(args: &[&str]) -> Output {
-    walrelay(args).output().expect("walrelay runs")
+    walrelay_testkit::output(&mut walrelay(args))
 }
 
 /// Runs a command with more arguments and this configuration to its end.
 pub(crate) fn output_with(command: &str, config: &Path, more: &[&str]) -> Output {
-    command_with(command, config, more)
-        .output()
-        .expect("walrelay runs")
+    walrelay_testkit::output(&mut command_with(command, config, more))
 }
 
 /// The same command, not run yet.

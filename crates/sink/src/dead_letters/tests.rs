@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::topics::{Position, ReadRecord};
@@ -196,7 +196,12 @@ fn the_events_of_open_dead_letters_are_those_that_nobody_resolved() {
 fn a_follower_parks_and_frees_keys_and_waits_for_a_server() {
     const LATER: EventPosition = EventPosition { lsn: 9, row: 0 };
     let until = |done: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !done() {
+            assert!(
+                Instant::now() < deadline,
+                "the follower does not read what was written"
+            );
             thread::sleep(Duration::from_millis(1));
         }
     };

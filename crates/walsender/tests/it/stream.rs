@@ -5,8 +5,10 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use walrelay_walsender::{Error, ErrorClass, Frame, ReplicationStream};
 
+use crate::PATIENCE;
 use crate::fake::{Fake, error, keepalive, message, status, stream, xlog_data};
 
 /// A frame's data, without borrowing.
@@ -33,14 +35,17 @@ fn seen(frame: Frame<'_>) -> Seen {
 
 /// Returns the next frame; reads until there is one.
 async fn next(stream: &mut ReplicationStream) -> Result<Seen, Error> {
-    loop {
-        if let Some(frame) = stream.peek()? {
-            let frame = seen(frame);
-            stream.consume();
-            return Ok(frame);
+    let reading = async {
+        loop {
+            if let Some(frame) = stream.peek()? {
+                let frame = seen(frame);
+                stream.consume();
+                return Ok(frame);
+            }
+            stream.read().await?;
         }
-        stream.read().await?;
-    }
+    };
+    timeout(PATIENCE, reading).await.expect("a frame")
 }
 
 /// Polls a future once and drops it, as `select!` does with a branch that is not ready.
@@ -265,7 +270,8 @@ async fn a_read_that_is_dropped_loses_nothing() {
 async fn updates(server: &mut Fake, count: usize) -> Vec<(u64, u64, bool)> {
     let mut all = Vec::new();
     while all.len() < count {
-        let (tag, body) = server.receive().await.unwrap();
+        let received = timeout(PATIENCE, server.receive()).await;
+        let (tag, body) = received.expect("a status update").unwrap();
         assert_eq!((tag, body[0], body.len()), (b'd', b'r', 34));
         let number = |at: usize| u64::from_be_bytes(body[at..at + 8].try_into().unwrap());
         all.push((number(1), number(9), body[33] != 0));

@@ -74,6 +74,11 @@ async fn transaction(stream: &mut ReplicationStream) -> (u64, Lsn) {
 
 /// Reads and confirms until the stream fails. Returns the error.
 async fn failure(stream: &mut ReplicationStream) -> Error {
+    let failing = failure_without_limit(stream);
+    timeout(PATIENCE, failing).await.expect("the stream fails")
+}
+
+async fn failure_without_limit(stream: &mut ReplicationStream) -> Error {
     loop {
         if let Err(error) = stream.read().await {
             return error;
