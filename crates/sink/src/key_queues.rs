@@ -90,9 +90,12 @@ impl KeyQueues {
             refusals: 0,
             record: HeldRecord::new(record),
         };
-        let key = record.key.map(|key| match self.by_key_alone {
-            true => key.into(),
-            false => queue_key(record.topic, key),
+        let key = record.key.map(|key| {
+            if self.by_key_alone {
+                key.into()
+            } else {
+                queue_key(record.topic, key)
+            }
         });
         if let Some(key) = &key
             && let Some(number) = self.numbers.get(key)
@@ -187,7 +190,7 @@ impl KeyQueues {
     /// [`done`](Self::done) and [`refused`](Self::refused).
     pub fn take_all(&mut self) -> Vec<QueuedRecord> {
         let mut empty = Self::new(self.max_blocked);
-        empty.order = self.order;
+        empty.by_key_alone = self.by_key_alone;
         let emptied = std::mem::replace(self, empty);
         let queues = emptied.queues.into_values();
         let mut all: Vec<_> = queues.flat_map(|queue| queue.records).collect();
