@@ -73,6 +73,10 @@ have_chromium() {
     [ -n "${WALRELAY_TEST_CHROMIUM:-}" ] || have chromium || have chromium-browser || have google-chrome
 }
 
+have_nats() {
+    [ -n "${WALRELAY_TEST_NATS:-}" ] || ls "$(scripts/cache-dir.sh)"/nats-*/nats-server >/dev/null 2>&1
+}
+
 # The place in which walrelay-throwaway looks for an installed one.
 have_rabbitmq() {
     for server in /usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server; do
@@ -107,7 +111,8 @@ look() {
     if [ "$level" -ge 3 ]; then
         have_chromium || missing="$missing chromium fonts-dejavu-core"
     fi
-    if [ "$level" -ge 4 ]; then
+    # NATS comes by pip.
+    if [ "$level" -ge 4 ] || { [ "$level" -ge 3 ] && ! have_nats; }; then
         python3 -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python3-venv"
     fi
     missing=${missing# }
