@@ -59,6 +59,21 @@ impl Relay {
         self.sent += 1;
     }
 
+    /// Sends an event with this id, at another position.
+    fn send_as(&mut self, subject: &str, id: &str, value: &str) {
+        let position = EventPosition { lsn: 9, row: 9 };
+        let record = Record {
+            topic: subject,
+            key: Some(b"secret-key"),
+            value: Some(value.as_bytes()),
+            event_id: Some(id.as_bytes()),
+            position,
+            ..Record::default()
+        };
+        self.sink.try_send(&record, self.sent).unwrap();
+        self.sent += 1;
+    }
+
     fn delivered(&self) {
         self.reports.wait_for(self.sent);
         assert_eq!(self.reports.failures(), []);
@@ -109,6 +124,30 @@ fn a_full_stream_is_waited_for_and_nothing_passes_the_refused_event_of_a_key() {
     assert!(stored(&server.nats, "full").into_iter().eq(expected));
     relay.sink.close(PATIENCE);
     client.delete_stream("full");
+}
+
+#[test]
+fn an_event_whose_id_is_that_of_another_one_in_the_stream_is_not_taken_for_delivered() {
+    let server = Server::start();
+    let mut client = server.nats.client();
+    client.create_stream("ids", &["ids.a"], &json!({}));
+    for _ in 0..2 {
+        let mut relay = Relay::with(&section(server.nats.port()), &options());
+        relay.send("ids.a", 0);
+        // As a row that is sent again from its table.
+        relay.send_as("ids.a", "ids.a-0", "secret-value");
+        relay.delivered();
+        relay.sink.close(PATIENCE);
+    }
+    let mut relay = Relay::with(&section(server.nats.port()), &options());
+    relay.send_as("ids.a", "ids.a-0", "secret-other");
+    relay.reports.wait_for(1);
+    let error = relay.reports.outcome(0).unwrap_err();
+    assert_eq!(error.poison, Some(Poison::Rejected));
+    assert!(!error.reason.contains("secret"), "{error}");
+    relay.sink.close(PATIENCE);
+    assert_eq!(stored(&server.nats, "ids"), ["ids.a-0"]);
+    client.delete_stream("ids");
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! JetStream's answers, which are JSON.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 /// The answer to a message that was published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PubAnswer {
     /// A stream has stored the message, or had it already.
     Stored {
+        stream: String,
         /// The number of the message in its stream.
         seq: u64,
         /// The stream had a message of this id within its duplicate window.
@@ -40,6 +43,7 @@ pub(crate) fn pub_answer(payload: &[u8]) -> Option<PubAnswer> {
     let seq = answer.get("seq")?.as_u64().filter(|seq| *seq > 0)?;
     let stream = answer.get("stream")?.as_str()?;
     (!stream.is_empty()).then(|| PubAnswer::Stored {
+        stream: stream.to_owned(),
         seq,
         is_duplicate: answer.get("duplicate").and_then(Value::as_bool) == Some(true),
     })
@@ -80,6 +84,41 @@ pub(crate) fn names_request(subject: &str) -> Vec<u8> {
         .into_bytes()
 }
 
+/// A message of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeptMessage {
+    /// The block of headers.
+    pub(crate) headers: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Returns the API's subject for the question what a message of a stream has; `None` if the name is no
+/// token.
+pub(crate) fn kept_subject(stream: &str) -> Option<String> {
+    let is_wrong = |c: char| matches!(c, '.' | '*' | '>') || c.is_whitespace() || c.is_control();
+    let is_token = !stream.is_empty() && !stream.contains(is_wrong);
+    is_token.then(|| format!("$JS.API.STREAM.MSG.GET.{stream}"))
+}
+
+/// Makes its body.
+pub(crate) fn kept_request(seq: u64) -> Vec<u8> {
+    serde_json::json!({ "seq": seq }).to_string().into_bytes()
+}
+
+/// Parses the answer; `None` if the stream does not have the message any more, or does not say.
+pub(crate) fn kept_message(payload: &[u8]) -> Option<KeptMessage> {
+    let answer: Value = serde_json::from_slice(payload).ok()?;
+    let message = answer.get("message")?;
+    let part = |name: &str| match message.get(name) {
+        None | Some(Value::Null) => Some(Vec::new()),
+        Some(text) => STANDARD.decode(text.as_str()?).ok(),
+    };
+    Some(KeptMessage {
+        headers: part("hdrs")?,
+        payload: part("data")?,
+    })
+}
+
 /// Parses the answer.
 pub(crate) fn stream_names(status: Option<u16>, payload: &[u8]) -> StreamNames {
     let parsed = || {
@@ -113,7 +152,14 @@ mod tests {
 
     #[test]
     fn only_a_complete_answer_is_an_acknowledgement() {
-        let stored = |seq, is_duplicate| Some(PubAnswer::Stored { seq, is_duplicate });
+        let stored = |seq, is_duplicate| {
+            let stream = "S".to_owned();
+            Some(PubAnswer::Stored {
+                stream,
+                seq,
+                is_duplicate,
+            })
+        };
         let of = |text: &str| pub_answer(text.as_bytes());
         assert_eq!(of(r#"{"stream":"S","seq":7}"#), stored(7, false));
         assert_eq!(
@@ -181,6 +227,7 @@ mod tests {
         #[test]
         fn no_answer_makes_the_parser_panic(text in "[{}\\[\\]\":,a-z0-9]{0,60}") {
             let _ = pub_answer(text.as_bytes());
+            let _ = kept_message(text.as_bytes());
             let _ = stream_names(None, text.as_bytes());
         }
     }

@@ -4,6 +4,8 @@ use std::io::Write as _;
 
 use walrelay_sink::{Header, Poison, Record, dlq_headers};
 
+use super::jetstream::KeptMessage;
+
 /// The id by which a stream drops repeats.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
 const POSITION: &str = "walrelay.position";
@@ -121,6 +123,24 @@ pub(crate) fn headers(record: &Record<'_>, expected: Option<u64>) -> Vec<u8> {
     }
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// Returns true if a message of a stream is this record: it has its position, or key and value of a row
+/// that got another position when it was sent again.
+pub(crate) fn is_same(record: &Record<'_>, kept: &KeptMessage) -> bool {
+    let ours = headers(record, None);
+    let same = |name| line(&ours, name) == line(&kept.headers, name);
+    let value = record.value.unwrap_or_default();
+    same(POSITION) || same(KEY) && same(NULL) && value == kept.payload
+}
+
+/// Finds the value of a header.
+fn line<'h>(headers: &'h [u8], name: &str) -> Option<&'h [u8]> {
+    let mut lines = headers.split(|byte| *byte == b'\n');
+    lines.find_map(|line| {
+        let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b": ")?;
+        Some(value.strip_suffix(b"\r").unwrap_or(value))
+    })
 }
 
 fn put(out: &mut Vec<u8>, name: &str, value: impl FnOnce(&mut Vec<u8>)) {

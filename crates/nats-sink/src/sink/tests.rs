@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use walrelay_sink::{Deliveries, EventPosition, Record, Sink, SinkFactory as _, SinkStats};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use walrelay_sink::{Deliveries, EventPosition, Poison, Record, Sink, SinkFactory as _, SinkStats};
 use walrelay_sink_client::{Servers, Unroutable};
 use walrelay_testkit::{PATIENCE, Reports, eventually};
 
@@ -209,10 +211,73 @@ fn an_answer_of_somebody_else_is_no_acknowledgement() {
         peer.acknowledge(&first);
         let second = peer.message();
         assert_eq!(second.id(), "1");
-        peer.answer(&second, "{\"stream\":\"S\",\"seq\":1,\"duplicate\":true}");
+        peer.acknowledge(&second);
         assert!(peer.next().is_none());
     });
     finish(2, running);
+}
+
+/// Acknowledges a message as a repeat of the message with the number 7. Returns the sink's question
+/// about that message.
+fn acknowledge_repeat(peer: &mut Peer, sent: &Sent) -> Sent {
+    peer.answer(sent, "{\"stream\":\"S\",\"seq\":7,\"duplicate\":true}");
+    let question = peer.next().unwrap();
+    assert_eq!(question.subject, "$JS.API.STREAM.MSG.GET.S");
+    question
+}
+
+#[test]
+fn a_repeat_is_delivered_if_the_stream_has_the_event_or_does_not_say() {
+    let running = run(PATIENCE, 5, |listener| {
+        let mut peer = Peer::accept(listener);
+        // At its position, and at another one.
+        for digits in ["", "9"] {
+            let sent = peer.message();
+            let question = acknowledge_repeat(&mut peer, &sent);
+            let position = format!("walrelay.position: {digits}");
+            let headers = sent.headers.replace("walrelay.position: ", &position);
+            peer.answer(&question, &kept(&headers, "v"));
+        }
+        let sent = peer.message();
+        let question = acknowledge_repeat(&mut peer, &sent);
+        peer.answer(&question, "{\"error\":{\"code\":404,\"err_code\":10037}}");
+        let sent = peer.message();
+        acknowledge_repeat(&mut peer, &sent);
+        peer.write("-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n");
+        let sent = peer.message();
+        peer.answer(&sent, "{\"stream\":\"S\",\"seq\":7,\"duplicate\":true}");
+        assert!(peer.next().is_none());
+    });
+    finish(5, running);
+}
+
+#[test]
+fn an_event_whose_id_is_that_of_another_one_is_refused() {
+    let (reports, sink, server) = run(PATIENCE, 1, |listener| {
+        let mut peer = Peer::accept(listener);
+        let sent = peer.message();
+        let question = acknowledge_repeat(&mut peer, &sent);
+        let other = sent
+            .headers
+            .replace("walrelay.position: ", "walrelay.position: 9");
+        peer.answer(&question, &kept(&other, "secret"));
+        assert!(peer.next().is_none());
+    });
+    reports.wait_for(1);
+    let error = reports.outcome(0).unwrap_err();
+    assert_eq!(error.poison, Some(Poison::Rejected));
+    assert!(
+        error.reason.contains("unique") && !error.reason.contains("secret"),
+        "{error}"
+    );
+    Box::new(sink).close(PATIENCE);
+    server.join().unwrap();
+}
+
+/// Makes the answer to the question what a message has.
+fn kept(headers: &str, payload: &str) -> String {
+    let (headers, payload) = (STANDARD.encode(headers), STANDARD.encode(payload));
+    format!("{{\"message\":{{\"hdrs\":\"{headers}\",\"data\":\"{payload}\"}}}}")
 }
 
 #[test]

@@ -13,6 +13,20 @@ pub(super) enum Awaited {
     Ack(u64),
     /// The streams that have the subject of the record with this sequence number.
     Names(u64),
+    /// The message that its stream has under the id of the record with this sequence number.
+    Kept(u64),
+}
+
+/// The reason for a question about a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Its acknowledgement is overdue: which streams have its subject? The acknowledgement may still
+    /// come.
+    Overdue,
+    /// Nobody is subscribed to its subject: which streams have it? The answer decides.
+    Nobody,
+    /// Its stream has its id: of which message? The answer decides.
+    Duplicate,
 }
 
 /// A record that was published and is not acknowledged.
@@ -26,8 +40,8 @@ struct Unacked {
     copies: u32,
     /// The tokens of its requests, in the order in which they were sent.
     tokens: Vec<u64>,
-    /// Nobody is subscribed to its subject; which streams have it is asked.
-    nobody: bool,
+    /// The question whose answer decides what becomes of it.
+    asked: Option<Question>,
 }
 
 /// The requests of a connection by their tokens, the last parts of the subjects of their answers.
@@ -61,7 +75,7 @@ impl InFlight {
             expires: now,
             copies: 0,
             tokens: Vec::new(),
-            nobody: false,
+            asked: None,
         });
         self.expiries.remove(&(record.expires, seq));
         record.sent = now;
@@ -76,12 +90,11 @@ impl InFlight {
         token
     }
 
-    /// Adds a question about the subject of a record. Returns its token; `None` if the record is not in
-    /// flight. `nobody`: the answer decides what becomes of the record.
+    /// Adds a question about a record. Returns its token; `None` if the record is not in flight.
     pub(super) fn ask(
         &mut self,
         seq: u64,
-        nobody: bool,
+        question: Question,
         now: Instant,
         ack: Duration,
     ) -> Option<u64> {
@@ -89,13 +102,17 @@ impl InFlight {
         self.last_token += 1;
         let token = self.last_token;
         record.tokens.push(token);
-        if nobody {
-            record.nobody = true;
+        if question != Question::Overdue {
+            record.asked = Some(question);
             self.expiries.remove(&(record.expires, seq));
             record.expires = now + ack;
             self.expiries.insert((record.expires, seq));
         }
-        self.requests.insert(token, Awaited::Names(seq));
+        let awaited = match question {
+            Question::Overdue | Question::Nobody => Awaited::Names(seq),
+            Question::Duplicate => Awaited::Kept(seq),
+        };
+        self.requests.insert(token, awaited);
         Some(token)
     }
 
@@ -109,9 +126,9 @@ impl InFlight {
         self.requests.insert(token, awaited);
     }
 
-    /// Returns true if the server has said that nobody is subscribed to the subject of a record.
-    pub(super) fn has_nobody(&self, seq: u64) -> bool {
-        self.records.get(&seq).is_some_and(|record| record.nobody)
+    /// Returns the question whose answer decides what becomes of a record.
+    pub(super) fn question(&self, seq: u64) -> Option<Question> {
+        self.records.get(&seq)?.asked
     }
 
     /// Removes a record with all its requests. Returns when its last copy was sent, and whether it was
@@ -125,10 +142,10 @@ impl InFlight {
         Some((record.sent, record.copies > 1))
     }
 
-    /// Returns the records that wait for the answer to a question about their subjects.
-    pub(super) fn asked(&self) -> Vec<u64> {
+    /// Returns the records that wait for the answer to this question.
+    pub(super) fn asked(&self, question: Question) -> Vec<u64> {
         let records = self.records.iter();
-        let asked = records.filter(|(_, record)| record.nobody);
+        let asked = records.filter(|(_, record)| record.asked == Some(question));
         asked.map(|(seq, _)| *seq).collect()
     }
 
@@ -165,7 +182,9 @@ mod tests {
         assert_eq!(in_flight.expired(now + ACK), Some(7));
         let second = in_flight.publish(7, now + ACK, ACK);
         assert_eq!(in_flight.next_expiry(), Some(now + 3 * ACK));
-        let question = in_flight.ask(7, false, now, ACK).expect("in flight");
+        let question = in_flight
+            .ask(7, Question::Overdue, now, ACK)
+            .expect("in flight");
         assert_eq!(in_flight.answered(first), Some(Awaited::Ack(7)));
         in_flight.await_again(first, Awaited::Ack(7));
         assert_eq!(in_flight.remove(7), Some((now + ACK, true)));

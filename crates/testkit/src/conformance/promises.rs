@@ -191,8 +191,8 @@ fn fill(run: &Run<'_>, bounds: Bounds, first: usize, events: &[Event]) {
 
 pub(super) fn poison_is_no_outage(run: &mut Run<'_>) {
     let refusals = run.destination.refusals();
-    for refusal in &refusals {
-        is_refused_alone(run, refusal);
+    for (number, refusal) in (0..).zip(&refusals) {
+        is_refused_alone(run, 4_000_000 + 2 * number, refusal);
     }
     if refusals.is_empty() {
         is_delivered_whatever_it_is(run);
@@ -203,10 +203,10 @@ pub(super) fn poison_is_no_outage(run: &mut Run<'_>) {
     outage_is_no_poison(run);
 }
 
-fn is_refused_alone(run: &mut Run<'_>, refusal: &Refusal) {
-    let good = run.event(0, 1);
+fn is_refused_alone(run: &mut Run<'_>, number: u64, refusal: &Refusal) {
+    let good = run.event(number, 1);
     run.deliver(&good);
-    let mut event = run.event(1, 1);
+    let mut event = run.event(number + 1, 1);
     (refusal.spoil)(&mut event);
     let mut session = run.open();
     let refused = session.offer(&event, 0).err();

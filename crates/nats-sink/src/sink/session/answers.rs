@@ -8,10 +8,13 @@ use walrelay_sink_client::{Failure, pause};
 
 use super::Session;
 use crate::client::error::NatsError;
-use crate::client::jetstream::{PubAnswer, Refusal, StreamNames, pub_answer, stream_names};
+use crate::client::jetstream::{
+    KeptMessage, PubAnswer, Refusal, StreamNames, kept_message, pub_answer, stream_names,
+};
+use crate::client::message;
 use crate::client::wire::Operation;
 use crate::client::{Input, ServerInfo, ended, is_permission, protocol};
-use crate::sink::unacked::Awaited;
+use crate::sink::unacked::{Awaited, Question};
 
 /// The status of an answer that says that nobody is subscribed to the subject.
 const NO_RESPONDERS: u16 = 503;
@@ -73,13 +76,17 @@ impl Session<'_> {
                 self.names(seq, &stream_names(status, payload));
                 return None;
             }
+            Awaited::Kept(seq) => {
+                self.kept(seq, kept_message(payload).as_ref());
+                return None;
+            }
             Awaited::Ack(seq) => seq,
         };
         if status == Some(NO_RESPONDERS) && payload.is_empty() {
             if self.may_not_ask {
                 self.nobody_says(seq);
             } else {
-                self.ask(seq, true, Instant::now());
+                self.ask(seq, Question::Nobody, Instant::now());
             }
             return None;
         }
@@ -89,13 +96,40 @@ impl Session<'_> {
             return None;
         };
         match answer {
+            PubAnswer::Stored {
+                stream,
+                seq: at,
+                is_duplicate: true,
+            } => {
+                self.ask_for_kept(seq, &stream, at);
+                None
+            }
             PubAnswer::Stored { .. } => self.stored(seq),
             PubAnswer::Refused(refusal) => self.refused(seq, refusal),
         }
     }
 
+    /// Decides about a record whose id its stream has, by the message with that id; `None`: the stream
+    /// does not have it any more, or does not say.
+    fn kept(&mut self, seq: u64, kept: Option<&KeptMessage>) {
+        let is_other = {
+            let state = self.shared.state();
+            let Some(queued) = state.records.in_flight(seq) else {
+                return;
+            };
+            let is_other = |kept| queued.record.with(|record| !message::is_same(record, kept));
+            kept.is_some_and(is_other)
+        };
+        if is_other {
+            let why = "its stream has another event with its id: ids must be unique in a stream";
+            self.refuse(seq, Poison::Rejected, why.to_owned());
+        } else {
+            self.stored(seq);
+        }
+    }
+
     /// Reports a record that a stream has.
-    fn stored(&mut self, seq: u64) -> Option<(Instant, bool)> {
+    pub(super) fn stored(&mut self, seq: u64) -> Option<(Instant, bool)> {
         let removed = self.in_flight.remove(seq);
         self.has_stored = true;
         if std::mem::take(&mut self.is_overdue) {
@@ -147,7 +181,7 @@ impl Session<'_> {
 
     /// Handles the answer to the question which streams have the subject of a record.
     fn names(&mut self, seq: u64, names: &StreamNames) {
-        let nobody = self.in_flight.has_nobody(seq);
+        let nobody = self.in_flight.question(seq) == Some(Question::Nobody);
         match names {
             StreamNames::Names(names) if names.is_empty() => self.unroutable(seq),
             StreamNames::Names(_) if nobody => {
@@ -233,12 +267,25 @@ impl Session<'_> {
     /// Handles the refusal of one operation, whose text has its subject. `Some`: the sink ends.
     fn denied(&mut self, text: &[u8]) -> Option<Failure> {
         let text = String::from_utf8_lossy(text);
+        if text.contains("\"$JS.API.STREAM.MSG.GET.") {
+            if !self.may_not_look {
+                warn!(
+                    "the user of NATS may not publish to $JS.API.STREAM.MSG.GET.*: an event whose id \
+                     is that of another one is not noticed"
+                );
+            }
+            self.may_not_look = true;
+            for seq in self.in_flight.asked(Question::Duplicate) {
+                self.stored(seq);
+            }
+            return None;
+        }
         if text.contains("\"$JS.API.") {
             if !self.may_not_ask {
                 warn!("the user of NATS may not ask which streams have a subject");
             }
             self.may_not_ask = true;
-            for seq in self.in_flight.asked() {
+            for seq in self.in_flight.asked(Question::Nobody) {
                 self.nobody_says(seq);
             }
             return None;

@@ -12,9 +12,9 @@ use walrelay_sink::{DeliveryError, Disposition, Endpoints, Obstacle, Poison, Que
 use walrelay_sink_client::{ConnectError, Failure};
 
 use super::Shared;
-use super::unacked::InFlight;
+use super::unacked::{InFlight, Question};
 use crate::client::error::NatsError;
-use crate::client::jetstream::{STREAM_NAMES, names_request};
+use crate::client::jetstream::{STREAM_NAMES, kept_request, kept_subject, names_request};
 use crate::client::message::{self, check_size, put_message, put_request};
 use crate::client::{Connection, ServerInfo, io_error};
 
@@ -26,6 +26,10 @@ const MAX_UNACKED: usize = 2_000;
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The use of one connection, and what is in flight on it.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each follows what the server sends, whatever the others are"
+)]
 pub(super) struct Session<'s> {
     shared: &'s Arc<Shared>,
     endpoints: &'s mut Endpoints,
@@ -36,6 +40,8 @@ pub(super) struct Session<'s> {
     in_flight: InFlight,
     /// The server has said that the user may not ask which streams have a subject.
     may_not_ask: bool,
+    /// The server has said that the user may not read messages of a stream.
+    may_not_look: bool,
     /// An acknowledgement has not come in time, and none has come since.
     is_overdue: bool,
     /// A stream has stored a message.
@@ -62,6 +68,7 @@ impl<'s> Session<'s> {
             info: connection.info.clone(),
             in_flight: InFlight::default(),
             may_not_ask: false,
+            may_not_look: false,
             is_overdue: false,
             has_stored: false,
             refused: Vec::new(),
@@ -223,13 +230,20 @@ impl<'s> Session<'s> {
         while self.out.len() < OUTPUT_BYTES
             && let Some(seq) = self.in_flight.expired(now)
         {
-            if self.in_flight.has_nobody(seq) {
-                // The question has no answer.
-                self.nobody_says(seq);
-                continue;
+            // A question that has no answer.
+            match self.in_flight.question(seq) {
+                Some(Question::Nobody) => {
+                    self.nobody_says(seq);
+                    continue;
+                }
+                Some(Question::Duplicate) => {
+                    self.stored(seq);
+                    continue;
+                }
+                Some(Question::Overdue) | None => {}
             }
             // Somebody else may be subscribed to the subject, and no stream.
-            self.ask(seq, false, now);
+            self.ask(seq, Question::Overdue, now);
             self.send(seq, now);
             self.is_overdue = true;
             self.show(&Obstacle {
@@ -243,7 +257,7 @@ impl<'s> Session<'s> {
     }
 
     /// Asks which streams have the subject of a record in flight.
-    fn ask(&mut self, seq: u64, nobody: bool, now: Instant) {
+    fn ask(&mut self, seq: u64, question: Question, now: Instant) {
         if self.may_not_ask {
             return;
         }
@@ -254,10 +268,26 @@ impl<'s> Session<'s> {
         let body = queued.record.with(|record| names_request(record.topic));
         drop(state);
         let ack = self.shared.settings.ack;
-        if let Some(token) = self.in_flight.ask(seq, nobody, now, ack) {
+        if let Some(token) = self.in_flight.ask(seq, question, now, ack) {
             let reply = format!("{}{token}", self.inbox);
             put_request(&mut self.out, STREAM_NAMES, &reply, &body);
         }
+    }
+
+    /// Asks which message a stream has under the id of a record in flight. It has the number `at`.
+    fn ask_for_kept(&mut self, seq: u64, stream: &str, at: u64) {
+        let subject = kept_subject(stream).filter(|_| !self.may_not_look);
+        let (now, ack) = (Instant::now(), self.shared.settings.ack);
+        let asked = subject.and_then(|subject| {
+            let token = self.in_flight.ask(seq, Question::Duplicate, now, ack)?;
+            Some((subject, token))
+        });
+        let Some((subject, token)) = asked else {
+            self.stored(seq);
+            return;
+        };
+        let reply = format!("{}{token}", self.inbox);
+        put_request(&mut self.out, &subject, &reply, &kept_request(at));
     }
 
     /// Returns true if a message is to be sent again at `now`.
