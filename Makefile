@@ -33,7 +33,7 @@ help:
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
 	@echo "make bench   measures it beside pg_recvlogical and polling relays: docs/BENCHMARKS.md"
 	@echo "             (BENCH_RUNS=3 BENCH_ONLY=drain|latency|ramp|light|idle|sweep, BENCH_PEERS=1 for Debezium;"
-	@echo "             SINK=rabbitmq, redis or http: that sink beside a polling relay)"
+	@echo "             SINK=rabbitmq, redis, nats or http: that sink beside a polling relay)"
 	@echo "make bench-core  what a row costs in the relay's core, in ns and instructions, beside the last record"
 	@echo "             (BENCH_RECORD=1 to keep what it counts; instructions need valgrind)"
 	@echo "make bench-router  what making a record of a row costs, by preset and converter"

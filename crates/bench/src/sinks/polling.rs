@@ -1,9 +1,10 @@
-//! A polling relay into RabbitMQ, Redis or HTTP, in a process of its own, as the one of Kafka is
+//! A polling relay into RabbitMQ, Redis, NATS or HTTP, in a process of its own, as the one of Kafka is
 //! ([`polling`](crate::polling)).
 //!
 //! It takes batches of 1,000 by `FOR UPDATE SKIP LOCKED`. To RabbitMQ it publishes the whole batch,
 //! persistent and mandatory, on one channel, before it waits for the confirms. To Redis it sends an `XADD` for
-//! each event of the batch before it reads the replies. By HTTP it posts one
+//! each event of the batch before it reads the replies, and to NATS a message for each before it reads
+//! the acknowledgements. By HTTP it posts one
 //! event after the other, on one connection. Then it marks the batch by one `UPDATE`, commits, and
 //! takes the next batch, all sent to Postgres at once.
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{NoTls, Row};
-use walrelay_testkit::{AmqpClient, Publication, RedisClient};
+use walrelay_testkit::{AmqpClient, NatsClient, Publication, RedisClient};
 
 use super::target::KEY_HEADER;
 use crate::polling::{APPLICATION, AfterSend, BATCH, BatchStart, POLL_PAUSE, READY_LINE, TAKE};
@@ -41,6 +42,10 @@ enum Publisher {
         client: AmqpClient,
         queue: String,
     },
+    Nats {
+        client: NatsClient,
+        subject: String,
+    },
     Redis {
         client: RedisClient,
         stream: String,
@@ -64,6 +69,12 @@ impl Publisher {
                 return Self::RabbitMq {
                     client,
                     queue: name,
+                };
+            }
+            "nats" => {
+                return Self::Nats {
+                    client: NatsClient::connect(port),
+                    subject: name,
                 };
             }
             "redis" => {
@@ -96,6 +107,15 @@ impl Publisher {
                     body: payload.as_bytes(),
                 }
             })),
+            Self::Nats { client, subject } => {
+                let messages = rows.iter().map(|row| {
+                    let (id, key, payload): (&str, &str, &str) =
+                        (row.get(1), row.get(3), row.get(4));
+                    let headers = format!("Nats-Msg-Id: {id}\r\nwalrelay.key: {key}\r\n");
+                    (&**subject, headers, payload.as_bytes())
+                });
+                client.publish_all(&messages.collect::<Vec<_>>());
+            }
             Self::Redis { client, stream } => {
                 let commands = rows.iter().map(|row| {
                     let (id, key, payload) = (row.get(1), row.get(3), row.get(4));

@@ -24,6 +24,9 @@ pub(super) fn machine(harness: &Harness, target: &Target) -> Vec<(&'static str, 
             let version = server.client().version();
             format!("Redis {version}, `appendonly yes`, `appendfsync always`")
         }
+        Target::Nats(_) => {
+            "NATS 2.15.1, one server, a stream in files, `sync_interval` of 2 minutes".to_owned()
+        }
         Target::Http { .. } => "a receiver of HTTP/1.1 inside the program that measures".to_owned(),
     };
     facts.push(("destination", server));

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use walrelay_measure::proc;
 use walrelay_testkit::{
-    Delivered, HttpReceiver, PATIENCE, QueueOptions, RabbitMq, Reaction, Received, Redis, lock,
+    Delivered, HttpReceiver, Nats, PATIENCE, QueueOptions, RabbitMq, Reaction, Received, Redis,
+    lock,
 };
 
 /// The header that gets the key of an event.
@@ -22,7 +23,7 @@ const LATE: Case = Case::Late(Duration::from_millis(5));
 pub(super) enum Case {
     /// A quorum queue.
     Queue,
-    /// A stream of a server that writes each command to its disk before it answers.
+    /// A stream of Redis, which writes each command to its disk before it answers, or of NATS.
     Stream,
     /// A receiver that answers at once.
     AtOnce,
@@ -34,7 +35,7 @@ impl Case {
     pub(super) fn name(self) -> String {
         match self {
             Self::Queue => "a quorum queue".to_owned(),
-            Self::Stream => "a stream, `appendfsync always`".to_owned(),
+            Self::Stream => "a stream".to_owned(),
             Self::AtOnce => "a receiver that answers at once".to_owned(),
             Self::Late(time) => format!("a receiver that answers after {} ms", time.as_millis()),
         }
@@ -62,6 +63,7 @@ pub(super) struct Arrived {
 pub(super) enum Target {
     RabbitMq(Box<RabbitMq>),
     Redis(Box<Redis>),
+    Nats(Box<Nats>),
     Http {
         receiver: HttpReceiver,
         arrived: Arc<Mutex<Vec<Arrived>>>,
@@ -74,6 +76,7 @@ impl Target {
     pub(super) fn start(name: &str) -> Self {
         match name {
             "rabbitmq" => Self::RabbitMq(Box::new(RabbitMq::start())),
+            "nats" => Self::Nats(Box::new(Nats::start())),
             "redis" => Self::Redis(Box::new(Redis::start())),
             "http" => {
                 let arrived = Arc::<Mutex<Vec<Arrived>>>::default();
@@ -92,7 +95,7 @@ impl Target {
                     late,
                 }
             }
-            other => panic!("BENCH_SINK={other} is not rabbitmq, redis or http"),
+            other => panic!("BENCH_SINK={other} is not rabbitmq, redis, nats or http"),
         }
     }
 
@@ -101,6 +104,7 @@ impl Target {
         match self {
             Self::RabbitMq(_) => "rabbitmq",
             Self::Redis(_) => "redis",
+            Self::Nats(_) => "nats",
             Self::Http { .. } => "http",
         }
     }
@@ -108,7 +112,7 @@ impl Target {
     pub(super) fn cases(&self) -> &'static [Case] {
         match self {
             Self::RabbitMq(_) => &[Case::Queue],
-            Self::Redis(_) => &[Case::Stream],
+            Self::Redis(_) | Self::Nats(_) => &[Case::Stream],
             Self::Http { .. } => &[Case::AtOnce, LATE],
         }
     }
@@ -122,6 +126,10 @@ impl Target {
                     ..QueueOptions::default()
                 };
                 server.client().declare_queue(name, options);
+            }
+            Self::Nats(server) => {
+                let (mut client, no_more) = (server.client(), serde_json::json!({}));
+                client.create_stream(name, &[name], &no_more);
             }
             // The first entry makes the stream.
             Self::Redis(_) => {}
@@ -141,6 +149,7 @@ impl Target {
         match self {
             Self::RabbitMq(server) => format!("127.0.0.1:{}", server.port()),
             Self::Redis(server) => format!("127.0.0.1:{}", server.port()),
+            Self::Nats(server) => format!("127.0.0.1:{}", server.port()),
             Self::Http { receiver, .. } => receiver.address().to_string(),
         }
     }
@@ -153,6 +162,7 @@ impl Target {
                 "hosts = [\"{address}\"]\nusername = \"guest\"\npassword = \"guest\"\n\
                  exchange = \"\"\nrouting_key = \"{name}\"\n"
             ),
+            Self::Nats(_) => format!("hosts = [\"{address}\"]\nsubject = \"{name}\"\n"),
             Self::Redis(_) => format!("hosts = [\"{address}\"]\nstream = \"{name}\"\n"),
             Self::Http { .. } => {
                 format!("url = \"http://{address}/{{topic}}\"\nkey_header = \"{KEY_HEADER}\"\n")
@@ -166,6 +176,7 @@ impl Target {
         match self {
             Self::RabbitMq(server) => proc::cpu(server.pid()),
             Self::Redis(server) => proc::cpu(server.pid()),
+            Self::Nats(server) => proc::cpu(server.pid()),
             Self::Http { .. } => None,
         }
     }
@@ -190,6 +201,31 @@ impl Target {
                         offset: arrived.len() as i64,
                         key: message.headers.get("walrelay.key").cloned().flatten(),
                         payload: Some(message.body),
+                        ..Delivered::default()
+                    };
+                    arrived.push(Arrived { at, event });
+                }
+                arrived
+            }
+            Self::Nats(server) => {
+                let mut client = server.client();
+                client.consume(name);
+                ready();
+                let mut arrived: Vec<Arrived> = Vec::new();
+                let mut ids = HashSet::new();
+                while (ids.len() as u64) < rows {
+                    let (headers, payload) = client.delivered();
+                    let at = micros_now();
+                    let id = headers.get("Nats-Msg-Id").cloned();
+                    ids.extend(id.clone());
+                    let event = Delivered {
+                        id,
+                        topic: name.to_owned(),
+                        offset: arrived.len() as i64,
+                        key: headers
+                            .get("walrelay.key")
+                            .map(|key| key.clone().into_bytes()),
+                        payload: Some(payload),
                         ..Delivered::default()
                     };
                     arrived.push(Arrived { at, event });

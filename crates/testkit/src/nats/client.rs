@@ -122,6 +122,39 @@ impl NatsClient {
         serde_json::from_slice(&answer.payload).unwrap_or_default()
     }
 
+    /// Publishes messages, sent all at once, each of which a stream must take: subject, header lines,
+    /// each with its end, and payload.
+    pub fn publish_all(&mut self, messages: &[(&str, String, &[u8])]) {
+        let mut out = Vec::new();
+        for (subject, headers, payload) in messages {
+            self.put(&mut out, subject, headers, payload);
+        }
+        self.write(&out);
+        for _ in messages {
+            let answer: Value = serde_json::from_slice(&self.answer().payload).unwrap_or_default();
+            assert!(answer["seq"].is_u64(), "{answer}");
+        }
+    }
+
+    /// Begins to consume a stream. Its messages are [delivered](Self::delivered).
+    pub fn consume(&mut self, stream: &str) {
+        let config = json!({
+            "deliver_subject": self.inbox,
+            "deliver_policy": "all",
+            "ack_policy": "none",
+        });
+        let request = json!({"stream_name": stream, "config": config});
+        let answer = self.api(&format!("CONSUMER.CREATE.{stream}"), &request);
+        assert!(answer.get("error").is_none(), "{answer}");
+    }
+
+    /// Waits for the next message of the stream that is [consumed](Self::consume). Returns headers and
+    /// payload.
+    pub fn delivered(&mut self) -> (BTreeMap<String, String>, Vec<u8>) {
+        let message = self.answer();
+        (message.headers, message.payload)
+    }
+
     /// Returns the numbers of messages of a stream by their subjects; none if JetStream does not say.
     pub fn counts(&mut self, stream: &str) -> BTreeMap<String, u64> {
         let info = self.api(
@@ -172,6 +205,12 @@ impl NatsClient {
     }
 
     fn send(&mut self, subject: &str, headers: &str, payload: &[u8]) {
+        let mut out = Vec::new();
+        self.put(&mut out, subject, headers, payload);
+        self.write(&out);
+    }
+
+    fn put(&self, out: &mut Vec<u8>, subject: &str, headers: &str, payload: &[u8]) {
         let block = format!("NATS/1.0\r\n{headers}\r\n");
         let total = block.len() + payload.len();
         let line = format!(
@@ -179,8 +218,9 @@ impl NatsClient {
             self.inbox,
             block.len()
         );
-        let out = [line.as_bytes(), payload, b"\r\n"].concat();
-        self.write(&out);
+        out.extend_from_slice(line.as_bytes());
+        out.extend_from_slice(payload);
+        out.extend_from_slice(b"\r\n");
     }
 
     fn write(&mut self, out: &[u8]) {
@@ -205,7 +245,10 @@ impl NatsClient {
                     continue;
                 }
                 ["MSG", _, _, total] => (0, number(total)),
-                ["HMSG", _, _, headers, total] => (number(headers), number(total)),
+                // Messages of a consumer have a subject for the answer, too.
+                ["HMSG", _, _, headers, total] | ["HMSG", _, _, _, headers, total] => {
+                    (number(headers), number(total))
+                }
                 _ if line.starts_with("INFO ") => continue,
                 _ => panic!("no answer: {line}"),
             };

@@ -105,6 +105,12 @@ impl Nats {
         self.port
     }
 
+    /// Returns the process id of the server, which runs.
+    pub fn pid(&self) -> u32 {
+        let process = lock(&self.process);
+        process.as_ref().expect("the server runs").pid()
+    }
+
     /// Connects a client.
     pub fn client(&self) -> NatsClient {
         NatsClient::connect(self.port)
