@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep_until;
 use tracing::{info, warn};
-use walrelay_sink::{Chain, Endpoints};
+use walrelay_sink::{Chain, Disposition, Endpoints};
 
 use crate::{ClientError, Queue, Servers, Shared};
 
@@ -43,7 +43,8 @@ impl Reconnects {
         self.failures = 0;
     }
 
-    /// Makes the next attempt begin with the next host: this one answers, and takes no records.
+    /// Makes the next attempt begin with the next host: this one answers, and takes
+    /// no records, or not from this user.
     pub fn next_host(&mut self) {
         self.host = self.host.wrapping_add(1);
     }
@@ -86,6 +87,10 @@ impl Reconnects {
                     }
                     for address in servers.addresses() {
                         endpoints.attempt(&address, None, false);
+                    }
+                    // It is not tried again before the others.
+                    if error.disposition() == Disposition::Configuration {
+                        self.next_host();
                     }
                     shared.lost(&error);
                 }

@@ -84,9 +84,20 @@ pub(crate) fn names_request(subject: &str) -> Vec<u8> {
         .into_bytes()
 }
 
+/// The answer to the question what a message of a stream has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Message(KeptMessage),
+    /// The stream does not have it any more.
+    Gone,
+    /// JetStream does not say.
+    Unknown,
+}
+
 /// A message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeptMessage {
+    pub(crate) subject: String,
     /// The block of headers.
     pub(crate) headers: Vec<u8>,
     pub(crate) payload: Vec<u8>,
@@ -105,18 +116,27 @@ pub(crate) fn kept_request(seq: u64) -> Vec<u8> {
     serde_json::json!({ "seq": seq }).to_string().into_bytes()
 }
 
-/// Parses the answer; `None` if the stream does not have the message any more, or does not say.
-pub(crate) fn kept_message(payload: &[u8]) -> Option<KeptMessage> {
-    let answer: Value = serde_json::from_slice(payload).ok()?;
-    let message = answer.get("message")?;
-    let part = |name: &str| match message.get(name) {
-        None | Some(Value::Null) => Some(Vec::new()),
-        Some(text) => STANDARD.decode(text.as_str()?).ok(),
+/// Parses the answer.
+pub(crate) fn kept_message(payload: &[u8]) -> Kept {
+    let answer: Value = serde_json::from_slice(payload).unwrap_or_default();
+    let code = answer.get("error").and_then(|error| error.get("err_code"));
+    // No message found; no stream found.
+    if let Some(10_037 | 10_059) = code.and_then(Value::as_u64) {
+        return Kept::Gone;
+    }
+    let parsed = || {
+        let message = answer.get("message")?;
+        let part = |name: &str| match message.get(name) {
+            None | Some(Value::Null) => Some(Vec::new()),
+            Some(text) => STANDARD.decode(text.as_str()?).ok(),
+        };
+        Some(KeptMessage {
+            subject: message.get("subject")?.as_str()?.to_owned(),
+            headers: part("hdrs")?,
+            payload: part("data")?,
+        })
     };
-    Some(KeptMessage {
-        headers: part("hdrs")?,
-        payload: part("data")?,
-    })
+    parsed().map_or(Kept::Unknown, Kept::Message)
 }
 
 /// Parses the answer.

@@ -45,12 +45,12 @@ pub(crate) fn check_subject(subject: &str) -> Result<(), &'static str> {
 /// class of the poison and the reason.
 pub(crate) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison, String)> {
     check_subject(record.topic).map_err(|why| (Poison::Unroutable, why.to_owned()))?;
-    if !record.headers.iter().all(|header| is_name(header.name)) {
+    if !is_dead_letter(record) && !record.headers.iter().all(|header| is_name(header.name)) {
         // The name may be a value of the row.
         let why = "a header has a name that NATS does not allow or uses itself (Nats-…)";
         return Err((Poison::Rejected, why.to_owned()));
     }
-    let headers = headers(record, None).len();
+    let headers = headers(record).len();
     check_size(record, headers, max_message, "max_message_size")
 }
 
@@ -85,21 +85,33 @@ fn is_name(name: &str) -> bool {
         && ![POSITION, KEY, NULL, TIMESTAMP].contains(&&*lower)
 }
 
-/// Makes the block of headers. `expected`: the number of the last message of the subject.
-pub(crate) fn headers(record: &Record<'_>, expected: Option<u64>) -> Vec<u8> {
+fn is_dead_letter(record: &Record<'_>) -> bool {
+    let mut names = record.headers.iter().map(|header| header.name);
+    names.any(|name| name == dlq_headers::CLASS)
+}
+
+/// Returns the slot of a dead letter: ids of events are unique in the stream of the events, and dead
+/// letters of all slots and tables may be in one.
+fn dead_letter_slot<'r>(record: &Record<'r>) -> &'r [u8] {
+    let mut headers = record.headers.iter();
+    let slot = headers.find(|header| header.name == dlq_headers::SLOT);
+    slot.and_then(|header| header.value).unwrap_or_default()
+}
+
+/// Makes the block of headers. A dead letter goes without the headers of its event that cannot be sent.
+pub(crate) fn headers(record: &Record<'_>) -> Vec<u8> {
     let mut out = b"NATS/1.0\r\n".to_vec();
-    if let Some(id) = record.event_id.filter(|id| !id.is_empty()) {
-        let mut names = record.headers.iter().map(|header| header.name);
-        let is_dead_letter = names.any(|name| name == dlq_headers::CLASS);
-        let begin = if is_dead_letter { DEAD_LETTER_ID } else { "" };
+    let is_dead_letter = is_dead_letter(record);
+    let id = record.event_id.unwrap_or_default();
+    if is_dead_letter || !id.is_empty() {
         put(&mut out, MESSAGE_ID, |out| {
-            out.extend_from_slice(begin.as_bytes());
+            if is_dead_letter {
+                out.extend_from_slice(DEAD_LETTER_ID.as_bytes());
+                escape(out, dead_letter_slot(record), true);
+                // Writing to a Vec does not fail.
+                let _ = write!(out, "/{}/", record.position);
+            }
             escape(out, id, true);
-        });
-    }
-    if let Some(expected) = expected {
-        put(&mut out, "Nats-Expected-Last-Subject-Sequence", |out| {
-            out.extend_from_slice(expected.to_string().as_bytes());
         });
     }
     put(&mut out, POSITION, |out| {
@@ -117,7 +129,9 @@ pub(crate) fn headers(record: &Record<'_>, expected: Option<u64>) -> Vec<u8> {
         });
     }
     for Header { name, value } in record.headers {
-        if let Some(value) = value {
+        if let Some(value) = value
+            && is_name(name)
+        {
             put(&mut out, name, |out| escape(out, value, false));
         }
     }
@@ -125,13 +139,16 @@ pub(crate) fn headers(record: &Record<'_>, expected: Option<u64>) -> Vec<u8> {
     out
 }
 
-/// Returns true if a message of a stream is this record: it has its position, or key and value of a row
-/// that got another position when it was sent again.
+/// Returns true if a message of a stream is this record: subject and key are equal, and the position
+/// is, or the value, as of a row that got another position when it was sent again. A position alone
+/// proves nothing: two slots of one database count the rows of a transaction each for itself.
 pub(crate) fn is_same(record: &Record<'_>, kept: &KeptMessage) -> bool {
-    let ours = headers(record, None);
+    let ours = headers(record);
     let same = |name| line(&ours, name) == line(&kept.headers, name);
     let value = record.value.unwrap_or_default();
-    same(POSITION) || same(KEY) && same(NULL) && value == kept.payload
+    record.topic == kept.subject
+        && same(KEY)
+        && (same(POSITION) || same(NULL) && value == kept.payload)
 }
 
 /// Finds the value of a header.
@@ -261,11 +278,11 @@ mod tests {
             ..Record::default()
         };
         check(&record, 1_000).unwrap();
-        let block = super::headers(&record, Some(3));
+        let block = super::headers(&record);
         let text = String::from_utf8(block.clone()).unwrap();
         assert_eq!(
             text,
-            "NATS/1.0\r\nNats-Msg-Id: e-1\r\nNats-Expected-Last-Subject-Sequence: 3\r\n\
+            "NATS/1.0\r\nNats-Msg-Id: e-1\r\n\
              walrelay.position: 10/1 2\r\nwalrelay.key: 5%25%0A\r\nwalrelay.timestamp: 7\r\n\
              event-type: Paid ü\r\nnote: %20two%0D%0Alines %FF\r\n\r\n"
         );
@@ -286,7 +303,7 @@ mod tests {
             timestamp_ms: None,
             ..record
         };
-        let text = String::from_utf8(super::headers(&tombstone, None)).unwrap();
+        let text = String::from_utf8(super::headers(&tombstone)).unwrap();
         assert_eq!(
             text,
             "NATS/1.0\r\nwalrelay.position: 10/1 2\r\nwalrelay.null: true\r\n\r\n"
@@ -295,18 +312,74 @@ mod tests {
 
     #[test]
     fn a_dead_letter_has_another_id_than_its_event() {
-        let class = [Header {
-            name: dlq_headers::CLASS,
-            value: Some(b"oversize"),
-        }];
+        let header = |name, value: &'static str| Header {
+            name,
+            value: Some(value.as_bytes()),
+        };
+        let of_letter = [
+            header(dlq_headers::CLASS, "rejected"),
+            header(dlq_headers::SLOT, "orders"),
+            header("Nats-Rollup", "all"),
+        ];
         let record = Record {
             topic: "dead",
             event_id: Some(b"e"),
-            headers: &class,
+            headers: &of_letter,
             ..Record::default()
         };
-        let text = String::from_utf8(headers(&record, None)).unwrap();
-        assert!(text.contains("Nats-Msg-Id: dead-letter/e\r\n"), "{text}");
+        check(&record, 1_000).unwrap();
+        let text = String::from_utf8(headers(&record)).unwrap();
+        let id = "Nats-Msg-Id: dead-letter/orders/0/0 0/e\r\n";
+        assert!(text.contains(id) && !text.contains("Rollup"), "{text}");
+    }
+
+    #[test]
+    fn a_message_with_the_id_is_the_event_or_another_one() {
+        let record = Record {
+            topic: "t.a",
+            key: Some(b"k"),
+            value: Some(b"v"),
+            event_id: Some(b"1"),
+            ..Record::default()
+        };
+        let of = |record: &Record<'_>| KeptMessage {
+            subject: record.topic.to_owned(),
+            headers: headers(record),
+            payload: record.value.unwrap_or_default().to_vec(),
+        };
+        let moved = EventPosition { lsn: 9, row: 9 };
+        assert!(is_same(&record, &of(&record)));
+        let changed = Record {
+            value: Some(b"w"),
+            ..record
+        };
+        assert!(is_same(&record, &of(&changed)), "at its position");
+        let again = Record {
+            position: moved,
+            ..record
+        };
+        assert!(is_same(&record, &of(&again)), "a row that was sent again");
+        for other in [
+            Record {
+                position: moved,
+                ..changed
+            },
+            Record {
+                topic: "t.b",
+                ..record
+            },
+            Record {
+                key: Some(b"l"),
+                ..record
+            },
+            Record {
+                value: None,
+                position: moved,
+                ..record
+            },
+        ] {
+            assert!(!is_same(&record, &of(&other)));
+        }
     }
 
     #[test]

@@ -111,6 +111,15 @@ fn run(
     events: u64,
     script: impl FnOnce(&TcpListener) + Send + 'static,
 ) -> (Arc<Reports>, super::NatsSink, thread::JoinHandle<()>) {
+    run_for(Duration::ZERO, ack, events, script)
+}
+
+fn run_for(
+    retry_for: Duration,
+    ack: Duration,
+    events: u64,
+    script: impl FnOnce(&TcpListener) + Send + 'static,
+) -> (Arc<Reports>, super::NatsSink, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || script(&listener));
@@ -131,7 +140,7 @@ fn run(
         max_message: 10_000,
         ack,
         pauses: (Duration::from_millis(1), Duration::from_millis(5)),
-        retry_for: Duration::ZERO,
+        retry_for,
         unroutable: Unroutable::default(),
     };
     let mut factory = NatsSinkFactory {
@@ -252,6 +261,27 @@ fn a_repeat_is_delivered_if_the_stream_has_the_event_or_does_not_say() {
 }
 
 #[test]
+fn while_a_stream_does_not_say_whose_id_it_has_the_event_is_sent_again() {
+    let running = run_for(PATIENCE, PATIENCE, 2, |listener| {
+        let mut peer = Peer::accept(listener);
+        for answer in ["", "{}", "{\"error\":{\"code\":503,\"err_code\":10008}}"] {
+            let sent = peer.message();
+            assert_eq!(sent.id(), "0");
+            let question = acknowledge_repeat(&mut peer, &sent);
+            peer.answer(&question, answer);
+        }
+        let sent = peer.message();
+        let question = acknowledge_repeat(&mut peer, &sent);
+        peer.answer(&question, &kept(&sent.headers, "v"));
+        let next = peer.message();
+        assert_eq!(next.id(), "1");
+        peer.acknowledge(&next);
+        assert!(peer.next().is_none());
+    });
+    finish(2, running);
+}
+
+#[test]
 fn an_event_whose_id_is_that_of_another_one_is_refused() {
     let (reports, sink, server) = run(PATIENCE, 1, |listener| {
         let mut peer = Peer::accept(listener);
@@ -277,7 +307,9 @@ fn an_event_whose_id_is_that_of_another_one_is_refused() {
 /// Makes the answer to the question what a message has.
 fn kept(headers: &str, payload: &str) -> String {
     let (headers, payload) = (STANDARD.encode(headers), STANDARD.encode(payload));
-    format!("{{\"message\":{{\"hdrs\":\"{headers}\",\"data\":\"{payload}\"}}}}")
+    format!(
+        "{{\"message\":{{\"subject\":\"t.secret\",\"hdrs\":\"{headers}\",\"data\":\"{payload}\"}}}}"
+    )
 }
 
 #[test]

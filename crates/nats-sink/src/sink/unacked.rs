@@ -38,8 +38,10 @@ struct Unacked {
     expires: Instant,
     /// The number of copies that were sent.
     copies: u32,
-    /// The tokens of its requests, in the order in which they were sent.
+    /// The tokens of its copies, in the order in which they were sent.
     tokens: Vec<u64>,
+    /// The token of the last question about it.
+    question: Option<u64>,
     /// The question whose answer decides what becomes of it.
     asked: Option<Question>,
 }
@@ -75,6 +77,7 @@ impl InFlight {
             expires: now,
             copies: 0,
             tokens: Vec::new(),
+            question: None,
             asked: None,
         });
         self.expiries.remove(&(record.expires, seq));
@@ -101,7 +104,9 @@ impl InFlight {
         let record = self.records.get_mut(&seq)?;
         self.last_token += 1;
         let token = self.last_token;
-        record.tokens.push(token);
+        if let Some(earlier) = record.question.replace(token) {
+            self.requests.remove(&earlier);
+        }
         if question != Question::Overdue {
             record.asked = Some(question);
             self.expiries.remove(&(record.expires, seq));
@@ -136,7 +141,7 @@ impl InFlight {
     pub(super) fn remove(&mut self, seq: u64) -> Option<(Instant, bool)> {
         let record = self.records.remove(&seq)?;
         self.expiries.remove(&(record.expires, seq));
-        for token in record.tokens {
+        for token in record.tokens.into_iter().chain(record.question) {
             self.requests.remove(&token);
         }
         Some((record.sent, record.copies > 1))
@@ -202,11 +207,12 @@ mod tests {
         let now = Instant::now();
         let first = in_flight.publish(1, now, ACK);
         for _ in 0..20 {
+            in_flight.ask(1, Question::Overdue, now, ACK);
             in_flight.publish(1, now, ACK);
         }
         assert_eq!(in_flight.next_expiry(), Some(now + 8 * ACK));
         assert_eq!(in_flight.answered(first), None);
-        assert_eq!(in_flight.requests.len(), MAX_COPIES);
+        assert_eq!(in_flight.requests.len(), MAX_COPIES + 1);
         assert_eq!(in_flight.take_all(), [1]);
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use tracing::warn;
-use walrelay_sink::{Disposition, Obstacle, Poison};
+use walrelay_sink::{Disposition, Obstacle, Poison, Record};
 use walrelay_sink_client::{Failure, pause};
 
 use super::Session;
 use crate::client::error::NatsError;
 use crate::client::jetstream::{
-    KeptMessage, PubAnswer, Refusal, StreamNames, kept_message, pub_answer, stream_names,
+    Kept, PubAnswer, Refusal, StreamNames, kept_message, pub_answer, stream_names,
 };
 use crate::client::message;
 use crate::client::wire::Operation;
@@ -77,7 +77,7 @@ impl Session<'_> {
                 return None;
             }
             Awaited::Kept(seq) => {
-                self.kept(seq, kept_message(payload).as_ref());
+                self.kept(seq, &kept_message(payload));
                 return None;
             }
             Awaited::Ack(seq) => seq,
@@ -95,6 +95,9 @@ impl Session<'_> {
             self.in_flight.await_again(token, awaited);
             return None;
         };
+        if std::mem::take(&mut self.is_overdue) {
+            self.shared.set_obstacle(None);
+        }
         match answer {
             PubAnswer::Stored {
                 stream,
@@ -105,26 +108,53 @@ impl Session<'_> {
                 None
             }
             PubAnswer::Stored { .. } => self.stored(seq),
-            PubAnswer::Refused(refusal) => self.refused(seq, refusal),
+            PubAnswer::Refused(refusal) => {
+                self.has_stream(seq);
+                self.refused(seq, refusal)
+            }
         }
     }
 
-    /// Decides about a record whose id its stream has, by the message with that id; `None`: the stream
-    /// does not have it any more, or does not say.
-    fn kept(&mut self, seq: u64, kept: Option<&KeptMessage>) {
-        let is_other = {
+    /// Decides about a record whose id its stream has, by the message with that id. One that is gone
+    /// counts as the record. While JetStream does not say, the record is sent again for `retry_for`.
+    pub(super) fn kept(&mut self, seq: u64, kept: &Kept) {
+        let (position, is_other) = {
             let state = self.shared.state();
             let Some(queued) = state.records.in_flight(seq) else {
                 return;
             };
-            let is_other = |kept| queued.record.with(|record| !message::is_same(record, kept));
-            kept.is_some_and(is_other)
+            let is_other = |record: &Record<'_>| match kept {
+                Kept::Message(kept) => !message::is_same(record, kept),
+                Kept::Gone | Kept::Unknown => false,
+            };
+            queued
+                .record
+                .with(|record| (record.position, is_other(record)))
         };
+        let settings = &self.shared.settings;
         if is_other {
             let why = "its stream has another event with its id: ids must be unique in a stream";
             self.refuse(seq, Poison::Rejected, why.to_owned());
+        } else if *kept == Kept::Unknown && settings.unroutable.note(position) < settings.retry_for
+        {
+            let obstacle = Obstacle {
+                what: "a stream has the id of an event and does not say of which message"
+                    .to_owned(),
+                disposition: Disposition::Retryable,
+                remedy: Some("see that JetStream answers $JS.API.STREAM.MSG.GET"),
+            };
+            self.send_again(seq, obstacle);
         } else {
             self.stored(seq);
+        }
+    }
+
+    /// Notes that a stream has the subject of a record.
+    fn has_stream(&self, seq: u64) {
+        let state = self.shared.state();
+        if let Some(queued) = state.records.in_flight(seq) {
+            let position = queued.record.with(|record| record.position);
+            self.shared.settings.unroutable.forget(position);
         }
     }
 
@@ -132,9 +162,6 @@ impl Session<'_> {
     pub(super) fn stored(&mut self, seq: u64) -> Option<(Instant, bool)> {
         let removed = self.in_flight.remove(seq);
         self.has_stored = true;
-        if std::mem::take(&mut self.is_overdue) {
-            self.shared.set_obstacle(None);
-        }
         let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
             if queued.refusals > 0 {
@@ -185,6 +212,7 @@ impl Session<'_> {
         match names {
             StreamNames::Names(names) if names.is_empty() => self.unroutable(seq),
             StreamNames::Names(_) if nobody => {
+                self.has_stream(seq);
                 let obstacle = Obstacle {
                     what: "the stream of an event takes nothing at the moment".to_owned(),
                     disposition: Disposition::Retryable,
@@ -267,7 +295,11 @@ impl Session<'_> {
     /// Handles the refusal of one operation, whose text has its subject. `Some`: the sink ends.
     fn denied(&mut self, text: &[u8]) -> Option<Failure> {
         let text = String::from_utf8_lossy(text);
-        if text.contains("\"$JS.API.STREAM.MSG.GET.") {
+        let denies = |subject: &str| {
+            let begin = format!("publish to \"{subject}").to_ascii_lowercase();
+            text.to_ascii_lowercase().contains(&begin)
+        };
+        if denies("$JS.API.STREAM.MSG.GET.") {
             if !self.may_not_look {
                 warn!(
                     "the user of NATS may not publish to $JS.API.STREAM.MSG.GET.*: an event whose id \
@@ -280,7 +312,7 @@ impl Session<'_> {
             }
             return None;
         }
-        if text.contains("\"$JS.API.") {
+        if denies("$JS.API.") {
             if !self.may_not_ask {
                 warn!("the user of NATS may not ask which streams have a subject");
             }
@@ -290,7 +322,7 @@ impl Session<'_> {
             }
             return None;
         }
-        let what = if text.to_ascii_lowercase().contains("publish to") {
+        let what = if denies("") {
             "the user may not publish to the subject of an event"
         } else {
             "the user may not subscribe to _INBOX.>, where acknowledgements arrive"

@@ -14,7 +14,7 @@ use walrelay_sink_client::{ConnectError, Failure};
 use super::Shared;
 use super::unacked::{InFlight, Question};
 use crate::client::error::NatsError;
-use crate::client::jetstream::{STREAM_NAMES, kept_request, kept_subject, names_request};
+use crate::client::jetstream::{Kept, STREAM_NAMES, kept_request, kept_subject, names_request};
 use crate::client::message::{self, check_size, put_message, put_request};
 use crate::client::{Connection, ServerInfo, io_error};
 
@@ -84,7 +84,7 @@ impl<'s> Session<'s> {
         } = connection;
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut last_sign = Instant::now();
-        let mut pinged = false;
+        let mut pinged = None;
         let mut unflushed = false;
         loop {
             if let Some(failure) = self.take_operations(&mut input)? {
@@ -126,7 +126,7 @@ impl<'s> Session<'s> {
                 read = input.fill(&mut reader) => {
                     read.map_err(io)?;
                     last_sign = Instant::now();
-                    pinged = false;
+                    pinged = None;
                 }
                 wrote = write, if unflushed || !pending.is_empty() => {
                     let wrote = wrote.map_err(io)?;
@@ -153,22 +153,27 @@ impl<'s> Session<'s> {
         &mut self,
         now: Instant,
         last_sign: Instant,
-        pinged: &mut bool,
+        pinged: &mut Option<Instant>,
     ) -> Result<Instant, NatsError> {
         let silence = self.shared.settings.ack;
-        let (half, end) = (last_sign + silence / 2, last_sign + silence);
-        if now >= end && *pinged {
+        let half = last_sign + silence / 2;
+        // The answer to the question has its time, also if this thread had none.
+        let end = pinged.map(|at| (at + silence / 2).max(last_sign + silence));
+        if end.is_some_and(|end| now >= end) {
             return Err(ConnectError::Timeout {
                 address: self.address.clone(),
                 seconds: silence.as_secs(),
             }
             .into());
         }
-        if now >= half && !*pinged {
+        if now >= half && pinged.is_none() {
             self.out.extend_from_slice(b"PING\r\n");
-            *pinged = true;
+            *pinged = Some(now);
         }
-        let mut next = if *pinged { end.max(now) } else { half };
+        let mut next = match *pinged {
+            Some(at) => (at + silence / 2).max(last_sign + silence),
+            None => half,
+        };
         // What cannot be sent now is no reason to look again: a write or an answer is.
         if self.out.is_empty() {
             next = self.in_flight.next_expiry().map_or(next, |at| at.min(next));
@@ -207,7 +212,7 @@ impl<'s> Session<'s> {
             return;
         };
         let sent = queued.record.with(|record| {
-            let headers = message::headers(record, None);
+            let headers = message::headers(record);
             check_size(record, headers.len(), self.info.max_payload, "max_payload")?;
             let token = self.in_flight.publish(seq, now, shared.settings.ack);
             let reply = format!("{}{token}", self.inbox);
@@ -237,7 +242,7 @@ impl<'s> Session<'s> {
                     continue;
                 }
                 Some(Question::Duplicate) => {
-                    self.stored(seq);
+                    self.kept(seq, &Kept::Unknown);
                     continue;
                 }
                 Some(Question::Overdue) | None => {}
