@@ -1,7 +1,8 @@
 //! The items of `walrelay check`.
 
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
 use walrelay_sink::{FailureClass, ToFailure as _};
 use walrelay_sink_client::run_apart;

@@ -7,7 +7,7 @@
 //! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`State`]:
 //!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
 //! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
-//! - [`Unroutable`]: since when an event has no place to go.
+//! - [`Refused`]: the records of a connection that are refused for good. [`Unroutable`]: since when an event has no place to go.
 //! - [`host_and_port`]: an address of the configuration. [`run_apart`]: a check that connects.
 //!
 //! # Invariants
@@ -22,6 +22,7 @@ mod address;
 mod apart;
 mod connect;
 mod reconnects;
+mod refused;
 mod shared;
 mod thread;
 mod tls;
@@ -31,6 +32,7 @@ pub use address::host_and_port;
 pub use apart::run_apart;
 pub use connect::{ClientError, ConnectError, Servers, Stream, within};
 pub use reconnects::{Connected, Reconnects, pause};
+pub use refused::Refused;
 pub use shared::{FOREVER, Failure, Queue, Shared, State};
 pub use thread::SinkThread;
 pub use tls::client_config;

@@ -72,6 +72,15 @@ impl Failure {
         }
     }
 
+    /// Makes the failure of records of a sink that ends because of another record.
+    pub fn with_another() -> Self {
+        Self {
+            class: "given up",
+            reason: "given up with another record, which was refused".to_owned(),
+            disposition: Disposition::Retryable,
+        }
+    }
+
     /// Makes the failure of records of a sink whose thread cannot go on.
     pub(crate) fn broken(reason: String, disposition: Disposition) -> Self {
         Self {
@@ -256,6 +265,22 @@ impl<Q, S> fmt::Debug for Shared<Q, S> {
 }
 
 impl<S> Shared<KeyQueues, S> {
+    /// Returns true if a record is to be sent again at `now`.
+    pub fn is_due(&self, now: Instant) -> bool {
+        let due = self.state().records.next_due();
+        due.is_some_and(|due| due <= now)
+    }
+
+    /// Makes records in flight be sent again at once, because nothing says any longer what becomes of
+    /// them.
+    pub fn send_again(&self, in_flight: impl IntoIterator<Item = u64>) {
+        let now = Instant::now();
+        let mut state = self.state();
+        for seq in in_flight {
+            state.records.refused(seq, now);
+        }
+    }
+
     /// Returns why nothing is sent, or why records are sent again.
     pub fn waiting_for(&self) -> Option<Obstacle> {
         let state = self.state();

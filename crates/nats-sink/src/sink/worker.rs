@@ -7,7 +7,7 @@ use walrelay_sink::{Chain, Endpoints};
 use walrelay_sink_client::{Failure, Reconnects};
 
 use super::Shared;
-use super::session::{Session, given_up_with_another};
+use super::session::Session;
 use crate::client::{Login, connect};
 
 /// Publishes until the sink is closed or broken. Returns why the records that are left have failed.
@@ -33,7 +33,7 @@ pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
         warn!(error = %Chain(&error), "the connection to NATS has ended");
         if session.has_refused() {
             session.report_refused();
-            return given_up_with_another();
+            return Failure::with_another();
         }
         // The server may have them or not.
         session.send_all_again();

@@ -7,7 +7,7 @@ use walrelay_sink::{Chain, Endpoints};
 use walrelay_sink_client::{Failure, Reconnects};
 
 use super::Shared;
-use super::channel::{Channel, given_up_with_another};
+use super::channel::Channel;
 use crate::client::declare::declare;
 use crate::client::error::RabbitmqError;
 use crate::client::{Connection, Login, connect};
@@ -35,7 +35,7 @@ pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
         warn!(error = %Chain(&error), "the connection to RabbitMQ has ended");
         if channel.has_refused() {
             channel.report_refused();
-            return given_up_with_another();
+            return Failure::with_another();
         }
         // The server may have them or not.
         channel.send_all_again();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{DeliveryError, Disposition, Endpoints, Obstacle, Poison, QueuedRecord};
-use walrelay_sink_client::{ConnectError, Failure};
+use walrelay_sink::{Disposition, Endpoints, Obstacle, Poison};
+use walrelay_sink_client::{ConnectError, Failure, Refused};
 
 use super::Shared;
 use super::unacked::{InFlight, Question};
@@ -46,10 +46,8 @@ pub(super) struct Session<'s> {
     is_overdue: bool,
     /// A stream has stored a message.
     pub(super) has_stored: bool,
-    /// Records that are refused for good. They are reported when no message is in flight, so that
-    /// none of the others is sent again because of them. No new message is published while there
-    /// are any.
-    refused: Vec<(QueuedRecord, Poison, DeliveryError)>,
+    /// No new message is published while there are any.
+    refused: Refused,
     out: Vec<u8>,
     written: usize,
 }
@@ -71,7 +69,7 @@ impl<'s> Session<'s> {
             may_not_look: false,
             is_overdue: false,
             has_stored: false,
-            refused: Vec::new(),
+            refused: Refused::default(),
             out: Vec::new(),
             written: 0,
         }
@@ -93,12 +91,12 @@ impl<'s> Session<'s> {
             let now = Instant::now();
             // A stream that answers nothing must not hold back the report of a refused record for ever.
             if !self.refused.is_empty() && self.in_flight.expired(now).is_some() {
-                return Ok(given_up_with_another());
+                return Ok(Failure::with_another());
             }
             self.send_overdue(now);
             self.publish(now);
-            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.is_due(now) {
-                return Ok(given_up_with_another());
+            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.shared.is_due(now) {
+                return Ok(Failure::with_another());
             }
             if self.shared.is_over() {
                 let rest = self.out.split_off(self.written.min(self.out.len()));
@@ -193,7 +191,7 @@ impl<'s> Session<'s> {
     fn publish(&mut self, now: Instant) {
         let shared = Arc::clone(self.shared);
         while self.has_room() {
-            if !self.refused.is_empty() && !self.is_due(now) {
+            if !self.refused.is_empty() && !self.shared.is_due(now) {
                 return;
             }
             let next = shared.state().records.next(now).map(|next| next.seq);
@@ -295,19 +293,9 @@ impl<'s> Session<'s> {
         put_request(&mut self.out, &subject, &reply, &kept_request(at));
     }
 
-    /// Returns true if a message is to be sent again at `now`.
-    fn is_due(&self, now: Instant) -> bool {
-        let due = self.shared.state().records.next_due();
-        due.is_some_and(|due| due <= now)
-    }
-
     /// Makes all messages in flight be sent again by the next connection.
     pub(super) fn send_all_again(&mut self) {
-        let now = Instant::now();
-        let mut state = self.shared.state();
-        for seq in self.in_flight.take_all() {
-            state.records.refused(seq, now);
-        }
+        self.shared.send_again(self.in_flight.take_all());
     }
 
     /// Returns true if a record is refused for good and not yet reported.
@@ -319,31 +307,13 @@ impl<'s> Session<'s> {
     /// [`report_refused`](Self::report_refused).
     fn refuse(&mut self, seq: u64, poison: Poison, reason: String) {
         self.in_flight.remove(seq);
-        let done = self.shared.state().records.done(seq);
-        if let Some(queued) = done {
-            let topic = queued.record.with(|record| record.topic.into());
-            let error = DeliveryError {
-                topic,
-                reason,
-                // Not `Retryable`: the relay would give up the topic, and so its other events.
-                disposition: Disposition::Fatal,
-                poison: Some(poison),
-            };
-            self.refused.push((queued, poison, error));
-        }
+        // Not `Retryable`: the relay would give up the topic, and so its other events.
+        let disposition = Disposition::Fatal;
+        self.refused
+            .take(self.shared, seq, poison, disposition, reason);
     }
 
     pub(super) fn report_refused(&mut self) {
-        for (queued, poison, error) in self.refused.drain(..) {
-            self.shared.report(&queued, Err((poison.name(), error)));
-        }
-    }
-}
-
-pub(super) fn given_up_with_another() -> Failure {
-    Failure {
-        class: "given up",
-        reason: "given up with another record, which was refused".to_owned(),
-        disposition: Disposition::Retryable,
+        self.refused.report(self.shared);
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{DeliveryError, Disposition, Endpoints, Poison, QueuedRecord};
-use walrelay_sink_client::{ConnectError, FOREVER, Failure};
+use walrelay_sink::{Disposition, Endpoints, Poison};
+use walrelay_sink_client::{ConnectError, FOREVER, Failure, Refused};
 
 use super::Shared;
 use super::in_flight::{InFlight, Unconfirmed};
@@ -47,10 +47,8 @@ pub(super) struct Channel<'s> {
     one_at_a_time: bool,
     /// The server has confirmed a message.
     pub(super) has_confirmed: bool,
-    /// Records that are refused for good. They are reported when no message is in flight, so that
-    /// none of the others is sent again because of them. No new message is published while there
-    /// are any.
-    refused: Vec<(QueuedRecord, Poison, DeliveryError)>,
+    /// No new message is published while there are any.
+    refused: Refused,
     out: Vec<u8>,
     written: usize,
 }
@@ -74,7 +72,7 @@ impl<'s> Channel<'s> {
             blocked: false,
             one_at_a_time: false,
             has_confirmed: false,
-            refused: Vec::new(),
+            refused: Refused::default(),
             out: Vec::new(),
             written: 0,
         };
@@ -104,8 +102,8 @@ impl<'s> Channel<'s> {
             self.take_frames(&mut input)?;
             let now = Instant::now();
             self.publish(now);
-            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.is_due(now) {
-                return Ok(given_up_with_another());
+            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.shared.is_due(now) {
+                return Ok(Failure::with_another());
             }
             if self.shared.is_over() {
                 put_close(&mut self.out);
@@ -190,7 +188,7 @@ impl<'s> Channel<'s> {
     fn publish(&mut self, now: Instant) {
         let shared = Arc::clone(self.shared);
         while self.is_open && !self.blocked && self.out.len() < OUTPUT_BYTES {
-            if !self.refused.is_empty() && !self.is_due(now) {
+            if !self.refused.is_empty() && !self.shared.is_due(now) {
                 return;
             }
             if self.one_at_a_time && !self.in_flight.is_empty() {
@@ -227,20 +225,12 @@ impl<'s> Channel<'s> {
         }
     }
 
-    /// Returns true if a message is to be sent again at `now`.
-    fn is_due(&self, now: Instant) -> bool {
-        let due = self.shared.state().records.next_due();
-        due.is_some_and(|due| due <= now)
-    }
-
     /// Makes all messages in flight be sent again, because the server no longer says what becomes of
     /// them.
     pub(super) fn send_all_again(&mut self) {
-        let now = Instant::now();
-        let mut state = self.shared.state();
-        for message in self.in_flight.take_all() {
-            state.records.refused(message.seq, now);
-        }
+        let messages = self.in_flight.take_all();
+        self.shared
+            .send_again(messages.iter().map(|message| message.seq));
         self.returning = None;
     }
 
@@ -252,30 +242,11 @@ impl<'s> Channel<'s> {
     /// Takes a record out that the server does not take. It is reported by
     /// [`report_refused`](Self::report_refused).
     fn refuse(&mut self, seq: u64, poison: Poison, disposition: Disposition, reason: String) {
-        let done = self.shared.state().records.done(seq);
-        if let Some(queued) = done {
-            let topic = queued.record.with(|record| record.topic.into());
-            let error = DeliveryError {
-                topic,
-                reason,
-                disposition,
-                poison: Some(poison),
-            };
-            self.refused.push((queued, poison, error));
-        }
+        self.refused
+            .take(self.shared, seq, poison, disposition, reason);
     }
 
     pub(super) fn report_refused(&mut self) {
-        for (queued, poison, error) in self.refused.drain(..) {
-            self.shared.report(&queued, Err((poison.name(), error)));
-        }
-    }
-}
-
-pub(super) fn given_up_with_another() -> Failure {
-    Failure {
-        class: "given up",
-        reason: "given up with another record, which was refused".to_owned(),
-        disposition: Disposition::Retryable,
+        self.refused.report(self.shared);
     }
 }
