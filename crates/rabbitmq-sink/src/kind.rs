@@ -95,6 +95,7 @@ impl RabbitmqKind {
             settings: Arc::new(Settings {
                 max_records: options.max_in_flight_records,
                 max_bytes: options.max_in_flight_bytes,
+                channels: section.channels,
                 max_message: section.max_message_size,
                 confirm: section.confirm_timeout,
                 pauses: (options.backoff_initial, options.backoff_max),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use walrelay_settings::{
-    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, path, secret, section,
-    size, string, strings, text,
+    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
+    section, size, string, strings, text,
 };
 use walrelay_sink_client::host_and_port;
 
@@ -45,6 +45,8 @@ pub struct RabbitmqSection at "sink.rabbitmq" {
     "key_file" key_file: Option<PathBuf> = path().optional();
     /// The server's `max_message_size`, or less: larger events are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
+    /// The number of channels, 1 to 64. Each is a process of the server: several use more of its processors. Events of a key stay in order.
+    "channels" channels: u16 = integer::<u16>(1..=64).or("1");
     /// How long a confirm may take before the connection is replaced, 1s to 10m.
     "confirm_timeout" confirm_timeout: Duration = duration(SECOND..=MINUTE * 10).or("30s");
     /// How long connecting may take, and each answer of the login, 1s to 1m.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use support::{Server, UNBOUND, options, section};
-use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind};
+use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_sink::{AnySinkFactory, Deliveries, EventPosition, Poison, Record, SinkKind as _};
 use walrelay_testkit::{PATIENCE, Reports, conformance, eventually};
 
@@ -18,11 +18,11 @@ conformance!(Server::start("quorum") =>
 );
 
 fn factory(server: &Server) -> AnySinkFactory {
-    let kind = RabbitmqKind::new(
-        &section(server.rabbitmq.port()),
-        options(),
-        ConstantAddress::default(),
-    );
+    let section = RabbitmqSection {
+        channels: 3,
+        ..section(server.rabbitmq.port())
+    };
+    let kind = RabbitmqKind::new(&section, options(), ConstantAddress::default());
     kind.expect("no file is needed").factory(None).0
 }
 

@@ -88,9 +88,7 @@ impl Destination for Server {
             };
             client.declare_queue(topic, options);
             client.bind(topic, topic, "");
-            if self.queues == "quorum" {
-                self.rabbitmq.outlives_kill(topic);
-            }
+            self.rabbitmq.outlives_kill(topic, self.queues);
             lock(&self.read).entry(topic.clone()).or_default();
         }
     }

@@ -1,7 +1,7 @@
 //! The sink.
 
-mod channel;
 mod in_flight;
+mod publisher;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -30,6 +30,8 @@ const MAX_BLOCKED_KEYS: usize = 1_000;
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
+    /// The number of channels.
+    pub(crate) channels: u16,
     /// The largest value in bytes.
     pub(crate) max_message: u64,
     /// The longest wait for a confirm.
@@ -85,7 +87,7 @@ impl SinkFactory for RabbitmqSinkFactory {
     }
 }
 
-/// Publishes records on a thread of its own, which has one connection with one channel.
+/// Publishes records on a thread of its own, which has one connection.
 ///
 /// # Ordering
 /// At most one record of an exchange and key is in flight ([`KeyQueues`]): a queue that is full

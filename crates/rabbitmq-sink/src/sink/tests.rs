@@ -29,6 +29,7 @@ fn settings() -> Settings {
     Settings {
         max_records: 10_000,
         max_bytes: 64 << 20,
+        channels: 1,
         max_message: 1 << 20,
         confirm: HOUR,
         pauses: (Duration::from_millis(5), Duration::from_millis(50)),
@@ -206,6 +207,43 @@ fn a_missing_exchange_is_found_among_the_messages_in_flight() {
     assert_eq!(error.disposition, Disposition::Retryable);
     assert!(error.reason.contains("there is no such exchange"));
     assert_eq!(lock(&server.published).len(), 6);
+}
+
+#[test]
+fn a_closed_channel_fails_none_of_the_messages_of_others() {
+    let mut held: Vec<Published> = Vec::new();
+    let server = Scripted::start(move |message, out| {
+        held.push(message.clone());
+        if held.len() > 9 {
+            ack(message, out);
+        } else if held.len() == 9 {
+            let bad = held.iter().find(|it| it.exchange == "none").unwrap();
+            for other in held.iter().filter(|it| it.channel != bad.channel) {
+                ack(other, out);
+            }
+            bad.close_channel(out, 404, "NOT_FOUND - no exchange 'none' in vhost '/'");
+        }
+    });
+    let settings = Settings {
+        channels: 3,
+        ..settings()
+    };
+    let mut under = Under::with(server.login(), settings);
+    for number in 0..9 {
+        let exchange = if number == 4 { "none" } else { "e" };
+        under.send(exchange, &format!("k{number}"), 0).unwrap();
+    }
+    let failures = under.settled();
+    assert_eq!(failures.len(), 1);
+    assert_eq!(failures[&4].poison, Some(Poison::Rejected));
+    let published = lock(&server.published);
+    for channel in 1..4 {
+        let first = published.iter().take(9);
+        let of = first.filter(|it| it.channel == channel);
+        assert_eq!(of.count(), 3, "each channel has its share");
+    }
+    // Two of the closed one, once more.
+    assert_eq!(published.len(), 11);
 }
 
 /// Closes the channel for each message whose body is that of `key`, as a server does that sends the

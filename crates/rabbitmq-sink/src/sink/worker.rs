@@ -1,4 +1,4 @@
-//! The thread of a sink: connects, and publishes on a channel.
+//! The thread of a sink: connects, and publishes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use walrelay_sink::{Chain, Endpoints};
 use walrelay_sink_client::{Failure, Reconnects};
 
 use super::Shared;
-use super::channel::Channel;
+use super::publisher::Publisher;
 use crate::client::declare::declare;
 use crate::client::error::RabbitmqError;
 use crate::client::{Connection, Login, connect};
@@ -23,23 +23,23 @@ pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
             return Failure::closed();
         };
         let address = connection.address.clone();
-        let mut channel = Channel::new(&connection, shared, &mut endpoints);
-        let ended = channel.run(connection).await;
+        let mut publisher = Publisher::new(&connection, shared, &mut endpoints);
+        let ended = publisher.run(connection).await;
         let error = match ended {
             Ok(failure) => {
-                channel.report_refused();
+                publisher.report_refused();
                 return failure;
             }
             Err(error) => error,
         };
         warn!(error = %Chain(&error), "the connection to RabbitMQ has ended");
-        if channel.has_refused() {
-            channel.report_refused();
+        if publisher.has_refused() {
+            publisher.report_refused();
             return Failure::with_another();
         }
         // The server may have them or not.
-        channel.send_all_again();
-        if channel.has_confirmed {
+        publisher.send_all_again();
+        if publisher.has_confirmed {
             reconnects.succeeded();
         }
         endpoints.attempt(&address, None, false);

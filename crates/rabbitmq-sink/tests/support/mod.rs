@@ -14,7 +14,9 @@ use std::time::Duration;
 use walrelay_rabbitmq_sink::{Auth, ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn, lock};
+use walrelay_testkit::{
+    AmqpMessage, PATIENCE, QueueOptions, RabbitMq, RabbitMqInTurn, eventually, lock,
+};
 
 /// The largest value that the tests publish.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
@@ -33,6 +35,7 @@ pub(crate) fn section(port: u16) -> RabbitmqSection {
         ca_file: None,
         certificate_file: None,
         key_file: None,
+        channels: 1,
         max_message_size: MAX_MESSAGE,
         confirm_timeout: Duration::from_secs(20),
         connect_timeout: Duration::from_secs(60),
@@ -87,9 +90,7 @@ impl Server {
         };
         client.declare_queue(name, options);
         client.bind(name, name, "");
-        if self.queue_type == "quorum" {
-            self.rabbitmq.outlives_kill(name);
-        }
+        self.rabbitmq.outlives_kill(name, self.queue_type);
     }
 }
 
@@ -98,13 +99,18 @@ impl Destination for Server {
         let options = SinkOptions {
             max_in_flight_records: bounds.records.into(),
             max_in_flight_bytes: bounds.bytes,
+            // After a start of the server a stream is not there for a moment.
+            retry_for: match self.queue_type {
+                "stream" => PATIENCE,
+                _ => Duration::ZERO,
+            },
             ..options()
         };
-        let kind = RabbitmqKind::new(
-            &section(self.rabbitmq.port()),
-            options,
-            ConstantAddress::default(),
-        );
+        let section = RabbitmqSection {
+            channels: if self.queue_type == "classic" { 1 } else { 3 },
+            ..section(self.rabbitmq.port())
+        };
+        let kind = RabbitmqKind::new(&section, options, ConstantAddress::default());
         kind.expect("no file is needed").factory(None).0
     }
 
@@ -113,10 +119,18 @@ impl Destination for Server {
     }
 
     fn stored(&self, topic: &str) -> Vec<Stored> {
-        let taken = self.rabbitmq.client().take(topic);
+        if self.queue_type == "stream" {
+            eventually(PATIENCE, || self.rabbitmq.client().is_available(topic));
+        }
+        let mut client = self.rabbitmq.client();
         let mut read = lock(&self.read);
         let read = read.entry(topic.to_owned()).or_default();
-        read.extend(taken);
+        if self.queue_type == "stream" {
+            client.select_confirms();
+            *read = client.read_stream(topic);
+        } else {
+            read.extend(client.take(topic));
+        }
         let stored = |message: &AmqpMessage| {
             assert_eq!(message.delivery_mode, Some(2), "persistent");
             let key = message.headers.get("walrelay.key").cloned().flatten();

@@ -425,7 +425,7 @@ fn the_example_of_rabbitmq_is_read_and_no_login_is_assumed() {
             "tls = true\nvhost = \"\"\n",
             "cannot be empty",
         ),
-        ("tls = true\n", "tls = true\nchannels = 2\n", "channels"),
+        ("tls = true\n", "tls = true\nprefetch = 2\n", "prefetch"),
     ] {
         let error = read(old, new).expect_err(new).to_string();
         assert!(error.contains(words), "{new:?}: {error}");

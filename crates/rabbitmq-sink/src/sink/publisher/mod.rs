@@ -1,4 +1,4 @@
-//! The channel of a connection: publishes, and reads the answers.
+//! The channels of a connection: publish, and read the answers.
 
 mod answers;
 
@@ -23,23 +23,29 @@ const OUTPUT_BYTES: usize = 256 * 1024;
 /// The longest wait for the last bytes of a connection that is closed.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The channel of a connection, and what is in flight on it.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each follows what the server sends, whatever the others are"
-)]
-pub(super) struct Channel<'s> {
-    shared: &'s Arc<Shared>,
-    endpoints: &'s mut Endpoints,
-    address: String,
-    frame_max: usize,
-    last_number: u16,
+/// A channel in confirm mode, and what is in flight on it.
+#[derive(Default)]
+struct Channel {
     number: u16,
     /// The server has answered `confirm.select`.
     is_open: bool,
     in_flight: InFlight,
     /// The code of a `basic.return` whose content header is still to come.
     returning: Option<u16>,
+}
+
+/// Publishes on the channels of a connection. A message takes any of them, because at most one message of an
+/// exchange and key is in flight.
+pub(super) struct Publisher<'s> {
+    shared: &'s Arc<Shared>,
+    endpoints: &'s mut Endpoints,
+    address: String,
+    frame_max: usize,
+    channels: Vec<Channel>,
+    /// The highest number of a channel.
+    max_number: u16,
+    /// The number of the channel that was opened last.
+    last_number: u16,
     /// The server takes no messages at the moment.
     blocked: bool,
     /// The server has closed a channel, and which message is at fault is not known: one message at a
@@ -53,22 +59,21 @@ pub(super) struct Channel<'s> {
     written: usize,
 }
 
-impl<'s> Channel<'s> {
+impl<'s> Publisher<'s> {
+    /// Opens as many channels as are configured, or as the server allows.
     pub(super) fn new(
         connection: &Connection,
         shared: &'s Arc<Shared>,
         endpoints: &'s mut Endpoints,
     ) -> Self {
-        let mut channel = Self {
+        let mut all = Self {
             shared,
             endpoints,
             address: connection.address.clone(),
             frame_max: connection.frame_max,
-            last_number: connection.channel_max,
-            number: connection.last_channel,
-            is_open: false,
-            in_flight: InFlight::default(),
-            returning: None,
+            channels: Vec::new(),
+            max_number: connection.channel_max,
+            last_number: connection.last_channel,
             blocked: false,
             one_at_a_time: false,
             has_confirmed: false,
@@ -76,15 +81,34 @@ impl<'s> Channel<'s> {
             out: Vec::new(),
             written: 0,
         };
-        channel.open();
-        channel
+        for _ in 0..shared.settings.channels.min(connection.channel_max) {
+            all.open();
+        }
+        all
     }
 
-    /// Opens the next channel.
+    /// Opens a channel with the next number that no other one has.
     fn open(&mut self) {
-        self.number = self.number % self.last_number + 1;
-        self.is_open = false;
-        put_channel_open(&mut self.out, self.number);
+        loop {
+            self.last_number = self.last_number % self.max_number + 1;
+            if self.channel(self.last_number).is_none() {
+                break;
+            }
+        }
+        put_channel_open(&mut self.out, self.last_number);
+        self.channels.push(Channel {
+            number: self.last_number,
+            ..Channel::default()
+        });
+    }
+
+    /// Returns the channel of this number; `None` if it was closed.
+    fn channel(&mut self, number: u16) -> Option<&mut Channel> {
+        self.channels.iter_mut().find(|it| it.number == number)
+    }
+
+    fn is_any_in_flight(&self) -> bool {
+        self.channels.iter().any(|it| !it.in_flight.is_empty())
     }
 
     /// Publishes until the sink is closed (`Ok`) or the connection breaks.
@@ -102,7 +126,7 @@ impl<'s> Channel<'s> {
             self.take_frames(&mut input)?;
             let now = Instant::now();
             self.publish(now);
-            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.shared.is_due(now) {
+            if !self.refused.is_empty() && !self.is_any_in_flight() && !self.shared.is_due(now) {
                 return Ok(Failure::with_another());
             }
             if self.shared.is_over() {
@@ -172,7 +196,8 @@ impl<'s> Channel<'s> {
             }
             next = next.min(now + heartbeat / 2);
         }
-        if let Some(sent) = self.in_flight.oldest()
+        let sent = self.channels.iter().filter_map(|it| it.in_flight.oldest());
+        if let Some(sent) = sent.min()
             && !self.blocked
         {
             if now >= sent + self.shared.settings.confirm {
@@ -187,13 +212,20 @@ impl<'s> Channel<'s> {
     /// Appends the messages that may be sent now.
     fn publish(&mut self, now: Instant) {
         let shared = Arc::clone(self.shared);
-        while self.is_open && !self.blocked && self.out.len() < OUTPUT_BYTES {
+        while !self.blocked && self.out.len() < OUTPUT_BYTES {
             if !self.refused.is_empty() && !self.shared.is_due(now) {
                 return;
             }
-            if self.one_at_a_time && !self.in_flight.is_empty() {
+            if self.one_at_a_time && self.is_any_in_flight() {
                 return;
             }
+            if self.channels.iter().any(|it| !it.is_open) {
+                return;
+            }
+            let channels = self.channels.iter_mut();
+            let Some(channel) = channels.min_by_key(|it| it.in_flight.len()) else {
+                return;
+            };
             let mut state = shared.state();
             if self.one_at_a_time && state.records.blocked() == 0 {
                 self.one_at_a_time = false;
@@ -204,7 +236,13 @@ impl<'s> Channel<'s> {
             let seq = queued.seq;
             let published = queued.record.with(|record| {
                 let address = publish::address(record, &shared.settings.dead_letters);
-                let put = put_publish(&mut self.out, self.number, record, address, self.frame_max);
+                let put = put_publish(
+                    &mut self.out,
+                    channel.number,
+                    record,
+                    address,
+                    self.frame_max,
+                );
                 put.map(|()| Unconfirmed {
                     seq,
                     position: record.position,
@@ -215,7 +253,7 @@ impl<'s> Channel<'s> {
             });
             drop(state);
             match published {
-                Ok(message) => self.in_flight.push(message),
+                Ok(message) => channel.in_flight.push(message),
                 Err(publish::HeadersTooLong(bytes)) => {
                     let limit = self.frame_max;
                     let why = format!("the headers have {bytes} bytes, the server takes {limit}");
@@ -228,10 +266,16 @@ impl<'s> Channel<'s> {
     /// Makes all messages in flight be sent again, because the server no longer says what becomes of
     /// them.
     pub(super) fn send_all_again(&mut self) {
-        let messages = self.in_flight.take_all();
+        for channel in std::mem::take(&mut self.channels) {
+            self.send_again_of(channel);
+        }
+    }
+
+    /// Makes the messages in flight on a closed channel be sent again.
+    fn send_again_of(&self, mut channel: Channel) {
+        let messages = channel.in_flight.take_all();
         self.shared
             .send_again(messages.iter().map(|message| message.seq));
-        self.returning = None;
     }
 
     /// Returns true if a record is refused for good and not yet reported.

@@ -6,13 +6,13 @@ use tracing::{info, warn};
 use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison};
 use walrelay_sink_client::pause;
 
-use super::Channel;
+use super::Publisher;
 use crate::client::error::{ProtocolError, RabbitmqError};
 use crate::client::wire::{Frame, Method, Reason, put_method};
 use crate::client::{Input, closed, printable, protocol, reply_name};
 use crate::sink::in_flight::Unconfirmed;
 
-impl Channel<'_> {
+impl Publisher<'_> {
     /// Handles all frames that are there.
     pub(super) fn take_frames(&mut self, input: &mut Input) -> Result<(), RabbitmqError> {
         while let Some(frame) = input
@@ -22,18 +22,10 @@ impl Channel<'_> {
             match frame {
                 Frame::Header {
                     channel, position, ..
-                } if channel == self.number => {
-                    self.returned(position)?;
-                }
+                } => self.returned(channel, position)?,
                 Frame::Method { channel: 0, method } => self.of_connection(method)?,
-                Frame::Method { channel, method } if channel == self.number => {
-                    self.of_channel(method)?;
-                }
-                // Headers and methods are those of a channel that is closed.
-                Frame::Heartbeat
-                | Frame::Body { .. }
-                | Frame::Header { .. }
-                | Frame::Method { .. } => {}
+                Frame::Method { channel, method } => self.of_channel(channel, method)?,
+                Frame::Heartbeat | Frame::Body { .. } => {}
             }
         }
         Ok(())
@@ -55,7 +47,10 @@ impl Channel<'_> {
             Method::Unblocked => {
                 info!("RabbitMQ takes messages again");
                 self.blocked = false;
-                self.in_flight.restart(Instant::now());
+                let now = Instant::now();
+                for channel in &mut self.channels {
+                    channel.in_flight.restart(now);
+                }
                 self.shared.set_obstacle(None);
             }
             Method::Other { class, method } => {
@@ -67,19 +62,29 @@ impl Channel<'_> {
         Ok(())
     }
 
-    fn of_channel(&mut self, method: Method<'_>) -> Result<(), RabbitmqError> {
+    fn of_channel(&mut self, number: u16, method: Method<'_>) -> Result<(), RabbitmqError> {
+        // Methods of a channel that is closed mean nothing.
+        let Some(channel) = self.channel(number) else {
+            return Ok(());
+        };
         match method {
-            Method::ConfirmSelectOk => self.is_open = true,
-            Method::Return { code } => self.returning = Some(code),
-            Method::Ack { tag, multiple } => self.confirmed(tag, multiple, true)?,
-            Method::Nack { tag, multiple } => self.confirmed(tag, multiple, false)?,
+            Method::ConfirmSelectOk => channel.is_open = true,
+            Method::Return { code } => channel.returning = Some(code),
+            Method::Ack { tag, multiple } => {
+                let messages = channel.in_flight.confirmed(tag, multiple);
+                self.confirmed(messages, true)?;
+            }
+            Method::Nack { tag, multiple } => {
+                let messages = channel.in_flight.confirmed(tag, multiple);
+                self.confirmed(messages, false)?;
+            }
             Method::ChannelFlow { active } => {
                 self.blocked = !active;
-                put_method(&mut self.out, self.number, (20, 21), |out| {
+                put_method(&mut self.out, number, (20, 21), |out| {
                     out.push(active.into());
                 });
             }
-            Method::ChannelClose(reason) => self.closed(&reason)?,
+            Method::ChannelClose(reason) => self.closed(number, &reason)?,
             Method::Other { class, method } => {
                 let error = ProtocolError::Unexpected(class, method);
                 return Err(protocol(&self.address, &error));
@@ -91,21 +96,29 @@ impl Channel<'_> {
 
     /// Marks the message that the server returns. A returned message that is not known means that
     /// the client has lost count, and no confirm can be trusted.
-    fn returned(&mut self, position: Option<&[u8]>) -> Result<(), RabbitmqError> {
-        let Some(code) = self.returning.take() else {
+    fn returned(&mut self, number: u16, position: Option<&[u8]>) -> Result<(), RabbitmqError> {
+        let Some(channel) = self.channel(number) else {
+            return Ok(());
+        };
+        let Some(code) = channel.returning.take() else {
             return Ok(());
         };
         let position = position.and_then(|it| std::str::from_utf8(it).ok());
         let position = position.and_then(|it| it.parse::<EventPosition>().ok());
-        if position.is_some_and(|position| self.in_flight.returned(position, code)) {
+        if position.is_some_and(|position| channel.in_flight.returned(position, code)) {
             return Ok(());
         }
         let error = ProtocolError::Malformed("back a message that is not in flight");
         Err(protocol(&self.address, &error))
     }
 
-    fn confirmed(&mut self, tag: u64, multiple: bool, ack: bool) -> Result<(), RabbitmqError> {
-        let Some(messages) = self.in_flight.confirmed(tag, multiple) else {
+    /// Takes messages that the server confirms; `None`: it confirms what is not in flight.
+    fn confirmed(
+        &mut self,
+        messages: Option<Vec<Unconfirmed>>,
+        ack: bool,
+    ) -> Result<(), RabbitmqError> {
+        let Some(messages) = messages else {
             let error = ProtocolError::Malformed("a confirm of a message that is not in flight");
             return Err(protocol(&self.address, &error));
         };
@@ -177,10 +190,10 @@ impl Channel<'_> {
         state.refusal = Some(obstacle);
     }
 
-    /// Finds the message for which the server has closed the channel. The server no longer says
-    /// what becomes of the others.
-    fn closed(&mut self, reason: &Reason<'_>) -> Result<(), RabbitmqError> {
-        put_method(&mut self.out, self.number, (20, 41), |_| ());
+    /// Finds the message for which the server has closed a channel. The server no longer says what
+    /// becomes of the others of that channel.
+    fn closed(&mut self, number: u16, reason: &Reason<'_>) -> Result<(), RabbitmqError> {
+        put_method(&mut self.out, number, (20, 41), |_| ());
         let code = reason.code;
         let closed = || RabbitmqError::Closed {
             address: self.address.clone(),
@@ -190,16 +203,21 @@ impl Channel<'_> {
         if reason.cause != (60, 40) && reason.cause != (0, 0) {
             return Err(closed());
         }
+        let Some(at) = self.channels.iter().position(|it| it.number == number) else {
+            return Ok(());
+        };
+        let mut channel = self.channels.remove(at);
+        let in_flight = &mut channel.in_flight;
         let text = String::from_utf8_lossy(reason.text);
         // A right to single routing keys says which key, and not which message.
         let of_routing_key = code == 403 && text.contains("access to topic '");
         let named = |exchange: &str| text.contains(&format!("exchange '{exchange}'"));
         let guilty = match code {
-            403 | 404 if !of_routing_key => self.in_flight.take_first(named),
+            403 | 404 if !of_routing_key => in_flight.take_first(named),
             _ => None,
         };
         let guilty = match guilty {
-            None if self.in_flight.len() == 1 => self.in_flight.take_first(|_| true),
+            None if in_flight.len() == 1 => in_flight.take_first(|_| true),
             guilty => guilty,
         };
         if let Some(message) = guilty {
@@ -209,11 +227,11 @@ impl Channel<'_> {
                 _ => (Poison::Rejected, Disposition::Retryable),
             };
             if disposition == Disposition::Retryable {
-                // Each would close the channel again. They are given up with the first one.
-                self.in_flight.drop_all_to(&message.exchange);
+                // Each would close a channel again. They are given up with the first one.
+                in_flight.drop_all_to(&message.exchange);
             }
             self.refuse(message.seq, poison, disposition, refusal(code));
-        } else if self.in_flight.is_empty() {
+        } else if in_flight.is_empty() {
             return Err(closed());
         } else {
             warn!(
@@ -223,7 +241,7 @@ impl Channel<'_> {
             );
             self.one_at_a_time = true;
         }
-        self.send_all_again();
+        self.send_again_of(channel);
         self.open();
         Ok(())
     }
