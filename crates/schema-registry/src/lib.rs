@@ -9,14 +9,12 @@
 //! # Contents
 //! - [`Registry`]: the client, a [`Schemas`] of a relay. [`RegistrySettings`]: its settings.
 //! - [`RegistryStats`]: figures for metrics.
-//! - [`http_client`]: the HTTP client, for other servers too.
 //!
 //! # Invariants
 //! - A request runs on a thread of its own: no caller waits for a server.
 //! - No password or token is in an error, a log line or `Debug` output.
 
 mod answer;
-pub mod http_client;
 mod settings;
 mod stats;
 
@@ -30,6 +28,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::oneshot;
 use ureq::{Agent, RequestBuilder};
 use walrelay_event_router::{SubjectNames, ValueFormat, ValueSchema};
+use walrelay_http_client::{Roots, agent, basic};
 use walrelay_relay::{SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 use walrelay_sink::in_current_span;
 
@@ -37,7 +36,6 @@ pub use settings::{RegistryLogin, RegistrySettings, SchemaFile};
 pub use stats::RegistryStats;
 
 use answer::{Answer, Refusal, refused};
-use http_client::{Roots, agent, basic};
 
 /// The media type of the registry's interface, version 1.
 const JSON: &str = "application/vnd.schemaregistry.v1+json";

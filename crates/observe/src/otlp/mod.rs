@@ -19,7 +19,7 @@ use ureq::Agent;
 use super::Pipelines;
 use crate::metrics::Scrape;
 use crate::sections::Otel;
-use walrelay_schema_registry::http_client::{Roots, agent};
+use walrelay_http_client::{Roots, agent};
 
 /// Timeout of one request to the collector.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use walrelay_settings::{
 use secrecy::SecretString;
 
 use super::http::Http;
-use walrelay_schema_registry::http_client::one_url;
+use walrelay_http_client::one_url;
 
 /// `[otel]`: the OpenTelemetry collector.
 #[derive(Debug, Clone)]

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use serde::Serialize;
+use walrelay_http_client::{Roots, agent};
 use walrelay_observe::{
     BookmarkReport, ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, printable,
     printable_json, slot_report,
 };
 use walrelay_postgres_source::slot_standing;
-use walrelay_schema_registry::http_client::{Roots, agent};
 use walrelay_sink::EndpointStats;
 
 use crate::cli::{Exit, Failure, Output, StatusArgs};

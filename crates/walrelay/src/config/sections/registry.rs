@@ -3,7 +3,7 @@
 use walrelay_event_router::{
     Lookups, Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
 };
-use walrelay_schema_registry::http_client::one_url;
+use walrelay_http_client::one_url;
 use walrelay_schema_registry::{RegistryLogin, RegistrySettings, SchemaFile};
 use walrelay_settings::{
     AlreadyReported, Entry, MINUTE, Reader, Section, boolean, choice, duration, path, secret,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ureq::http::Uri;
 
-use walrelay_schema_registry::http_client::{Roots, agent, basic};
+use walrelay_http_client::{Roots, agent, basic};
 
 /// Timeout of the whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

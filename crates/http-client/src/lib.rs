@@ -1,5 +1,13 @@
-//! The HTTP client for all requests of the program: to a schema registry, Kafka Connect, an
-//! OpenTelemetry collector, a running relay.
+//! The HTTP client for single requests: to a schema registry, Kafka Connect, an OpenTelemetry
+//! collector, a management interface, a running relay. Events that a sink posts have a client of
+//! their own.
+//!
+//! # Contents
+//! - [`agent`]: a client with a time limit, and the certificates it trusts ([`Roots`]).
+//! - [`one_url`], [`basic`]: a URL of a configuration, and the header of user and password.
+//!
+//! # Invariants
+//! - Redirects are not followed: credentials reach the configured host alone.
 
 use std::io;
 use std::path::Path;
