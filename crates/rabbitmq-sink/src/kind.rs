@@ -10,10 +10,11 @@ use walrelay_sink::{
 use walrelay_sink_client::{Servers, Unroutable, client_config, host_and_port};
 
 use crate::RabbitmqError;
-use crate::check::{self, ITEMS};
+use crate::check::{self, ITEMS, bindings};
 use crate::client::Login;
 use crate::client::declare::Declare;
 use crate::client::publish::DeadLetterAddress;
+use crate::management::Management;
 use crate::section::{Auth, RabbitmqSection};
 use crate::sink::{RabbitmqSinkFactory, Settings};
 
@@ -33,6 +34,7 @@ pub struct RabbitmqKind {
     settings: Arc<Settings>,
     /// The routing key, if it is the same for all events.
     routing_key: Option<String>,
+    management: Option<Management>,
     plain_text: bool,
 }
 
@@ -88,7 +90,16 @@ impl RabbitmqKind {
             exchange: address.exchange.unwrap_or_default(),
             queue,
         });
+        let management = section.management_url.clone().map(|url| Management {
+            url,
+            username: login.username.clone(),
+            password: login.password.clone(),
+            vhost: login.vhost.clone(),
+            ca_file: section.ca_file.clone(),
+            timeout: section.connect_timeout,
+        });
         Ok(Self {
+            management,
             plain_text: !section.tls && section.password.is_some(),
             login: Arc::new(login),
             routing_key: address.routing_key,
@@ -149,7 +160,13 @@ impl SinkKind for RabbitmqKind {
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {
         let routing_key = self.routing_key.as_deref();
-        check::check(&self.login, &self.settings, routing_key, &input)
+        let mut checks = check::check(&self.login, &self.settings, routing_key, &input);
+        checks.extend(bindings::check(
+            self.management.as_ref(),
+            &self.settings,
+            &input,
+        ));
+        checks
     }
 
     fn dead_letter_obstacle(&self, _: &str) -> Option<String> {

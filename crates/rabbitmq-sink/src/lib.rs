@@ -4,6 +4,7 @@
 //! - [`RabbitmqKind`], [`RabbitmqSection`]: the kind of sink, and its section of the configuration.
 //! - [`RabbitmqError`]: why there is no connection.
 //! - [`QueueReader`]: reads a queue, for demonstrations.
+//! - `management`: what the server's management interface shows, for `check`.
 //! - `client`: the protocol, a login, the TLS settings. `sink`: what is in flight, and the thread
 //!   that publishes.
 //!
@@ -21,6 +22,7 @@ mod check;
 mod client;
 mod failures;
 mod kind;
+mod management;
 #[cfg(test)]
 mod scripted;
 mod section;

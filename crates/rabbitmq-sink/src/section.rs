@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
+use walrelay_http_client::one_url;
 use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
     section, size, string, strings, text,
@@ -53,6 +54,8 @@ pub struct RabbitmqSection at "sink.rabbitmq" {
     "connect_timeout" connect_timeout: Duration = duration(SECOND..=MINUTE).or("10s");
     /// The interval of heartbeats, 1s to 10m; the server may ask for a shorter one.
     "heartbeat" heartbeat: Duration = duration(SECOND..=MINUTE * 10).or("20s");
+    /// URL of the server's management interface, `https://host:15671`, where `check` looks at bindings and queues by the same user.
+    "management_url" management_url: Option<String> = text(one_url).optional();
     /// Whether the relay declares `exchange`, which must be constant, and `queue`, if they do not exist, and binds them.
     "declare" declare: bool = boolean().or("false");
     /// The quorum queue of `declare`.
@@ -111,7 +114,7 @@ impl RabbitmqSection {
                 return Err(reader.conflict(&at("auth"), what.to_owned()));
             }
             Auth::External => {
-                for key in ["username", "password", "password_file"] {
+                for key in ["username", "password", "password_file", "management_url"] {
                     if reader.has(&at(key)) {
                         return Err(reader.no_effect(&at(key), "while `auth` is \"external\""));
                     }

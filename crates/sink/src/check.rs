@@ -157,6 +157,9 @@ pub fn shortened(mut texts: Vec<String>, most: usize) -> Vec<String> {
 pub struct CheckInput<'a> {
     /// The topics that are known before the first event.
     pub topics: Vec<String>,
+    /// The topics and routing keys of the newest rows. Routing keys are values of rows: a finding
+    /// does not show them.
+    pub addresses: Vec<(String, Option<String>)>,
     /// The topic of dead letters; `None` if no event becomes one.
     pub dead_letters: Option<&'a str>,
     /// The bytes of the largest row, `None` without rows; or why it is not seen.

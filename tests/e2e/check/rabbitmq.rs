@@ -2,8 +2,8 @@ use std::fs;
 
 use walrelay_testkit::{Authority, QueueOptions, RabbitMq};
 
-use super::checked;
-use crate::rig::Rig;
+use super::{Checked, checked};
+use crate::rig::{Rig, insert_of};
 
 #[test]
 fn of_a_rabbitmq_sink() {
@@ -81,4 +81,61 @@ fn of_a_rabbitmq_sink() {
     denied.fails(write, &["[rabbitmq-rights]", &exchange, "set_permissions"]);
     denied.fails(dead, &["[rabbitmq-rights]", &queue]);
     assert_eq!(client.take(&queue), [], "check publishes nothing");
+}
+
+#[test]
+fn of_the_bindings_of_a_rabbitmq_sink() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let rig = Rig::without_broker(17).outbox();
+    let (server, port) = RabbitMq::start_managed();
+    let config = rig.config();
+    let set = format!(
+        "sink.kind=rabbitmq sink.rabbitmq.hosts=[\"127.0.0.1:{}\"] sink.rabbitmq.username=guest \
+         sink.rabbitmq.password=guest sink.rabbitmq.exchange=orders \
+         sink.rabbitmq.routing_key={{aggregatetype}} poison.unroutable=dead-letter \
+         sink.rabbitmq.dead_letter_routing_key=letters",
+        server.port()
+    );
+    let bindings = "rabbitmq/rabbitmq-bindings";
+    let queues = "rabbitmq/rabbitmq-queues";
+    let unset = checked(&config, &[], &set);
+    unset.passes(bindings, &["not looked at", "management_url"]);
+    let nobody = format!("{set} sink.rabbitmq.management_url=http://127.0.0.1:1");
+    checked(&config, &[], &nobody).warns(bindings, &["127.0.0.1:1", "rabbitmq_management"]);
+    let set = format!("{set} sink.rabbitmq.management_url=http://127.0.0.1:{port}");
+    let weak = set.replace("=guest", "=weak");
+    checked(&config, &[], &weak).warns(bindings, &["(401)", "set_user_tags"]);
+
+    let mut client = server.client();
+    client.declare_exchange("orders", "direct");
+    for queue in ["orders", "letters"] {
+        client.declare_queue(queue, QueueOptions::default());
+    }
+    client.bind("orders", "orders", "secret-paid");
+    checked(&config, &[], &set).passes(bindings, &["before the first event"]);
+    let db = rig.db();
+    insert_of(&db, "secret-paid", "k", 1);
+    checked(&config, &[], &set).passes(bindings, &["for each routing key"]);
+    insert_of(&db, "secret-shipped", "k", 2);
+    insert_of(&db, "secret-sent", "k", 3);
+    let unbound = checked(&config, &[], &set);
+    let words = ["[rabbitmq-unbound]", "\"orders\" for 2 routing keys"];
+    let found = unbound.fails(bindings, &words).to_string();
+    assert!(!found.contains("secret"), "a value of a row: {found}");
+    unbound.passes(queues, &["2 queues"]);
+    unbound.ends(78);
+    client.bind("orders", "orders", "secret-shipped");
+    client.bind("orders", "orders", "secret-sent");
+
+    let lost = set.replace("=letters", "=lost");
+    checked(&config, &[], &lost).fails(bindings, &["dead letters"]);
+    let limit = ["set_policy", "limit", "^orders$", "{\"max-length\":5}"];
+    server.control(&limit);
+    // The interface shows a policy with the next figures of the queue.
+    let limited = Checked::until(|| checked(&config, &[], &set), queues, "warn");
+    limited.passes(bindings, &["for each routing key"]);
+    limited.warns(queues, &["\"orders\"", "drop-head", "reject-publish"]);
+    assert_eq!(client.take("orders"), [], "check publishes nothing");
 }

@@ -142,6 +142,11 @@ impl<'a> Routed<'a> {
         self.topic
     }
 
+    /// Returns the routing key of the record.
+    pub fn routing_key(&self) -> Option<&'a str> {
+        self.routing_key
+    }
+
     /// Returns the key of the record.
     pub fn key(&self) -> Option<&'a [u8]> {
         self.key

@@ -39,6 +39,7 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
         mut topics,
         dead_letters,
         largest_row,
+        addresses: _,
     } = input;
     let failed = |error: KafkaError| vec![(ITEMS[0], SinkCheck::failed(error.to_failure()))];
     let brokers = match probe(kafka, BROKER_TIMEOUT) {

@@ -40,6 +40,7 @@ pub(crate) fn section(port: u16) -> RabbitmqSection {
         confirm_timeout: Duration::from_secs(20),
         connect_timeout: Duration::from_secs(60),
         heartbeat: Duration::from_secs(60),
+        management_url: None,
         declare: false,
         queue: None,
         dead_letter_exchange: String::new(),

@@ -44,6 +44,11 @@ const USERS: &str = r#"{
 }
 "#;
 
+fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.expect("a free port").port()
+}
+
 impl RabbitMq {
     /// Returns true if tests with RabbitMQ are to run. Otherwise says that they do not.
     #[expect(
@@ -85,14 +90,27 @@ impl RabbitMq {
         })
     }
 
+    /// Starts a server like that of [`start`](Self::start) with its management interface; returns it
+    /// and the port of that.
+    pub fn start_managed() -> (Self, u16) {
+        let port = free_port();
+        let settings =
+            format!("{DEFINITIONS}management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
+        let server = Self::with(RabbitMqOptions {
+            settings: &settings,
+            plugins: &["rabbitmq_management"],
+            files: &[("users.json", USERS)],
+        });
+        (server, port)
+    }
+
     /// Starts a server like that of [`start`](Self::start) that listens for TLS, too; returns it and the
     /// port. A client with a certificate of this authority may log in by it (EXTERNAL), as the user
     /// that its common name says.
     pub fn start_secure(authority: &Authority, host: &str) -> (Self, u16) {
         let issued = authority.server(host);
         let ca = authority.pem();
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let port = free.expect("a free port").port();
+        let port = free_port();
         let settings = format!(
             "{DEFINITIONS}listeners.ssl.default = 127.0.0.1:{port}\n\
              ssl_options.cacertfile = {{dir}}/ca.pem\nssl_options.certfile = {{dir}}/server.pem\n\

@@ -62,19 +62,25 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
     if args.offline {
         return Ok(checks);
     }
-    let (mut topics, mut largest) = (Vec::new(), Ok(None));
+    let (mut addresses, mut largest) = (Vec::new(), Ok(None));
     if let Some(info) = usable.info {
         let check = postgres::check(&info, &config, usable.router, usable.known);
         let what = format!("Postgres, {}", info.redacted());
         let database = waiting_for(&what, || block_on(Box::pin(check)))?;
         checks.extend(database.checks);
-        (topics, largest) = (database.topics, database.largest);
+        (addresses, largest) = (database.addresses, database.largest);
     }
     let relay = process.http.as_ref().map(|http| {
         let what = format!("the relay, {}", http.listen);
         waiting_for(&what, || relay::check(http, &config.source.slot))
     });
     if let Some(sink) = usable.sink {
+        let mut topics: Vec<String> = Vec::new();
+        for (topic, _) in &addresses {
+            if !topics.contains(topic) {
+                topics.push(topic.clone());
+            }
+        }
         let of_relay = relay.iter().flat_map(|relay| relay.topics.iter());
         for topic in of_relay {
             if !topics.contains(topic) {
@@ -91,6 +97,7 @@ fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
         let poison = &config.poison;
         let input = CheckInput {
             topics,
+            addresses,
             dead_letters: poison.writes_dead_letters().then_some(&poison.topic),
             largest_row: largest,
         };

@@ -51,8 +51,8 @@ struct DatabaseState<'a> {
 /// The results of the checks of the database.
 pub(super) struct DatabaseChecks {
     pub(super) checks: Checks,
-    /// Topics of sampled rows.
-    pub(super) topics: Vec<String>,
+    /// Topics and routing keys of sampled rows.
+    pub(super) addresses: Vec<(String, Option<String>)>,
     pub(super) largest: Largest,
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn check(
     // Every role may make the queries that can fail here.
     checked.unwrap_or_else(|error| DatabaseChecks {
         checks: vec![(Item::Connection, failed(error))],
-        topics: Vec::new(),
+        addresses: Vec::new(),
         largest: Ok(None),
     })
 }
@@ -129,12 +129,12 @@ async fn connect_and_check(
         (Item::WalSenderTimeout, server::wal_sender_timeout(&db)),
         (Item::SynchronousStandby, server::synchronous_standby(&db)),
     ];
-    let mut topics = Vec::new();
+    let mut addresses = Vec::new();
     checks.extend(with_item(Item::Clock, clock.map(server::clock)));
     checks.extend(with_item(Item::Table, tables::tables(&db)));
     checks.push((Item::TableLock, tables::locks(&db.survey.locks)));
     if let Some(router) = router {
-        let routes = tables::routes(&db, router, described, &samples, &mut topics);
+        let routes = tables::routes(&db, router, described, &samples, &mut addresses);
         checks.extend(with_item(Item::TableRoute, routes));
     }
     checks.extend(with_item(Item::ReplicaIdentity, tables::identities(&db)));
@@ -157,7 +157,7 @@ async fn connect_and_check(
     ));
     Ok(DatabaseChecks {
         checks,
-        topics,
+        addresses,
         largest,
     })
 }

@@ -57,14 +57,14 @@ fn fits(
     tells_age(&db.wanted, name, found)
 }
 
-/// Compiles the routes for the present columns of the tables. Adds the topics of sampled rows to
-/// `topics`.
+/// Compiles the routes for the present columns of the tables. Adds the addresses of sampled rows to
+/// `addresses`.
 pub(super) fn routes(
     db: &DatabaseState<'_>,
     mut router: Router,
     described: Vec<ColumnFacts>,
     samples: &[(TableName, Sample)],
-    topics: &mut Vec<String>,
+    addresses: &mut Vec<(String, Option<String>)>,
 ) -> Vec<Check> {
     router.describe(described);
     let mut checks = Vec::new();
@@ -95,7 +95,7 @@ pub(super) fn routes(
             Ok(()) => {
                 let sample = samples.iter().find(|(of, _)| of == name);
                 let rows = sample.map_or(&[][..], |(_, sample)| &sample.rows);
-                add_topics(&mut router, id, rows, topics);
+                add_addresses(&mut router, id, rows, addresses);
                 Check::pass(format!("the rows of {name} can be routed"))
             }
             Err(error) => {
@@ -107,12 +107,12 @@ pub(super) fn routes(
     checks
 }
 
-/// Adds the topics of these rows. Rows that cannot be routed are ignored: samples lack long values.
-fn add_topics(
+/// Adds the addresses of these rows. Rows that cannot be routed are ignored: samples lack long values.
+fn add_addresses(
     router: &mut Router,
     relation: RelationId,
     rows: &[Vec<Option<String>>],
-    topics: &mut Vec<String>,
+    addresses: &mut Vec<(String, Option<String>)>,
 ) {
     let event = Event {
         commit_lsn: Lsn::new(0),
@@ -137,9 +137,11 @@ fn add_topics(
             .read(insert.relation, &insert.tuple, &event, &mut read)
             .is_ok()
         {
-            let topic = router.routed(&read).topic().to_owned();
-            if !topics.contains(&topic) {
-                topics.push(topic);
+            let routed = router.routed(&read);
+            let routing_key = routed.routing_key().map(str::to_owned);
+            let address = (routed.topic().to_owned(), routing_key);
+            if !addresses.contains(&address) {
+                addresses.push(address);
             }
         }
     }

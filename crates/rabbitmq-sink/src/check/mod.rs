@@ -1,5 +1,7 @@
 //! The items of `walrelay check`.
 
+pub(crate) mod bindings;
+
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
 use walrelay_sink::{FailureClass, ToFailure as _};
 use walrelay_sink_client::run_apart;
@@ -13,9 +15,11 @@ const LOGIN: &str = "rabbitmq-login";
 const EXCHANGES: &str = "rabbitmq-exchanges";
 const WRITE: &str = "rabbitmq-write";
 const DEAD_LETTERS: &str = "rabbitmq-dead-letters";
+const BINDINGS: &str = "rabbitmq-bindings";
+const QUEUES: &str = "rabbitmq-queues";
 
 /// The items, in the order of the report.
-pub(crate) const ITEMS: [&str; 4] = [LOGIN, EXCHANGES, WRITE, DEAD_LETTERS];
+pub(crate) const ITEMS: [&str; 6] = [LOGIN, EXCHANGES, WRITE, DEAD_LETTERS, BINDINGS, QUEUES];
 
 /// Exchanges that are looked at, at most.
 const MAX_EXCHANGES: usize = 100;

@@ -1,0 +1,170 @@
+//! What the management interface shows: bindings, and queues that lose messages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, shortened};
+use walrelay_sink::{Chain, FailureClass};
+
+use super::{BINDINGS, LISTED, QUEUES, shown};
+use crate::management::{Interface, Management, ManagementError, Reached, Routes};
+use crate::sink::Settings;
+
+/// Queues that are looked at, at most.
+const MAX_QUEUES: usize = 100;
+
+/// Looks for addresses without a queue, and at the queues of the others.
+pub(crate) fn check(
+    management: Option<&Management>,
+    settings: &Settings,
+    input: &CheckInput<'_>,
+) -> SinkChecks {
+    let Some(management) = management else {
+        let what = "not looked at: AMQP shows no bindings, and management_url is not set";
+        return vec![(BINDINGS, SinkCheck::pass(what))];
+    };
+    let looked = management.open().and_then(|interface| {
+        let mut bindings = Bindings::default();
+        bindings.look(&interface, settings, input)?;
+        let queues = queues(&interface, &bindings.queues)?;
+        Ok(vec![(BINDINGS, bindings.check()), (QUEUES, queues)])
+    });
+    looked.unwrap_or_else(|error| vec![(BINDINGS, unseen(&error))])
+}
+
+fn unseen(error: &ManagementError) -> SinkCheck {
+    let remedy = match error {
+        ManagementError::Denied { .. } => {
+            "give the user the tag that allows to ask: rabbitmqctl set_user_tags USER management"
+        }
+        ManagementError::Unreachable { .. } => {
+            "correct management_url in [sink.rabbitmq], or enable the plugin rabbitmq_management"
+        }
+        ManagementError::Roots { .. } => "correct ca_file in [sink.rabbitmq]",
+    };
+    let what = format!(
+        "bindings are not seen: the management interface {}",
+        Chain(error)
+    );
+    SinkCheck::warn(what, remedy)
+}
+
+/// What was found of the addresses of the newest rows, and of dead letters.
+#[derive(Default)]
+struct Bindings {
+    routed: usize,
+    /// By exchange, the number of routing keys without a queue.
+    unbound: BTreeMap<String, usize>,
+    are_dead_letters_unbound: bool,
+    /// The exchanges whose routing is not known.
+    open: BTreeSet<String>,
+    queues: BTreeSet<String>,
+}
+
+impl Bindings {
+    fn look(
+        &mut self,
+        interface: &Interface<'_>,
+        settings: &Settings,
+        input: &CheckInput<'_>,
+    ) -> Result<(), ManagementError> {
+        let mut routes = Routes::new(interface);
+        let declared = settings.declare.as_ref();
+        for (exchange, routing_key) in &input.addresses {
+            // The relay binds it for all routing keys.
+            if let Some(declared) = declared.filter(|it| it.exchange == *exchange) {
+                self.queues.insert(declared.queue.clone());
+                self.routed += 1;
+                continue;
+            }
+            let key = routing_key.as_deref().unwrap_or_default();
+            match self.queues_of(interface, &mut routes, exchange, key)? {
+                Some(true) => self.routed += 1,
+                Some(false) => *self.unbound.entry(shown(exchange)).or_default() += 1,
+                None => {}
+            }
+        }
+        if input.dead_letters.is_some() {
+            let to = &settings.dead_letters;
+            let found = self.queues_of(interface, &mut routes, &to.exchange, &to.routing_key)?;
+            self.are_dead_letters_unbound = found == Some(false);
+        }
+        Ok(())
+    }
+
+    /// Adds the queues of an address. Returns whether there are any; `None` without the exchange.
+    fn queues_of(
+        &mut self,
+        interface: &Interface<'_>,
+        routes: &mut Routes<'_, Interface<'_>>,
+        exchange: &str,
+        routing_key: &str,
+    ) -> Result<Option<bool>, ManagementError> {
+        let Some(Reached { queues, is_open }) = routes.reached(exchange, routing_key)? else {
+            return Ok(None);
+        };
+        if exchange.is_empty() && interface.queue(routing_key)?.is_none() {
+            return Ok(Some(false));
+        }
+        if is_open {
+            self.open.insert(shown(exchange));
+        }
+        let is_routed = is_open || !queues.is_empty();
+        self.queues.extend(queues);
+        Ok(Some(is_routed))
+    }
+
+    fn check(self) -> SinkCheck {
+        let mut missing: Vec<String> = Vec::new();
+        for (exchange, count) in &self.unbound {
+            let keys = if *count == 1 { "key" } else { "keys" };
+            missing.push(format!(
+                "{exchange} for {count} routing {keys} of the newest rows"
+            ));
+        }
+        if self.are_dead_letters_unbound {
+            missing.push("the exchange of dead letters for their routing key".to_owned());
+        }
+        if !missing.is_empty() {
+            let missing = shortened(missing, LISTED).join(", ");
+            return SinkCheck::fail(
+                ("rabbitmq-unbound", FailureClass::Configuration),
+                format!("no queue is bound to {missing}"),
+                "bind a queue for them, or correct exchange and routing_key in [sink.rabbitmq]; \
+                 events that no queue takes are poison, unroutable",
+            );
+        }
+        let mut found = match self.routed {
+            0 => "no routing key is known before the first event".to_owned(),
+            _ => "a queue is bound for each routing key of the newest rows".to_owned(),
+        };
+        if !self.open.is_empty() {
+            let open = shortened(self.open.into_iter().collect(), LISTED).join(", ");
+            found = format!("{found}; not known of {open}, which does not route by it alone");
+        }
+        SinkCheck::pass(found)
+    }
+}
+
+fn queues(
+    interface: &Interface<'_>,
+    names: &BTreeSet<String>,
+) -> Result<SinkCheck, ManagementError> {
+    let mut lossy = Vec::new();
+    for name in names.iter().take(MAX_QUEUES) {
+        let queue = interface.queue(name)?;
+        if let Some(how) = queue.and_then(|queue| queue.loses()) {
+            lossy.push(format!("{name:?} {how}"));
+        }
+    }
+    if lossy.is_empty() {
+        let count = names.len().min(MAX_QUEUES);
+        return Ok(SinkCheck::pass(format!(
+            "none of the {count} queues drops messages or is lost with the server"
+        )));
+    }
+    let lossy = shortened(lossy, LISTED).join("; ");
+    Ok(SinkCheck::warn(
+        format!("confirmed messages can be lost: the queue {lossy}"),
+        "declare the queue anew as durable, and with x-overflow = reject-publish if it has a limit",
+    ))
+}
