@@ -5,10 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use walrelay_testkit::{AmqpClient, AmqpMessage, Authority, Issued, QueueOptions, RabbitMq};
+use walrelay_testkit::{
+    AmqpClient, AmqpMessage, Authority, Issued, QueueOptions, RabbitMq, eventually,
+};
 
 use crate::check::Checked;
-use crate::rig::{Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, refused};
+use crate::endpoint::{address, get};
+use crate::rig::{
+    PATIENCE, Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, refused,
+};
 
 /// The keys that the tests need to log in.
 fn login(server: &RabbitMq) -> String {
@@ -293,9 +298,13 @@ fn a_memory_alarm_is_shown_and_waited_for() {
     let db = rig.db();
     let name = format!("{}queue", rig.prefix);
     quorum(&mut server.client(), &name);
-    let more = format!("exchange = \"\"\nrouting_key = \"{name}\"\nconfirm_timeout = \"1s\"\n");
+    let more = format!(
+        "exchange = \"\"\nrouting_key = \"{name}\"\nconfirm_timeout = \"1s\"\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n"
+    );
     let config = config(&rig, &server, &more);
     let relay = rig.streaming(&config);
+    let at = address(&relay);
     for number in 0..20 {
         insert_of(&db, "order", "key", number);
     }
@@ -306,6 +315,14 @@ fn a_memory_alarm_is_shown_and_waited_for() {
         insert_of(&db, "order", "key", number);
     }
     relay.says("RabbitMQ takes no messages at the moment");
+    let why = "RabbitMQ takes no messages at the moment: low on memory";
+    let set = format!("--set=http.listen={at}");
+    eventually(PATIENCE, || {
+        let command = output_with("status", &config, &[&set]);
+        let status = String::from_utf8_lossy(&command.stdout).into_owned();
+        let (code, ready) = get(at, "/readyz").expect("an answer");
+        code == 503 && [&status, &ready].iter().all(|text| text.contains(why))
+    });
     // The server reads the first message behind the alarm, and then no more.
     let waiting = server.client().messages(&name);
     assert!((20..=21).contains(&waiting), "{waiting}");
