@@ -9,6 +9,8 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
+use walrelay_sink::CertificateFault;
+use walrelay_sink_client::certificate_fault;
 
 use crate::address::{Target, is_private};
 use crate::config::{HttpConfig, HttpVersion};
@@ -33,6 +35,8 @@ pub(crate) enum ConnectError {
     Connect(io::Error),
     #[error("the proxy makes no tunnel: {0}")]
     Proxy(String),
+    #[error("{0}")]
+    Certificate(CertificateFault),
     #[error("TLS fails: {0}")]
     Tls(io::Error),
     #[error("the server does not speak HTTP/2")]
@@ -48,6 +52,7 @@ impl ConnectError {
             }
             Self::Private => "set allow_private in [sink.http] if events may name such hosts",
             Self::Proxy(_) => "check proxy in [sink.http], and what the proxy allows",
+            Self::Certificate(fault) => fault.remedy,
             Self::Tls(_) => {
                 "the cause says what is wrong with the certificate; ca_file in [sink.http] names the \
                  authority that is trusted, certificate_file and key_file the relay's own certificate"
@@ -56,9 +61,17 @@ impl ConnectError {
         }
     }
 
+    /// Returns what is wrong with the server's certificate, if that is the error.
+    pub(crate) fn certificate_fault(&self) -> Option<CertificateFault> {
+        match self {
+            Self::Certificate(fault) => Some(fault.clone()),
+            _ => None,
+        }
+    }
+
     /// Returns true if waiting will not help.
     pub(crate) fn is_configuration(&self) -> bool {
-        matches!(self, Self::Tls(_) | Self::Version)
+        matches!(self, Self::Certificate(_) | Self::Tls(_) | Self::Version)
     }
 }
 
@@ -87,7 +100,10 @@ pub(crate) async fn connect(
     let name = ServerName::try_from(target.host.to_string()).map_err(invalid)?;
     let connector = TlsConnector::from(Arc::clone(tls));
     let stream = connector.connect(name, tcp).await;
-    let stream = stream.map_err(ConnectError::Tls)?;
+    let stream = stream.map_err(|error| {
+        certificate_fault(&target.to_string(), &error)
+            .map_or(ConnectError::Tls(error), ConnectError::Certificate)
+    })?;
     let spoken = stream.get_ref().1.alpn_protocol();
     if config.version == HttpVersion::Two && spoken != Some(b"h2") {
         return Err(ConnectError::Version);

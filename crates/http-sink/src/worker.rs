@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use walrelay_sink::{
-    Chain, Deliveries, DeliveryError, Disposition, Endpoints, EventPosition, KeyQueues, Obstacle,
-    Poison, QueuedRecord, SinkStats, Window, lock,
+    CertificateFault, Chain, Deliveries, DeliveryError, Disposition, Endpoints, EventPosition,
+    KeyQueues, Obstacle, Poison, QueuedRecord, SinkStats, Window, lock,
 };
 
 use crate::address::Target;
@@ -72,6 +72,8 @@ pub(crate) struct Worker {
 struct Attempt {
     seq: u64,
     server: String,
+    /// What is wrong with the server's certificate.
+    certificate: Option<CertificateFault>,
     /// The time until the answer; `None` if none came.
     taken: Option<Duration>,
     outcome: Outcome,
@@ -166,6 +168,7 @@ impl Worker {
                         return Attempt {
                             seq,
                             server: String::new(),
+                            certificate: None,
                             taken: None,
                             outcome: refused(Poison::Unroutable, reason),
                         };
@@ -173,8 +176,13 @@ impl Worker {
                 };
                 let begun = Instant::now();
                 let answered = client.send(&target, request).await;
+                let connect = match &answered {
+                    Err(SendFailure::Connect(error)) => Some(error),
+                    _ => None,
+                };
                 Attempt {
                     seq,
+                    certificate: connect.and_then(ConnectError::certificate_fault),
                     server: target.to_string(),
                     taken: answered.is_ok().then(|| begun.elapsed()),
                     outcome: outcome(answered, &target),
@@ -193,6 +201,7 @@ impl Worker {
         let Attempt {
             seq,
             server,
+            certificate,
             taken,
             outcome,
         } = attempt;
@@ -202,6 +211,9 @@ impl Worker {
         if !server.is_empty() {
             let again = matches!(outcome, Outcome::Again(_));
             self.endpoints.attempt(&server, taken, again);
+        }
+        if let Some(fault) = &certificate {
+            self.endpoints.certificate_refused(fault);
         }
         let mut state = lock(&shared.state);
         match outcome {

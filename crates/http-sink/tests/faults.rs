@@ -250,14 +250,23 @@ fn tls_verifies_the_server_and_has_the_configured_version() {
         let mut sending = Sending::new(trusting.unwrap());
         sending.send("k", "v", 0);
         assert_eq!(sending.report(0), Ok(()));
-        let strange = config(&url, version, ROOMY).with_tls(&files(None)).unwrap();
-        let mut sending = Sending::new(strange);
-        sending.send("k", "v", 0);
-        eventually(PATIENCE, || sending.sink.waiting_for().is_some());
-        let obstacle = sending.sink.waiting_for().unwrap();
-        assert_eq!(obstacle.disposition, Disposition::Configuration);
-        assert!(obstacle.what.contains("TLS fails"), "{obstacle:?}");
+        let expired = authority.expired_server("localhost").server_config();
+        let expired = Server::reacting(version, Some(expired), |_, _| Reaction::Store(200));
+        let of_expired = format!("https://localhost:{}/x", expired.address().port());
+        for (url, ca, words) in [
+            (&url, None, "no authority that is trusted here"),
+            (&of_expired, Some(ca.clone()), "has expired"),
+        ] {
+            let refusing = config(url, version, ROOMY).with_tls(&files(ca)).unwrap();
+            let mut sending = Sending::new(refusing);
+            sending.send("k", "v", 0);
+            eventually(PATIENCE, || sending.sink.waiting_for().is_some());
+            let obstacle = sending.sink.waiting_for().unwrap();
+            assert_eq!(obstacle.disposition, Disposition::Configuration);
+            assert!(obstacle.what.contains(words), "{obstacle:?}");
+        }
         assert_eq!(server.received().len(), 1);
+        assert_eq!(expired.received().len(), 0);
     }
 }
 

@@ -125,10 +125,13 @@ impl FinalError {
                 remedy: refusal_remedy(config.uses_tokens()),
             },
             Self::Tls(detail) => {
-                let found = tls::diagnose(config);
+                let found = tls::diagnose(config, None);
                 KafkaError::Tls {
                     detail: config.scrub(&detail),
-                    remedy: found.unwrap_or_else(|| TLS_REMEDY.to_owned()),
+                    remedy: found.map_or_else(
+                        || TLS_REMEDY.to_owned(),
+                        |fault| format!("{fault}: {}", fault.remedy),
+                    ),
                 }
             }
         }

@@ -21,6 +21,12 @@ impl ToFailure for NatsError {
                 "correct hosts, credentials_file, ca_file, certificate_file or key_file in [sink.nats]; \
                  certificates and keys are in PEM",
             ),
+            Self::Connect(ConnectError::Certificate(fault)) => (
+                "nats-tls",
+                FailureClass::Configuration,
+                "TLS to NATS fails",
+                fault.remedy,
+            ),
             Self::Connect(ConnectError::Handshake { .. }) | Self::TlsMismatch { .. } => (
                 "nats-tls",
                 FailureClass::Configuration,

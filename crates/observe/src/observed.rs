@@ -510,6 +510,7 @@ impl Telemetry {
             retries: endpoint.retries,
         });
         let unavailable = self.sink.unavailable();
+        let fault = self.sink.certificate_fault();
         SinkReport {
             kind: setup.kind.to_owned(),
             title: setup.title.to_owned(),
@@ -517,6 +518,8 @@ impl Telemetry {
             unavailable_term: setup.terms.unavailable.to_owned(),
             servers: setup.servers.clone(),
             all_down: self.sink.all_down.load(Relaxed),
+            certificate_remedy: fault.as_ref().map(|fault| fault.remedy.to_owned()),
+            certificate_fault: fault.map(|fault| fault.what),
             endpoints: endpoints.collect(),
             unavailable_count: unavailable.len() as u64,
             unavailable: unavailable.into_iter().take(NAMED_UNAVAILABLE).collect(),

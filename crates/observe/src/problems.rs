@@ -303,10 +303,12 @@ fn of_sink(found: &mut Problems, sink: &SinkReport) {
             .any(|problem| problem.title == sink_is_down(sink))
         {
             let servers = sink.servers.as_deref().unwrap_or_default();
+            let reach = || format!("see whether {servers} can be reached from here");
+            let remedy = sink.certificate_remedy.clone().unwrap_or_else(reach);
             found
                 .alert("bad", "WalrelaySinkDown", sink_is_down(sink))
                 .remedy(&format!(
-                    "see whether {servers} can be reached from here. Nothing is lost: Postgres keeps the log"
+                    "{remedy}. Nothing is lost: Postgres keeps the log"
                 ));
         }
     } else if sink.endpoints.iter().any(endpoint_is_down) {
@@ -396,7 +398,10 @@ fn of_events(found: &mut Problems, report: &StatusReport) {
 }
 
 fn sink_is_down(sink: &SinkReport) -> String {
-    format!("{} is down: no {} answers", sink.title, sink.endpoint_term)
+    match &sink.certificate_fault {
+        Some(fault) => format!("{} is down: {fault}", sink.title),
+        None => format!("{} is down: no {} answers", sink.title, sink.endpoint_term),
+    }
 }
 
 /// Returns true if no endpoint of the sink is up.

@@ -386,6 +386,12 @@ pub struct SinkReport {
     /// Whether no endpoint could be reached at the last attempts, or none has answered what is in
     /// flight for some seconds.
     pub all_down: bool,
+    /// Why the certificate of an endpoint was refused lately; `null` if none was.
+    #[serde(default)]
+    pub certificate_fault: Option<String>,
+    /// What to do about it.
+    #[serde(default)]
+    pub certificate_remedy: Option<String>,
     /// The servers that this process has known.
     pub endpoints: Vec<EndpointReport>,
     /// The number of destinations in use that take no record at the moment.

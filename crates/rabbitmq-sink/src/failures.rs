@@ -21,6 +21,12 @@ impl ToFailure for RabbitmqError {
                 "[sink.rabbitmq] cannot be used",
                 "correct hosts, ca_file, certificate_file or key_file in [sink.rabbitmq]; files are in PEM",
             ),
+            Self::Connect(ConnectError::Certificate(fault)) => (
+                "rabbitmq-tls",
+                FailureClass::Configuration,
+                "TLS to RabbitMQ fails",
+                fault.remedy,
+            ),
             Self::Connect(ConnectError::Handshake { .. }) => (
                 "rabbitmq-tls",
                 FailureClass::Configuration,

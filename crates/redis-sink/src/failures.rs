@@ -20,6 +20,12 @@ impl ToFailure for RedisError {
                 "[sink.redis] cannot be used",
                 "correct hosts, ca_file, certificate_file or key_file in [sink.redis]; files are in PEM",
             ),
+            Self::Connect(ConnectError::Certificate(fault)) => (
+                "redis-tls",
+                FailureClass::Configuration,
+                "TLS to Redis fails",
+                fault.remedy,
+            ),
             Self::Connect(ConnectError::Handshake { .. }) => (
                 "redis-tls",
                 FailureClass::Configuration,

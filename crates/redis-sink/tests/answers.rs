@@ -446,13 +446,25 @@ fn the_certificate_of_the_server_is_verified() {
     relay.delivered();
     assert!(stored(&server, "tls").into_iter().eq(0..100));
     let other = write("other.pem", &Authority::new("other").pem());
-    // An unknown authority, and a host that is not in the certificate.
-    for (host, ca) in [("localhost", &other), ("127.0.0.1", &ca)] {
+    for (host, ca, words) in [
+        ("localhost", &other, "no authority that is trusted here"),
+        ("127.0.0.1", &ca, "is not for this host name"),
+    ] {
         let mut relay = Relay::with(&with(host, ca));
         relay.send("tls", 1, 100);
-        relay.waits_for("TLS fails");
+        relay.waits_for(words);
         relay.sink.close(Duration::ZERO);
     }
+    let expired = authority.expired_server("localhost");
+    client.done(&format!(
+        "CONFIG SET tls-cert-file {} tls-key-file {}",
+        write("expired.pem", &expired.certificate).display(),
+        write("expired-key.pem", &expired.key).display(),
+    ));
+    let mut relay = Relay::with(&with("localhost", &ca));
+    relay.send("tls", 1, 100);
+    relay.waits_for(&format!("the certificate of localhost:{port} has expired"));
+    relay.sink.close(Duration::ZERO);
     client.done("CONFIG SET tls-port 0");
 }
 

@@ -10,7 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use walrelay_sink::Disposition;
+use walrelay_sink::{CertificateFault, Disposition};
+
+use crate::certificates::certificate_fault;
 
 /// The reason why there is no connection to a server.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +34,10 @@ pub enum ConnectError {
         /// How long the client waited.
         seconds: u64,
     },
-    /// The server's certificate is refused, or the server refuses the client's.
+    /// The server's certificate is refused.
+    #[error("{0}")]
+    Certificate(CertificateFault),
+    /// TLS fails for another reason, or the server refuses the client's certificate.
     #[error("{address}: TLS fails: {source}")]
     Handshake {
         /// Host and port.
@@ -53,17 +58,31 @@ impl ConnectError {
             _ => Disposition::Retryable,
         }
     }
+
+    /// Returns what is wrong with the server's certificate, if that is the error.
+    pub fn certificate_fault(&self) -> Option<&CertificateFault> {
+        match self {
+            Self::Certificate(fault) => Some(fault),
+            _ => None,
+        }
+    }
 }
 
 /// An error of a client.
 pub trait ClientError: std::error::Error + From<ConnectError> {
     /// Returns the reaction to the error.
     fn disposition(&self) -> Disposition;
+    /// Returns what is wrong with the server's certificate, if that is the error.
+    fn certificate_fault(&self) -> Option<&CertificateFault>;
 }
 
 impl ClientError for ConnectError {
     fn disposition(&self) -> Disposition {
         self.disposition()
+    }
+
+    fn certificate_fault(&self) -> Option<&CertificateFault> {
+        self.certificate_fault()
     }
 }
 
@@ -199,6 +218,9 @@ pub async fn within<T>(
 }
 
 fn handshake_error(address: &str, source: io::Error) -> ConnectError {
+    if let Some(fault) = certificate_fault(address, &source) {
+        return ConnectError::Certificate(fault);
+    }
     let address = address.to_owned();
     // What TLS itself refuses; else the connection broke.
     if source

@@ -3,7 +3,8 @@
 //! # Contents
 //! - [`Servers`]: connects to the first server that answers. [`client_config`]: the TLS settings.
 //!   [`Stream`]: what a connection is then. [`within`]: bounds a wait.
-//! - [`ConnectError`], [`ClientError`]: why there is no connection.
+//! - [`ConnectError`], [`ClientError`]: why there is no connection. [`certificate_fault`]: what is
+//!   wrong with a certificate.
 //! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`State`]:
 //!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
 //! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
@@ -20,6 +21,7 @@
 
 mod address;
 mod apart;
+mod certificates;
 mod connect;
 mod reconnects;
 mod refused;
@@ -30,6 +32,7 @@ mod unroutable;
 
 pub use address::host_and_port;
 pub use apart::run_apart;
+pub use certificates::certificate_fault;
 pub use connect::{ClientError, ConnectError, Servers, Stream, within};
 pub use reconnects::{Connected, Reconnects, pause};
 pub use refused::Refused;

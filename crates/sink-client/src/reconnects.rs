@@ -83,10 +83,14 @@ impl Reconnects {
                 }
                 Err(error) => {
                     if self.failures == 1 {
-                        warn!(error = %Chain(&error), "{} cannot be reached", self.title);
+                        let remedy = error.certificate_fault().map(|fault| fault.remedy);
+                        warn!(remedy, error = %Chain(&error), "{} cannot be reached", self.title);
                     }
                     for address in servers.addresses() {
                         endpoints.attempt(&address, None, false);
+                    }
+                    if let Some(fault) = error.certificate_fault() {
+                        endpoints.certificate_refused(fault);
                     }
                     // It is not tried again before the others.
                     if error.disposition() == Disposition::Configuration {

@@ -226,7 +226,7 @@ impl<Q: Queue, S> Shared<Q, S> {
         state.obstacle = Some(Obstacle {
             what: Chain(error).to_string(),
             disposition: error.disposition(),
-            remedy: None,
+            remedy: error.certificate_fault().map(|fault| fault.remedy),
         });
     }
 

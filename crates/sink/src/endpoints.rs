@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::sync::lock;
-use crate::{EndpointStats, SinkStats};
+use crate::{CertificateFault, EndpointStats, SinkStats};
 
 /// The servers with figures of their own.
 const MAX_SERVERS: usize = 100;
@@ -65,6 +65,11 @@ impl Endpoints {
         endpoint.rtt_p99 = sorted.get(sorted.len() * 99 / 100).copied();
     }
 
+    /// Notes why the certificate of a server was refused.
+    pub fn certificate_refused(&self, fault: &CertificateFault) {
+        self.stats.set_certificate_fault(Some(fault.clone()));
+    }
+
     /// Notes that a server takes requests.
     pub fn connected(&mut self, server: &str) {
         self.answered(server, false);
@@ -73,6 +78,7 @@ impl Endpoints {
     fn answered(&mut self, server: &str, again: bool) -> Option<usize> {
         self.unanswered_since = None;
         self.stats.all_down.store(false, Relaxed);
+        self.stats.set_certificate_fault(None);
         self.show(server, EndpointStats::UP, again)
     }
 

@@ -13,6 +13,7 @@
 //! - [`Window`]: bounds the records and bytes in flight. [`KeyQueues`]: for sinks that send each
 //!   record by itself, and send it again alone.
 //! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers.
+//!   [`CertificateFault`]: why the certificate of a server is refused.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
 //! - [`SinkKind`]: a configured sink, as commands use it. [`Ability`]: what it may lack.
@@ -34,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 
+mod certificate_fault;
 pub mod check;
 pub mod dead_letters;
 mod delivery;
@@ -55,6 +57,7 @@ mod sync;
 pub mod topics;
 mod window;
 
+pub use certificate_fault::CertificateFault;
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use endpoints::Endpoints;
 pub use event_position::EventPosition;

@@ -1,15 +1,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
-use crate::BatchingMode;
 use crate::sync::lock;
+use crate::{BatchingMode, CertificateFault};
 
 /// The number of topics with figures of their own. Further topics are counted under
 /// [`OTHER_TOPICS`].
 pub const MAX_TOPICS: usize = 100;
 /// The name of all topics beyond [`MAX_TOPICS`]. A topic's name cannot contain `*`.
 pub const OTHER_TOPICS: &str = "*";
+/// The time for which a fault of a certificate counts. Clients that meet it again and again note it at
+/// least every 30 s.
+const FAULT_COUNTS_FOR: Duration = Duration::from_secs(90);
 
 /// Figures of a sink for metrics. All sinks of a factory share one object, so that counters never
 /// decrease.
@@ -24,6 +28,7 @@ pub struct SinkStats {
     throughput: AtomicBool,
     /// True if no endpoint could be reached for two seconds, and none has answered since.
     pub all_down: AtomicBool,
+    certificate_fault: Mutex<Option<(CertificateFault, Instant)>>,
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
     clients: Clients<EndpointStats>,
@@ -89,6 +94,18 @@ pub struct EndpointStats {
 }
 
 impl SinkStats {
+    /// Notes why the certificate of a server was refused; `None`: a server takes requests.
+    pub fn set_certificate_fault(&self, fault: Option<CertificateFault>) {
+        *lock(&self.certificate_fault) = fault.map(|fault| (fault, Instant::now()));
+    }
+
+    /// Returns why the certificate of a server was refused lately, if one was.
+    pub fn certificate_fault(&self) -> Option<CertificateFault> {
+        let known = lock(&self.certificate_fault);
+        let (fault, at) = known.as_ref()?;
+        (at.elapsed() < FAULT_COUNTS_FOR).then(|| fault.clone())
+    }
+
     /// Returns the figures of a topic; those of [`OTHER_TOPICS`] if there are too many.
     pub fn topic(&self, name: &str) -> Arc<TopicStats> {
         let mut topics = lock(&self.topics);

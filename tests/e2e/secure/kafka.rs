@@ -157,12 +157,12 @@ fn a_running_relay_waits_for_a_better_certificate() {
     let slot = secured.rig.slot();
     secured.insert(1);
     let event_ends = slot.wal_end();
-    relay.says("has expired: the broker needs a new one");
+    relay.says("has expired");
     let views = Views::of(&config, &relay);
     views.show(
         "blocked",
-        &["no broker answers"],
-        "check ssl.ca.location",
+        &["the certificate of localhost", "has expired"],
+        "give the broker a new certificate",
         SINK_DOWN,
     );
     let confirmed = slot.confirmed();

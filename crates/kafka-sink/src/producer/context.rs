@@ -47,6 +47,9 @@ const THROTTLE_GRACE: Duration = Duration::from_secs(2);
 /// How long the remedy of an error counts: librdkafka reports equal failures every 30 s.
 const REMEDY_COUNTS_FOR: Duration = Duration::from_secs(60);
 
+/// A broker that cannot be used: what is wrong, what to do.
+pub(crate) type Unreachable = (String, Option<&'static str>);
+
 /// A broker that throttles this client: it does not read the connection for that time.
 #[derive(Debug)]
 struct Throttled {
@@ -154,6 +157,7 @@ impl Context {
         }
         if ffi::connects(producer, timeout) {
             self.reachability.found();
+            self.shared.stats.set_certificate_fault(None);
             self.shared.stats.all_down.store(false, Relaxed);
         } else if let Some(reason) = self.reachability.take_reason(Instant::now()) {
             self.lose_brokers(&format!("no broker can be reached: {reason}"));
@@ -166,7 +170,9 @@ impl Context {
         self.shared.stats.all_down.store(true, Relaxed);
         let kind = format!("{:?}", RDKafkaErrorCode::AllBrokersDown);
         if let Some(suppressed) = self.throttle().pass(&kind) {
-            let remedy = self.remedy(Instant::now()).or(REACH);
+            let fault = self.shared.stats.certificate_fault();
+            let remedy = fault.as_ref().map(|fault| fault.remedy);
+            let remedy = remedy.or_else(|| self.remedy(Instant::now())).or(REACH);
             tracing::warn!(
                 kind,
                 suppressed = suppressed.shown(),
@@ -223,9 +229,12 @@ impl Context {
         self.config.bootstrap_servers()
     }
 
-    /// Returns the broker that cannot be reached at its advertised address, and what to do.
-    pub(crate) fn unreachable(&self, now: Instant) -> Option<String> {
-        self.advertised.unreachable(now)
+    /// Returns the broker that cannot be used, with a remedy: its certificate is refused, or it cannot
+    /// be reached at its advertised address.
+    pub(crate) fn unreachable(&self, now: Instant) -> Option<Unreachable> {
+        let fault = self.shared.stats.certificate_fault();
+        let fault = fault.map(|fault| (fault.what, Some(fault.remedy)));
+        fault.or_else(|| Some((self.advertised.unreachable(now)?, REACH)))
     }
 
     /// Returns which broker throttles this client, and what to do. Known only with librdkafka's
@@ -312,6 +321,7 @@ impl Context {
         self.shared.delivered(seq);
         if self.all_down.load(SeqCst) && self.all_down.swap(false, SeqCst) {
             self.shared.stats.all_down.store(false, Relaxed);
+            self.shared.stats.set_certificate_fault(None);
             tracing::info!("Kafka takes records again");
             self.throttle().forget();
         }
@@ -409,7 +419,7 @@ impl ClientContext for Context {
                 "Kafka: {reason}"
             );
             if code == Some(RDKafkaErrorCode::SSL) {
-                crate::tls::log_diagnosis(&self.config);
+                crate::tls::note_diagnosis(&self.config, &reason, &self.shared.stats);
             }
         }
     }
@@ -463,9 +473,13 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                 if matches!(
                     code,
                     RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight
-                ) && let Some(remedy) = self.remedy(Instant::now())
-                {
-                    error.reason = format!("{}; {remedy}", error.reason);
+                ) {
+                    let fault = self.shared.stats.certificate_fault();
+                    let fault = fault.map(|fault| format!("{fault}: {}", fault.remedy));
+                    let remedy = || self.remedy(Instant::now()).map(str::to_owned);
+                    if let Some(cause) = fault.or_else(remedy) {
+                        error.reason = format!("{}; {cause}", error.reason);
+                    }
                 }
                 self.shared.failed(seq, error);
                 self.count(message, Some(format!("{code:?}")));

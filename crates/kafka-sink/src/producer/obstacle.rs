@@ -28,7 +28,7 @@ use walrelay_sink::{Disposition, Obstacle, in_current_span};
 use crate::answers::TopicState;
 use crate::error::REACH;
 use crate::ffi;
-use crate::producer::context::Context;
+use crate::producer::context::{Context, Unreachable};
 use crate::producer::producers::Producer;
 use crate::producer::topic_ids::TopicIds;
 use crate::sync::lock;
@@ -241,12 +241,12 @@ fn break_if_renewed(producer: &BaseProducer<Context>, ids: &Mutex<TopicIds>, tim
 }
 
 /// Returns why records of these topics are not acknowledged, if the metadata show it or if a broker
-/// throttles the client. `remedy`: what to do about the last error of a connection, which counts if
-/// no broker answers.
+/// throttles the client. `unreachable`: the broker that cannot be used. `remedy`: what to do about the
+/// last error of a connection, which counts if no broker answers.
 fn obstacle(
     answer: Result<Vec<TopicState>, Code>,
     throttled: Option<String>,
-    (unreachable, remedy): (Option<String>, Option<&'static str>),
+    (unreachable, remedy): (Option<Unreachable>, Option<&'static str>),
     brokers: &str,
 ) -> Option<Obstacle> {
     let mut found: Vec<Found> = match answer {
@@ -256,13 +256,16 @@ fn obstacle(
             let found: Vec<_> = topics.iter().flat_map(problems).collect();
             match unreachable {
                 // The metadata came from another broker.
-                Some(what) if found.is_empty() => vec![(Disposition::Retryable, what, REACH)],
+                Some((what, remedy)) if found.is_empty() => {
+                    vec![(Disposition::Retryable, what, remedy)]
+                }
                 _ => found,
             }
         }
         Err(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown) => {
-            let what = unreachable.unwrap_or_else(|| format!("no broker answers: {brokers}"));
-            vec![(Disposition::Retryable, what, remedy.or(REACH))]
+            let none = || (format!("no broker answers: {brokers}"), remedy.or(REACH));
+            let (what, remedy) = unreachable.unwrap_or_else(none);
+            vec![(Disposition::Retryable, what, remedy)]
         }
         Err(code) => {
             let what = format!("the broker tells nothing of its topics: {code}");
@@ -386,13 +389,18 @@ mod tests {
 
     #[test]
     fn a_broker_that_cannot_be_reached_at_its_advertised_address_is_named() {
-        let unreachable = || Some("broker inner:9092 cannot be reached".to_owned());
-        let what =
-            |answer| obstacle(answer, None, (unreachable(), None), "b1:9092").map(|o| o.what);
-        assert_eq!(what(Err(Code::BrokerTransportFailure)), unreachable());
-        assert_eq!(what(Ok(vec![topic("orders", None, &[])])), unreachable());
-        let leaderless = what(Ok(vec![topic("orders", None, &[1])])).expect("an obstacle");
-        assert!(leaderless.ends_with("has no leader"), "{leaderless}");
+        let named = || "broker inner:9092 cannot be reached".to_owned();
+        let unreachable = || Some((named(), Some("correct it")));
+        let found = |answer| obstacle(answer, None, (unreachable(), REACH), "b1:9092");
+        for answer in [
+            Err(Code::BrokerTransportFailure),
+            Ok(vec![topic("orders", None, &[])]),
+        ] {
+            let found = found(answer).expect("an obstacle");
+            assert_eq!((found.what, found.remedy), (named(), Some("correct it")));
+        }
+        let leaderless = found(Ok(vec![topic("orders", None, &[1])])).expect("an obstacle");
+        assert!(leaderless.what.ends_with("has no leader"), "{leaderless:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Errors of a connection.
 
-use walrelay_sink::Disposition;
+use walrelay_sink::{CertificateFault, Disposition};
 use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not the NATS protocol.
@@ -63,6 +63,13 @@ impl ClientError for NatsError {
             }
             Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
+        }
+    }
+
+    fn certificate_fault(&self) -> Option<&CertificateFault> {
+        match self {
+            Self::Connect(error) => error.certificate_fault(),
+            _ => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of a connection.
 
-use walrelay_sink::Disposition;
+use walrelay_sink::{CertificateFault, Disposition};
 use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not AMQP 0-9-1.
@@ -67,6 +67,13 @@ impl ClientError for RabbitmqError {
             Self::Denied { .. } | Self::Declare { .. } => Disposition::Configuration,
             Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
+        }
+    }
+
+    fn certificate_fault(&self) -> Option<&CertificateFault> {
+        match self {
+            Self::Connect(error) => error.certificate_fault(),
+            _ => None,
         }
     }
 }

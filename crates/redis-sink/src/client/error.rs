@@ -1,6 +1,6 @@
 //! Errors of a connection.
 
-use walrelay_sink::Disposition;
+use walrelay_sink::{CertificateFault, Disposition};
 use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not RESP2, or answer another command.
@@ -49,6 +49,13 @@ impl ClientError for RedisError {
             Self::Denied { .. } => Disposition::Configuration,
             Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
+        }
+    }
+
+    fn certificate_fault(&self) -> Option<&CertificateFault> {
+        match self {
+            Self::Connect(error) => error.certificate_fault(),
+            _ => None,
         }
     }
 }

@@ -244,7 +244,7 @@
     const ups = endpoints.filter(up).length;
     setText(by('sink-title'), capital(sink.title));
     if (!known(sink.servers)) badge('node-sink', 'idle', 'no servers');
-    else if (isDown) badge('node-sink', 'bad', `down: no ${term} answers`);
+    else if (isDown) badge('node-sink', 'bad', sink.certificate_fault ? 'down: certificate refused' : `down: no ${term} answers`);
     else badge('node-sink', endpoints.some(down) ? 'warn' : ups ? 'ok' : 'idle', `${ups} of ${plural(endpoints.length, term)} up`);
     facts('sink-facts', [
       ['servers', known(sink.servers) ? listed(sink.servers) : null],
