@@ -55,7 +55,7 @@ pub use catalog::{
     ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations, PublishedTable,
     Retention, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
     TableFacts, TableLock, TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish,
-    names_standby, place, sample, server_clock, slot_standing, slots, survey,
+    names_standby, place, sample, server_clock, slot_reader, slot_standing, slots, survey,
 };
 pub use confirmed::ConfirmedError;
 pub use dead_letters::{DeadLetters, DeadLettersError};

@@ -158,7 +158,11 @@ fn of_limits() {
     checked.ends(78);
     let beside = case.check_with("source.slot=other");
     beside.warns("postgres/walsenders", &["ALTER SYSTEM"]);
-    beside.passes("postgres/slot", &["is being read by"]);
+    let words = [
+        "is being read by server process",
+        "(walrelay), connected since",
+    ];
+    beside.passes("postgres/slot", &words);
     beside.ends(0);
 
     let third = case.check_with("source.slot=third");

@@ -1,5 +1,7 @@
 //! Facts from the catalogs as data: server, tables, publication, slot.
 
+use std::fmt;
+
 use serde::Deserialize;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
@@ -135,11 +137,37 @@ pub struct SlotReader {
     pub pid: i64,
     /// Its `application_name`; `None` if the process is gone.
     pub application_name: Option<String>,
+    /// The address and port of its client. `None` if it uses a Unix socket, or if the process belongs
+    /// to another role and this role lacks `pg_read_all_stats`.
+    pub client: Option<String>,
     /// The process is a walsender, and no SQL function that reads the slot.
     pub walsender: bool,
     /// The start of its connection, by the server's clock. `None` if the process belongs to another
     /// role and this role lacks `pg_read_all_stats`.
     pub since: Option<PgTimestamp>,
+}
+
+/// For example `server process 7 (walrelay), from 10.0.0.5:40312, connected since …`; without what
+/// this role may not see.
+impl fmt::Display for SlotReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server process {}", self.pid)?;
+        // A program may have no name.
+        if let Some(application) = self
+            .application_name
+            .as_ref()
+            .filter(|name| !name.is_empty())
+        {
+            write!(f, " ({application})")?;
+        }
+        if let Some(client) = &self.client {
+            write!(f, ", from {client}")?;
+        }
+        if let Some(since) = self.since {
+            write!(f, ", connected since {since}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Facts {

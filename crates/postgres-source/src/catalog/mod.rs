@@ -234,11 +234,12 @@ pub fn names_standby(setting: &str, name: &str) -> bool {
     names.any(|listed| listed == "*" || listed.trim_matches('"').eq_ignore_ascii_case(name))
 }
 
-/// Queries the process that reads the slot, as `pg_stat_activity` and `pg_stat_replication` show
+/// Queries the process that reads a slot, as `pg_stat_activity` and `pg_stat_replication` show
 /// it.
-pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
+pub async fn slot_reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
     let sql = format!(
-        "SELECT s.active_pid, a.application_name, r.pid IS NOT NULL AS walsender, (1000000 * \
+        "SELECT s.active_pid, a.application_name, pg_catalog.host(a.client_addr) AS host, \
+         a.client_port, r.pid IS NOT NULL AS walsender, (1000000 * \
          extract(epoch FROM a.backend_start - timestamptz '2000-01-01 00:00:00+00'))::int8 AS since \
          FROM pg_catalog.pg_replication_slots s \
          LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid \
@@ -250,6 +251,14 @@ pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<S
         Some(SlotReader {
             pid: parsed(&row, "active_pid")?,
             application_name: row.get("application_name").map(str::to_owned),
+            client: row.get("host").map(|host| {
+                let host = if host.contains(':') {
+                    format!("[{host}]")
+                } else {
+                    host.to_owned()
+                };
+                format!("{host}:{}", row.get("client_port").unwrap_or("?"))
+            }),
             walsender: is_true(&row, "walsender"),
             since: parsed(&row, "since").map(PgTimestamp::new),
         })

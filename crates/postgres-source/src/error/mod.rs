@@ -2,7 +2,6 @@
 
 mod setup;
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
@@ -106,7 +105,7 @@ pub enum PostgresError {
     #[error("another relay creates slot {0}, or reads the snapshot before it")]
     SetupBusy(String),
     /// Another process reads the slot. The server allows one reader at a time.
-    #[error("slot {slot} is being read by server process {}", name(reader.as_deref()))]
+    #[error("slot {slot} is being read by {}", name(reader.as_deref()))]
     SlotBusy {
         /// Name of the slot.
         slot: String,
@@ -121,17 +120,7 @@ pub enum PostgresError {
 }
 
 fn name(reader: Option<&SlotReader>) -> String {
-    let Some(reader) = reader else {
-        return "?".to_owned();
-    };
-    let mut name = reader.pid.to_string();
-    if let Some(application) = &reader.application_name {
-        let _ = write!(name, " ({application})");
-    }
-    if let Some(since) = reader.since {
-        let _ = write!(name, ", connected since {since}");
-    }
-    name
+    reader.map_or_else(|| "server process ?".to_owned(), SlotReader::to_string)
 }
 
 impl PostgresError {

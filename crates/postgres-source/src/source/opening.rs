@@ -20,7 +20,7 @@ use super::inspections::Inspections;
 use super::stream::Stream;
 use crate::carried::record;
 use crate::catalog::{
-    ServerFacts, SlotReader, describe, inspect, is_synchronous, is_walsender, reader, slot,
+    ServerFacts, SlotReader, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
 };
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
@@ -146,7 +146,8 @@ impl PostgresSource {
     async fn wait_until_free(&mut self, control: &mut Session) -> Result<(), PostgresError> {
         let until = Instant::now() + BUSY_DEADLINE;
         loop {
-            let found = bounded("reading the slot", reader(control, &self.wanted.slot)).await?;
+            let found =
+                bounded("reading the slot", slot_reader(control, &self.wanted.slot)).await?;
             let Some(reader) = found else {
                 return Ok(());
             };
@@ -388,7 +389,7 @@ impl PostgresSource {
         match bounded("START_REPLICATION", started).await {
             Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
                 // The query for the reader may fail: the reader only completes the error's text.
-                let found = reader(control, &self.wanted.slot);
+                let found = slot_reader(control, &self.wanted.slot);
                 let reader = bounded("reading the slot", found).await.ok().flatten();
                 if let Some(reader) = &reader {
                     self.readers.record(reader);

@@ -92,6 +92,7 @@ mod tests {
         SlotReader {
             pid,
             application_name: name.map(str::to_owned),
+            client: None,
             walsender: name.is_some(),
             since: None,
         }

@@ -21,7 +21,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    Facts, Moment, PostgresError, Sample, Survey, Wanted, describe, inspect, sample, script, survey,
+    Facts, Moment, PostgresError, Sample, SlotReader, Survey, Wanted, describe, inspect, sample,
+    script, slot_reader, survey,
 };
 use walrelay_relay::TableName;
 use walrelay_sink::check::SinkCheck;
@@ -44,6 +45,8 @@ struct DatabaseState<'a> {
     wanted: Wanted,
     facts: Facts,
     survey: Survey,
+    /// The process that reads the slot.
+    reader: Option<SlotReader>,
     /// The moment of the setup as for `run`.
     moment: Moment,
 }
@@ -89,6 +92,7 @@ async fn connect_and_check(
         application_name: info.shown_application_name(),
         facts: inspect(&mut session, &wanted).await?,
         survey: survey(&mut session, &wanted).await?,
+        reader: slot_reader(&mut session, &wanted.slot).await?,
         wanted,
         moment: if config.sink.confirms() {
             Moment::Start {

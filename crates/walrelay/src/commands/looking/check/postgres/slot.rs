@@ -32,7 +32,10 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
         }
         (None, _) => format!("{name} does not exist: run creates it"),
         (Some(slot), _) => match slot.active_pid {
-            Some(pid) => format!("{name} is being read by server process {pid}"),
+            Some(pid) => match db.reader.as_ref().filter(|reader| reader.pid == pid) {
+                Some(reader) => format!("{name} is being read by {reader}"),
+                None => format!("{name} is being read by server process {pid}"),
+            },
             None => format!("{name} exists, and nobody reads it now"),
         },
     };

@@ -1,6 +1,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{ServerFacts, SlotRow, Transaction};
 
 use super::*;
@@ -57,6 +58,7 @@ fn healthy() -> DatabaseState<'static> {
         wanted: wanted(&CONFIG),
         facts,
         survey,
+        reader: None,
         moment: Moment::Start {
             known: None,
             accept_gap: false,
@@ -159,6 +161,30 @@ fn limits_fail_only_if_the_relay_needs_room() {
     expect(&server::slot_limit(&db), "pass");
     db.facts.slot = None;
     expect(&server::slot_limit(&db), "fail");
+}
+
+#[test]
+fn the_reader_of_the_slot_is_named_as_far_as_the_role_may_see() {
+    let mut db = healthy();
+    db.slot().active_pid = Some(7);
+    let finding = |db: &DatabaseState<'_>| slot::slot(db).finding;
+    let read = "is being read by server process 7";
+    assert!(finding(&db).ends_with(read), "{}", finding(&db));
+    let mut reader = SlotReader {
+        pid: 7,
+        application_name: Some("psql".to_owned()),
+        client: Some("10.0.0.5:40312".to_owned()),
+        walsender: true,
+        since: Some(PgTimestamp::new(0)),
+    };
+    db.reader = Some(reader.clone());
+    let seen = "(psql), from 10.0.0.5:40312, connected since 2000-01-01";
+    let all = format!("{read} {seen}");
+    assert!(finding(&db).contains(&all), "{}", finding(&db));
+    // Another process has taken the slot between two queries.
+    reader.pid = 8;
+    db.reader = Some(reader);
+    assert!(finding(&db).ends_with(read), "{}", finding(&db));
 }
 
 #[test]
