@@ -240,6 +240,27 @@ fn ddl_that_locks_the_outbox_holds_no_start_up() {
     }
 }
 
+/// Each view names a lock that lasts, and who holds it. The relay goes on.
+#[test]
+fn ddl_that_locks_the_outbox_is_named_with_its_session() {
+    let rig = Rig::with_outbox(18);
+    let configured = config(&rig, &rig.postgres.url(), "");
+    let relay = rig.streaming(&configured);
+    let locker = lock(&rig);
+    let words = [
+        "An outbox table is locked",
+        "(migration) locks public.outbox",
+    ];
+    let remedy = "SELECT pg_terminate_backend(";
+    Views::of(&configured, &relay).show_problem(&words, remedy, "");
+    locker.batch("ROLLBACK");
+    let at = address(&relay);
+    eventually(PATIENCE, || {
+        status(at)["problems"] == Value::Array(Vec::new())
+    });
+    relay.ends_well();
+}
+
 /// The log names what keeps the WAL: process, application and age.
 #[test]
 fn a_warning_about_retained_wal_names_the_oldest_transaction() {

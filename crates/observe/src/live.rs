@@ -37,6 +37,8 @@ pub(super) struct Live {
     pub(super) acknowledged_earlier: u64,
     /// How far the server's clock is ahead of this machine's, in seconds, as far as it is known.
     pub(super) clock_offset: Option<f64>,
+    /// Who locks an outbox table exclusively, and what to do.
+    pub(super) table_lock: Option<(String, String)>,
     /// When a record was acknowledged last, or this relay began to relay.
     pub(super) event_at: Instant,
     /// The time at which a record was acknowledged last.
@@ -75,6 +77,7 @@ impl Live {
             earlier: Counts::default(),
             acknowledged_earlier: 0,
             clock_offset: None,
+            table_lock: None,
             event_at: now,
             acknowledged_at_ms: None,
             reconnects: BTreeMap::new(),

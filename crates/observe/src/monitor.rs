@@ -1,16 +1,16 @@
-//! Reads the state of the slot from the server, on a connection of its own: the page and the alerts
-//! need it most while the pipeline has no connection.
+//! Reads the state of the slot, and locks of the outbox tables, from the server, on a connection of its
+//! own: the page and the alerts need it most while the pipeline has no connection.
 
 use std::time::Duration;
 
 use tokio::time::{interval, timeout};
-use walrelay_relay::Chain;
+use walrelay_relay::{Chain, TableName};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::observed::Telemetry;
 use super::report::SlotReport;
 use super::{millis_now, wall_clock};
-use walrelay_postgres_source::{SlotStanding, server_clock, slot_standing};
+use walrelay_postgres_source::{SlotStanding, TableLock, server_clock, slot_standing, table_locks};
 
 /// Interval of the queries, and the timeout of one.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -20,16 +20,32 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub struct SlotMonitor {
     info: ConnInfo,
     slot: String,
+    tables: Vec<TableName>,
+    /// The locks of the tables at the last look.
+    locks: Vec<TableLock>,
+}
+
+/// The answer to one look.
+struct Look {
+    standing: SlotStanding,
+    /// How far the server's clock is ahead of this machine's, at least.
+    clock_offset: Option<f64>,
+    locks: Vec<TableLock>,
 }
 
 impl SlotMonitor {
     /// Creates a monitor that connects when it is asked.
-    pub fn new(info: ConnInfo, slot: String) -> Self {
-        Self { info, slot }
+    pub fn new(info: ConnInfo, slot: String, tables: Vec<TableName>) -> Self {
+        Self {
+            info,
+            slot,
+            tables,
+            locks: Vec::new(),
+        }
     }
 
     /// Queries the slot at each interval. Never returns.
-    pub async fn watch(self, telemetry: &Telemetry) {
+    pub async fn watch(mut self, telemetry: &Telemetry) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut session = None;
@@ -42,19 +58,18 @@ impl SlotMonitor {
             if answer.is_err() {
                 session = None;
             }
-            telemetry.slot(answer.map(|(standing, clock_offset)| {
-                telemetry.clock(clock_offset);
-                let end = standing.server_end;
-                (slot_report(standing), end)
+            telemetry.slot(answer.map(|look| {
+                telemetry.clock(look.clock_offset);
+                telemetry.table_locks(&lasting(&look.locks, &self.locks));
+                self.locks = look.locks;
+                let end = look.standing.server_end;
+                (slot_report(look.standing), end)
             }));
         }
     }
 
-    /// Queries the slot, and how far the server's clock is ahead of this machine's, at least.
-    async fn ask(
-        &self,
-        session: &mut Option<Session>,
-    ) -> Result<(SlotStanding, Option<f64>), walrelay_walsender::Error> {
+    /// Queries slot, clock and locks.
+    async fn ask(&self, session: &mut Option<Session>) -> Result<Look, walrelay_walsender::Error> {
         let session = match session {
             Some(session) => session,
             none => none.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
@@ -63,9 +78,24 @@ impl SlotMonitor {
         let before = wall_clock().get();
         let server = server_clock(session).await?;
         let after = wall_clock().get();
-        let offset = server.map(|server| clock_offset(before, server.get(), after));
-        Ok((standing, offset))
+        let clock_offset = server.map(|server| clock_offset(before, server.get(), after));
+        let locks = table_locks(session, &self.tables).await?;
+        Ok(Look {
+            standing,
+            clock_offset,
+            locks,
+        })
     }
+}
+
+/// Returns the locks that were there at the last look, too. Detaching a partition or truncating the
+/// end of a table takes one for a moment.
+fn lasting(locks: &[TableLock], before: &[TableLock]) -> Vec<TableLock> {
+    let same = |a: &TableLock, b: &TableLock| (a.pid, &a.table) == (b.pid, &b.table);
+    let lasting = locks
+        .iter()
+        .filter(|lock| before.iter().any(|known| same(lock, known)));
+    lasting.cloned().collect()
 }
 
 /// Returns the time in seconds by which a server's clock is ahead of this machine's, at least. The
@@ -97,7 +127,23 @@ pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
 
 #[cfg(test)]
 mod tests {
-    use super::clock_offset;
+    use walrelay_postgres_source::TableLock;
+
+    use super::{clock_offset, lasting};
+
+    #[test]
+    fn a_lock_counts_at_the_second_look() {
+        let lock = |pid, held| TableLock {
+            table: "public.outbox".to_owned(),
+            pid: Some(pid),
+            held,
+            ..TableLock::default()
+        };
+        assert_eq!(lasting(&[lock(7, true)], &[]), []);
+        assert_eq!(lasting(&[lock(7, true)], &[lock(8, true)]), []);
+        let both = [lock(7, true), lock(9, false)];
+        assert_eq!(lasting(&both, &[lock(7, false)]), [lock(7, true)]);
+    }
 
     #[test]
     fn a_clock_is_apart_only_beyond_the_time_of_the_query() {

@@ -26,7 +26,7 @@ use super::report::{
     SlotReport, SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 use super::{DlqAccess, RecentErrors, millis_now};
-use walrelay_postgres_source::{SnapshotProgress, replace_file};
+use walrelay_postgres_source::{SnapshotProgress, TableLock, replace_file};
 use walrelay_sink::lock;
 
 /// Destinations that are named of those that take no record.
@@ -226,6 +226,13 @@ impl Telemetry {
     /// Sets how far the server's clock is ahead of this machine's, in seconds.
     pub fn clock(&self, offset: Option<f64>) {
         lock(&self.live).clock_offset = offset;
+    }
+
+    /// Sets who locks an outbox table exclusively.
+    pub fn table_locks(&self, locks: &[TableLock]) {
+        let named: Vec<String> = locks.iter().map(TableLock::to_string).collect();
+        let remedy = TableLock::remedy(locks);
+        lock(&self.live).table_lock = remedy.map(|remedy| (named.join("; "), remedy));
     }
 
     /// Adds to the number of deleted rows.
@@ -438,6 +445,8 @@ impl Telemetry {
             retained_wal_warning_bytes: self.setup.retained_wal_warning,
             feedback_sent: live.feedback_sent,
             clock_offset_seconds: live.clock_offset,
+            table_lock: live.table_lock.as_ref().map(|(what, _)| what.clone()),
+            table_lock_remedy: live.table_lock.as_ref().map(|(_, remedy)| remedy.clone()),
             passed_over_rows: live.passed_over.clone(),
         }
     }

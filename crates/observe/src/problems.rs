@@ -29,6 +29,7 @@ const SCHEMA_REGISTRY: &str = "the-schema-registry";
 const HALTED: &str = "when-something-is-wrong";
 const WATCHING: &str = "watching-the-slot";
 const DEAD_LETTERS: &str = "dead-letters";
+const TABLE_LOCK: &str = "ddl-locks-the-outbox";
 
 /// Returns the anchors of all headings that a problem may lead to.
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub(crate) fn headings() -> Vec<String> {
         HALTED,
         WATCHING,
         DEAD_LETTERS,
+        TABLE_LOCK,
     ];
     let of_alerts = TIMES.keys().map(|alert| alert.to_lowercase());
     of_alerts.chain(others.map(str::to_owned)).collect()
@@ -224,7 +226,7 @@ fn of_slot(found: &mut Problems, report: &StatusReport) {
     }
 }
 
-/// Adds lag, failed looks at the server, clocks and reconnects.
+/// Adds lag, failed looks at the server, locks, clocks and reconnects.
 fn of_source(found: &mut Problems, report: &StatusReport) {
     let source = &report.source;
     let holder = report.pipeline.holder.as_ref();
@@ -273,6 +275,15 @@ fn of_source(found: &mut Problems, report: &StatusReport) {
                 offset.abs()
             ))
             .remedy("see that time is synchronised on both machines: timedatectl");
+    }
+    if let Some((lock, remedy)) = source
+        .table_lock
+        .as_ref()
+        .zip(source.table_lock_remedy.as_ref())
+    {
+        let title = "An outbox table is locked: services cannot write events";
+        let problem = found.add("warn", TABLE_LOCK, title);
+        problem.reason(lock.clone()).remedy(remedy);
     }
     if let Some(error) = &report.slot_error {
         found

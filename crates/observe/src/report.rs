@@ -193,6 +193,13 @@ pub struct SourceReport {
     /// How far the server's clock is ahead of this machine's, at least; negative if it is behind.
     #[serde(default)]
     pub clock_offset_seconds: Option<f64>,
+    /// Who locks an outbox table exclusively for some seconds: process, application and age; `null` if
+    /// nobody does.
+    #[serde(default)]
+    pub table_lock: Option<String>,
+    /// What to do about it.
+    #[serde(default)]
+    pub table_lock_remedy: Option<String>,
     /// Rows of tables that are no outboxes, which were passed over, by table.
     #[serde(default)]
     pub passed_over_rows: BTreeMap<String, u64>,

@@ -56,6 +56,7 @@ pub use catalog::{
     Retention, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
     TableFacts, TableLock, TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish,
     names_standby, place, sample, server_clock, slot_reader, slot_standing, slots, survey,
+    table_locks,
 };
 pub use confirmed::ConfirmedError;
 pub use dead_letters::{DeadLetters, DeadLettersError};

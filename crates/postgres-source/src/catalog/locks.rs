@@ -3,7 +3,7 @@
 use std::fmt;
 
 use walrelay_relay::TableName;
-use walrelay_walsender::{Rows, quote_literal};
+use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
 use super::row::{is_true, parsed, text};
 
@@ -39,6 +39,29 @@ impl fmt::Display for TableLock {
             None => Ok(()),
         }
     }
+}
+
+impl TableLock {
+    /// Returns what to do about these locks; `None` if there are none.
+    pub fn remedy(locks: &[Self]) -> Option<String> {
+        locks.first()?;
+        let pid = locks.iter().find_map(|lock| lock.pid);
+        Some(match pid {
+            Some(pid) => format!(
+                "wait until its transaction ends: the relay goes on meanwhile, and services cannot write events. To \
+                 end it: SELECT pg_terminate_backend({pid})"
+            ),
+            None => "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts lists".to_owned(),
+        })
+    }
+}
+
+/// Queries the exclusive locks of these tables.
+pub async fn table_locks(
+    session: &mut Session,
+    tables: &[TableName],
+) -> Result<Vec<TableLock>, Error> {
+    Ok(locks(&session.query(&locks_sql(tables)).await?))
 }
 
 /// Returns a query of the locks of these tables.

@@ -21,7 +21,7 @@ pub use facts::{
     ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
     TableFacts,
 };
-pub use locks::TableLock;
+pub use locks::{TableLock, table_locks};
 pub use places::place;
 pub(crate) use published::Filters;
 use published::published_tables_sql;

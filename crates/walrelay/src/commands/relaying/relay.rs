@@ -406,7 +406,9 @@ pub(super) fn start_views(
         return Ok(None);
     };
     let monitored = relays.iter().filter_map(|relay| {
-        let monitor = SlotMonitor::new(relay.info.clone(), relay.config.source.slot.clone());
+        let source = &relay.config.source;
+        let (slot, tables) = (source.slot.clone(), source.tables.clone());
+        let monitor = SlotMonitor::new(relay.info.clone(), slot, tables);
         Some((Arc::clone(relay.telemetry.as_ref()?), monitor))
     });
     let monitored: Vec<_> = monitored.collect();

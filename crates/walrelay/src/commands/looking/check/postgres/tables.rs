@@ -30,18 +30,10 @@ pub(super) fn tables(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
 /// Checks that no session locks an outbox table: neither services nor `check` can use its rows
 /// meanwhile.
 pub(super) fn locks(locks: &[TableLock]) -> Check {
-    if locks.is_empty() {
+    let Some(remedy) = TableLock::remedy(locks) else {
         return Check::pass("no session locks an outbox table exclusively");
-    }
-    let found: Vec<String> = locks.iter().map(ToString::to_string).collect();
-    let pid = locks.iter().find_map(|lock| lock.pid);
-    let remedy = match pid {
-        Some(pid) => format!(
-            "wait until its transaction ends: the relay goes on meanwhile, and services cannot write events. To end \
-             it: SELECT pg_terminate_backend({pid})"
-        ),
-        None => "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts lists".to_owned(),
     };
+    let found: Vec<String> = locks.iter().map(ToString::to_string).collect();
     Check::warn(found.join("; "), remedy)
 }
 
