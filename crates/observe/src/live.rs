@@ -27,6 +27,8 @@ const STORM: Duration = Duration::from_secs(600);
 pub(super) struct Live {
     pub(super) state: State,
     pub(super) state_since_ms: u64,
+    /// Why the last attempt failed, while the state is the `connecting` that follows it.
+    pub(super) last_failure: Option<String>,
     /// When the pipeline streamed last.
     pub(super) streaming_at: Instant,
     pub(super) progress: Option<Progress>,
@@ -71,6 +73,7 @@ impl Live {
         Self {
             state: State::Connecting,
             state_since_ms: millis_now(),
+            last_failure: None,
             streaming_at: now,
             progress: None,
             progress_at: now,

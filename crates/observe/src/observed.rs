@@ -153,6 +153,11 @@ impl Telemetry {
         if std::mem::discriminant(&live.state) != std::mem::discriminant(state) {
             live.state_since_ms = millis_now();
         }
+        live.last_failure = match (&live.state, state) {
+            (State::Waiting { why, .. }, State::Connecting) => Some(why.clone()),
+            (State::Connecting, State::Connecting) => live.last_failure.take(),
+            _ => None,
+        };
         live.state = state.clone();
         live.progress_at = Instant::now();
     }
@@ -368,8 +373,15 @@ impl Telemetry {
             pipeline: PipelineReport {
                 slot: setup.slot.clone(),
                 state: state.to_owned(),
-                reason: reason.map(str::to_owned),
+                reason: reason.map(str::to_owned).or_else(|| {
+                    let why = live.last_failure.as_ref()?;
+                    Some(format!("the last attempt failed: {why}"))
+                }),
                 remedy: remedy(&live.state),
+                cause: match live.state {
+                    State::Waiting { cause, .. } => Some(cause.to_owned()),
+                    _ => None,
+                },
                 holder: live.holder().map(|holder| HolderReport {
                     standby: holder.kind == HolderKind::Relay,
                     taken: holder.kind == HolderKind::Stranger,

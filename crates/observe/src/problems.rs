@@ -169,7 +169,7 @@ fn of_state(found: &mut Problems, report: &StatusReport) {
             "The slot is taken: a process that is no relay of this configuration reads it",
         ),
         "waiting-for-slot" => found.alert("bad", not_ready, "The slot is read by another process"),
-        "retrying" => found.alert("bad", not_ready, "Not relaying; walrelay tries again"),
+        "retrying" => found.alert("bad", not_ready, retrying(report)),
         "draining" => found.alert("warn", not_ready, "Draining: walrelay was asked to stop"),
         "halted" => {
             let problem = found.alert("bad", not_ready, "walrelay has stopped relaying");
@@ -183,6 +183,18 @@ fn of_state(found: &mut Problems, report: &StatusReport) {
     if pipeline.remedy.is_some() {
         problem.remedy.clone_from(&pipeline.remedy);
     }
+}
+
+/// Names what fails while the relay tries again.
+fn retrying(report: &StatusReport) -> String {
+    let what = match report.pipeline.cause.as_deref() {
+        Some("connection" | "silence") => "No connection to Postgres",
+        Some("sink" | "delivery") => &format!("{} takes no events", report.sink.title),
+        Some("displaced") => "Another relay may read the slot",
+        Some("promotion") => return "Postgres was promoted: the slot is read anew".to_owned(),
+        _ => return "Not relaying; walrelay tries again".to_owned(),
+    };
+    format!("{what}: not relaying, trying again")
 }
 
 /// Adds what threatens the slot.
@@ -350,16 +362,15 @@ fn of_sink(found: &mut Problems, sink: &SinkReport) {
 fn of_events(found: &mut Problems, report: &StatusReport) {
     let (delivery, dead) = (&report.delivery, &report.dead_letters);
     if let (true, Some(expected)) = (delivery.silent, delivery.expected_event_seconds) {
-        found
-            .alert(
-                "warn",
-                "WalrelaySilent",
-                "No event for longer than expected",
-            )
+        let title = "No event for longer than expected";
+        let problem = found.alert("warn", "WalrelaySilent", title);
+        problem
             .reason(format!("an event is expected every {expected} s"))
             .remedy(
                 "see whether the application writes events, and into a table of [source] tables",
             );
+        let last = delivery.acknowledged_at_ms;
+        problem.since_ms = Some(last.unwrap_or(report.started_ms));
     }
     if let Some(obstacle) = &dead.obstacle {
         found
@@ -501,5 +512,33 @@ mod tests {
         let blocked = titles(&telemetry);
         assert_eq!(blocked[0], of("bad", "WalrelayNotReady, after 2m"));
         assert_eq!(blocked[1..], streaming);
+    }
+
+    #[test]
+    fn a_new_attempt_names_why_the_last_one_failed() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        let shown = |state: &State| {
+            telemetry.state(state);
+            let report = telemetry.report();
+            let first = report.problems.into_iter().next();
+            first.map(|problem| (problem.title, problem.reason))
+        };
+        let why = "a record was not delivered".to_owned();
+        let failed = shown(&State::Waiting {
+            cause: "delivery",
+            why: why.clone(),
+        });
+        let (title, reason) = failed.expect("a problem");
+        assert!(
+            title.ends_with(" takes no events: not relaying, trying again"),
+            "{title}"
+        );
+        assert_eq!(reason, Some(why));
+        let (_, reason) = shown(&State::Connecting).expect("a problem");
+        let last = "the last attempt failed: a record was not delivered";
+        assert_eq!(reason.as_deref(), Some(last));
+        assert_eq!(shown(&State::Streaming), None);
+        let (_, reason) = shown(&State::Connecting).expect("a problem");
+        assert_eq!(reason, None);
     }
 }

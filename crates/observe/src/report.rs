@@ -122,6 +122,9 @@ pub struct PipelineReport {
     /// What an operator can do about the state; `null` where nothing need be done.
     #[serde(default)]
     pub remedy: Option<String>,
+    /// The kind of failure while the state is `retrying`, as `walrelay_reconnects_total` names it.
+    #[serde(default)]
+    pub cause: Option<String>,
     /// The process that reads the slot, while the state is `waiting-for-slot`.
     #[serde(default)]
     pub holder: Option<HolderReport>,

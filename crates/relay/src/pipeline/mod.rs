@@ -229,6 +229,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             && self.waits_for_slot
         {
             let holder = error.slot_holder();
+            // The reader alone: the server's refusal says nothing more.
+            let why = error.to_string();
             self.observer.state(State::WaitingForSlot { why, holder });
             return;
         }

@@ -175,7 +175,8 @@
     // The endpoint that is lost has no runbook.
     by('verdict-runbook').hidden = !shown.runbook;
     if (shown.runbook) by('verdict-runbook').firstElementChild.setAttribute('href', runbookAt(shown.runbook));
-    setText(by('verdict-alert'), shown.runbook ? alertOf(shown) : '');
+    const alert = shown.runbook && alertOf(shown);
+    setText(by('verdict-alert'), alert ? `· ${alert}` : '');
     setText(by('verdict-facts'), lostSince === null ? factsLine(status) : '');
     const further = rest.map((problem) => ({ ...problem, since: null, atLeast: null, alert: alertOf(problem) }));
     fill('verdict-further', further, (data) => data.map(({ level, title, reason, remedy, runbook, alert }) => marked('li', level,
@@ -233,7 +234,7 @@
       delivery.in_flight_bytes, delivery.in_flight_bytes_limit);
     facts('window-facts', [
       ['mode', delivery.mode],
-      ['blocked', delivery.blocked_seconds >= 0.05 ? `${seconds(delivery.blocked_seconds)} since the start` : 'never'],
+      ['reading paused', delivery.blocked_seconds >= 0.05 ? `${seconds(delivery.blocked_seconds)} since the start` : 'never'],
       ['acknowledged', `${plural(delivery.acknowledged, 'record')} of ${plural(delivery.transactions, 'transaction')}`],
       ['schemas', registry ? tally(registry.requests) || 'no requests' : null],
     ]);
@@ -263,9 +264,10 @@
   }
   function showFlows(s, rate) {
     const reading = ['streaming', 'draining'].includes(s.pipeline.state);
+    const standby = known(s.pipeline.holder) && s.pipeline.holder.standby;
     const flow = (id, on, words) => {
-      by(id).className = `flow ${!on ? 'stopped' : rate > 0 ? 'flowing' : ''}`;
-      setText(by(id).querySelector('p'), on ? words : 'stopped');
+      by(id).className = `flow ${standby ? '' : !on ? 'stopped' : rate > 0 ? 'flowing' : ''}`;
+      setText(by(id).querySelector('p'), standby ? 'standing by' : on ? words : 'stopped');
     };
     flow('flow-read', reading, `lag ${seconds(s.source.lag_seconds)}`);
     flow('flow-send', reading && !sinkIsDown(), `${rounded(rate)} records/s`);
@@ -441,10 +443,10 @@
   function plotOf(id, lines, y, showAt) {
     const host = by(id);
     const plot = new uPlot({
-      width: host.clientWidth || 300, height: 150, legend: { show: false }, padding: [10, 8, 0, 0],
+      width: host.clientWidth || 300, height: 150, legend: { show: false }, padding: [10, 18, 0, 0],
       cursor: { sync: { key: 'plots' }, drag: { x: false, y: false }, points: { show: true } },
       scales: { x: { range: () => spanOfX() }, y: y.scale },
-      axes: [axis({ grid: { show: false }, space: 60, size: 26, gap: 4, values: '{HH}:{mm}' }), axis({ size: 58, space: 44, values: y.values, ...y.axis })],
+      axes: [axis({ grid: { show: false }, space: 60, size: 30, gap: 8, values: '{HH}:{mm}' }), axis({ size: 58, space: 44, values: y.values, ...y.axis })],
       series: [{}, ...lines],
       hooks: { draw: [drawMarks], setCursor: [(u) => showAt(known(u.cursor.idx) ? u.data.map((of) => of[u.cursor.idx]) : null)] },
     }, [[], ...lines.map(() => [])], host);
