@@ -12,8 +12,9 @@
 //! - [`sections`]: `[http]`, `[otel]` and `[log]` of the configuration.
 //!
 //! # Inside
-//! `observed` has [`Telemetry`], with the state in `live` and the samples in `history`. `report` is the status document,
-//! `problems` what is wrong by it, `metrics` its figures as text. `otlp` sends metrics and spans, which are made of `batches`.
+//! `observed` has [`Telemetry`]; what is known at the start is in `setup`, the state in `live`, the samples in
+//! `history`. `status` makes the document of `report` of them. `problems` is what is wrong by it, `metrics` its figures
+//! as text. `otlp` sends metrics and spans, which are made of `batches`.
 //! `http` is the endpoint with the page, `dlq` its dead letters. `background` runs threads that stop when they are dropped.
 //!
 //! # Invariants
@@ -41,6 +42,8 @@ mod problems;
 mod recent;
 mod report;
 pub mod sections;
+mod setup;
+mod status;
 mod summary;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -55,7 +58,7 @@ pub use latencies::Latencies;
 pub use log::{log_to_stderr, subscriber};
 pub use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
 pub use monitor::{SlotMonitor, slot_report};
-pub use observed::{Setup, SinkSetup, Telemetry};
+pub use observed::Telemetry;
 pub use otlp::Exporter;
 pub use pipeline_span::pipeline_span;
 pub use pipelines::Pipelines;
@@ -65,6 +68,7 @@ pub use report::{
     BookmarkReport, EndpointReport, ProblemReport, SinkReport, SlotReport, SnapshotReport,
     StatusReport,
 };
+pub use setup::{Setup, SinkSetup};
 
 /// Reads the wall clock in milliseconds since 1970.
 pub fn millis_now() -> u64 {
