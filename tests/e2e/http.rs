@@ -6,13 +6,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use walrelay_testkit::{HttpRequest, HttpServer, eventually, lock};
+use walrelay_testkit::{Authority, HttpRequest, HttpServer, eventually, lock};
 
 use crate::endpoint::{LISTEN, address, at, get, metric, status};
+use crate::page::first_glance;
 use crate::rig::{
     NOWHERE, PATIENCE, Rig, assert_has, assert_lacks, done, edit, ends, insert_of, output,
     output_with, refused, said, stdout,
 };
+use crate::shown::{SINK_DOWN, Views};
 
 /// What a server has got, and the status of its answers.
 #[derive(Default)]
@@ -232,4 +234,26 @@ fn a_refused_event_goes_to_the_url_of_dead_letters() {
     let list = output(&["dlq", "list", "--config", arguments(&config)]);
     refused(&list, 78, &["[dlq-sink]", "cannot read dead letters back"]);
     fs::remove_file(config).expect("the file exists");
+}
+
+/// The sinks over rustls have the words for a certificate in common.
+#[test]
+fn a_certificate_that_has_expired_is_named_and_waited_for() {
+    let rig = Rig::with_outbox(18);
+    let authority = Authority::new("ca");
+    fs::write(rig.path("ca.pem"), authority.pem()).expect("written");
+    let taken = |_| Some(("200 OK".to_owned(), String::new()));
+    let expired = authority.expired_server("localhost");
+    let server = HttpServer::start(None, Some(&expired), taken);
+    let more = format!("ca_file = \"{}\"\n{LISTEN}", rig.path("ca.pem").display());
+    let config = config(&rig, &server, &more);
+    let relay = rig.streaming(&config);
+    insert_of(&rig.db(), "order", "a", 1);
+    let views = Views::of(&config, &relay);
+    let named = format!("the certificate of localhost:{} has expired", server.port());
+    let remedy = "give the server a new certificate";
+    views.show("blocked", &[&named], remedy, SINK_DOWN);
+    let title = format!("HTTP is down: {named}");
+    assert_has(&first_glance(address(&relay)), &[&title]);
+    relay.kill();
 }
