@@ -10,7 +10,8 @@
 #                                    Redis by scripts/fetch-redis.sh, unless WALRELAY_TEST_REDIS is "skip";
 #                                    NATS by scripts/fetch-nats.sh, unless WALRELAY_TEST_NATS is set
 #     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the fault suite works without it
-#     scripts/bootstrap.sh ci        and Python's venv, for the linters
+#     scripts/bootstrap.sh ci        and Python's venv, for the linters, and PHP, where it is packaged: examples without
+#                                    their language are skipped
 #
 # It installs with apt-get, as root or with a sudo that needs no password. Elsewhere it prints what
 # to install and ends with status 1. It starts no server, leaves none running, and does not touch
@@ -214,6 +215,13 @@ if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfa
         fi
     else
         say "libfaketime is not here: the clock will not jump (apt-get install libfaketime)"
+    fi
+fi
+if [ "$mode" = ci ] && have apt-get && ! php -r 'require "PhpAmqpLib/autoload.php";' >/dev/null 2>&1; then
+    if [ "$(id -u)" != 0 ]; then
+        say "PHP is not here: its examples are left out (apt-get install php-cli php-pgsql php-amqplib)"
+    elif sudo= && ! { apt update && apt install --no-install-recommends php-cli php-pgsql php-amqplib; }; then
+        say "PHP cannot be installed: its examples are left out"
     fi
 fi
 say "all that '$mode' needs is here"

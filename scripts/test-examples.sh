@@ -22,7 +22,7 @@ if [ "${1:-}" != --inside ]; then
     cargo test --locked --quiet --workspace --no-run
     export WALRELAY_EXAMPLE_BINARY=$target/debug/walrelay
     rabbitmq=
-    case " ${*:-$all} " in *aio_pika*) rabbitmq=--rabbitmq ;; esac
+    case " ${*:-$all} " in *aio_pika* | *consumers/php*) rabbitmq=--rabbitmq ;; esac
     exec "$target/debug/examples/servers" ${rabbitmq:+"$rabbitmq"} "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
 fi
 shift
@@ -111,6 +111,12 @@ run_php() {
     command -v php >/dev/null || { skip "there is no php"; return; }
     php -r 'exit(extension_loaded("pdo_pgsql") ? 0 : 1);' || { skip "php has no pdo_pgsql"; return; }
     (copy && php test.php)
+    case $example in producers/*) return ;; esac
+    if [ -z "${WALRELAY_EXAMPLE_RABBITMQ:-}" ] || ! php -r 'exit((@include "PhpAmqpLib/autoload.php") ? 0 : 1);'; then
+        skip "its loop needs php-amqplib, and RabbitMQ: scripts/fetch-rabbitmq.sh"
+        return
+    fi
+    (cd "$work/copy" && php test_consumer.php)
 }
 
 # Beside servers of its own. With a mistake in a service the proof must fail, by the words for it.

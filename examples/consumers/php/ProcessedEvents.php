@@ -3,9 +3,10 @@
 declare(strict_types=1);
 
 /**
- * Processes events, each of which has its effect in Postgres once. By PDO, with any Kafka client.
+ * Processes events, each of which has its effect in Postgres once. By PDO, with any client.
  *
- * The table processed_events comes from `walrelay init --consumer`. Copy this file. With php-rdkafka:
+ * The table processed_events comes from `walrelay init --consumer`. Copy this file. RabbitmqConsumer.php is
+ * the loop for RabbitMQ. For Kafka with php-rdkafka:
  *
  *   $consumer->subscribe(['outbox.event.Order']);    // enable.auto.commit=false, auto.offset.reset=earliest
  *   while (true) {
