@@ -296,7 +296,9 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     // None of the stream may come late, only records that were in flight to the broker: those when
     // the relay noticed or, if it was stopped, those when it stopped, of which the broker may have
     // acknowledged some before it noticed.
+    // Nothing at all of a server that stores no event a second time.
     let limit = match how {
+        _ if ctx.destination.refuses_repeats() => 0,
         Displaced::PostgresLink => 0,
         Displaced::BothLinks => 2 * purged,
         Displaced::Stopped => 2 * IN_FLIGHT,

@@ -39,6 +39,8 @@ pub(crate) enum Sinks {
     Every,
     /// All but Kafka.
     Others,
+    /// Kafka, and those whose servers store no event a second time.
+    KafkaAndRefusing,
 }
 
 impl Sinks {
@@ -47,6 +49,7 @@ impl Sinks {
             Self::Kafka => sink == Kind::Kafka,
             Self::Every => true,
             Self::Others => sink != Kind::Kafka,
+            Self::KafkaAndRefusing => matches!(sink, Kind::Kafka | Kind::Redis | Kind::Nats),
         }
     }
 }
@@ -100,6 +103,11 @@ impl Scenario {
         self
     }
 
+    const fn refusing_sinks(mut self) -> Self {
+        self.sinks = Sinks::KafkaAndRefusing;
+        self
+    }
+
     const fn subset(mut self) -> Self {
         self.subset = true;
         self
@@ -143,11 +151,11 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 100 times";
     "handover-state-file" => |ctx| handover::in_turns(ctx, 20, true),
         "two relays on one slot with one state file: the same, 20 times";
-    "displaced-links" => |ctx| handover::displaced(ctx, Displaced::BothLinks),
+    "displaced-links" [refusing_sinks] => |ctx| handover::displaced(ctx, Displaced::BothLinks),
         "two relays on one slot: both links of the one that streams fall silent, and speak again behind the other's back";
-    "displaced-postgres-link" [subset] => |ctx| handover::displaced(ctx, Displaced::PostgresLink),
+    "displaced-postgres-link" [subset, refusing_sinks] => |ctx| handover::displaced(ctx, Displaced::PostgresLink),
         "two relays on one slot: the same with the link to Postgres alone";
-    "displaced-stopped" [subset] => |ctx| handover::displaced(ctx, Displaced::Stopped),
+    "displaced-stopped" [subset, refusing_sinks] => |ctx| handover::displaced(ctx, Displaced::Stopped),
         "two relays on one slot: the one that streams is stopped (SIGSTOP), and goes on behind the other's back";
     "sink-down-at-start" [every_sink] => sink::down_at_start,
         "Kafka: down when the relay starts";
