@@ -26,7 +26,7 @@ help:
 	@echo "make test-minimal  make demo, as root and as a user, and some tests in a fresh minimal Debian (needs root)"
 	@echo "make test-alerts  the alerts for Prometheus, by promtool"
 	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
-	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one; FAULTS_SINK=rabbitmq, redis, nats, http or http2)"
+	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one; FAULTS_SINK=rabbitmq, redis, nats, nats-exclusive, http or http2)"
 	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
 	@echo "make test-examples  the producers and consumers of examples/, in each language that the machine has"
 	@echo "             (EXAMPLES=producers/go EXAMPLES_POSTGRES=18)"

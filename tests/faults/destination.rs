@@ -167,7 +167,10 @@ pub(crate) enum Kind {
     /// RabbitMQ with classic or quorum queues.
     RabbitMq(&'static str),
     Redis,
-    Nats,
+    /// NATS, with `exclusive_stream` or without.
+    Nats {
+        exclusive: bool,
+    },
     /// A receiver of HTTP/1.1, or of HTTP/2.
     Http {
         two: bool,
@@ -180,7 +183,8 @@ const KINDS: &[(&str, Kind)] = &[
     ("rabbitmq", Kind::RabbitMq("quorum")),
     ("rabbitmq-classic", Kind::RabbitMq("classic")),
     ("redis", Kind::Redis),
-    ("nats", Kind::Nats),
+    ("nats", Kind::Nats { exclusive: false }),
+    ("nats-exclusive", Kind::Nats { exclusive: true }),
     ("http", Kind::Http { two: false }),
     ("http2", Kind::Http { two: true }),
 ];
@@ -203,7 +207,7 @@ impl Kind {
             (_, Some(kafka)) => Arc::clone(kafka) as _,
             (Self::RabbitMq(queues), _) => Arc::new(rabbitmq::Server::start(queues)),
             (Self::Redis, _) => Arc::new(redis::Server::start()),
-            (Self::Nats, _) => Arc::new(nats::Server::start()),
+            (Self::Nats { exclusive }, _) => Arc::new(nats::Server::start(exclusive)),
             (Self::Http { two }, _) => Arc::new(http::Server::start(two)),
             (Self::Kafka, None) => unreachable!("it was started"),
         };

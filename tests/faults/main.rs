@@ -25,7 +25,8 @@
 //! | `FAULTS_ALL=1` | every scenario on Postgres 14 to 18, as `make test-faults`; else the subset,
 //! each on one of 15 and 18 |
 //! | `FAULTS_SINK` | `kafka` (default), `rabbitmq` with quorum queues, `rabbitmq-classic`, `redis`,
-//! `nats`, `http`, `http2`: runs the scenarios that say `every_sink` or `other_sinks`, each on one of 15 and 18 |
+//! `nats`, `nats-exclusive` with `exclusive_stream`, `http`, `http2`: runs the scenarios that say
+//! `every_sink` or `other_sinks`, and `refusing_sinks` where repeats are refused, each on one of 15 and 18 |
 //! | `FAULTS_SEED` | decides the load and the moments of the faults, which are counted in rows.
 //! Default: `WALRELAY_TEST_SEED`, or random |
 //! | `FAULTS_ONLY` | names of scenarios, separated by commas; on 15 and 18 |

@@ -49,7 +49,7 @@ impl Sinks {
             Self::Kafka => sink == Kind::Kafka,
             Self::Every => true,
             Self::Others => sink != Kind::Kafka,
-            Self::KafkaAndRefusing => matches!(sink, Kind::Kafka | Kind::Redis | Kind::Nats),
+            Self::KafkaAndRefusing => matches!(sink, Kind::Kafka | Kind::Redis | Kind::Nats { .. }),
         }
     }
 }

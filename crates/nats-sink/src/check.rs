@@ -39,9 +39,15 @@ const LISTED: usize = 5;
 /// restart of a relay.
 const TWO_MINUTES: u64 = 120_000_000_000;
 
-/// Logs in, and looks at the server and the streams.
-pub(crate) fn check(login: &Login, max_message: u64, input: &CheckInput<'_>) -> SinkChecks {
-    let checked = run_apart(|| run(login, max_message, input));
+/// Logs in, and looks at the server and the streams. `exclusive`: the stream that only the relay writes
+/// to.
+pub(crate) fn check(
+    login: &Login,
+    max_message: u64,
+    exclusive: Option<&str>,
+    input: &CheckInput<'_>,
+) -> SinkChecks {
+    let checked = run_apart(|| run(login, max_message, exclusive, input));
     checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
@@ -61,7 +67,12 @@ fn failed(error: &NatsError) -> SinkCheck {
     SinkCheck::failed(error.to_failure())
 }
 
-async fn run(login: &Login, max_message: u64, input: &CheckInput<'_>) -> SinkChecks {
+async fn run(
+    login: &Login,
+    max_message: u64,
+    exclusive: Option<&str>,
+    input: &CheckInput<'_>,
+) -> SinkChecks {
     let connection = match connect(login, 0).await {
         Ok(connection) => connection,
         Err(error) => return vec![(LOGIN, failed(&error))],
@@ -70,7 +81,7 @@ async fn run(login: &Login, max_message: u64, input: &CheckInput<'_>) -> SinkChe
     let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
     checks.push((SERVER, server(&connection, max_message)));
     let mut server = Server { connection, login };
-    match server.others(input).await {
+    match server.others(exclusive, input).await {
         Ok(others) => checks.extend(others),
         Err(error) => checks.push((STREAMS, failed(&error))),
     }
@@ -108,7 +119,11 @@ enum Found {
 }
 
 impl Server<'_> {
-    async fn others(&mut self, input: &CheckInput<'_>) -> Result<SinkChecks, NatsError> {
+    async fn others(
+        &mut self,
+        exclusive: Option<&str>,
+        input: &CheckInput<'_>,
+    ) -> Result<SinkChecks, NatsError> {
         let mut without = Vec::new();
         let mut names = BTreeSet::new();
         let mut is_seen = true;
@@ -130,11 +145,18 @@ impl Server<'_> {
                 }
             }
         }
-        let mut checks = vec![(STREAMS, subjects(count, without, &names, is_seen))];
+        let of_subjects = subjects(count, without, &names, is_seen);
+        names.extend(exclusive.map(str::to_owned));
+        let mut checks = vec![(STREAMS, of_subjects)];
         let mut streams = BTreeMap::new();
         for name in names {
             let config = self.config(&name).await?;
             streams.insert(name, config);
+        }
+        if let Some(exclusive) = exclusive
+            && checks[0].1.verdict == SinkVerdict::Pass
+        {
+            checks[0].1 = exclusively(exclusive, &streams);
         }
         if !streams.is_empty() {
             checks.push((DURABILITY, durability(&streams)));
@@ -231,6 +253,38 @@ fn subjects(
     ))
 }
 
+/// Compares the streams of the newest rows with the one that only the relay writes to.
+fn exclusively(exclusive: &str, streams: &Streams) -> SinkCheck {
+    let others = streams.keys().filter(|name| *name != exclusive);
+    let others: Vec<String> = others.cloned().collect();
+    if !others.is_empty() {
+        return SinkCheck::fail(
+            ("nats-other-stream", FailureClass::Configuration),
+            format!(
+                "exclusive_stream is {exclusive}, and subjects of the newest rows are those of {}",
+                listed(others)
+            ),
+            "give the subjects to the stream, or correct exclusive_stream in [sink.nats]",
+        );
+    }
+    let config = streams.get(exclusive).and_then(Option::as_ref);
+    match config.map(|config| &config["retention"]) {
+        None => not_seen(&format!(
+            "anything of {exclusive}, which exclusive_stream names"
+        )),
+        Some(retention) if retention == "limits" => SinkCheck::pass(format!(
+            "the subjects of the newest rows are those of {exclusive}"
+        )),
+        Some(_) => SinkCheck::warn(
+            format!(
+                "{exclusive} deletes what was consumed, so the relay cannot find it, and repeats it after \
+                 a lost acknowledgement"
+            ),
+            "set retention to limits, or let consumers drop repeats",
+        ),
+    }
+}
+
 type Streams = BTreeMap<String, Option<Value>>;
 
 /// Returns the streams for whose configuration this is true.
@@ -323,6 +377,32 @@ mod tests {
 
     fn streams(config: Option<Value>) -> Streams {
         Streams::from([("S".to_owned(), config)])
+    }
+
+    #[test]
+    fn the_exclusive_stream_has_all_subjects_and_keeps_what_was_consumed() {
+        let with = |name: &str, config| Streams::from([(name.to_owned(), config)]);
+        let good = || Some(json!({"retention": "limits"}));
+        for (streams, verdict, words) in [
+            (with("S", good()), SinkVerdict::Pass, "of S"),
+            (with("S", None), SinkVerdict::Warn, "does not say"),
+            (
+                with("S", Some(json!({"retention": "workqueue"}))),
+                SinkVerdict::Warn,
+                "consumed",
+            ),
+        ] {
+            let check = exclusively("S", &streams);
+            assert_eq!(check.verdict, verdict, "{check:?}");
+            assert!(check.finding.contains(words), "{check:?}");
+        }
+        let mut both = with("S", good());
+        both.extend(with("T", good()));
+        let check = exclusively("S", &both);
+        assert!(
+            matches!(check.verdict, SinkVerdict::Fail { .. }),
+            "{check:?}"
+        );
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl NatsKind {
                 max_records: options.max_in_flight_records,
                 max_bytes: options.max_in_flight_bytes,
                 max_message: section.max_message_size,
+                exclusive_stream: section.exclusive_stream.clone(),
                 ack: section.ack_timeout,
                 pauses: (options.backoff_initial, options.backoff_max),
                 retry_for: options.retry_for,
@@ -115,7 +116,8 @@ impl SinkKind for NatsKind {
     }
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {
-        check::check(&self.login, self.settings.max_message, &input)
+        let exclusive = self.settings.exclusive_stream.as_deref();
+        check::check(&self.login, self.settings.max_message, exclusive, &input)
     }
 
     fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {

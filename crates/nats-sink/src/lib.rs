@@ -5,11 +5,12 @@
 //! - [`NatsKind`], [`NatsSection`]: the kind of sink, and its section of the configuration.
 //! - [`NatsError`]: why there is no connection.
 //! - `client`: the text protocol, a login, credentials, the TLS settings, messages with headers, the
-//!   answers of JetStream. `sink`: what is in flight, and the thread that publishes.
+//!   answers of JetStream. `sink`: what is in flight, and the thread that publishes; in `sink::chain` to
+//!   a stream that nobody else writes to.
 //!
 //! # Invariants
-//! - At most one event of a key is in flight, so none is stored before an earlier one of its key that
-//!   was refused.
+//! - At most one event of a key is in flight, or each names the one that it follows: none is stored
+//!   before an earlier one of its key that was refused.
 //! - A record is delivered when JetStream says that a stream has stored it, or had its id already. No
 //!   other answer counts, whoever sends it.
 //! - No subject has a wildcard, or is one of the server's.

@@ -9,6 +9,8 @@ use walrelay_settings::{
     strings, text,
 };
 
+use crate::client::jetstream::is_stream_name;
+
 section! {
 /// `[sink.nats]`.
 #[derive(Debug, Clone)]
@@ -33,6 +35,8 @@ pub struct NatsSection at "sink.nats" {
     "key_file" key_file: Option<PathBuf> = path().optional();
     /// The stream's `max_msg_size` and the server's `max_payload`, or less: events with more bytes of headers and payload are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(64 << 20)).or("1MiB");
+    /// The stream that nobody but this relay writes to. Each event carries the number and the id of the message it must follow, so the stream stores nothing late of a relay that another one has displaced.
+    "exclusive_stream" exclusive_stream: Option<String> = text(stream).optional();
     /// How long an acknowledgement may take before the event is sent again, and a sign of the server before the connection is replaced, 1s to 10m.
     "ack_timeout" ack_timeout: Duration = duration(SECOND..=MINUTE * 10).or("10s");
     /// How long connecting may take, and each answer of the login, 1s to 1m.
@@ -45,6 +49,13 @@ fn name(text: &str) -> Result<String, String> {
         return Err("it cannot be empty".to_owned());
     }
     Ok(text.to_owned())
+}
+
+fn stream(text: &str) -> Result<String, String> {
+    if is_stream_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a stream's name is not empty, and has no dot, blank, * or >".to_owned())
 }
 
 impl NatsSection {

@@ -58,6 +58,9 @@ pub struct StreamStart {
     pub system_id: String,
     /// The timeline of the server when the sink was created.
     pub timeline: u32,
+    /// The slot that is read and confirmed: positions of two slots cannot be compared. `None` if none
+    /// is, as in a replay, which sends events again beside the relay.
+    pub slot: Option<String>,
     /// The position that was confirmed before. Every transaction that ends after it is sent.
     pub confirmed: CommitEnd,
     /// True if the stream begins with rows of a snapshot, whose positions are none of the WAL. The

@@ -21,6 +21,10 @@ const SINKS: &[(&str, &str)] = &[
     ("RabbitMQ", "crates/rabbitmq-sink/tests/classic.rs"),
     ("Redis", "crates/redis-sink/tests/position.rs"),
     ("NATS", "crates/nats-sink/tests/stream.rs"),
+    (
+        "NATS, `exclusive_stream`",
+        "crates/nats-sink/tests/exclusive_stream.rs",
+    ),
     ("stdout", "crates/walrelay/src/sinks/stdout/conformance.rs"),
 ];
 

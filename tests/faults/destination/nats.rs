@@ -16,25 +16,40 @@ const NONE: &str = "nothing";
 pub(super) struct Server {
     nats: Nats,
     proxy: ChaosProxy,
+    /// Relays write with `exclusive_stream`, and the stream forgets ids almost at once.
+    exclusive: bool,
     /// The subjects of the stream.
     subjects: Mutex<BTreeSet<String>>,
 }
 
 impl Server {
-    pub(super) fn start() -> Self {
+    pub(super) fn start(exclusive: bool) -> Self {
         let nats = Nats::start();
-        nats.client().create_stream(STREAM, &[NONE], &json!({}));
-        Self {
+        let server = Self {
             proxy: ChaosProxy::start(("127.0.0.1", nats.port())),
             nats,
+            exclusive,
             subjects: Mutex::new(BTreeSet::from([NONE.to_owned()])),
-        }
+        };
+        let config = server.config(json!({}));
+        server.nats.client().create_stream(STREAM, &[NONE], &config);
+        server
     }
 
-    fn update(&self, more: &serde_json::Value) {
+    /// The configuration of the stream with these members.
+    fn config(&self, mut members: serde_json::Value) -> serde_json::Value {
+        if self.exclusive {
+            // Shorter than each fault.
+            members["duplicate_window"] = json!(100_000_000);
+        }
+        members
+    }
+
+    fn update(&self, members: serde_json::Value) {
         let subjects = lock(&self.subjects);
         let subjects: Vec<&str> = subjects.iter().map(String::as_str).collect();
-        self.nats.client().update_stream(STREAM, &subjects, more);
+        let config = self.config(members);
+        self.nats.client().update_stream(STREAM, &subjects, &config);
     }
 
     fn messages(&self, prefix: &str) -> Vec<NatsMessage> {
@@ -47,6 +62,9 @@ impl Server {
 
 impl Destination for Server {
     fn settings(&self) -> &'static str {
+        if self.exclusive {
+            return "sink.kind = \"nats\"\nsink.nats.exclusive_stream = \"events\"";
+        }
         "sink.kind = \"nats\""
     }
 
@@ -68,12 +86,12 @@ impl Destination for Server {
 
     fn create(&self, topics: &[String]) {
         lock(&self.subjects).extend(topics.iter().cloned());
-        self.update(&json!({}));
+        self.update(json!({}));
     }
 
     fn fill(&self, full: bool) {
         // Nothing that is there is discarded.
-        self.update(&if full {
+        self.update(if full {
             json!({"discard": "new", "max_msgs": 1})
         } else {
             json!({})

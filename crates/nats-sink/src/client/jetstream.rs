@@ -27,6 +27,8 @@ pub(crate) enum Refusal {
     Oversize,
     /// Another message was the last one than the headers expect.
     WrongLast,
+    /// The subject is one of another stream than the headers expect.
+    OtherStream,
     /// The stream cannot be written to until somebody changes it.
     Configuration(u64, &'static str),
     /// Something that may pass, with the number of the error.
@@ -56,7 +58,8 @@ fn refusal(error: &Value) -> Option<Refusal> {
     Some(match code {
         10_077 => Refusal::Full,
         10_054 | 10_097 => Refusal::Oversize,
-        10_071 | 10_164 => Refusal::WrongLast,
+        10_070 | 10_071 | 10_164 => Refusal::WrongLast,
+        10_060 => Refusal::OtherStream,
         10_109 => Refusal::Configuration(code, "the stream is sealed"),
         10_039 | 10_035 => Refusal::Configuration(code, "JetStream is off for the account"),
         10_023 | 10_047 => Refusal::Other(code, "the server has not enough memory or disk space"),
@@ -84,6 +87,36 @@ pub(crate) fn names_request(subject: &str) -> Vec<u8> {
         .into_bytes()
 }
 
+/// The answer to the question which number the last message of a stream has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastNumber {
+    /// It may be deleted by now. 0: the stream has never had a message.
+    Number(u64),
+    NoStream,
+    /// JetStream does not say.
+    Unknown,
+}
+
+/// Returns the API's subject for that question. The name must be a token.
+pub(crate) fn info_subject(stream: &str) -> String {
+    format!("$JS.API.STREAM.INFO.{stream}")
+}
+
+/// Parses the answer.
+pub(crate) fn last_number(payload: &[u8]) -> LastNumber {
+    let answer: Value = serde_json::from_slice(payload).unwrap_or_default();
+    if let Some(error) = answer.get("error") {
+        return match error.get("err_code").and_then(Value::as_u64) {
+            Some(10_059) => LastNumber::NoStream,
+            _ => LastNumber::Unknown,
+        };
+    }
+    let number = answer.get("state").and_then(|it| it.get("last_seq"));
+    number
+        .and_then(Value::as_u64)
+        .map_or(LastNumber::Unknown, LastNumber::Number)
+}
+
 /// The answer to the question what a message of a stream has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
@@ -106,9 +139,13 @@ pub(crate) struct KeptMessage {
 /// Returns the API's subject for the question what a message of a stream has; `None` if the name is no
 /// token.
 pub(crate) fn kept_subject(stream: &str) -> Option<String> {
+    is_stream_name(stream).then(|| format!("$JS.API.STREAM.MSG.GET.{stream}"))
+}
+
+/// Returns true if a stream can have this name, which is a token of a subject.
+pub(crate) fn is_stream_name(name: &str) -> bool {
     let is_wrong = |c: char| matches!(c, '.' | '*' | '>') || c.is_whitespace() || c.is_control();
-    let is_token = !stream.is_empty() && !stream.contains(is_wrong);
-    is_token.then(|| format!("$JS.API.STREAM.MSG.GET.{stream}"))
+    !name.is_empty() && !name.contains(is_wrong)
 }
 
 /// Makes its body.
@@ -206,6 +243,8 @@ mod tests {
             (10_077, Refusal::Full),
             (10_054, Refusal::Oversize),
             (10_071, Refusal::WrongLast),
+            (10_070, Refusal::WrongLast),
+            (10_060, Refusal::OtherStream),
         ] {
             let text = format!(
                 r#"{{"error":{{"code":503,"err_code":{code},"description":"x"}},"stream":"S","seq":0}}"#
@@ -243,12 +282,26 @@ mod tests {
         assert_eq!(stream_names(Some(503), b""), StreamNames::Unknown);
     }
 
+    #[test]
+    fn a_stream_has_a_last_number_or_is_not_there_or_nobody_says() {
+        let of = |text: &str| last_number(text.as_bytes());
+        assert_eq!(of(r#"{"state":{"last_seq":7}}"#), LastNumber::Number(7));
+        assert_eq!(
+            of(r#"{"error":{"code":404,"err_code":10059}}"#),
+            LastNumber::NoStream
+        );
+        for unknown in ["", "{}", r#"{"state":{}}"#, r#"{"error":{"code":503}}"#] {
+            assert_eq!(of(unknown), LastNumber::Unknown, "{unknown}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_answer_makes_the_parser_panic(text in "[{}\\[\\]\":,a-z0-9]{0,60}") {
             let _ = pub_answer(text.as_bytes());
             let _ = kept_message(text.as_bytes());
             let _ = stream_names(None, text.as_bytes());
+            let _ = last_number(text.as_bytes());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use walrelay_sink::{Header, Poison, Record, dlq_headers};
+use walrelay_sink::{EventPosition, Header, Poison, Record, dlq_headers};
 
 use super::jetstream::KeptMessage;
 
@@ -12,6 +12,12 @@ const POSITION: &str = "walrelay.position";
 const KEY: &str = "walrelay.key";
 const NULL: &str = "walrelay.null";
 const TIMESTAMP: &str = "walrelay.timestamp";
+/// The system, timeline and slot that a position is of.
+const SOURCE: &str = "walrelay.source";
+/// What a stream checks before it stores a message.
+const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
+const EXPECTED_SEQUENCE: &str = "Nats-Expected-Last-Sequence";
+const EXPECTED_ID: &str = "Nats-Expected-Last-Msg-Id";
 /// What the id of a dead letter begins with: it must not be that of its event, which may be sent
 /// again later and would then count as a repeat.
 const DEAD_LETTER_ID: &str = "dead-letter/";
@@ -82,10 +88,11 @@ fn is_name(name: &str) -> bool {
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && byte != b':')
         && !lower.starts_with("nats-")
-        && ![POSITION, KEY, NULL, TIMESTAMP].contains(&&*lower)
+        && ![POSITION, KEY, NULL, TIMESTAMP, SOURCE].contains(&&*lower)
 }
 
-fn is_dead_letter(record: &Record<'_>) -> bool {
+/// Returns true if a record is a dead letter.
+pub(crate) fn is_dead_letter(record: &Record<'_>) -> bool {
     let mut names = record.headers.iter().map(|header| header.name);
     names.any(|name| name == dlq_headers::CLASS)
 }
@@ -149,6 +156,112 @@ pub(crate) fn is_same(record: &Record<'_>, kept: &KeptMessage) -> bool {
     record.topic == kept.subject
         && same(KEY)
         && (same(POSITION) || same(NULL) && value == kept.payload)
+}
+
+/// The message of a stream that the next one must follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Predecessor<'a> {
+    pub(crate) stream: &'a str,
+    /// The number of the predecessor; 0: the stream has never had a message.
+    pub(crate) seq: u64,
+    /// The id of the predecessor, if it is a message that was sent just before.
+    pub(crate) id: Option<&'a [u8]>,
+}
+
+/// Adds the source of a message, and its predecessor: a stream refuses the message if another one is
+/// the last.
+pub(crate) fn put_predecessor(
+    headers: &mut Vec<u8>,
+    source: Option<&str>,
+    predecessor: Option<Predecessor<'_>>,
+) {
+    headers.truncate(headers.len().saturating_sub(2));
+    if let Some(source) = source {
+        put(headers, SOURCE, |out| {
+            out.extend_from_slice(source.as_bytes());
+        });
+    }
+    if let Some(Predecessor { stream, seq, id }) = predecessor {
+        put(headers, EXPECTED_STREAM, |out| {
+            out.extend_from_slice(stream.as_bytes());
+        });
+        put(headers, EXPECTED_SEQUENCE, |out| {
+            out.extend_from_slice(seq.to_string().as_bytes());
+        });
+        if let Some(id) = id {
+            put(headers, EXPECTED_ID, |out| out.extend_from_slice(id));
+        }
+    }
+    headers.extend_from_slice(b"\r\n");
+}
+
+/// Returns the id in the headers of a message.
+pub(crate) fn message_id(headers: &[u8]) -> Option<&[u8]> {
+    line(headers, MESSAGE_ID)
+}
+
+/// What a message of a stream is to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Likeness {
+    /// The record itself.
+    Same,
+    /// Perhaps the record, under another subject, key or id, or without a source.
+    Unclear,
+    Other,
+}
+
+/// Compares a message of a stream with a record of this source. They are the same if system, slot,
+/// position, subject, key and id are equal; without an id timeline and value must be equal, too.
+pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMessage) -> Likeness {
+    if stored_position(kept) != Some(record.position) {
+        return Likeness::Other;
+    }
+    let ours = headers(record);
+    let same = |name| line(&ours, name) == line(&kept.headers, name);
+    let value = record.value.unwrap_or_default();
+    let of_kept = line(&kept.headers, SOURCE);
+    let is_of_slot = of_kept.and_then(slot_of) == source.and_then(|it| slot_of(it.as_bytes()));
+    let is_same_source = match line(&ours, MESSAGE_ID) {
+        Some(_) => is_of_slot,
+        None => of_kept == source.map(str::as_bytes) && same(NULL) && value == kept.payload,
+    };
+    if is_same_source && same(MESSAGE_ID) && is_same(record, kept) {
+        return Likeness::Same;
+    }
+    let is_dead_letter = line(&kept.headers, dlq_headers::CLASS).is_some();
+    if source.is_some() && !is_dead_letter && (is_of_slot || of_kept.is_none()) {
+        return Likeness::Unclear;
+    }
+    Likeness::Other
+}
+
+/// Returns the system and the slot of a source, without the timeline: a promotion makes another one,
+/// and the positions of both can be compared.
+fn slot_of(source: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut parts = source.splitn(3, |byte| *byte == b'/');
+    let (system, _, slot) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((system, slot))
+}
+
+/// Returns true if a message of a stream is one of the slot of this source.
+pub(crate) fn is_of(kept: &KeptMessage, source: &str) -> bool {
+    let of_kept = line(&kept.headers, SOURCE).and_then(slot_of);
+    of_kept.is_some() && of_kept == slot_of(source.as_bytes())
+}
+
+/// Returns the position of an event in a stream; `None` if the message is none of the slot of this
+/// source, or a dead letter, which may be stored behind later events.
+pub(crate) fn position_of(kept: &KeptMessage, source: &str) -> Option<EventPosition> {
+    if !is_of(kept, source) || line(&kept.headers, dlq_headers::CLASS).is_some() {
+        return None;
+    }
+    stored_position(kept)
+}
+
+/// Returns the position in the headers of a message, of whatever source.
+pub(crate) fn stored_position(kept: &KeptMessage) -> Option<EventPosition> {
+    let position = std::str::from_utf8(line(&kept.headers, POSITION)?).ok()?;
+    position.parse().ok()
 }
 
 /// Finds the value of a header.
@@ -216,7 +329,6 @@ pub(crate) fn put_request(out: &mut Vec<u8>, subject: &str, reply: &str, body: &
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use walrelay_sink::EventPosition;
 
     use super::*;
 
@@ -380,6 +492,75 @@ mod tests {
         ] {
             assert!(!is_same(&record, &of(&other)));
         }
+    }
+
+    #[test]
+    fn only_a_message_of_the_same_slot_and_position_is_proof_of_an_event() {
+        use Likeness::{Other, Same, Unclear};
+        let record = Record {
+            topic: "t.a",
+            key: Some(b"k"),
+            value: Some(b"v"),
+            event_id: Some(b"1"),
+            position: EventPosition { lsn: 7, row: 1 },
+            ..Record::default()
+        };
+        let without_id = Record {
+            event_id: None,
+            ..record
+        };
+        let of = |record: &Record<'_>, source: Option<&str>| {
+            let mut headers = headers(record);
+            put_predecessor(&mut headers, source, None);
+            KeptMessage {
+                subject: record.topic.to_owned(),
+                headers,
+                payload: record.value.unwrap_or_default().to_vec(),
+            }
+        };
+        let ours = Some("7/1/s");
+        let changed = |value| Record { value, ..record };
+        for (record, kept, expected) in [
+            (record, of(&record, ours), Same),
+            (record, of(&record, Some("7/2/s")), Same),
+            (record, of(&changed(Some(b"w")), ours), Same),
+            (record, of(&record, Some("8/1/s")), Other),
+            (record, of(&record, Some("7/1/t")), Other),
+            (record, of(&record, None), Unclear),
+            (
+                record,
+                of(
+                    &Record {
+                        topic: "t.b",
+                        ..record
+                    },
+                    ours,
+                ),
+                Unclear,
+            ),
+            (
+                record,
+                of(
+                    &Record {
+                        key: None,
+                        ..record
+                    },
+                    ours,
+                ),
+                Unclear,
+            ),
+            (record, of(&without_id, ours), Unclear),
+            (without_id, of(&without_id, ours), Same),
+            (without_id, of(&without_id, Some("7/2/s")), Unclear),
+            (without_id, of(&changed(None), ours), Unclear),
+        ] {
+            let position = EventPosition { lsn: 7, row: 2 };
+            let next = Record { position, ..record };
+            assert_eq!(likeness(&record, ours, &kept), expected, "{record:?}");
+            assert_eq!(likeness(&next, ours, &kept), Other, "{record:?}");
+        }
+        assert_eq!(likeness(&record, None, &of(&record, None)), Same);
+        assert_eq!(likeness(&record, None, &of(&record, ours)), Other);
     }
 
     #[test]

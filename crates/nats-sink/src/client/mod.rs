@@ -2,6 +2,7 @@
 
 pub(crate) mod credentials;
 pub(crate) mod error;
+pub(crate) mod exchange;
 pub(crate) mod jetstream;
 pub(crate) mod message;
 pub(crate) mod wire;

@@ -1,17 +1,19 @@
 //! The sink.
 
+mod chain;
 mod session;
 #[cfg(test)]
 mod tests;
 mod unacked;
 mod worker;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, Record, SendError, Sink,
-    SinkFactory, SinkStats, StreamStart, Window,
+    Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, QueuedRecord, Record, SendError,
+    Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
 use walrelay_sink_client::{ClientError as _, SinkThread, Unroutable};
 
@@ -31,6 +33,8 @@ pub(crate) struct Settings {
     pub(crate) max_bytes: u64,
     /// The most bytes of headers and payload.
     pub(crate) max_message: u64,
+    /// The stream that nobody else writes to.
+    pub(crate) exclusive_stream: Option<String>,
     /// The longest wait for an acknowledgement, and for a sign of the server.
     pub(crate) ack: Duration,
     /// The first and the longest pause before a connection is tried again, and before a message is
@@ -56,11 +60,23 @@ impl SinkFactory for NatsSinkFactory {
 
     fn create(
         &mut self,
-        _: Option<&StreamStart>,
+        start: Option<&StreamStart>,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<NatsSink, NatsError> {
         let settings = Arc::clone(&self.settings);
         let window = Window::new(settings.max_records, settings.max_bytes);
+        // A replay writes beside the relay that has the slot.
+        let start = start.filter(|start| start.slot.is_some());
+        if let Some((stream, start)) = settings.exclusive_stream.clone().zip(start) {
+            let source = chain::source_of(start);
+            let stats = Arc::clone(&self.stats);
+            let shared = chain::Shared::new(VecDeque::new(), window, settings, stats, deliveries);
+            let login = Arc::clone(&self.login);
+            let thread = SinkThread::start("nats", shared, async move |shared| {
+                chain::carry(&login, &shared, stream, source).await
+            })?;
+            return Ok(NatsSink::Chained(thread));
+        }
         let queues = KeyQueues::new(MAX_BLOCKED_KEYS).of_all_topics();
         let shared = Shared::new(
             queues,
@@ -73,7 +89,7 @@ impl SinkFactory for NatsSinkFactory {
         let thread = SinkThread::start("nats", shared, async move |shared| {
             worker::carry(&login, &shared).await
         })?;
-        Ok(NatsSink(thread))
+        Ok(NatsSink::Keyed(thread))
     }
 
     fn disposition(error: &NatsError) -> Disposition {
@@ -83,38 +99,54 @@ impl SinkFactory for NatsSinkFactory {
 
 /// Publishes records on a thread of its own, which has one connection.
 ///
-/// # Ordering
-/// At most one record of a key is in flight ([`KeyQueues`]), whatever its subject: a stream has many
-/// subjects, and one that is full refuses a record and may take the next. Records without a key have
-/// no order.
-///
 /// # After a failure
 /// After a connection that breaks, the records in flight are sent again with the same ids: the server
-/// may have them or not. A record that is not acknowledged in time is sent again on the same
-/// connection; either copy's acknowledgement counts. A record that is refused for good ends the sink
-/// when no other one is in flight.
-pub(crate) struct NatsSink(SinkThread<KeyQueues, Arc<Settings>>);
+/// may have them or not. A record that is refused for good ends the sink when no other one is in
+/// flight.
+pub(crate) enum NatsSink {
+    /// At most one record of a key is in flight ([`KeyQueues`]), whatever its subject: a stream has
+    /// many subjects, and one that is full refuses a record and may take the next. Records without a
+    /// key have no order. A record that is not acknowledged in time is sent again on the same
+    /// connection; either copy's acknowledgement counts.
+    Keyed(SinkThread<KeyQueues, Arc<Settings>>),
+    /// The first records of the queue are a batch, of which each message names the one that it
+    /// follows. The next batch is sent when all of it is answered. All records are in order.
+    Chained(SinkThread<VecDeque<QueuedRecord>, Arc<Settings>>),
+}
 
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 
 impl Sink for NatsSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        let shared = &self.0.shared;
-        let checked = message::check(record, shared.settings.max_message);
+        let max_message = match self {
+            Self::Keyed(thread) => thread.shared.settings.max_message,
+            Self::Chained(thread) => thread.shared.settings.max_message,
+        };
+        let checked = message::check(record, max_message);
         checked.map_err(|(poison, reason)| DeliveryError {
             topic: record.topic.into(),
             reason,
             disposition: Disposition::Fatal,
             poison: Some(poison),
         })?;
-        shared.accept(record, seq, record.payload_bytes() as u64 + RECORD_OVERHEAD)
+        let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
+        match self {
+            Self::Keyed(thread) => thread.shared.accept(record, seq, weight),
+            Self::Chained(thread) => thread.shared.accept(record, seq, weight),
+        }
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
-        self.0.shared.waiting_for()
+        match self {
+            Self::Keyed(thread) => thread.shared.waiting_for(),
+            Self::Chained(thread) => thread.shared.state().obstacle.clone(),
+        }
     }
 
     fn close(self: Box<Self>, grace: Duration) {
-        self.0.close(grace);
+        match *self {
+            Self::Keyed(thread) => thread.close(grace),
+            Self::Chained(thread) => thread.close(grace),
+        }
     }
 }

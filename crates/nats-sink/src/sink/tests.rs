@@ -138,6 +138,7 @@ fn run_for(
         max_records: 100,
         max_bytes: 1 << 20,
         max_message: 10_000,
+        exclusive_stream: None,
         ack,
         pauses: (Duration::from_millis(1), Duration::from_millis(5)),
         retry_for,

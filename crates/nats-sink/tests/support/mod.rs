@@ -7,11 +7,16 @@
 )]
 
 use std::process;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_nats_sink::{NatsKind, NatsSection};
-use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
+use walrelay_sink::{
+    AnySinkFactory, Deliveries, Disposition, Poison, Sink, SinkError, SinkFactory, SinkKind as _,
+    SinkOptions, StreamStart,
+};
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{Nats, NatsInTurn, NatsMessage};
 
@@ -33,6 +38,7 @@ pub(crate) fn section(port: u16) -> NatsSection {
         certificate_file: None,
         key_file: None,
         max_message_size: MAX_MESSAGE,
+        exclusive_stream: None,
         ack_timeout: Duration::from_secs(20),
         connect_timeout: Duration::from_secs(60),
     }
@@ -52,6 +58,40 @@ pub(crate) fn options() -> SinkOptions {
 pub(crate) fn factory(section: &NatsSection, options: &SinkOptions) -> AnySinkFactory {
     let kind = NatsKind::new(section, options).expect("no file is needed");
     kind.factory(None).0
+}
+
+/// The stream of a relay that has this slot, on this timeline.
+pub(crate) fn start(slot: &str, timeline: u32) -> StreamStart {
+    StreamStart {
+        system_id: "7".to_owned(),
+        timeline,
+        slot: Some(slot.to_owned()),
+        confirmed: CommitEnd::from_slot(Lsn::ZERO),
+        snapshot: false,
+    }
+}
+
+/// A factory whose sinks are those of a relay that has a slot.
+pub(crate) struct WithStart {
+    pub(crate) factory: AnySinkFactory,
+    pub(crate) start: Arc<StreamStart>,
+}
+
+impl SinkFactory for WithStart {
+    type Sink = Box<dyn Sink>;
+    type Error = SinkError;
+
+    fn create(
+        &mut self,
+        _: Option<&StreamStart>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Box<dyn Sink>, SinkError> {
+        self.factory.create(Some(&self.start), deliveries)
+    }
+
+    fn disposition(error: &SinkError) -> Disposition {
+        <AnySinkFactory as SinkFactory>::disposition(error)
+    }
 }
 
 /// A server that one test has to itself.
@@ -74,6 +114,20 @@ impl Server {
         let more = json!({"max_msg_size": MAX_STORED});
         self.nats.client().create_stream(name, &[name], &more);
     }
+
+    /// Reads the messages of a subject.
+    pub(crate) fn stored_in(&self, stream: &str, subject: &str) -> Vec<Stored> {
+        let messages = self.nats.client().messages(stream, subject).into_iter();
+        let stored = |message: NatsMessage| {
+            let header = |name: &str| message.headers.get(name).cloned();
+            Stored {
+                key: header("walrelay.key").map(String::into_bytes),
+                id: header("Nats-Msg-Id").unwrap_or_default(),
+                value: header("walrelay.null").is_none().then_some(message.payload),
+            }
+        };
+        messages.map(stored).collect()
+    }
 }
 
 impl Destination for Server {
@@ -91,16 +145,7 @@ impl Destination for Server {
     }
 
     fn stored(&self, topic: &str) -> Vec<Stored> {
-        let messages = self.nats.client().messages(topic, topic).into_iter();
-        let stored = |message: NatsMessage| {
-            let header = |name: &str| message.headers.get(name).cloned();
-            Stored {
-                key: header("walrelay.key").map(String::into_bytes),
-                id: header("Nats-Msg-Id").unwrap_or_default(),
-                value: header("walrelay.null").is_none().then_some(message.payload),
-            }
-        };
-        messages.map(stored).collect()
+        self.stored_in(topic, topic)
     }
 
     fn pause(&self) {

@@ -261,6 +261,7 @@ impl CopySource {
             stream: wrap(Stream::of_slot(stream, &copy, Arc::default())),
             system_id: system.system_id,
             timeline: system.timeline,
+            slot: None,
             // No other process can read a temporary slot, and no promotion keeps one.
             server_start: String::new(),
             ancestors: Vec::new(),

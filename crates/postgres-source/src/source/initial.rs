@@ -42,7 +42,7 @@ pub(super) struct InitialSnapshot {
 
 impl InitialSnapshot {
     /// Opens the stream of the rows, from the first row.
-    async fn open(&mut self) -> Result<Opened<Stream>, PostgresError> {
+    async fn open(&mut self, slot: &str) -> Result<Opened<Stream>, PostgresError> {
         self.check = OneTask::default();
         // The server may have ended the sessions of the snapshot, which this process does not
         // notice.
@@ -54,6 +54,7 @@ impl InitialSnapshot {
             stream: Stream::Rows(Box::new(stream.under(self.lock.clone()))),
             system_id: self.system.system_id.clone(),
             timeline: self.system.timeline,
+            slot: Some(slot.to_owned()),
             server_start: self.server_start.clone(),
             ancestors: Vec::new(),
             flushed: self.system.flushed.max(self.anchor.point),
@@ -156,7 +157,7 @@ impl PostgresSource {
             system: connected.system,
             server_start: connected.server.start,
         });
-        snapshot.open().await
+        snapshot.open(&self.wanted.slot).await
     }
 
     /// Opens the rows of an unfinished snapshot again, or creates the slot after a finished one.
@@ -178,7 +179,7 @@ impl PostgresSource {
         }
         if !self.snapshot_progress.is_acknowledged() {
             // The same snapshot can be read again as long as the server keeps it.
-            return match snapshot.open().await {
+            return match snapshot.open(&self.wanted.slot).await {
                 Ok(opened) => Ok(Some(opened)),
                 Err(error) => {
                     info!(reason = %Chain(&error), "the snapshot cannot be read again: a new one is made");

@@ -322,6 +322,7 @@ impl PostgresSource {
             stream: Stream::of_slot(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
             system_id: system.system_id,
             timeline: system.timeline,
+            slot: Some(self.wanted.slot.clone()),
             server_start: server.start,
             ancestors: connected.ancestors,
             flushed: system.flushed,

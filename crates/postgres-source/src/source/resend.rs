@@ -53,6 +53,7 @@ impl Source for ResendSource {
             // No WAL is read or confirmed.
             system_id: String::new(),
             timeline: 0,
+            slot: None,
             server_start: String::new(),
             ancestors: Vec::new(),
             flushed: point,

@@ -105,6 +105,9 @@ pub struct Opened<S> {
     pub system_id: String,
     /// The timeline of the server.
     pub timeline: u32,
+    /// The slot that is read and confirmed, or is made where a snapshot ends; `None` for a temporary
+    /// one, and for rows alone.
+    pub slot: Option<String>,
     /// The start time of the server, see [`Resume::server_start`].
     pub server_start: String,
     /// The timelines that this one continues. Needed only if the timeline changed.

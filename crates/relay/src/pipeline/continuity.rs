@@ -200,6 +200,7 @@ mod tests {
             stream: (),
             system_id: "7".into(),
             timeline: 2,
+            slot: None,
             server_start: "1.5".into(),
             ancestors: Vec::new(),
             flushed: Lsn::new(500),

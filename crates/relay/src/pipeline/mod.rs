@@ -307,6 +307,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             stream,
             system_id,
             mut timeline,
+            slot,
             server_start,
             flushed,
             confirmed,
@@ -323,6 +324,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         let start = StreamStart {
             system_id,
             timeline,
+            slot,
             confirmed,
             snapshot: stream.is_snapshot(),
         };

@@ -182,6 +182,7 @@ impl Source for OneTransaction {
             stream,
             system_id: "7".to_owned(),
             timeline: if promoted { 2 } else { 1 },
+            slot: Some("walrelay".to_owned()),
             server_start: if promoted { "2.5" } else { "1.5" }.to_owned(),
             ancestors: vec![Ancestor {
                 timeline: 1,

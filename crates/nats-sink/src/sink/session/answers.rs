@@ -189,8 +189,9 @@ impl Session<'_> {
             Refusal::Configuration(code, why) => {
                 (format!("{why} ({code})"), Disposition::Configuration, None)
             }
-            Refusal::WrongLast => (
-                "a stream refuses an event (10071)".to_owned(),
+            // Nothing is expected of the stream.
+            Refusal::WrongLast | Refusal::OtherStream => (
+                "a stream refuses an event for its last message".to_owned(),
                 Disposition::Retryable,
                 None,
             ),

@@ -1,0 +1,230 @@
+//! Requests whose answers are awaited together.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, split};
+use tokio::select;
+use tokio::time::sleep_until;
+use walrelay_sink_client::ConnectError;
+
+use super::error::NatsError;
+use super::wire::Operation;
+use super::{Connection, Input, ServerInfo, ended, io_error, is_permission, protocol};
+
+/// The status of an answer that says that nobody is subscribed to the subject.
+pub(crate) const NO_RESPONDERS: u16 = 503;
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: Option<u16>,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Answer {
+    /// Returns true if nobody is subscribed to the subject.
+    pub(crate) fn is_from_nobody(&self) -> bool {
+        self.status == Some(NO_RESPONDERS) && self.payload.is_empty()
+    }
+}
+
+/// The reason why requests have no answers.
+#[derive(Debug)]
+pub(crate) enum ExchangeError {
+    Connection(NatsError),
+    /// The user may not publish to a subject of JetStream's API.
+    ApiDenied,
+    /// The user may not publish to the subject of an event.
+    SubjectDenied,
+}
+
+impl From<NatsError> for ExchangeError {
+    fn from(error: NatsError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+/// A connection on which requests are sent together, and no further one before all are answered.
+pub(crate) struct Exchange {
+    connection: Connection,
+    /// Bytes that are not written yet.
+    unsent: Vec<u8>,
+    /// The number of these that are written by now.
+    written: usize,
+    last_token: u64,
+}
+
+impl Exchange {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            unsent: Vec::new(),
+            written: 0,
+            last_token: 0,
+        }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.connection.address
+    }
+
+    pub(crate) fn info(&self) -> &ServerInfo {
+        &self.connection.info
+    }
+
+    /// Answers the server until the connection ends. Can be cancelled.
+    pub(crate) async fn ended(&mut self) -> NatsError {
+        let ended = self.answers(0, None, |_| false, |_, _, _| {}).await;
+        match ended {
+            Err(ExchangeError::Connection(error)) => error,
+            // No request was sent that could be denied.
+            _ => NatsError::Closed {
+                address: self.connection.address.clone(),
+                why: "it denies what was not asked for",
+            },
+        }
+    }
+
+    /// Sends `count` requests, which `put` writes with the subjects of their answers, and returns the
+    /// answers in this order. Ends if neither a byte could be sent nor an answer came for `limit`.
+    /// What is no answer according to `is_answer` is passed over.
+    pub(crate) async fn request_all(
+        &mut self,
+        count: usize,
+        limit: Duration,
+        is_answer: impl Fn(&Answer) -> bool,
+        put: impl FnMut(&mut Vec<u8>, usize, &str),
+    ) -> Result<Vec<Answer>, ExchangeError> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        self.answers(count, Some(limit), is_answer, put).await
+    }
+
+    /// `limit`: `None` to go on until the connection ends.
+    async fn answers(
+        &mut self,
+        count: usize,
+        limit: Option<Duration>,
+        is_answer: impl Fn(&Answer) -> bool,
+        mut put: impl FnMut(&mut Vec<u8>, usize, &str),
+    ) -> Result<Vec<Answer>, ExchangeError> {
+        let Self {
+            connection,
+            unsent,
+            written,
+            last_token,
+        } = self;
+        let first = *last_token + 1;
+        *last_token += count as u64;
+        for number in 0..count {
+            let reply = format!("{}.{}", connection.inbox, first + number as u64);
+            put(unsent, number, &reply);
+        }
+        let mut answers: Vec<Option<Answer>> = (0..count).map(|_| None).collect();
+        let mut missing = count;
+        let Connection {
+            stream,
+            address,
+            input,
+            info,
+            inbox,
+        } = connection;
+        let (mut reader, mut writer) = split(stream);
+        let mut progress = Instant::now();
+        let mut unflushed = !unsent.is_empty();
+        loop {
+            while let Some(operation) = input.next().map_err(|it| protocol(address, it))? {
+                match operation {
+                    Operation::Message {
+                        subject,
+                        status,
+                        payload,
+                    } => {
+                        let Some(number) = number_of(subject, inbox, first) else {
+                            continue;
+                        };
+                        let answer = Answer {
+                            status,
+                            payload: payload.to_vec(),
+                        };
+                        if let Some(place @ None) = answers.get_mut(number)
+                            && (answer.is_from_nobody() || is_answer(&answer))
+                        {
+                            *place = Some(answer);
+                            missing -= 1;
+                            progress = Instant::now();
+                        }
+                    }
+                    Operation::Ping => {
+                        unsent.extend_from_slice(b"PONG\r\n");
+                        unflushed = true;
+                    }
+                    Operation::Info(json) => {
+                        *info = ServerInfo::parse(json).map_err(|it| protocol(address, it))?;
+                    }
+                    Operation::Error(text) if is_permission(text) => {
+                        let text = String::from_utf8_lossy(text).to_ascii_lowercase();
+                        return Err(if text.contains("publish to \"$js.api.") {
+                            ExchangeError::ApiDenied
+                        } else {
+                            ExchangeError::SubjectDenied
+                        });
+                    }
+                    Operation::Error(text) => return Err(ended(address, text).into()),
+                    Operation::Pong | Operation::Ok => {}
+                }
+            }
+            if missing == 0 && limit.is_some() {
+                return Ok(answers.into_iter().flatten().collect());
+            }
+            let io = |source| io_error(address, source);
+            select! {
+                read = fill(input, &mut reader) => read.map_err(io)?,
+                wrote = write(unsent.get(*written..).unwrap_or_default(), &mut writer), if unflushed => {
+                    let wrote = wrote.map_err(io)?;
+                    unflushed = wrote > 0;
+                    *written += wrote;
+                    if *written >= unsent.len() {
+                        unsent.clear();
+                        *written = 0;
+                    }
+                    progress = Instant::now();
+                }
+                () = expired(limit.map(|limit| progress + limit)) => {
+                    return Err(NatsError::from(ConnectError::Timeout {
+                        address: address.clone(),
+                        seconds: limit.unwrap_or_default().as_secs(),
+                    })
+                    .into());
+                }
+            }
+        }
+    }
+}
+
+/// Returns which of the requests beginning with the token `first` a subject is of.
+fn number_of(subject: &[u8], inbox: &str, first: u64) -> Option<usize> {
+    let token = subject.strip_prefix(inbox.as_bytes())?.strip_prefix(b".")?;
+    let token: u64 = std::str::from_utf8(token).ok()?.parse().ok()?;
+    usize::try_from(token.checked_sub(first)?).ok()
+}
+
+async fn fill(input: &mut Input, reader: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
+    input.fill(reader).await
+}
+
+/// Writes some bytes, or flushes if there are none. Can be cancelled.
+async fn write(bytes: &[u8], writer: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<usize> {
+    if bytes.is_empty() {
+        return writer.flush().await.map(|()| 0);
+    }
+    writer.write(bytes).await
+}
+
+async fn expired(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,315 @@
+//! Batches: the first records of the queue, and what the stream answers to them.
+
+use walrelay_sink::{Disposition, Obstacle, Poison};
+
+use super::search::unknown;
+use super::{Chain, Stop};
+use crate::client::exchange::{Answer, Exchange};
+use crate::client::jetstream::{
+    Kept, PubAnswer, Refusal, STREAM_NAMES, StreamNames, kept_message, kept_request, kept_subject,
+    names_request, pub_answer, stream_names,
+};
+use crate::client::message::{
+    self, Predecessor, check_size, is_dead_letter, message_id, put_message, put_predecessor,
+    put_request,
+};
+
+/// The most records of a batch.
+pub(super) const BATCH_RECORDS: usize = 500;
+/// The bytes from which on a batch gets no further record.
+const BATCH_BYTES: usize = 1 << 20;
+/// Refusals in a row after which the relay pauses: somebody writes to the stream all the time.
+const MAX_REFUSALS: u32 = 3;
+
+/// A message without the subject of its answer.
+struct Message {
+    seq: u64,
+    /// The message is a dead letter, and follows none.
+    is_dead_letter: bool,
+    headers: Vec<u8>,
+}
+
+impl Chain<'_> {
+    /// Publishes the first records of the queue, and reports those that are stored.
+    pub(super) async fn publish(&mut self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let batch = match self.batch(exchange.info().max_payload) {
+            Ok(batch) => batch,
+            Err((seq, poison, why)) => return Err(self.poison(seq, poison, why)),
+        };
+        let limit = self.shared.settings.ack;
+        // A dead letter is alone.
+        let is_chained = !batch.first().is_some_and(|message| message.is_dead_letter);
+        let is_answer = |answer: &Answer| match pub_answer(&answer.payload) {
+            Some(PubAnswer::Stored { stream, .. }) => !is_chained || stream == self.stream,
+            other => other.is_some(),
+        };
+        let answers = {
+            let shared = self.shared;
+            let put = |out: &mut Vec<u8>, number: usize, reply: &str| {
+                let state = shared.state();
+                // Only this thread removes records.
+                if let (Some(message), Some(queued)) =
+                    (batch.get(number), state.records.get(number))
+                {
+                    let headers = &message.headers;
+                    queued
+                        .record
+                        .with(|record| put_message(out, record, reply, headers));
+                }
+            };
+            let answers = exchange.request_all(batch.len(), limit, is_answer, put);
+            answers.await?
+        };
+        self.finish(exchange, &batch, &answers).await
+    }
+
+    /// Makes the messages of the first records. An error is a record that is too large.
+    fn batch(&self, max_payload: u64) -> Result<Vec<Message>, (u64, Poison, String)> {
+        let count = self.rising();
+        let state = self.shared.state();
+        let mut messages: Vec<Message> = Vec::new();
+        let mut bytes = 0;
+        for queued in state.records.iter().take(count) {
+            let dead_letter = queued.record.with(is_dead_letter);
+            let previous = messages.last().map(|message| message_id(&message.headers));
+            // A dead letter may be in another stream, and what follows a message without an id cannot
+            // name it.
+            if previous.is_some() && (dead_letter || previous == Some(None)) {
+                break;
+            }
+            let predecessor = Predecessor {
+                stream: &self.stream,
+                seq: self.last.unwrap_or_default() + messages.len() as u64,
+                id: previous.flatten(),
+            };
+            let made = queued.record.with(|record| {
+                let mut headers = message::headers(record);
+                let predecessor = (!dead_letter).then_some(predecessor);
+                put_predecessor(&mut headers, self.source.as_deref(), predecessor);
+                check_size(record, headers.len(), max_payload, "max_payload")?;
+                bytes += headers.len() + record.value.map_or(0, <[u8]>::len);
+                Ok(headers)
+            });
+            match made {
+                Ok(headers) => messages.push(Message {
+                    seq: queued.seq,
+                    is_dead_letter: dead_letter,
+                    headers,
+                }),
+                // Those before it are sent first.
+                Err(_) if !messages.is_empty() => break,
+                Err((poison, why)) => return Err((queued.seq, poison, why)),
+            }
+            if dead_letter || bytes >= BATCH_BYTES {
+                break;
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Reports the messages that are stored, and decides about the first one that is not.
+    async fn finish(
+        &mut self,
+        exchange: &mut Exchange,
+        batch: &[Message],
+        answers: &[Answer],
+    ) -> Result<(), Stop> {
+        let mut stored = Vec::new();
+        let mut repeats = Vec::new();
+        let mut refused = None;
+        for (message, answer) in batch.iter().zip(answers) {
+            match pub_answer(&answer.payload) {
+                Some(PubAnswer::Stored {
+                    stream,
+                    seq,
+                    is_duplicate: true,
+                }) => repeats.push((message.seq, stream, seq)),
+                Some(PubAnswer::Stored { stream, seq, .. }) => {
+                    stored.push(message.seq);
+                    // Behind a refused message, all that is known ends before it.
+                    let follows = self.last.is_some_and(|last| last + 1 == seq);
+                    if refused.is_none() && follows && stream == self.stream {
+                        self.last = Some(seq);
+                    }
+                }
+                other if refused.is_none() => {
+                    let refusal = other.and_then(|answer| match answer {
+                        PubAnswer::Refused(refusal) => Some(refusal),
+                        PubAnswer::Stored { .. } => None,
+                    });
+                    refused = Some((message.seq, refusal));
+                }
+                Some(PubAnswer::Refused(_)) | None => {}
+            }
+        }
+        self.raise_top(&stored);
+        self.delivered(&stored);
+        let has_repeats = !repeats.is_empty();
+        for (seq, stream, at) in repeats {
+            self.compare(exchange, seq, &stream, at).await?;
+        }
+        match refused {
+            // A repeat got no number, so what was sent behind it expected a wrong one.
+            None | Some((_, Some(Refusal::WrongLast))) if has_repeats => Ok(()),
+            None => Ok(()),
+            Some((seq, refusal)) => self.refused(exchange, seq, refusal).await,
+        }
+    }
+
+    /// Notes the positions of records that are stored now.
+    fn raise_top(&mut self, stored: &[u64]) {
+        if self.source.is_none() {
+            return;
+        }
+        let state = self.shared.state();
+        let Some(last) = stored.last() else {
+            return;
+        };
+        let records = state
+            .records
+            .iter()
+            .take_while(|queued| queued.seq <= *last);
+        for queued in records {
+            let (is_event, position) = queued
+                .record
+                .with(|record| (!is_dead_letter(record), record.position));
+            if is_event && stored.binary_search(&queued.seq).is_ok() {
+                self.top = self.top.max(Some(position));
+            }
+        }
+    }
+
+    /// Decides about a record whose id the stream has, by the message with that id.
+    async fn compare(
+        &mut self,
+        exchange: &mut Exchange,
+        seq: u64,
+        stream: &str,
+        at: u64,
+    ) -> Result<(), Stop> {
+        let what = "of which message it has the id of an event";
+        let subject = kept_subject(stream).ok_or_else(|| unknown(what))?;
+        let limit = self.shared.settings.ack;
+        let put = |out: &mut Vec<u8>, _, reply: &str| {
+            put_request(out, &subject, reply, &kept_request(at));
+        };
+        let answers = exchange.request_all(1, limit, |_| true, put).await?;
+        let kept = answers
+            .first()
+            .map_or(Kept::Unknown, |answer| kept_message(&answer.payload));
+        let is_same = match &kept {
+            Kept::Message(kept) => {
+                let state = self.shared.state();
+                let mut records = state.records.iter();
+                let queued = records.find(|queued| queued.seq == seq);
+                queued.is_some_and(|it| it.record.with(|record| message::is_same(record, kept)))
+            }
+            // Consumed: the stream would not have the id of an event that it never had.
+            Kept::Gone => true,
+            Kept::Unknown => return Err(unknown(what)),
+        };
+        if !is_same {
+            let why = "its stream has another event with its id: ids must be unique in a stream";
+            return Err(self.poison(seq, Poison::Rejected, why.to_owned()));
+        }
+        self.delivered(&[seq]);
+        Ok(())
+    }
+
+    /// Decides about the first record of a batch that is not stored. `None`: nobody is subscribed to
+    /// its subject.
+    async fn refused(
+        &mut self,
+        exchange: &mut Exchange,
+        seq: u64,
+        refusal: Option<Refusal>,
+    ) -> Result<(), Stop> {
+        let (what, disposition, remedy) = match refusal {
+            None => return Err(self.nobody(exchange, seq).await?),
+            Some(Refusal::OtherStream) => {
+                return Err(self.no_place(
+                    seq,
+                    "its subject is one of another stream than exclusive_stream",
+                ));
+            }
+            Some(Refusal::WrongLast) => {
+                self.is_refused = true;
+                self.refusals += 1;
+                if self.refusals < MAX_REFUSALS {
+                    return Ok(());
+                }
+                (
+                    "another publisher writes to the stream of exclusive_stream".to_owned(),
+                    Disposition::Configuration,
+                    Some("see that nobody but this relay writes to it, or unset exclusive_stream"),
+                )
+            }
+            Some(Refusal::Oversize) => {
+                let why = "the message is larger than the stream takes (max_msg_size)";
+                return Err(self.poison(seq, Poison::Oversize, why.to_owned()));
+            }
+            Some(Refusal::Full) => (
+                "a stream is full and refuses events (10077)".to_owned(),
+                Disposition::Retryable,
+                Some("see that consumers take messages from it, or raise its limits"),
+            ),
+            Some(Refusal::Configuration(code, why)) => {
+                (format!("{why} ({code})"), Disposition::Configuration, None)
+            }
+            Some(Refusal::Other(code, why)) => {
+                (format!("{why} ({code})"), Disposition::Retryable, None)
+            }
+        };
+        Err(Stop::Pause(Obstacle {
+            what,
+            disposition,
+            remedy,
+        }))
+    }
+
+    /// Decides about a record for whose subject nobody answers.
+    async fn nobody(&mut self, exchange: &mut Exchange, seq: u64) -> Result<Stop, Stop> {
+        let body = {
+            let state = self.shared.state();
+            let mut records = state.records.iter();
+            let queued = records.find(|queued| queued.seq == seq);
+            queued.map(|queued| queued.record.with(|record| names_request(record.topic)))
+        };
+        let body = body.unwrap_or_default();
+        let limit = self.shared.settings.ack;
+        let put = |out: &mut Vec<u8>, _, reply: &str| put_request(out, STREAM_NAMES, reply, &body);
+        let answers = exchange.request_all(1, limit, |_| true, put).await?;
+        let names = answers.first().map_or(StreamNames::Unknown, |answer| {
+            stream_names(answer.status, &answer.payload)
+        });
+        Ok(match names {
+            StreamNames::Names(names) if names.is_empty() => {
+                self.no_place(seq, "no stream has its subject")
+            }
+            StreamNames::Names(_) => unknown("anything about an event, whose stream it has"),
+            StreamNames::Unknown => unknown("whether a stream has the subject of an event"),
+        })
+    }
+
+    /// Pauses before a record is sent again that the stream does not take, because that may be changed;
+    /// refuses it for good when it was so for `retry_for`.
+    fn no_place(&mut self, seq: u64, why: &str) -> Stop {
+        let position = {
+            let state = self.shared.state();
+            let mut records = state.records.iter();
+            let queued = records.find(|queued| queued.seq == seq);
+            queued.map(|queued| queued.record.with(|record| record.position))
+        };
+        let settings = &self.shared.settings;
+        if position.is_some_and(|it| settings.unroutable.note(it) < settings.retry_for) {
+            return Stop::Pause(Obstacle {
+                what: format!("an event is refused in the end: {why}"),
+                disposition: Disposition::Retryable,
+                remedy: Some(
+                    "give the subject to the stream; [poison] decides what happens otherwise",
+                ),
+            });
+        }
+        self.poison(seq, Poison::Unroutable, why.to_owned())
+    }
+}

@@ -1,0 +1,173 @@
+//! Publishes to a stream that nobody else writes to: each message names the one that it follows.
+
+mod batch;
+mod search;
+mod worker;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use walrelay_sink::{
+    DeliveryError, Disposition, EventPosition, Obstacle, Poison, QueuedRecord, StreamStart,
+};
+use walrelay_sink_client::Failure;
+
+use super::Settings;
+use crate::client::error::NatsError;
+use crate::client::exchange::{Exchange, ExchangeError};
+
+use batch::BATCH_RECORDS;
+pub(super) use worker::carry;
+
+/// What a sink shares with its thread. Records are in the order of the log.
+pub(super) type Shared = walrelay_sink_client::Shared<VecDeque<QueuedRecord>, Arc<Settings>>;
+
+/// The reason why no further messages can be published now.
+enum Stop {
+    /// The connection ended.
+    Connection(NatsError),
+    /// The stream takes nothing for a while.
+    Pause(Obstacle),
+    /// A record was refused, or nothing can be published. The sink ends.
+    Broken(Failure),
+}
+
+impl From<ExchangeError> for Stop {
+    fn from(error: ExchangeError) -> Self {
+        let what = match error {
+            ExchangeError::Connection(error) => return Self::Connection(error),
+            ExchangeError::ApiDenied => {
+                "with exclusive_stream the user must publish to $JS.API.STREAM.NAMES, \
+                 $JS.API.STREAM.INFO.* and $JS.API.STREAM.MSG.GET.*"
+            }
+            ExchangeError::SubjectDenied => "the user may not publish to the subject of an event",
+        };
+        Self::Broken(Failure {
+            class: "denied",
+            reason: what.to_owned(),
+            disposition: Disposition::Configuration,
+        })
+    }
+}
+
+/// Returns the text by which two positions can be compared: they are of one log, and counted by one
+/// slot. `None` if the positions of a stream are none of the WAL.
+pub(super) fn source_of(start: &StreamStart) -> Option<String> {
+    let slot = start.slot.as_ref().filter(|_| !start.snapshot)?;
+    Some(format!("{}/{}/{slot}", start.system_id, start.timeline))
+}
+
+/// The messages of a sink, of which each follows the one before.
+///
+/// # Fencing
+/// The first message of a batch expects the number that this sink knows as the stream's last one, and
+/// each other one also expects the id of the message before. So the stream refuses all of them if
+/// anybody else has written meanwhile. The sink then reads what was written, and sends only what is
+/// not there.
+struct Chain<'s> {
+    shared: &'s Shared,
+    stream: String,
+    source: Option<String>,
+    /// The number of the last message of the stream of which this sink knows whether it is one of its
+    /// events; `None`: it has not asked yet.
+    last: Option<u64>,
+    /// The stream has refused a message that follows `last`.
+    is_refused: bool,
+    /// The messages behind the first of these numbers, up to the second, were written by somebody, and
+    /// are not read yet.
+    unread: Option<(u64, u64)>,
+    /// The highest position of an event of the source that the stream has, as far as is known.
+    top: Option<EventPosition>,
+    /// Records up to this sequence number were looked for in the stream.
+    looked_for: Option<u64>,
+    /// The number of the highest message in which a record was found on the way back.
+    found_at: Option<u64>,
+    /// The number of refusals without a message that was stored.
+    refusals: u32,
+    logged: bool,
+}
+
+impl<'s> Chain<'s> {
+    fn new(shared: &'s Shared, stream: String, source: Option<String>) -> Self {
+        Self {
+            shared,
+            stream,
+            source,
+            last: None,
+            is_refused: false,
+            unread: None,
+            top: None,
+            looked_for: None,
+            found_at: None,
+            refusals: 0,
+            logged: false,
+        }
+    }
+
+    /// Publishes the first records of the queue, which is not empty, or finds that the stream has some
+    /// of them. Must not be called again on this connection if it is cancelled.
+    async fn advance(&mut self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if self.last.is_none() || self.is_refused {
+            self.ask_last(exchange).await?;
+        }
+        if self.look_for(exchange).await? {
+            return Ok(());
+        }
+        self.publish(exchange).await
+    }
+
+    /// Returns the number of records at the head of the queue whose positions rise, up to the size of
+    /// a batch. A transaction that was cut off is sent again from its first event, which must be
+    /// looked for when all records before it are stored.
+    fn rising(&self) -> usize {
+        let state = self.shared.state();
+        if self.source.is_none() {
+            return state.records.len().min(BATCH_RECORDS);
+        }
+        let mut highest = None;
+        let heads = state.records.iter().take(BATCH_RECORDS);
+        let rising = heads.take_while(|queued| {
+            let position = queued.record.with(|record| Some(record.position));
+            let is_higher = position > highest;
+            highest = position;
+            is_higher
+        });
+        rising.count()
+    }
+
+    /// Reports these records as delivered.
+    fn delivered(&mut self, seqs: &[u64]) {
+        for seq in seqs {
+            let Some(queued) = self.take(*seq) else {
+                continue;
+            };
+            let position = queued.record.with(|record| record.position);
+            self.shared.settings.unroutable.forget(position);
+            self.shared.report(&queued, Ok(()));
+        }
+        if !seqs.is_empty() {
+            self.refusals = 0;
+        }
+    }
+
+    /// Reports a record that is refused for good. The others are given up with it.
+    fn poison(&mut self, seq: u64, poison: Poison, reason: String) -> Stop {
+        if let Some(queued) = self.take(seq) {
+            let error = DeliveryError {
+                topic: queued.record.with(|record| record.topic.into()),
+                reason,
+                // Not `Retryable`: the relay would give up the topic, and so its other events.
+                disposition: Disposition::Fatal,
+                poison: Some(poison),
+            };
+            self.shared.report(&queued, Err((poison.name(), error)));
+        }
+        Stop::Broken(Failure::with_another())
+    }
+
+    fn take(&self, seq: u64) -> Option<QueuedRecord> {
+        let mut state = self.shared.state();
+        let at = state.records.iter().position(|queued| queued.seq == seq)?;
+        state.records.remove(at)
+    }
+}

@@ -1,0 +1,106 @@
+//! The thread of a sink: connects, and publishes batches.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::time::sleep_until;
+use tracing::warn;
+use walrelay_sink::{Chain as Causes, Endpoints};
+use walrelay_sink_client::{FOREVER, Failure, Reconnects};
+
+use super::{Chain, Shared, Stop};
+use crate::client::error::NatsError;
+use crate::client::exchange::Exchange;
+use crate::client::{Login, connect};
+
+/// Publishes until the sink is closed or broken. Returns why the records that are left have failed.
+pub(in crate::sink) async fn carry(
+    login: &Login,
+    shared: &Shared,
+    stream: String,
+    source: Option<String>,
+) -> Failure {
+    let mut reconnects = Reconnects::new("NATS", shared.settings.pauses);
+    let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
+    // What is known of the stream outlives a connection.
+    let mut chain = Chain::new(shared, stream, source);
+    loop {
+        let connect = async |first| connect(login, first).await;
+        let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
+        let Some(connection) = connected.await else {
+            return Failure::closed();
+        };
+        let mut exchange = Exchange::new(connection);
+        let mut has_stored = false;
+        let session = session(
+            &mut exchange,
+            &mut chain,
+            &mut endpoints,
+            &mut reconnects,
+            &mut has_stored,
+        );
+        let error = match session.await {
+            Ok(failure) => return failure,
+            Err(error) => error,
+        };
+        warn!(error = %Causes(&error), "the connection to NATS has ended");
+        if !has_stored {
+            // Another server of the cluster may be able to.
+            reconnects.next_host();
+        }
+        endpoints.attempt(exchange.address(), None, false);
+        shared.lost(&error);
+    }
+}
+
+/// Publishes until the sink is closed or broken (`Ok`), or the connection breaks.
+async fn session(
+    exchange: &mut Exchange,
+    chain: &mut Chain<'_>,
+    endpoints: &mut Endpoints,
+    reconnects: &mut Reconnects,
+    has_stored: &mut bool,
+) -> Result<Failure, NatsError> {
+    let shared = chain.shared;
+    loop {
+        if shared.is_over() {
+            return Ok(Failure::closed());
+        }
+        if shared.state().records.is_empty() {
+            let closing = shared.state().closing;
+            let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
+            tokio::select! {
+                error = exchange.ended() => return Err(error),
+                () = shared.wake.notified() => {}
+                () = sleep_until(end.into()) => {}
+            }
+            continue;
+        }
+        let began = Instant::now();
+        let Some(advanced) = shared.unless_over(chain.advance(exchange)).await else {
+            return Ok(Failure::closed());
+        };
+        match advanced {
+            Ok(()) => {
+                *has_stored = true;
+                reconnects.succeeded();
+                shared.set_obstacle(None);
+                endpoints.attempt(exchange.address(), Some(began.elapsed()), false);
+            }
+            Err(Stop::Connection(error)) => return Err(error),
+            Err(Stop::Broken(failure)) => return Ok(failure),
+            Err(Stop::Pause(obstacle)) => {
+                let known = shared.state().obstacle.replace(obstacle.clone());
+                if known.as_ref() != Some(&obstacle) {
+                    warn!(reason = obstacle.what, "NATS takes an event not yet");
+                }
+                endpoints.attempt(exchange.address(), Some(began.elapsed()), true);
+                let until = reconnects.failed();
+                let pause = sleep_until(until.into());
+                if shared.unless_over(pause).await.is_none() {
+                    return Ok(Failure::closed());
+                }
+            }
+        }
+    }
+}
