@@ -25,6 +25,16 @@ fn number(message: &NatsMessage) -> u64 {
 
 #[test]
 fn each_event_is_in_the_stream_once_and_in_order_and_the_poison_is_in_another() {
+    publishes(false);
+}
+
+#[test]
+fn each_event_is_once_in_an_exclusive_stream_that_forgets_ids_also_beside_a_replay() {
+    publishes(true);
+}
+
+/// `exclusive`: with `exclusive_stream`, to a stream whose duplicate window is shorter than a restart.
+fn publishes(exclusive: bool) {
     if !Nats::is_wanted() {
         return;
     }
@@ -37,14 +47,26 @@ fn each_event_is_in_the_stream_once_and_in_order_and_the_poison_is_in_another() 
         .replace('.', "_");
     let (stream, dead) = (format!("{name}_events"), format!("{name}_dead"));
     let mut client = server.client();
-    client.create_stream(&stream, &[&format!("{stream}.>")], &json!({}));
+    let config_of = |mut members: Value| {
+        if exclusive {
+            members["duplicate_window"] = json!(100_000_000);
+        }
+        members
+    };
+    let members = config_of(json!({}));
+    client.create_stream(&stream, &[&format!("{stream}.>")], &members);
     client.create_stream(&dead, &[&dead], &json!({}));
     // The type of some events is no token of a subject.
     let config = rig.config_and(&format!(
         "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\n\
          subject = \"{stream}.{{aggregatetype}}.{{type}}\"\n\
-         [poison]\nunroutable = \"dead-letter\"\ntopic = \"{dead}\"\n",
-        server.port()
+         {}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{dead}\"\n",
+        server.port(),
+        if exclusive {
+            format!("exclusive_stream = \"{stream}\"")
+        } else {
+            String::new()
+        }
     ));
     let relay = rig.streaming(&config);
     done(&output_with("bookmark create start", &config, &[]));
@@ -102,20 +124,31 @@ fn each_event_is_in_the_stream_once_and_in_order_and_the_poison_is_in_another() 
     assert_lacks(&relay.log(), &["secret"]);
 
     // A full stream and a server that goes away are waited for.
-    let limits = json!({"discard": "new", "max_msgs": 1});
+    let limits = config_of(json!({"discard": "new", "max_msgs": 1}));
     client.update_stream(&stream, &[&format!("{stream}.>")], &limits);
     insert(20);
     relay.says("NATS takes an event not yet");
-    client.update_stream(&stream, &[&format!("{stream}.>")], &json!({}));
+    client.update_stream(&stream, &[&format!("{stream}.>")], &members);
     rig.caught_up();
     server.kill();
     insert(22);
     relay.says("NATS cannot be reached");
     server.start_again();
     rig.caught_up();
-    relay.ends_well();
     let mut client = server.client();
     assert_eq!(client.messages(&stream, ">").len(), 990 + 100);
+
+    // A replay writes to another stream, and follows no message.
+    let (again, subjects) = (format!("{name}_again"), format!("again-{stream}.>"));
+    client.create_stream(&again, &[&subjects], &json!({}));
+    let replay = "replay --from start --topic-prefix again-";
+    done(&output_with(replay, &config, &[]));
+    assert_eq!(client.messages(&again, ">").len(), 990 + 100);
+    client.delete_stream(&again);
+    insert(24);
+    rig.caught_up();
+    relay.ends_well();
+    assert_eq!(client.messages(&stream, ">").len(), 990 + 150);
 
     let list = output_with("dlq list", &config, &[]);
     refused(&list, 78, &["[dlq-sink]", "cannot read dead letters back"]);

@@ -242,3 +242,31 @@ fn a_relay_that_finds_its_event_under_another_subject_gives_up() {
     let expected = (1..=6).chain(3..=6);
     assert!(stored(&mut client).into_iter().eq(expected));
 }
+
+#[test]
+fn a_backlog_larger_than_a_batch_is_not_stored_where_one_message_is_deleted() {
+    let (server, mut client) = stream();
+    let mut displaced = Relay::of(&server);
+    displaced.delivers(1..=5);
+    Relay::of(&server).delivers(6..=1_800);
+    let deleted = client.api(
+        &format!("STREAM.MSG.DELETE.{STREAM}"),
+        &json!({"seq": 1_700}),
+    );
+    assert_eq!(deleted["success"], true, "{deleted}");
+    displaced.send(6..=1_800);
+    displaced.reports.wait_for(displaced.sent);
+    assert!(!displaced.reports.failures().is_empty());
+    let events = stored(&mut client);
+    assert!(events.into_iter().eq((1..=1_699).chain(1_701..=1_800)));
+}
+
+#[test]
+fn a_backlog_larger_than_a_batch_is_found() {
+    let (server, mut client) = stream();
+    let mut displaced = Relay::of(&server);
+    displaced.delivers(1..=5);
+    Relay::of(&server).delivers(6..=3_000);
+    displaced.delivers(6..=3_010);
+    assert!(stored(&mut client).into_iter().eq(1..=3_010));
+}

@@ -71,6 +71,9 @@ struct Chain<'s> {
     /// The number of the last message of the stream of which this sink knows whether it is one of its
     /// events; `None`: it has not asked yet.
     last: Option<u64>,
+    /// The number of the last message when the sink began. Later ones are of this sink, or of somebody
+    /// else who may have taken over.
+    since: Option<u64>,
     /// The stream has refused a message that follows `last`.
     is_refused: bool,
     /// The messages behind the first of these numbers, up to the second, were written by somebody, and
@@ -94,6 +97,7 @@ impl<'s> Chain<'s> {
             stream,
             source,
             last: None,
+            since: None,
             is_refused: false,
             unread: None,
             top: None,

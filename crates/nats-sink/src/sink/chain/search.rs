@@ -14,7 +14,7 @@ use crate::client::jetstream::{
     last_number,
 };
 use crate::client::message::{
-    Likeness, is_of, likeness, position_of, put_request, stored_position,
+    Likeness, is_dead_letter, is_of, likeness, position_of, put_request, stored_position,
 };
 
 /// Messages of the stream that are asked for at once.
@@ -49,7 +49,10 @@ impl Chain<'_> {
             }
         };
         match self.last {
-            None => self.top = self.newest(exchange, last).await?,
+            None => {
+                self.top = self.newest(exchange, last).await?;
+                self.since = Some(last);
+            }
             Some(known) if last > known => {
                 let after = self.unread.map_or(known, |(after, _)| after);
                 self.unread = Some((after, last));
@@ -61,7 +64,7 @@ impl Chain<'_> {
                 );
                 let unread = self.unread.filter(|(after, _)| *after < last);
                 self.unread = unread.map(|(after, _)| (after, last));
-                self.top = None;
+                (self.since, self.top) = (self.since.min(Some(last)), None);
             }
             Some(_) => {}
         }
@@ -119,30 +122,32 @@ impl Chain<'_> {
         };
         let newest = seqs.values().flatten().max().copied();
         let mut found = Vec::new();
-        if let Some((after, to)) = self.unread {
-            let all = self.read_unread(exchange, &seqs, after, to, &mut found);
-            if !all.await? && found.len() < seqs.values().map(Vec::len).sum() {
-                self.delivered(&found);
-                // An event that is not found may have been stored, and deleted since, or by a relay of
-                // another configuration. A relay that has the slot begins anew, and repeats it; one that
-                // was displaced must not.
-                return Err(Stop::Broken(Failure {
-                    class: "given up",
-                    reason: "another relay or publisher has written to the stream, and not all of it can \
-                             be read"
-                        .to_owned(),
-                    disposition: Disposition::Retryable,
-                }));
-            }
-            self.unread = None;
-        } else if self.top >= Some(first) && !seqs.is_empty() {
+        let is_clear = if let Some((after, to)) = self.unread {
+            self.read_unread(exchange, &seqs, after, to, &mut found)
+                .await?
+        } else if self.top >= Some(first) && !seqs.is_empty() && !self.begins_with_dead_letter() {
             self.read_back(exchange, &seqs, first, last, &mut found)
-                .await?;
-        }
+                .await?
+        } else {
+            true
+        };
+        self.unread = None;
         if newest.is_some() {
             self.looked_for = newest;
         }
         self.delivered(&found);
+        if !is_clear {
+            // An event that is not found may have been stored, and deleted since, or by a relay of
+            // another configuration. A relay that has the slot begins anew, and repeats it; one that was
+            // displaced must not.
+            return Err(Stop::Broken(Failure {
+                class: "given up",
+                reason: "another relay or publisher has written to the stream, and not all of it can be \
+                         read"
+                    .to_owned(),
+                disposition: Disposition::Retryable,
+            }));
+        }
         Ok(!found.is_empty())
     }
 
@@ -188,8 +193,9 @@ impl Chain<'_> {
         Ok(is_complete)
     }
 
-    /// Reads back from the last message, until one is of an earlier event than all of the records. A
-    /// message that is not read means that its event is repeated.
+    /// Reads back from the last message, until one is of an earlier event than all of the records.
+    /// Returns false if not all of them are found, and a message that was written since the sink began
+    /// cannot be read, or does not say which event it is. Of an earlier one, the event is repeated.
     async fn read_back(
         &mut self,
         exchange: &mut Exchange,
@@ -197,40 +203,54 @@ impl Chain<'_> {
         first: EventPosition,
         last: u64,
         found: &mut Vec<u64>,
-    ) -> Result<(), Stop> {
+    ) -> Result<bool, Stop> {
         let (Some(source), Some(end)) = (self.source.clone(), seqs.keys().next_back()) else {
-            return Ok(());
+            return Ok(true);
         };
+        let total: usize = seqs.values().map(Vec::len).sum();
+        let mut is_clear = true;
         // The records of the last batch were there, so these follow them.
         let ahead = seqs.len() as u64 + ASKED_AT_ONCE;
         let hint = self.found_at.map(|at| last.min(at + ahead));
-        for begin in hint.into_iter().chain([last]) {
+        'begins: for begin in hint.into_iter().chain([last]) {
             let mut to = begin;
             while to > begin.saturating_sub(MAX_BACK) {
                 let read = self.read(exchange, to).await?;
                 let mut positions = read.iter().flatten();
                 let newest = positions.find_map(|kept| position_of(kept, &source));
                 if to == begin && begin < last && newest < Some(*end) {
-                    break;
+                    continue 'begins;
                 }
-                for (kept, number) in read.iter().zip(0..) {
-                    let Some(kept) = kept else { continue };
+                for (kept, number) in read.iter().zip((0..=to).rev()) {
+                    let is_new = self.since < Some(number);
+                    let Some(kept) = kept else {
+                        is_clear &= !is_new;
+                        continue;
+                    };
                     if position_of(kept, &source).is_some_and(|position| position < first) {
-                        return Ok(());
+                        return Ok(is_clear || found.len() == total);
                     }
                     let before = found.len();
-                    self.find(seqs, kept, found);
+                    is_clear &= self.find(seqs, kept, found) || !is_new;
                     if found.len() > before {
-                        self.found_at = self.found_at.max(Some(to - number));
+                        self.found_at = self.found_at.max(Some(number));
                     }
                 }
                 to -= read.len() as u64;
                 if to == 0 {
-                    return Ok(());
+                    return Ok(is_clear || found.len() == total);
                 }
             }
+            is_clear &= self.since >= Some(to);
         }
-        Ok(())
+        Ok(is_clear || found.len() == total)
+    }
+
+    /// Returns true if the first record is a dead letter, whose position is that of an earlier event.
+    fn begins_with_dead_letter(&self) -> bool {
+        let state = self.shared.state();
+        let first = state.records.front();
+        first.is_some_and(|queued| queued.record.with(is_dead_letter))
     }
 
     /// Adds the records that a message is. Returns false if it may be another record, and does not say.
