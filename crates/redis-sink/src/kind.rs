@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::dead_letters::DeadLetterStore;
 use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
@@ -12,6 +13,7 @@ use walrelay_sink_client::{Servers, client_config};
 use crate::RedisError;
 use crate::check::{self, ITEMS};
 use crate::client::Login;
+use crate::dlq::RedisDeadLetters;
 use crate::section::{RedisSection, address};
 use crate::sink::{RedisSinkFactory, Settings, Wait};
 
@@ -20,11 +22,12 @@ use crate::sink::{RedisSinkFactory, Settings, Wait};
 pub struct RedisKind {
     login: Arc<Login>,
     settings: Arc<Settings>,
+    dead_letters: RedisDeadLetters,
     plain_text: bool,
 }
 
 impl RedisKind {
-    /// The facts about the kind. Dead letters that were written cannot be read back.
+    /// The facts about the kind.
     pub const DESCRIPTION: KindDescription = KindDescription {
         name: "redis",
         title: "Redis Streams",
@@ -59,22 +62,25 @@ impl RedisKind {
             username: section.username.clone(),
             password: section.password.clone(),
         };
+        let login = Arc::new(login);
+        let settings = Arc::new(Settings {
+            max_records: options.max_in_flight_records,
+            max_bytes: options.max_in_flight_bytes,
+            max_message: section.max_message_size,
+            reply: section.reply_timeout,
+            pauses: (options.backoff_initial, options.backoff_max),
+            ids: section.ids,
+            wait: Wait {
+                replicas: section.wait_replicas,
+                fsync: section.wait_fsync,
+                timeout: section.wait_timeout,
+            },
+        });
         Ok(Self {
             plain_text: !section.tls && section.password.is_some(),
-            login: Arc::new(login),
-            settings: Arc::new(Settings {
-                max_records: options.max_in_flight_records,
-                max_bytes: options.max_in_flight_bytes,
-                max_message: section.max_message_size,
-                reply: section.reply_timeout,
-                pauses: (options.backoff_initial, options.backoff_max),
-                ids: section.ids,
-                wait: Wait {
-                    replicas: section.wait_replicas,
-                    fsync: section.wait_fsync,
-                    timeout: section.wait_timeout,
-                },
-            }),
+            dead_letters: RedisDeadLetters::new(Arc::clone(&login), Arc::clone(&settings)),
+            login,
+            settings,
         })
     }
 }
@@ -114,6 +120,10 @@ impl SinkKind for RedisKind {
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {
         check::check(&self.login, &input)
+    }
+
+    fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {
+        Some(&self.dead_letters)
     }
 
     fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {

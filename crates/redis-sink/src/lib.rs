@@ -4,7 +4,8 @@
 //! - [`RedisKind`], [`RedisSection`], [`Ids`]: the kind of sink, and its section of the configuration.
 //! - [`RedisError`]: why there is no connection.
 //! - `client`: the protocol RESP2, a login, the TLS settings, the meaning of error replies. `sink`:
-//!   what is in flight, entries and their ids, and the thread that writes.
+//!   what is in flight, entries and their ids, and the thread that writes. `dlq`: dead letters that are
+//!   read back.
 //!
 //! # Invariants
 //! - One transaction is in flight, and each of its replies is read: a command that fails is never
@@ -18,6 +19,7 @@
 
 mod check;
 mod client;
+mod dlq;
 mod failures;
 mod kind;
 mod section;

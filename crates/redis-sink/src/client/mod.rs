@@ -103,26 +103,12 @@ impl Connection {
 
     /// Makes the error of a server that takes no commands, or not from this user.
     fn refused(&self, text: &[u8]) -> RedisError {
-        match meaning(text) {
-            Refusal::Denied => RedisError::Denied {
-                address: self.address.clone(),
-                code: code(text),
-            },
-            refusal => self.not_ready(text, refusal),
-        }
+        refused(&self.address, text)
     }
 
     /// Makes the error of a server that takes no commands.
     pub(crate) fn not_ready(&self, text: &[u8], refusal: Refusal) -> RedisError {
-        let why = match refusal {
-            Refusal::Wait(why, _) | Refusal::Reconnect(why) | Refusal::Configuration(why) => why,
-            _ => "the server refuses the command",
-        };
-        RedisError::NotReady {
-            address: self.address.clone(),
-            code: code(text),
-            why,
-        }
+        not_ready(&self.address, text, refusal)
     }
 
     /// Sends commands and reads this number of replies. After an error, or if it is cancelled, the
@@ -199,6 +185,29 @@ impl Connection {
             address: self.address.clone(),
             reason: error.to_string(),
         }
+    }
+}
+
+/// Makes the error of a server that takes no commands, or not from this user.
+pub(crate) fn refused(address: &str, text: &[u8]) -> RedisError {
+    match meaning(text) {
+        Refusal::Denied => RedisError::Denied {
+            address: address.to_owned(),
+            code: code(text),
+        },
+        refusal => not_ready(address, text, refusal),
+    }
+}
+
+fn not_ready(address: &str, text: &[u8], refusal: Refusal) -> RedisError {
+    let why = match refusal {
+        Refusal::Wait(why, _) | Refusal::Reconnect(why) | Refusal::Configuration(why) => why,
+        _ => "the server refuses the command",
+    };
+    RedisError::NotReady {
+        address: address.to_owned(),
+        code: code(text),
+        why,
     }
 }
 

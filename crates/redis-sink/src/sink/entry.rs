@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use walrelay_sink::{EventPosition, Poison, Record};
+use walrelay_sink::{EventPosition, Poison, Record, dlq_headers};
 
 use crate::client::error::ProtocolError;
 use crate::client::resp::{Reply, put_count, put_string};
@@ -17,7 +17,7 @@ const HEADER: &str = "header.";
 
 /// The id of an entry, in the server's order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct EntryId {
+pub(crate) struct EntryId {
     /// Milliseconds, if the server makes the id.
     pub(super) first: u64,
     pub(super) second: u64,
@@ -153,7 +153,10 @@ pub(super) fn is_stored(reply: &Reply, record: &Record<'_>) -> Result<bool, Prot
     };
     let (_, fields) = parts(entry).ok_or(wrong)?;
     let position = record.position.to_string();
-    Ok(value(fields, POSITION) == Some(position.as_bytes())
+    let told_apart =
+        |name: &&str| value(fields, format!("{HEADER}{name}").as_bytes()) == header(record, name);
+    Ok(TOLD_APART.iter().all(told_apart)
+        && value(fields, POSITION) == Some(position.as_bytes())
         && value(fields, ID) == record.event_id
         && value(fields, KEY) == record.key
         && value(fields, PAYLOAD) == record.value)
@@ -183,19 +186,72 @@ fn value<'f>(fields: &'f [Reply], name: &[u8]) -> Option<&'f [u8]> {
 pub(super) fn is_same(one: &Record<'_>, other: &Record<'_>) -> bool {
     (one.position, one.event_id, one.key, one.value)
         == (other.position, other.event_id, other.key, other.value)
+        && TOLD_APART
+            .iter()
+            .all(|name| header(one, name) == header(other, name))
+}
+
+/// The headers that tell an event, its dead letter and the resolution of that apart. They may have equal
+/// positions, ids, keys and values.
+const TOLD_APART: [&str; 2] = [dlq_headers::CLASS, dlq_headers::RESOLVES];
+
+/// Returns the value of a record's last header of this name.
+fn header<'r>(record: &Record<'r>, name: &str) -> Option<&'r [u8]> {
+    let mut headers = record.headers.iter().rev();
+    headers.find(|header| header.name == name)?.value
+}
+
+/// An entry of a stream as a record that was read.
+#[derive(Debug)]
+pub(crate) struct ReadEntry {
+    pub(crate) id: EntryId,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) timestamp_ms: Option<i64>,
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+/// Parses the reply to `XRANGE`.
+pub(crate) fn read_entries(reply: &Reply) -> Result<Vec<ReadEntry>, ProtocolError> {
+    let wrong = ProtocolError("something else than entries");
+    let Reply::Array(Some(entries)) = reply else {
+        return Err(wrong);
+    };
+    let read = |entry| {
+        let (id, fields) = parts(entry)?;
+        let own = |name| value(fields, name).map(<[u8]>::to_vec);
+        let timestamp = value(fields, TIMESTAMP);
+        let timestamp = timestamp.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let headers = fields.chunks_exact(2).filter_map(|pair| match pair {
+            [Reply::String(Some(name)), Reply::String(value)] => {
+                let name = std::str::from_utf8(name).ok()?.strip_prefix(HEADER)?;
+                Some((name.to_owned(), value.clone()))
+            }
+            _ => None,
+        });
+        Some(ReadEntry {
+            id: EntryId::parse(id)?,
+            key: own(KEY),
+            value: own(PAYLOAD),
+            timestamp_ms: timestamp,
+            headers: headers.collect(),
+        })
+    };
+    let entries = entries.iter().map(|entry| read(entry).ok_or(wrong));
+    entries.collect()
 }
 
 /// The end of a stream. The default is that of one that does not exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Newest {
+pub(crate) struct Newest {
     /// The newest id that the stream has ever had.
-    pub(super) id: EntryId,
+    pub(crate) id: EntryId,
     /// The last entry is an event that was appended behind a later one: others may have to follow it.
     pub(super) is_repeat: bool,
 }
 
 /// Returns the end of a stream, of the reply to `XINFO STREAM`.
-pub(super) fn newest(reply: &Reply) -> Result<Newest, ProtocolError> {
+pub(crate) fn newest(reply: &Reply) -> Result<Newest, ProtocolError> {
     let wrong = ProtocolError("no newest id of a stream");
     let Reply::Array(Some(members)) = reply else {
         return Err(wrong);

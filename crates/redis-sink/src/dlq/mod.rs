@@ -1,0 +1,19 @@
+//! The stream of dead letters: reads dead letters, and writes their resolutions.
+//!
+//! [`walrelay_sink::dlq_headers`] describes the format. The relay writes dead letters like any other
+//! record, so this module only reads and resolves them.
+//!
+//! # Contents
+//! - `client` asks a server from a thread that may belong to a runtime. `log` is the stream as a
+//!   [`DlqLog`](walrelay_sink::dead_letters::DlqLog). `store` is the
+//!   [`DeadLetterStore`](walrelay_sink::dead_letters::DeadLetterStore).
+//!
+//! # Invariants
+//! - What is read comes from a server that takes writes: a replica may lack the newest dead letters.
+//! - Entries that are no dead letters are counted and skipped; they are never fatal.
+
+mod client;
+mod log;
+mod store;
+
+pub(crate) use store::RedisDeadLetters;

@@ -1,0 +1,121 @@
+//! The dead letters of a server.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_sink::dead_letters::{
+    DeadLetterStore, DeadLetters, DlqAddress, DlqFollower, DlqReplayer, Epoch, OpenEvents, ReadOpen,
+};
+use walrelay_sink::{
+    AnySinkFactory, Chain, FailureClass, Parking, SinkFailure, SinkStats, ToFailure as _,
+    any_factory,
+};
+
+use super::log::StreamLog;
+use crate::client::Login;
+use crate::client::error::RedisError;
+use crate::sink::{RedisSinkFactory, Settings};
+
+/// The longest wait for a reply about open dead letters. A stop waits for it.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The streams of dead letters of a server.
+#[derive(Debug, Clone)]
+pub(crate) struct RedisDeadLetters {
+    login: Arc<Login>,
+    settings: Arc<Settings>,
+}
+
+impl RedisDeadLetters {
+    pub(crate) fn new(login: Arc<Login>, settings: Arc<Settings>) -> Self {
+        Self { login, settings }
+    }
+
+    fn factory(&self) -> AnySinkFactory {
+        any_factory(RedisSinkFactory {
+            login: Arc::clone(&self.login),
+            settings: Arc::clone(&self.settings),
+            stats: Arc::<SinkStats>::default(),
+        })
+    }
+
+    fn log(&self, stream: &str, patience: Duration) -> Result<Option<StreamLog>, RedisError> {
+        StreamLog::open(&self.login, stream, patience, self.factory())
+    }
+}
+
+impl DeadLetterStore for RedisDeadLetters {
+    fn open(
+        &self,
+        topic: &str,
+        patience: Duration,
+    ) -> Result<Option<Box<dyn DeadLetters>>, SinkFailure> {
+        let log = self.log(topic, patience).map_err(|error| failure(&error))?;
+        Ok(log.map(|log| Box::new(DlqReplayer::new(topic, log)) as Box<dyn DeadLetters>))
+    }
+
+    fn watch(
+        &self,
+        address: DlqAddress<'_>,
+        parking: Arc<Parking>,
+    ) -> Result<Box<dyn Any>, SinkFailure> {
+        let (store, stream) = (self.clone(), address.topic.to_owned());
+        let open = move || {
+            let log = store.log(&stream, OPEN_TIMEOUT);
+            log.map_err(|error| failure(&error))
+        };
+        let follower = DlqFollower::start(address.slot, parking, open);
+        let follower = follower.map_err(|source| {
+            let address = "the thread that reads dead letters".to_owned();
+            let error = walrelay_sink_client::ConnectError::Io { address, source };
+            RedisError::from(error).to_failure()
+        })?;
+        Ok(Box::new(follower))
+    }
+
+    fn read_open(&self, address: DlqAddress<'_>, writes: bool, _: Epoch) -> ReadOpen {
+        let (store, stream) = (self.clone(), address.topic.to_owned());
+        let mut events = OpenEvents::new(address.slot.to_owned());
+        let mut log = None;
+        Box::new(move || {
+            let mut read = || {
+                if log.is_none() {
+                    log = store.log(&stream, OPEN_TIMEOUT)?;
+                }
+                match &mut log {
+                    Some(log) => log.read_all(&mut |entry| events.add(entry)),
+                    None => Ok(()),
+                }
+            };
+            match read() {
+                Ok(()) => Ok(events.iter().cloned().collect()),
+                Err(error) => {
+                    log = None;
+                    events.clear();
+                    match error {
+                        // A relay that writes no dead letters needs no right to read them.
+                        RedisError::Denied { .. } if !writes => Ok(Vec::new()),
+                        error => Err(error.into()),
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Returns the words for dead letters that cannot be read.
+pub(super) fn failure(error: &RedisError) -> SinkFailure {
+    let class = match error {
+        RedisError::Connect(_) => return error.to_failure(),
+        RedisError::Denied { .. } => FailureClass::Denied,
+        RedisError::Protocol { .. } | RedisError::NotReady { .. } => FailureClass::Unavailable,
+    };
+    let what = "the stream of dead letters cannot be read";
+    SinkFailure::new("dlq-topic", class, what)
+        .caused_by(Chain(error).to_string())
+        .remedy(
+            "let the user of [sink.redis] use XRANGE, XINFO STREAM and XADD with it, and see that its \
+             server is no replica",
+        )
+}

@@ -1,0 +1,193 @@
+//! Dead letters that are read back from a real server.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use support::{Server, options, section};
+use walrelay_redis_sink::{Ids, RedisKind};
+use walrelay_sink::dead_letters::{DeadLetterStore, DlqAddress, ReadOpen};
+use walrelay_sink::{
+    Deliveries, EventPosition, Header, Parking, Record, Sink, SinkFactory as _, SinkKind as _,
+    dlq_headers,
+};
+use walrelay_testkit::{PATIENCE, RedisClient, Reports, eventually};
+
+const STREAM: &str = "letters";
+const ADDRESS: DlqAddress<'static> = DlqAddress {
+    topic: STREAM,
+    slot: "s",
+};
+
+struct Letters {
+    server: Server,
+    kind: RedisKind,
+    sink: Box<dyn Sink>,
+    reports: Arc<Reports>,
+    sent: u64,
+}
+
+impl Letters {
+    fn new(ids: Ids) -> Self {
+        let server = Server::start(ids);
+        server.redis.client().run(&format!("DEL {STREAM}"));
+        let kind = RedisKind::new(&section(server.redis.port(), ids), &options()).unwrap();
+        let reports = Arc::<Reports>::default();
+        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+        let sink = kind.factory(None).0.create(None, deliveries).unwrap();
+        Self {
+            server,
+            kind,
+            sink,
+            reports,
+            sent: 0,
+        }
+    }
+
+    fn client(&self) -> RedisClient {
+        self.server.redis.client()
+    }
+
+    fn store(&self) -> &dyn DeadLetterStore {
+        self.kind.dead_letters().unwrap()
+    }
+
+    fn reader(&self) -> ReadOpen {
+        self.store().read_open(ADDRESS, true, Box::new(|| None))
+    }
+
+    /// Writes a record with the position, key and id of this number, and no value.
+    fn write(&mut self, number: u64, headers: &[(&str, &str)]) {
+        let headers: Vec<Header<'_>> = headers
+            .iter()
+            .map(|(name, value)| Header {
+                name,
+                value: Some(value.as_bytes()),
+            })
+            .collect();
+        let text = number.to_string();
+        let record = Record {
+            topic: STREAM,
+            key: Some(text.as_bytes()),
+            event_id: Some(text.as_bytes()),
+            headers: &headers,
+            position: EventPosition {
+                lsn: number,
+                row: 0,
+            },
+            ..Record::default()
+        };
+        self.sink.try_send(&record, self.sent).unwrap();
+        self.sent += 1;
+        self.reports.wait_for(self.sent);
+        assert_eq!(self.reports.failures(), []);
+    }
+
+    fn letter(&mut self, number: u64, slot: &str) {
+        let lsn = format!("0/{number:X}");
+        let headers = [
+            (dlq_headers::CLASS, "unroutable"),
+            (dlq_headers::SLOT, slot),
+            (dlq_headers::LSN, &lsn),
+            (dlq_headers::ROW, "0"),
+            (dlq_headers::EVENT_ID, "secret"),
+        ];
+        self.write(number, &headers);
+    }
+
+    fn resolve(&mut self, number: u64) {
+        let resolves = format!("s 0/{number:X} 0");
+        let headers = [
+            (dlq_headers::RESOLVES, &*resolves),
+            (dlq_headers::RESOLUTION, dlq_headers::DROPPED),
+        ];
+        self.write(number, &headers);
+    }
+}
+
+#[test]
+fn the_open_ones_are_those_that_are_not_resolved() {
+    for ids in [Ids::Position, Ids::Server] {
+        let mut letters = Letters::new(ids);
+        let mut read = letters.reader();
+        assert_eq!(read().unwrap(), [], "there is no stream");
+        for number in 1..=40 {
+            letters.letter(number, "s");
+        }
+        letters.letter(41, "other");
+        letters.client().run(&format!("XADD {STREAM} * a b"));
+        assert_eq!(read().unwrap().len(), 40);
+        for number in 1..=30 {
+            letters.resolve(number);
+        }
+        assert_eq!(read().unwrap().len(), 10);
+        assert_eq!(letters.reader()().unwrap().len(), 10);
+        // One that was resolved is written again by a relay that was killed.
+        letters.letter(1, "s");
+        assert_eq!(read().unwrap().len(), 10);
+
+        let mut opened = letters.store().open(STREAM, PATIENCE).unwrap().unwrap();
+        opened.read(&|_| true).unwrap();
+        assert_eq!(opened.foreign(), 1);
+        let listed = opened.selected(false);
+        let mut shown = Vec::new();
+        let mut show = |_: &_, found: Option<&walrelay_sink::dead_letters::DlqRecord>| {
+            shown.push(found.expect("it is there").id.lsn);
+            ControlFlow::Continue(())
+        };
+        opened.each(&listed, &mut show).unwrap();
+        shown.sort_unstable();
+        assert!(shown.into_iter().eq(31..=41));
+    }
+}
+
+#[test]
+fn a_stream_that_is_deleted_is_read_anew() {
+    let mut letters = Letters::new(Ids::Position);
+    let mut read = letters.reader();
+    for number in 1..=3 {
+        letters.letter(number, "s");
+    }
+    assert_eq!(read().unwrap().len(), 3);
+    letters.client().run(&format!("DEL {STREAM}"));
+    let error = read().unwrap_err().to_string();
+    assert!(error.contains("another one than before"), "{error}");
+    assert_eq!(read().unwrap(), []);
+    letters.client().done(&format!("SET {STREAM} text"));
+    let error = read().unwrap_err().to_string();
+    assert!(error.contains("WRONGTYPE"), "{error}");
+    assert!(letters.store().open(STREAM, PATIENCE).is_err());
+    letters.client().run(&format!("DEL {STREAM}"));
+    assert!(letters.store().open(STREAM, PATIENCE).unwrap().is_none());
+}
+
+#[test]
+fn a_replica_and_a_server_that_goes_away_tell_nothing() {
+    let mut letters = Letters::new(Ids::Position);
+    letters.letter(1, "s");
+    let mut read = letters.reader();
+    let parking = Arc::new(Parking::new());
+    let watch = letters
+        .store()
+        .watch(ADDRESS, Arc::clone(&parking))
+        .unwrap();
+    eventually(PATIENCE, || parking.is_ready());
+    assert_eq!(parking.open(), 1);
+    letters.client().done("REPLICAOF 127.0.0.1 1");
+    let error = read().unwrap_err().to_string();
+    assert!(error.contains("replica"), "{error}");
+    parking.require_reading();
+    letters.client().done("REPLICAOF NO ONE");
+    assert_eq!(read().unwrap().len(), 1);
+    letters.server.redis.kill();
+    read().unwrap_err();
+    letters.server.redis.start_again();
+    assert_eq!(read().unwrap().len(), 1);
+    eventually(PATIENCE, || parking.is_ready());
+    letters.resolve(1);
+    eventually(PATIENCE, || parking.open() == 0);
+    drop(watch);
+}
