@@ -19,7 +19,7 @@ use walrelay_sink::{
     Deliveries, Disposition, EventPosition, Record, Sink, SinkFactory as _, SinkOptions,
     StreamStart,
 };
-use walrelay_testkit::{NatsClient, PATIENCE, Reports, eventually};
+use walrelay_testkit::{Nats, NatsClient, PATIENCE, Reports, eventually};
 
 const STREAM: &str = "fenced";
 const SUBJECTS: [&str; 2] = ["fenced.a", "fenced.b"];
@@ -34,9 +34,13 @@ struct Relay {
 
 impl Relay {
     fn new(server: &Server, start: Option<&StreamStart>) -> Self {
+        Self::with(section(server.nats.port()), start)
+    }
+
+    fn with(section: NatsSection, start: Option<&StreamStart>) -> Self {
         let section = NatsSection {
             exclusive_stream: Some(STREAM.to_owned()),
-            ..section(server.nats.port())
+            ..section
         };
         let reports = Arc::<Reports>::default();
         let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
@@ -269,4 +273,42 @@ fn a_backlog_larger_than_a_batch_is_found() {
     Relay::of(&server).delivers(6..=3_000);
     displaced.delivers(6..=3_010);
     assert!(stored(&mut client).into_iter().eq(1..=3_010));
+}
+
+#[test]
+fn a_user_without_the_rights_to_read_the_stream_ends_the_relay() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let rights = "\"fenced.>\", \"$JS.API.STREAM.NAMES\", \"$JS.API.STREAM.MSG.GET.*\"";
+    let user = |name: &str, more: &str| {
+        format!(
+            "{{ user: {name}, password: word, permissions: {{ publish: [{rights}{more}], \
+             subscribe: [\"_INBOX.>\"] }} }}"
+        )
+    };
+    let nats = Nats::start_with(&format!(
+        "authorization {{ users: [ {{ user: all, password: word }}, {}, {} ] }}",
+        user("few", ""),
+        user("right", ", \"$JS.API.STREAM.INFO.fenced\"")
+    ));
+    let mut client = nats.client_as(json!({"user": "all", "pass": "word"}));
+    client.create_stream(STREAM, &SUBJECTS, &json!({}));
+    let relay = |name: &str| {
+        let section = NatsSection {
+            username: Some(name.to_owned()),
+            password: Some("word".into()),
+            ..section(nats.port())
+        };
+        Relay::with(section, Some(&start("walrelay", 1)))
+    };
+    let mut few = relay("few");
+    few.send(1..=1);
+    few.reports.wait_for(1);
+    let failures = few.reports.failures();
+    assert_eq!(failures[0].disposition, Disposition::Configuration);
+    assert!(failures[0].reason.contains("STREAM.INFO"), "{failures:?}");
+    relay("right").delivers(1..=3);
+    relay("right").delivers(1..=5);
+    assert_eq!(stored(&mut client), [1, 2, 3, 4, 5]);
 }
