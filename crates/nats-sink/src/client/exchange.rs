@@ -101,7 +101,7 @@ impl Exchange {
         self.answers(count, Some(limit), is_answer, put).await
     }
 
-    /// `limit`: `None` to go on until the connection ends.
+    /// Sends requests and waits for their answers. `limit`: `None` to go on until the connection ends.
     async fn answers(
         &mut self,
         count: usize,

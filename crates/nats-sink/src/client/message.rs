@@ -200,7 +200,7 @@ pub(crate) fn message_id(headers: &[u8]) -> Option<&[u8]> {
     line(headers, MESSAGE_ID)
 }
 
-/// What a message of a stream is to a record.
+/// The likeness of a message of a stream to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Likeness {
     /// The record itself.

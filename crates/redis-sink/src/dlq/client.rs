@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
+use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure as _};
 use walrelay_sink_client::ConnectError;
 
 use crate::client::error::{ProtocolError, RedisError};
@@ -112,4 +113,20 @@ impl BlockingClient {
 fn of_this_process(source: std::io::Error) -> RedisError {
     let address = "this process".to_owned();
     ConnectError::Io { address, source }.into()
+}
+
+/// Returns the words for dead letters that cannot be read.
+pub(super) fn failure(error: &RedisError) -> SinkFailure {
+    let class = match error {
+        RedisError::Connect(_) => return error.to_failure(),
+        RedisError::Denied { .. } => FailureClass::Denied,
+        RedisError::Protocol { .. } | RedisError::NotReady { .. } => FailureClass::Unavailable,
+    };
+    let what = "the stream of dead letters cannot be read";
+    SinkFailure::new("dlq-topic", class, what)
+        .caused_by(Chain(error).to_string())
+        .remedy(
+            "let the user of [sink.redis] use XRANGE, XINFO STREAM and XADD with it, and see that its \
+             server is no replica",
+        )
 }

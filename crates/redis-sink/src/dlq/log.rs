@@ -8,8 +8,7 @@ use walrelay_sink::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSen
 use walrelay_sink::topics::{Position, ReadRecord};
 use walrelay_sink::{AnySinkFactory, Record, SinkFailure};
 
-use super::client::BlockingClient;
-use super::store::failure;
+use super::client::{BlockingClient, failure};
 use crate::client::Login;
 use crate::client::error::{ProtocolError, RedisError};
 use crate::client::resp::Reply;

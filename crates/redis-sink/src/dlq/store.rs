@@ -7,11 +7,9 @@ use std::time::Duration;
 use walrelay_sink::dead_letters::{
     DeadLetterStore, DeadLetters, DlqAddress, DlqFollower, DlqReplayer, Epoch, OpenEvents, ReadOpen,
 };
-use walrelay_sink::{
-    AnySinkFactory, Chain, FailureClass, Parking, SinkFailure, SinkStats, ToFailure as _,
-    any_factory,
-};
+use walrelay_sink::{AnySinkFactory, Parking, SinkFailure, SinkStats, ToFailure as _, any_factory};
 
+use super::client::failure;
 use super::log::StreamLog;
 use crate::client::Login;
 use crate::client::error::RedisError;
@@ -102,20 +100,4 @@ impl DeadLetterStore for RedisDeadLetters {
             }
         })
     }
-}
-
-/// Returns the words for dead letters that cannot be read.
-pub(super) fn failure(error: &RedisError) -> SinkFailure {
-    let class = match error {
-        RedisError::Connect(_) => return error.to_failure(),
-        RedisError::Denied { .. } => FailureClass::Denied,
-        RedisError::Protocol { .. } | RedisError::NotReady { .. } => FailureClass::Unavailable,
-    };
-    let what = "the stream of dead letters cannot be read";
-    SinkFailure::new("dlq-topic", class, what)
-        .caused_by(Chain(error).to_string())
-        .remedy(
-            "let the user of [sink.redis] use XRANGE, XINFO STREAM and XADD with it, and see that its \
-             server is no replica",
-        )
 }

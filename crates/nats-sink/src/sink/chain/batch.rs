@@ -14,8 +14,6 @@ use crate::client::message::{
     put_request,
 };
 
-/// The most records of a batch.
-pub(super) const BATCH_RECORDS: usize = 500;
 /// The bytes from which on a batch gets no further record.
 const BATCH_BYTES: usize = 1 << 20;
 /// Refusals in a row after which the relay pauses: somebody writes to the stream all the time.

@@ -16,10 +16,12 @@ use super::Settings;
 use crate::client::error::NatsError;
 use crate::client::exchange::{Exchange, ExchangeError};
 
-use batch::BATCH_RECORDS;
 pub(super) use worker::carry;
 
-/// What a sink shares with its thread. Records are in the order of the log.
+/// The most records of a batch.
+const BATCH_RECORDS: usize = 500;
+
+/// The state that a sink shares with its thread. Records are in the order of the log.
 pub(super) type Shared = walrelay_sink_client::Shared<VecDeque<QueuedRecord>, Arc<Settings>>;
 
 /// The reason why no further messages can be published now.

@@ -6,8 +6,7 @@ use tracing::warn;
 use walrelay_sink::{Disposition, EventPosition, Obstacle};
 use walrelay_sink_client::Failure;
 
-use super::batch::BATCH_RECORDS;
-use super::{Chain, Stop};
+use super::{BATCH_RECORDS, Chain, Stop};
 use crate::client::exchange::Exchange;
 use crate::client::jetstream::{
     Kept, KeptMessage, LastNumber, info_subject, kept_message, kept_request, kept_subject,
