@@ -8,7 +8,7 @@ use crate::Lsn;
 /// its transaction at risk. Confirming the *start* of a commit record (`commit_lsn`) makes Postgres
 /// send the transaction again on every reconnect. So a `CommitEnd` is constructed only from the
 /// sources below. The constructors are public, because they are called from other crates: each names
-/// its caller.
+/// its callers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitEnd(Lsn);
 
@@ -35,7 +35,12 @@ impl CommitEnd {
         Self(wal_end)
     }
 
-    /// Creates a commit end from the `confirmed_flush_lsn` of a slot: confirmed before.
+    /// Creates a commit end from a position that was confirmed, or acknowledged and written down to
+    /// be confirmed, before; or from zero, which confirms nothing.
+    ///
+    /// Called by `walrelay-postgres-source`, for the `confirmed_flush_lsn` of a slot, the state file
+    /// and the note in the database; by `Resume::in_common` of `walrelay-relay`, for the position at
+    /// which timelines part, which bounds a confirmed one and is compared only; and for zero.
     pub const fn from_slot(confirmed_flush: Lsn) -> Self {
         Self(confirmed_flush)
     }

@@ -201,10 +201,13 @@ pub trait Source: Send {
     }
 
     /// Starts to write durably, into the state file beside the slot or into the database, that
-    /// everything up to `position` is acknowledged. Returns the position that is durable by now:
-    /// `position` or an earlier one. Only this position may be reported as flushed, so that the slot is
-    /// never beyond it. Called before each status update. Must not block: a later call continues a
-    /// write that was begun. A source that writes nothing returns `position`.
+    /// everything up to `position` is acknowledged. Returns the position that may be reported as
+    /// flushed: `position` or an earlier one. Called before each status update. Must not block: a later
+    /// call continues a write that was begun. A source that writes nothing returns `position`.
+    ///
+    /// The result is durable in the state file, so the slot is never beyond the file. It is durable in
+    /// the database, too, unless writes there fail: a source may then return `position` all the same,
+    /// because no note may fill the disk of the server.
     ///
     /// `soon`: `position`, if the rows up to there are to be confirmed without delay, or the end of the
     /// last transaction with a row. What is acknowledged behind it may wait until it is worth a write.
