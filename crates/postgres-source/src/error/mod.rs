@@ -7,6 +7,7 @@ use std::time::Duration;
 use walrelay_lsn::Lsn;
 use walrelay_relay::{HolderKind, LogError, SlotHolder, SourceError, TableName};
 use walrelay_sink::Disposition;
+use walrelay_walsender::ErrorClass;
 
 pub use setup::{GO_ON, Gap, PUBLISH, SetupError};
 
@@ -136,9 +137,27 @@ impl PostgresError {
     }
 }
 
+/// Returns true if a row that the server cannot send may be the cause of the error.
+fn may_be_of_a_row(error: &walrelay_walsender::Error) -> bool {
+    // Classes 57 and 58 are errors of operators and of the system ("PostgreSQL Error Codes").
+    let of_row = |state: &str| !state.starts_with("57") && !state.starts_with("58");
+    error.class() == ErrorClass::Unknown && error.sqlstate().is_some_and(of_row)
+}
+
+fn disposition_of(class: ErrorClass) -> Disposition {
+    match class {
+        // An unknown SQLSTATE may pass, so it is retried, with warnings.
+        ErrorClass::SlotInUse | ErrorClass::ServerUnavailable | ErrorClass::Unknown => {
+            Disposition::Retryable
+        }
+        ErrorClass::AccessDenied | ErrorClass::Configuration => Disposition::Configuration,
+        ErrorClass::WalGone | ErrorClass::Protocol => Disposition::Fatal,
+    }
+}
+
 impl SourceError for PostgresError {
     fn may_be_of_a_row(&self) -> bool {
-        matches!(self, Self::Wal(error) if error.may_be_of_a_row())
+        matches!(self, Self::Wal(error) if may_be_of_a_row(error))
     }
 
     fn is_slot_taken(&self) -> bool {
@@ -177,7 +196,7 @@ impl SourceError for PostgresError {
 
     fn disposition(&self) -> Disposition {
         match self {
-            Self::Wal(error) => error.disposition(),
+            Self::Wal(error) => disposition_of(error.class()),
             Self::Setup(error) => error.disposition(),
             Self::RowsSql(_) | Self::ReplayGone { .. } => Disposition::Configuration,
             Self::StateFile(error) => error.disposition(),

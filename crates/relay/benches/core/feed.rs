@@ -9,8 +9,8 @@ use walrelay_event_router::Router;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::measuring::BatchProcessor;
-use walrelay_relay::{TableName, WalStream};
-use walrelay_sink::{Deliveries, Record, SendError, Sink};
+use walrelay_relay::{SourceError, TableName, WalStream};
+use walrelay_sink::{Deliveries, Disposition, Record, SendError, Sink};
 use walrelay_walsender::framing::parse_frame;
 use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
 
@@ -149,16 +149,27 @@ impl MemoryStream {
     }
 }
 
+/// A frame that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct FrameError(Error);
+
+impl SourceError for FrameError {
+    fn disposition(&self) -> Disposition {
+        Disposition::Fatal
+    }
+}
+
 impl WalStream for MemoryStream {
-    type Error = Error;
+    type Error = FrameError;
 
     fn socket(&self) -> Socket {
         Socket::Unix
     }
 
     #[inline]
-    fn peek(&mut self) -> Result<Option<Frame<'_>>, Error> {
-        let Some((frame, length)) = parse_frame(&self.bytes[self.at..])? else {
+    fn peek(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+        let Some((frame, length)) = parse_frame(&self.bytes[self.at..]).map_err(FrameError)? else {
             return Ok(None);
         };
         self.peeked = length;
@@ -170,17 +181,17 @@ impl WalStream for MemoryStream {
         self.at += self.peeked;
     }
 
-    async fn read(&mut self) -> Result<usize, Error> {
+    async fn read(&mut self) -> Result<usize, FrameError> {
         Ok(0)
     }
 
     fn queue_status(&mut self, _: StatusUpdate) {}
 
-    async fn flush(&mut self) -> Result<(), Error> {
+    async fn flush(&mut self) -> Result<(), FrameError> {
         Ok(())
     }
 
-    async fn finish(self) -> Result<(), Error> {
+    async fn finish(self) -> Result<(), FrameError> {
         Ok(())
     }
 }

@@ -277,24 +277,3 @@ pub trait WalStream {
     /// Ends the stream in order: when this returns, the server has received the last status update.
     fn finish(self) -> impl Future<Output = Result<(), Self::Error>>;
 }
-
-impl SourceError for walrelay_walsender::Error {
-    fn may_be_of_a_row(&self) -> bool {
-        // Classes 57 and 58 are errors of operators and of the system ("PostgreSQL Error Codes").
-        let of_row = |state: &str| !state.starts_with("57") && !state.starts_with("58");
-        self.class() == walrelay_walsender::ErrorClass::Unknown
-            && self.sqlstate().is_some_and(of_row)
-    }
-
-    fn disposition(&self) -> Disposition {
-        use walrelay_walsender::ErrorClass;
-        match self.class() {
-            // An unknown SQLSTATE may pass, so it is retried, with warnings.
-            ErrorClass::SlotInUse | ErrorClass::ServerUnavailable | ErrorClass::Unknown => {
-                Disposition::Retryable
-            }
-            ErrorClass::AccessDenied | ErrorClass::Configuration => Disposition::Configuration,
-            ErrorClass::WalGone | ErrorClass::Protocol => Disposition::Fatal,
-        }
-    }
-}

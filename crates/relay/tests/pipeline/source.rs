@@ -45,7 +45,7 @@ impl std::error::Error for Failure {}
 impl SourceError for Failure {
     fn disposition(&self) -> Disposition {
         match self {
-            Failure::Wal(error) => error.disposition(),
+            Failure::Wal(_) => Disposition::Fatal,
             Failure::Row => Disposition::Retryable,
         }
     }
