@@ -1,5 +1,6 @@
 //! Holds the rule of CONTRIBUTING.md that the modules of a folder do not import each other in a
-//! circle. The code is read as rustfmt writes it.
+//! circle, and the order of the modules of `relay` in `docs/ARCHITECTURE.md`. The code is read as
+//! rustfmt writes it.
 //!
 //! The dependencies between crates are compared with `docs/ARCHITECTURE.md` by
 //! `tests/e2e/docs/texts.rs`.
@@ -9,7 +10,7 @@
     reason = "a test's helpers may panic as the test itself may"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -157,8 +158,8 @@ fn arrow(modules: &Modules, from: &[String], import: &Import) -> Option<Arrow> {
     None
 }
 
-/// The arrows of a crate that are part of a circle, each with the places of its imports.
-fn circles(read: Read<'_>) -> BTreeMap<Arrow, Vec<String>> {
+/// The arrows of a crate, each with the places of its imports.
+fn arrows(read: Read<'_>) -> BTreeMap<Arrow, Vec<String>> {
     let mut modules = Modules::new();
     load(read, &[], &mut modules);
     let mut arrows: BTreeMap<Arrow, Vec<String>> = BTreeMap::new();
@@ -169,6 +170,12 @@ fn circles(read: Read<'_>) -> BTreeMap<Arrow, Vec<String>> {
             }
         }
     }
+    arrows
+}
+
+/// The arrows of a crate that are part of a circle.
+fn circles(read: Read<'_>) -> BTreeMap<Arrow, Vec<String>> {
+    let mut arrows = arrows(read);
     // Drop the arrows from modules that none uses, and to modules that use none, until none is left.
     loop {
         let all: Vec<Arrow> = arrows.keys().cloned().collect();
@@ -200,6 +207,38 @@ fn modules_of_a_folder_do_not_import_each_other_in_a_circle() {
         wrong.is_empty(),
         "these imports are part of a circle:\n{wrong}"
     );
+}
+
+/// Each module of `relay` uses only modules of lower rows of the table in ARCHITECTURE.md.
+#[test]
+fn modules_of_relay_use_only_those_below_them() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/ARCHITECTURE.md")).unwrap();
+    let (_, table) = page
+        .split_once("| module | what it is |\n|---|---|\n")
+        .unwrap();
+    let mut rows: BTreeMap<String, usize> = BTreeMap::new();
+    for (row, line) in table
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .enumerate()
+    {
+        let cell = line.split('|').nth(1).unwrap();
+        for name in cell.split('`').skip(1).step_by(2) {
+            let name = name.trim_end_matches(".rs").trim_end_matches('/');
+            rows.insert(name.to_owned(), row);
+        }
+    }
+    let read = |file: &str| fs::read_to_string(root.join("crates/relay/src").join(file)).ok();
+    let source = read("lib.rs").unwrap();
+    let modules = source.lines().filter_map(|line| line.strip_prefix("mod "));
+    let modules: BTreeSet<&str> = modules.map(|name| name.trim_end_matches(';')).collect();
+    let listed: BTreeSet<&str> = rows.keys().map(String::as_str).collect();
+    assert_eq!(listed, modules, "left: ARCHITECTURE.md, right: lib.rs");
+    let upwards = arrows(&read)
+        .into_iter()
+        .filter(|([folder, from, to], _)| folder.is_empty() && rows[from] >= rows[to]);
+    assert_eq!(upwards.collect::<Vec<_>>(), []);
 }
 
 /// The circles of a crate of these files, each as `folder: from uses to: places`.
