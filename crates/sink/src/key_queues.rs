@@ -16,9 +16,10 @@ use crate::{HeldRecord, Record};
 /// clock is read: the caller says what time it is.
 ///
 /// # Order
-/// Records of one topic and key are sent in the order in which they were pushed. Records without a
+/// Records of one topic and key are sent in the order in which they were pushed. The other parts of an
+/// address, such as a routing key, do not matter: several may lead to one place. Records without a
 /// key have no order, and hold nothing back. After [`of_all_topics`](Self::of_all_topics) the topic does
-/// not matter.
+/// not matter either.
 pub struct KeyQueues {
     max_blocked: usize,
     /// Records of one key are in order also if their topics differ.

@@ -48,7 +48,7 @@ fn unseen(error: &ManagementError) -> SinkCheck {
     SinkCheck::warn(what, remedy)
 }
 
-/// What was found of the addresses of the newest rows, and of dead letters.
+/// The findings about the addresses of the newest rows, and of dead letters.
 #[derive(Default)]
 struct Bindings {
     routed: usize,

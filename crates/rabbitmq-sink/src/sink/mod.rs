@@ -90,8 +90,9 @@ impl SinkFactory for RabbitmqSinkFactory {
 /// Publishes records on a thread of its own, which has one connection.
 ///
 /// # Ordering
-/// At most one record of an exchange and key is in flight ([`KeyQueues`]): a queue that is full
-/// refuses it, and none that follows is taken before it. Records without a key have no order.
+/// At most one record of an exchange and key is in flight ([`KeyQueues`]; the topic of an event is its
+/// exchange): a queue that is full refuses it, and none that follows is taken before it. The routing
+/// key does not count, because a queue may be bound for several. Records without a key have no order.
 ///
 /// # After a failure
 /// After a connection that breaks, and a channel that the server closes because of one record, the
