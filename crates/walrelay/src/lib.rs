@@ -4,10 +4,7 @@
 //! - [`run_command`]: the entry point that `main` calls.
 //! - [`cli`]: arguments, failures as shown to users, exit codes.
 //! - [`config`]: the configuration file.
-//! - `commands`: one module per command: `run`, `new`, `init`, `check`, `status`, `slots`, `bookmark`,
-//!   `replay`, `resend`, `prune`, `cutover`, `route`, `tail`, `verify-topic`, `demo`, `bench`, `dlq`,
-//!   `import-debezium`.
-//!   `completions` and `man` are in `cli`.
+//! - `commands`: one module per command, in groups. `completions` and `man` are in `cli`.
 //! - `sinks`: the sink of standard output, and wrappers that count and discard. Other sinks are crates of
 //!   their own, the table of kinds is in [`config`].
 //! - `failures`: the errors of the crates below, with remedies.

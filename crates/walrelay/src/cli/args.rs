@@ -17,7 +17,7 @@ use super::common::{AskArgs, ConfigArgs, Output, secret};
 use super::cutover::CutoverCommand;
 use super::dlq::DlqCommand;
 use super::exit::{self, Exit};
-use super::import::ImportArgs;
+use super::import_debezium::ImportArgs;
 use super::new::NewArgs;
 use super::replay::ReplayArgs;
 use super::resend::ResendArgs;

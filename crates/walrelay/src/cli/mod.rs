@@ -1,7 +1,8 @@
 //! The command line: arguments, printed failures, exit codes.
 //!
 //! # Contents
-//! - [`Cli`], [`Command`] and the arguments of each command; [`completions`].
+//! - [`Cli`], [`Command`] and the arguments of each command, in a file of its name; those of `run`,
+//!   `init`, `check`, `status`, `demo` and `prune` are in `args`. [`completions`].
 //! - [`Failure`]: why a command ends without success, printed by [`report`], or logged by [`log`].
 //! - [`Exit`]: the exit codes.
 //!
@@ -36,7 +37,7 @@ mod cutover;
 mod dlq;
 mod exit;
 mod failure;
-mod import;
+mod import_debezium;
 mod new;
 mod replay;
 mod resend;
@@ -63,7 +64,7 @@ pub use dlq::{
 };
 pub use exit::Exit;
 pub use failure::{Failure, log, report};
-pub use import::ImportArgs;
+pub use import_debezium::ImportArgs;
 pub use new::NewArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};
 pub use resend::ResendArgs;

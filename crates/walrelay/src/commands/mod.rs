@@ -1,5 +1,5 @@
-//! One module per command, in groups. Each has a function that runs the command and returns its
-//! failures.
+//! One module per command, in groups: the `use` lines below list which command is in which. Each has
+//! a function that runs the command and returns its failures.
 //!
 //! `assembly` makes the parts of a relay of its configuration, `terminal` talks to the operator, and
 //! `topics` reads the sink's topics: the commands use them.

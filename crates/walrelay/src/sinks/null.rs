@@ -1,7 +1,8 @@
 //! A sink that discards every record and acknowledges it at once.
 //!
 //! It loses events, so it must never become a `sink.kind`. It is used over temporary copies of
-//! slots and snapshots only: in `bench`, `replay --dry-run` and `cutover verify`.
+//! slots and snapshots only: in `bench`, `replay --dry-run`, and where rows are compared with topics
+//! (`cutover verify`, `verify-topic`).
 
 use std::convert::Infallible;
 use std::sync::Arc;
