@@ -37,6 +37,22 @@
 //! requires that no other relay has read the slot meanwhile, which the pipeline checks. It also
 //! requires that an event's number depends on the WAL only: rows that are passed over are counted,
 //! because the catalogs decide whether they are, and the catalogs change.
+//!
+//! # Marks by which rows are passed over
+//!
+//! | mark | set by | trusted because | forgotten |
+//! |---|---|---|---|
+//! | `Transactions::enqueued_before` | `connected` | this sink took the records, or they are confirmed | with the core |
+//! | `Transactions::durable_before` | `with_durable_before` | this sink stored the records | with the core |
+//! | `Transactions::processed` | each row | this core has seen all rows before it | with the core |
+//! | `Core::acknowledged_before` | `resuming_at` | earlier sinks acknowledged the events | by `forget_acknowledged` |
+//!
+//! A core ends with its sink (`Sessions::discard`, `Pipeline::recover`): when another process reads the
+//! slot or may read it, when the timeline has changed, and after a failed delivery or another error
+//! that is not retried. `Sessions::keep` takes `first_unacknowledged`, of which `processed` is a part,
+//! for the next core. `Sessions::forget_acknowledged` is called by `discard_if_displaced`, by
+//! `forget_events` for another timeline, before a snapshot, after an unfinished one, and after a wait
+//! without a sink: the mark outlives a sink only if the slot is read again at once.
 
 mod building;
 mod diversions;
