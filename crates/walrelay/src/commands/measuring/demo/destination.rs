@@ -75,6 +75,13 @@ impl Destination {
     }
 
     /// Returns the embedded broker of Kafka.
+    #[cfg_attr(
+        not(any(feature = "http", feature = "rabbitmq")),
+        expect(
+            clippy::unnecessary_wraps,
+            reason = "for destinations that are features"
+        )
+    )]
     pub(super) fn broker(&self) -> Option<&EmbeddedBroker> {
         match self {
             Self::Kafka(broker) => Some(broker),

@@ -209,7 +209,12 @@ impl fmt::Debug for SinkConfig {
 
 /// Returns what `[delivery]` and `[poison]` decide about a sink.
 #[cfg_attr(
-    not(any(feature = "http", feature = "rabbitmq")),
+    not(any(
+        feature = "http",
+        feature = "nats",
+        feature = "rabbitmq",
+        feature = "redis"
+    )),
     expect(dead_code, reason = "for sinks that are features")
 )]
 fn options(delivery: &Delivery, poison: &Poison) -> SinkOptions {
