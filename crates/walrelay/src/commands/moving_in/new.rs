@@ -227,7 +227,7 @@ mod tests {
     use walrelay_relay::TableName;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, sink_names};
 
     fn url_of(url: &str) -> Result<String, String> {
         relay_url(url, "relay", "app").map_err(|failure| failure.what)
@@ -272,19 +272,16 @@ mod tests {
             candidate("app", "Out\"box", "outbox"),
             candidate("public", "outbox", "debezium"),
         ];
-        let samples = [
-            ("kafka", "b:9092"),
-            ("http", "https://h/{topic}"),
-            ("rabbitmq", "mq:5672"),
-            ("redis", "r:6379"),
-            ("nats", "n:4222"),
-        ];
-        let samples = samples.map(|(kind, servers)| {
-            sink_sections(
-                kind,
-                sample(kind).map(|sample| (sample, servers.to_owned())),
-            )
+        let samples = sink_names().filter_map(|kind| {
+            let sample = sample(kind)?;
+            let servers = if sample.question.starts_with("URL") {
+                "https://h/{topic}"
+            } else {
+                "h:1234"
+            };
+            Some(sink_sections(kind, Some((sample, servers.to_owned()))))
         });
+        let samples: Vec<String> = samples.collect();
         let cases = samples
             .iter()
             .flat_map(|sink| [(sink, &[][..]), (sink, &two)]);

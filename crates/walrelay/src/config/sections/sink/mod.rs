@@ -23,7 +23,8 @@ use super::delivery::{Delivery, Poison};
 
 pub(crate) use stdout::StdoutSection;
 
-/// The kinds of sinks. A new kind is a line here, and a file beside this one.
+/// The kinds of sinks. What a new kind needs besides a line here: "A kind of sink" in
+/// `docs/ARCHITECTURE.md`.
 const KINDS: &[Kind] = &[
     kind::<walrelay_kafka_sink::KafkaSection>(),
     #[cfg(feature = "http")]
