@@ -21,11 +21,9 @@ use crate::commands::assembly::{block_on, id_column, run_id, wanted};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::rows_bar;
+use crate::commands::topics::place::RESEND_HEADER;
 use crate::commands::{CommandResult, Env, log_warnings, print_line, print_notice};
 use crate::config::PipelineConfig;
-
-/// The header with the id of the run that sent a record again.
-pub(crate) const HEADER: &str = "walrelay-resend";
 
 /// Runs `walrelay resend`.
 pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {
@@ -116,7 +114,7 @@ fn send(
     // newer events of the key.
     let router = router
         .with_position_header(None)
-        .with_run_header(Some((HEADER.to_owned(), id.clone())));
+        .with_run_header(Some((RESEND_HEADER.to_owned(), id.clone())));
     let begun = Instant::now();
     let mut line = ProgressLine::new();
     let shown = Arc::clone(progress);
@@ -130,7 +128,7 @@ fn send(
     match result? {
         Outcome::Drained { .. } if progress.is_acknowledged() => {
             print_notice(&format!(
-                "resend {id}: {records} records acknowledged in {elapsed:.1} s, each with header {HEADER} = {id}"
+                "resend {id}: {records} records acknowledged in {elapsed:.1} s, each with header {RESEND_HEADER} = {id}"
             ));
             Ok(())
         }

@@ -5,6 +5,10 @@ use walrelay_sink::topics::ReadRecord;
 
 use crate::cli::RecordPlace;
 
+/// The header with the id of the replay that sent a record.
+pub(crate) const REPLAY_HEADER: &str = "walrelay-replay";
+/// The header with the id of the run of `resend` that sent a record.
+pub(crate) const RESEND_HEADER: &str = "walrelay-resend";
 /// Headers with the event id, of the presets and of polling relays.
 const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"];
 

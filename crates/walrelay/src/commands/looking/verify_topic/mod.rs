@@ -20,10 +20,9 @@ use crate::cli::{Exit, Failure, RecordPlace, VerifySince, VerifyTopicArgs};
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::{any_sink, refused};
-use crate::commands::relaying::{replay, resend};
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::percent_bar;
-use crate::commands::topics::place::{event_id, header, text_at};
+use crate::commands::topics::place::{REPLAY_HEADER, RESEND_HEADER, event_id, header, text_at};
 use crate::commands::topics::reading::TopicReader;
 use crate::commands::topics::rows::{Rows, copy_of, route_rows};
 use crate::commands::{Env, log_warnings, print_as};
@@ -147,7 +146,7 @@ fn read(
             key: record.key.as_deref(),
             id: reader.event_id(record).as_deref(),
             position: position.and_then(Order::of_header),
-            on_purpose: is_marked(replay::HEADER) || is_marked(resend::HEADER),
+            on_purpose: is_marked(REPLAY_HEADER) || is_marked(RESEND_HEADER),
             latency_ms: latency_ms(&args.commit_time, record),
         });
     })?;

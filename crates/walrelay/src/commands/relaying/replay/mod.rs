@@ -33,6 +33,7 @@ use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{block_on, wanted};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
+use crate::commands::topics::place::REPLAY_HEADER;
 use crate::commands::{CommandResult, Env, log_warnings, print_notice};
 use crate::config::PipelineConfig;
 use crate::sinks::{Counting, NullSinkFactory, StdoutKind};
@@ -40,8 +41,6 @@ use note::{Note, NoteFile};
 use progress::ReplayObserver;
 use range::{check_retained, plan_replay};
 
-/// The header with the id of the replay that sent a record.
-pub(crate) const HEADER: &str = "walrelay-replay";
 /// Timeout of the question whether a topic has records.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -305,7 +304,7 @@ fn replay_router(router: Router, note: &Note) -> Result<Router, Failure> {
     let to_topic = note.to_topic.clone().map(TopicChange::To);
     let prefix = note.topic_prefix.clone().map(TopicChange::Prefix);
     Ok(router
-        .with_run_header(Some((HEADER.to_owned(), note.id.clone())))
+        .with_run_header(Some((REPLAY_HEADER.to_owned(), note.id.clone())))
         .with_topic_change(to_topic.or(prefix))
         .with_selection(selection))
 }
