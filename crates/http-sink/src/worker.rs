@@ -299,7 +299,7 @@ impl Worker {
         let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
         state
             .queues
-            .refused(seq, now + pause.max(after.unwrap_or_default()));
+            .retry_at(seq, now + pause.max(after.unwrap_or_default()));
     }
 
     fn position(state: &State, seq: u64) -> Option<EventPosition> {

@@ -277,7 +277,7 @@ impl<S> Shared<KeyQueues, S> {
         let now = Instant::now();
         let mut state = self.state();
         for seq in in_flight {
-            state.records.refused(seq, now);
+            state.records.retry_at(seq, now);
         }
     }
 

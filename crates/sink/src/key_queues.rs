@@ -116,7 +116,7 @@ impl KeyQueues {
     }
 
     /// Returns a record to send, which is in flight until [`done`](Self::done) or
-    /// [`refused`](Self::refused). Records to be sent again come first. `None`: there is none at
+    /// [`retry_at`](Self::retry_at). Records to be sent again come first. `None`: there is none at
     /// `now`; ask again after one of those calls, a [`push`](Self::push), or at
     /// [`next_due`](Self::next_due).
     pub fn next(&mut self, now: Instant) -> Option<&QueuedRecord> {
@@ -152,13 +152,13 @@ impl KeyQueues {
     }
 
     /// Makes a record in flight be sent again at `at`. It holds back its key until it is done.
-    pub fn refused(&mut self, seq: u64, at: Instant) {
-        self.refuse_with(seq, |_| at);
+    pub fn retry_at(&mut self, seq: u64, at: Instant) {
+        self.retry_with(seq, |_| at);
     }
 
     /// Makes a record in flight be sent again at the time that `at` returns for the number of its
     /// earlier refusals.
-    pub fn refuse_with(&mut self, seq: u64, at: impl FnOnce(u32) -> Instant) {
+    pub fn retry_with(&mut self, seq: u64, at: impl FnOnce(u32) -> Instant) {
         let Some(number) = self.in_flight.remove(&seq) else {
             return;
         };
@@ -188,7 +188,7 @@ impl KeyQueues {
 
     /// Removes all records, also those in flight, in the order of their sequence numbers: the sink
     /// is broken or closed, and reports each as failed. A later answer to one of them is ignored by
-    /// [`done`](Self::done) and [`refused`](Self::refused).
+    /// [`done`](Self::done) and [`retry_at`](Self::retry_at).
     pub fn take_all(&mut self) -> Vec<QueuedRecord> {
         let mut empty = Self::new(self.max_blocked);
         empty.by_key_alone = self.by_key_alone;
@@ -249,10 +249,10 @@ mod tests {
         assert_eq!(next(&mut queues, now), Some(0));
         assert_eq!(queues.in_flight(0).map(|queued| queued.weight), Some(100));
         assert!(queues.in_flight(1).is_none(), "it waits for the first");
-        queues.refused(0, later);
+        queues.retry_at(0, later);
         assert_eq!((queues.blocked(), queues.next_due()), (1, Some(later)));
         assert_eq!(next(&mut queues, now), Some(2), "another topic's key");
-        queues.refused(2, later + Duration::from_secs(1));
+        queues.retry_at(2, later + Duration::from_secs(1));
         assert!(queues.is_blocked());
         assert_eq!(next(&mut queues, now), None, "two keys are held back");
         assert_eq!(next(&mut queues, later), Some(0), "sent again, alone");
@@ -266,7 +266,7 @@ mod tests {
         let left: Vec<u64> = queues.take_all().iter().map(|queued| queued.seq).collect();
         assert_eq!(left, [1, 2, 3]);
         assert!(queues.done(1).is_none(), "a late answer");
-        queues.refused(3, later);
+        queues.retry_at(3, later);
         assert_eq!((queues.blocked(), queues.next_due()), (0, None));
     }
 
@@ -332,7 +332,7 @@ mod tests {
                         let seq = in_flight.swap_remove(at);
                         if faults && random(&mut state, 3) == 0 {
                             queues
-                                .refused(seq, now + Duration::from_millis(random(&mut state, 30)));
+                                .retry_at(seq, now + Duration::from_millis(random(&mut state, 30)));
                             refused.insert(seq);
                         } else {
                             let record = queues.done(seq).expect("in flight");

@@ -277,7 +277,7 @@ impl Session<'_> {
         let pauses = self.shared.settings.pauses;
         state
             .records
-            .refuse_with(seq, |refusals| now + pause(pauses, refusals));
+            .retry_with(seq, |refusals| now + pause(pauses, refusals));
         if state.refusal.as_ref() != Some(&obstacle) {
             warn!(reason = obstacle.what, "NATS takes an event not yet");
             state.refusal = Some(obstacle);

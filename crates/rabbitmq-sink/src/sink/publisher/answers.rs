@@ -186,7 +186,7 @@ impl Publisher<'_> {
         let pauses = self.shared.settings.pauses;
         state
             .records
-            .refuse_with(seq, |refusals| now + pause(pauses, refusals));
+            .retry_with(seq, |refusals| now + pause(pauses, refusals));
         state.refusal = Some(obstacle);
     }
 
