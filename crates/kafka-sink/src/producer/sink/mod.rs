@@ -375,6 +375,8 @@ impl Sink for KafkaSink {
         self.shared.window.update_stats(&self.shared.stats);
     }
 
+    /// Returns true also with one producer: the mode then decides about reads alone, which a backlog
+    /// coalesces.
     fn has_modes(&self) -> bool {
         true
     }
