@@ -138,7 +138,7 @@ fn ended_at_each_failpoint_begins_anew() {
         "after-read:3",
         "after-enqueue",
         "after-ack",
-        "after-confirm",
+        "before-confirm",
     ];
     for point in points {
         let mut command = run_command(&config);

@@ -65,7 +65,7 @@ pub(crate) fn failpoints(ctx: &mut Context, rounds: u32) -> Outcome {
         "after-read",
         "after-enqueue",
         "after-ack",
-        "after-confirm",
+        "before-confirm",
         "draining",
     ] {
         for _ in 0..rounds {

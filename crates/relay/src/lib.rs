@@ -17,8 +17,8 @@
 //!
 //! # Invariants
 //! - **Confirmed is at most acknowledged.** The position reported as flushed is
-//!   [`Core::confirmed`], which the ledger of `walrelay-checkpoint` computes, or an earlier one
-//!   while that is not durable where the source keeps it ([`Source::persist_position`]).
+//!   [`Core::acknowledged_position`], which the ledger of `walrelay-checkpoint` computes, or an
+//!   earlier one while that is not durable where the source keeps it ([`Source::persist_position`]).
 //! - **A record that a full sink did not take is offered again before any other.** A frame is
 //!   consumed only after the sink took its record, so nothing overtakes it.
 //! - **A failed delivery restarts, it is never skipped.** The sink is dropped with everything it

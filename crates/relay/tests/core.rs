@@ -108,7 +108,7 @@ fn a_table_of_another_name_is_placed_before_its_first_row() {
     let commit = encode::commit(Lsn::new(COMMIT), end.lsn(), PgTimestamp::new(0));
     consume(&mut core, &commit);
     core.advance();
-    assert_eq!(core.confirmed(), end);
+    assert_eq!(core.acknowledged_position(), end);
     // The table may be another one when it is announced again.
     consume(&mut core, &other(false).relation());
     assert_eq!(

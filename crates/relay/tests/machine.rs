@@ -364,7 +364,7 @@ impl World {
 
     fn feedback(&mut self) {
         if self.process.connection.is_some() {
-            let confirmed = self.process.core.confirmed().lsn().get();
+            let confirmed = self.process.core.acknowledged_position().lsn().get();
             assert!(self.process.core.received().get() >= confirmed);
             // The server would ignore a position before its slot, but a relay must not send one.
             assert!(confirmed >= self.server.slot, "feedback went backwards");
@@ -463,7 +463,7 @@ impl World {
 
     fn check(&mut self) {
         self.store();
-        let confirmed = self.process.core.confirmed().lsn().get();
+        let confirmed = self.process.core.acknowledged_position().lsn().get();
         assert!(
             confirmed >= self.process.confirmed,
             "confirmed went backwards"

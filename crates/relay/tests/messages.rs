@@ -155,13 +155,13 @@ fn are_events_as_rows_are() {
     assert_eq!(event, row(2));
     assert_eq!((&*seen.0, seen.1), ("orders.v1", None));
     relay.commit();
-    assert_eq!(relay.core.confirmed(), SLOT);
+    assert_eq!(relay.core.acknowledged_position(), SLOT);
     relay.ring.ack(Seq::new(0));
     relay.ring.ack(Seq::new(1));
     relay.core.advance();
-    assert_eq!(relay.core.confirmed(), SLOT, "one is missing");
+    assert_eq!(relay.core.acknowledged_position(), SLOT, "one is missing");
     relay.acknowledge();
-    assert_eq!(relay.core.confirmed().lsn(), Lsn::new(END));
+    assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(END));
     let counts = relay.core.counts();
     assert_eq!((counts.records, counts.logical_messages), (3, 2));
 }
@@ -184,13 +184,13 @@ fn hold_the_position_until_they_are_acknowledged() {
         .core
         .frame(&idle, &mut RecordSpace::default())
         .expect("a keepalive");
-    assert_eq!(relay.core.confirmed(), SLOT);
+    assert_eq!(relay.core.acknowledged_position(), SLOT);
     relay.acknowledge();
     relay
         .core
         .frame(&idle, &mut RecordSpace::default())
         .expect("a keepalive");
-    assert_eq!(relay.core.confirmed().lsn(), Lsn::new(9_000));
+    assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(9_000));
 }
 
 /// A transaction that was enqueued whole and is sent again after a reconnect is ignored, also if it
@@ -208,7 +208,7 @@ fn are_ignored_when_their_transaction_is_repeated() {
     relay.commit();
     assert_eq!(relay.core.counts().repeats_avoided, 1);
     relay.acknowledge();
-    assert_eq!(relay.core.confirmed().lsn(), Lsn::new(END));
+    assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(END));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn become_dead_letters_if_the_policy_says_so() {
     let classes = [undecodable, unroutable, Class::Parked];
     assert_eq!(relay.core.take_dead_letters(), classes);
     assert!(relay.core.take_dead_letters().is_empty());
-    assert_eq!(relay.core.confirmed().lsn(), Lsn::new(END));
+    assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(END));
 }
 
 /// No commit stands for a non-transactional message. It stops the relay, or is skipped and
@@ -320,7 +320,7 @@ fn outside_of_transactions_are_told() {
         );
         assert_eq!(relay.core.counts().skipped, 1);
         relay.core.advance();
-        assert_eq!(relay.core.confirmed().lsn(), Lsn::new(END));
+        assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(END));
     }
 }
 

@@ -7,7 +7,7 @@
 //!                  │  └────────┘ (sink is full: the same frame again)
 //!                  ▼
 //!          disconnected ──▶ connected      acknowledgements reach the ring from other threads;
-//!                                          `advance` collects them into `confirmed`
+//!                                          `advance` collects them into the acknowledged position
 //! ```
 //!
 //! [`Core::frame`] **reads** an event (`transactions`, `tables`, `read`), **decides** about it
@@ -459,7 +459,7 @@ impl Core {
     /// if it is now acknowledged.
     pub fn advance(&mut self) -> Option<(CommitEnd, PgTimestamp)> {
         let moved = self.ledger.advance().is_some();
-        let confirmed = self.confirmed();
+        let confirmed = self.acknowledged_position();
         if moved {
             self.diversions.decisions.forget_before(confirmed);
         }

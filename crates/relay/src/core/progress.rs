@@ -18,15 +18,15 @@ impl Core {
         Progress {
             counts: self.counts,
             received: self.received(),
-            confirmed: self.confirmed(),
+            confirmed: self.acknowledged_position(),
             in_flight: self.in_flight(),
             first: self.first_in_flight(),
             oldest: self.transactions.oldest(),
         }
     }
 
-    /// Returns the position that may be reported to Postgres as flushed. Never moves backwards.
-    pub fn confirmed(&self) -> CommitEnd {
+    /// Returns the commit end of the acknowledged prefix, which may be confirmed. Never moves backwards.
+    pub fn acknowledged_position(&self) -> CommitEnd {
         // Never `None`: the ledger was created with a start position.
         self.ledger
             .confirmed()
@@ -35,7 +35,7 @@ impl Core {
 
     /// Returns the highest commit that was received or confirmed.
     pub fn seen(&self) -> CommitEnd {
-        let confirmed = self.confirmed();
+        let confirmed = self.acknowledged_position();
         self.ledger
             .last_commit()
             .map_or(confirmed, |last| last.max(confirmed))
@@ -48,7 +48,7 @@ impl Core {
 
     /// Returns the position that may be reported as written: the highest one received or confirmed.
     pub fn received(&self) -> Lsn {
-        self.received.max(self.confirmed().lsn())
+        self.received.max(self.acknowledged_position().lsn())
     }
 
     /// Returns the event that record `seq` stands for, while it is in flight.
@@ -119,7 +119,7 @@ impl Core {
     /// transactions before it are acknowledged.
     pub(crate) fn open_behind_acknowledged(&self) -> Option<(Begin, u64)> {
         let open = self.transactions.open.as_ref()?;
-        (self.confirmed() == self.seen()).then(|| (open.begin, open.rows()))
+        (self.acknowledged_position() == self.seen()).then(|| (open.begin, open.rows()))
     }
 
     /// Returns the figures so far.

@@ -110,7 +110,7 @@ pub enum Failpoint {
     /// Acknowledgements moved the position to confirm; no status update contains it.
     AfterAck,
     /// A status update contains the position and was not written yet.
-    AfterConfirm,
+    BeforeConfirm,
     /// A stop was requested; records may be in flight.
     Draining,
 }
@@ -121,7 +121,7 @@ impl Failpoint {
         Self::AfterRead,
         Self::AfterEnqueue,
         Self::AfterAck,
-        Self::AfterConfirm,
+        Self::BeforeConfirm,
         Self::Draining,
     ];
 
@@ -131,7 +131,7 @@ impl Failpoint {
             Self::AfterRead => "after-read",
             Self::AfterEnqueue => "after-enqueue",
             Self::AfterAck => "after-ack",
-            Self::AfterConfirm => "after-confirm",
+            Self::BeforeConfirm => "before-confirm",
             Self::Draining => "draining",
         }
     }

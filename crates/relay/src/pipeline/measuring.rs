@@ -61,7 +61,7 @@ impl<K: Sink> BatchProcessor<K> {
     /// Collects acknowledgements. Returns the position that may be confirmed.
     pub fn collect(&mut self) -> CommitEnd {
         self.session.core.advance();
-        self.session.core.confirmed()
+        self.session.core.acknowledged_position()
     }
 
     /// Returns the sink.

@@ -373,12 +373,12 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         session.core.disconnected();
         // A snapshot that is not confirmed counts as nothing relayed: another relay may read one and
         // make the slot.
-        if !snapshot || session.core.confirmed() > confirmed {
+        if !snapshot || session.core.acknowledged_position() > confirmed {
             self.resume = Some(Resume {
                 system_id,
                 timeline,
                 server_start: Some(server_start),
-                confirmed: session.core.confirmed(),
+                confirmed: session.core.acknowledged_position(),
                 seen: session.core.seen(),
             });
         }

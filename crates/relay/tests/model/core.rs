@@ -210,11 +210,11 @@ impl Machine {
     fn view(&self) -> View {
         let core = self.core();
         assert!(
-            core.received() >= core.confirmed().lsn(),
+            core.received() >= core.acknowledged_position().lsn(),
             "flushed further than written"
         );
         View {
-            confirmed: position(core.confirmed().lsn()),
+            confirmed: position(core.acknowledged_position().lsn()),
             seen: position(core.seen().lsn()),
             in_flight: core.in_flight(),
             is_settled: core.is_settled(),

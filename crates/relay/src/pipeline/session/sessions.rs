@@ -129,7 +129,7 @@ impl<F: SinkFactory> Sessions<F> {
         self.acknowledged_before = core.first_unacknowledged();
         self.sent_rows = core.take_sent_rows();
         self.unconfirmed.add(core.unacknowledged());
-        self.unconfirmed.forget_before(core.confirmed());
+        self.unconfirmed.forget_before(core.acknowledged_position());
         self.counts = self.counts.plus(core.counts());
         self.dead_letters.extend(core.take_dead_letters());
         // Decisions about acknowledged events are kept, too: if the position is forgotten, these events

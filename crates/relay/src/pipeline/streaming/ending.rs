@@ -24,7 +24,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     /// were acknowledged, if so.
     pub(super) async fn drained(self, reason: Option<String>) -> Outcome {
         let core = &self.session.core;
-        let confirmed = core.confirmed();
+        let confirmed = core.acknowledged_position();
         // Inside a transaction there is at least one row that was received and not enqueued.
         let records = core.in_flight().max(core.is_inside_transaction().into());
         let taken = self.end_stream().await;
@@ -55,7 +55,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             if self.send_feedback(&mut feedback, now).await.is_err() {
                 return;
             }
-            let due = feedback.due(self.session.core.confirmed());
+            let due = feedback.due(self.session.core.acknowledged_position());
             tokio::select! {
                 () = self.session.reports.woken() => {}
                 () = sleep_until(due.min(deadline)) => {}
@@ -69,7 +69,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     pub(super) async fn end_stream(mut self) -> bool {
         let mut feedback = self.first_feedback();
         feedback.asked = true;
-        let confirmed = self.session.core.confirmed();
+        let confirmed = self.session.core.acknowledged_position();
         let limit = Instant::now() + END_LIMIT.min(self.settings.drain_timeout);
         let taken = timeout_at(limit, async {
             while self.source.persist_position(confirmed, confirmed)? < confirmed {

@@ -129,7 +129,9 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             sent.map_err(PipelineError::Source)?;
             let silent_at = self.check_silence(&state)?;
             let check_at = self.start_slot_check(&mut state, now);
-            let due = state.feedback.due(self.session.core.confirmed());
+            let due = state
+                .feedback
+                .due(self.session.core.acknowledged_position());
             let until = [
                 self.parked_keys_at(batch.blocked, now),
                 check_at,
@@ -191,7 +193,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
 
     /// Sends the batch of the last read to the sink, and collects acknowledgements.
     fn send_batch(&mut self, state: &mut LoopState) -> PipelineResult<BatchResult, S, F> {
-        let confirmed = self.session.core.confirmed();
+        let confirmed = self.session.core.acknowledged_position();
         // Collect before the batch, too: if the ring seems full although all records are
         // acknowledged, the batch is blocked, and no acknowledgement is left to wake this task.
         self.collect();
@@ -242,7 +244,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             });
         }
         self.collect();
-        if self.session.core.confirmed() > confirmed {
+        if self.session.core.acknowledged_position() > confirmed {
             self.observer.failpoint(Failpoint::AfterAck);
             self.failed_attempts.reset();
         }

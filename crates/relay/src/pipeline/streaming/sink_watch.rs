@@ -133,7 +133,7 @@ impl SinkWatch {
                 waiting_for,
                 remedy = self.obstacle.as_ref().and_then(|obstacle| obstacle.remedy),
                 in_flight = session.core.in_flight(),
-                confirmed = %session.core.confirmed(),
+                confirmed = %session.core.acknowledged_position(),
                 lasts_s = stuck_for.as_secs(),
                 "{what}"
             );

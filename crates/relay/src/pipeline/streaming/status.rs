@@ -84,8 +84,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         Feedback {
             interval: self.interval(),
             sent_at: Instant::now(),
-            confirmed: self.session.core.confirmed(),
-            acknowledged: self.session.core.confirmed(),
+            confirmed: self.session.core.acknowledged_position(),
+            acknowledged: self.session.core.acknowledged_position(),
             repeated: 0,
             pending: false,
             confirms: false,
@@ -101,14 +101,14 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         feedback: &mut Feedback,
         now: Instant,
     ) -> Result<(), S::Error> {
-        if !feedback.pending && now >= feedback.due(self.session.core.confirmed()) {
+        if !feedback.pending && now >= feedback.due(self.session.core.acknowledged_position()) {
             self.queue_status(feedback)?;
         }
         if !feedback.pending {
             return Ok(());
         }
         if feedback.confirms {
-            self.observer.failpoint(Failpoint::AfterConfirm);
+            self.observer.failpoint(Failpoint::BeforeConfirm);
         }
         if let Ok(written) = timeout(Duration::from_millis(1), self.stream.flush()).await {
             written?;
@@ -119,7 +119,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
 
     pub(super) fn queue_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
         self.observer.progress(&self.session.core.progress());
-        let acknowledged = self.session.core.confirmed();
+        let acknowledged = self.session.core.acknowledged_position();
         // A server that shuts down asks until all WAL is confirmed.
         let soon = if feedback.asked {
             acknowledged
