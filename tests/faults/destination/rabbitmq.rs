@@ -57,9 +57,15 @@ fn delivered(topic: &str, number: usize, message: AmqpMessage) -> Delivered {
 }
 
 impl Destination for Server {
+    /// One channel to classic queues, several to quorum queues.
     fn settings(&self) -> &'static str {
-        "sink.kind = \"rabbitmq\"\nsink.rabbitmq.username = \"guest\"\n\
-         sink.rabbitmq.password = \"guest\""
+        if self.queues == "classic" {
+            "sink.kind = \"rabbitmq\"\nsink.rabbitmq.username = \"guest\"\n\
+             sink.rabbitmq.password = \"guest\""
+        } else {
+            "sink.kind = \"rabbitmq\"\nsink.rabbitmq.username = \"guest\"\n\
+             sink.rabbitmq.password = \"guest\"\nsink.rabbitmq.channels = 3"
+        }
     }
 
     fn address_setting(&self, address: &str) -> String {
