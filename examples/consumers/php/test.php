@@ -2,8 +2,9 @@
 
 declare(strict_types=1);
 
-// The claims against a real Postgres: WALRELAY_EXAMPLE_POSTGRES names it. Needs php-cli and php-pgsql.
+// The claims, and the newest value, against a real Postgres: WALRELAY_EXAMPLE_POSTGRES names it. Needs php-cli and php-pgsql.
 
+require __DIR__ . '/Newest.php';
 require __DIR__ . '/ProcessedEvents.php';
 
 const CONSUMER = 'example_php';
@@ -88,3 +89,21 @@ same([1, 2, 3, 4, 5], effects(), 'each event has one effect');
 $pdo->exec("INSERT INTO processed_events (consumer, event_id, processed_at) SELECT '" . CONSUMER . "', days,"
     . ' now() - make_interval(days => days) FROM generate_series(1, 40) AS days');
 same(11, ProcessedEvents::prune($pdo, CONSUMER, 30), 'old events are forgotten');
+
+$pdo->exec('DROP TABLE IF EXISTS newest');
+$pdo->exec('CREATE TABLE newest (key text PRIMARY KEY, position text COLLATE "C", value text)');
+$sent = [
+    ['a', 1, 'a1'], ['b', 2, 'b2'], ['a', 3, 'a3'], ['c', 4, 'c4'], ['c', 5, null],
+    // A crash of the relay: everything from 1 on again, and it is cut off before 3.
+    ['a', 1, 'a1'], ['b', 2, 'b2'], ['c', 4, 'c4'],
+    // `walrelay resend` sends without a position.
+    ['b', null, 'old'], ['d', null, 'old'], ['d', 6, 'd6'],
+];
+$applied = [];
+foreach ($sent as [$key, $number, $value]) {
+    $position = $number === null ? null : sprintf('%016X/00000000', $number);
+    $applied[] = Newest::apply($pdo, $key, $position, $value);
+}
+$kept = $pdo->query('SELECT key, value FROM newest ORDER BY key')->fetchAll(PDO::FETCH_KEY_PAIR);
+same(['a' => 'a3', 'b' => 'b2', 'c' => null, 'd' => 'd6'], $kept, 'the newest values');
+same([...array_fill(0, 5, true), ...array_fill(0, 4, false), true, true], $applied, 'what is newer');

@@ -11,6 +11,7 @@ use PhpAmqpLib\Message\AMQPMessage;
 use PhpAmqpLib\Wire\AMQPTable;
 
 require 'PhpAmqpLib/autoload.php';
+require __DIR__ . '/Newest.php';
 require __DIR__ . '/ProcessedEvents.php';
 require __DIR__ . '/RabbitmqConsumer.php';
 
@@ -70,6 +71,8 @@ function effect(PDO $pdo, AMQPMessage $message): void
     $number = $event['payload']['number'];
     $pdo->prepare('INSERT INTO php_orders (consumer, key, number) VALUES (?, ?, ?)')
         ->execute([$argv[1], $event['aggregate_id'], $number]);
+    $headers = $message->get('application_headers')->getNativeData();
+    Newest::apply($pdo, $headers['walrelay.key'], $headers[Newest::POSITION_HEADER], (string) $number);
     if ($number === 13) {
         throw new RuntimeException('13 is refused');
     }
@@ -87,6 +90,8 @@ if (isset($argv[1])) {
 $name = 'php_' . bin2hex(random_bytes(4));
 $pdo = connect();
 $pdo->exec('CREATE TABLE IF NOT EXISTS php_orders (n serial, consumer text, key text, number int)');
+$pdo->exec('DROP TABLE IF EXISTS newest');
+$pdo->exec('CREATE TABLE newest (key text PRIMARY KEY, position text COLLATE "C", value text)');
 $pdo->exec("CREATE TABLE $name (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
     aggregate_id text NOT NULL, event_type text NOT NULL, payload jsonb NOT NULL, metadata jsonb,
     created_at timestamptz NOT NULL DEFAULT now())");
@@ -105,6 +110,7 @@ file_put_contents($config, <<<TOML
     tables = ["public.$name"]
     [router]
     preset = "outbox"
+    position_header = "walrelay-position"
     [sink]
     kind = "rabbitmq"
     [sink.rabbitmq]
@@ -193,6 +199,8 @@ try {
     order(41);
     eventually('the last effect', fn () => in_array(41, effects(), true));
     same([...$all, 41], effects(), 'repeats have no effect');
+    $newest = $pdo->query('SELECT key, value FROM newest')->fetchAll(PDO::FETCH_KEY_PAIR);
+    same(['k' => '41'], $newest, 'the newest value by the header');
     $dead = null;
     eventually('the dead letter', function () use ($channel, $name, &$dead) {
         return ($dead = $channel->basic_get("{$name}_dead", true)) !== null;

@@ -2,6 +2,8 @@
 //!
 //! The table `processed_events` comes from `walrelay init --consumer`. Copy this file, and write the effect.
 
+pub mod newest;
+
 use std::time::Duration;
 
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};

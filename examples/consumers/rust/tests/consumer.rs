@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime};
 
-use consumer::{SETTINGS, process, prune};
+use consumer::{SETTINGS, newest, process, prune};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, StreamConsumer};
@@ -291,4 +291,70 @@ async fn old_events_are_forgotten() {
                   SELECT $1, days, now() - make_interval(days => days) FROM generate_series(1, 40) AS days";
     test.client.execute(insert, &[&test.topic]).await.unwrap();
     assert_eq!(prune(&test.client, &test.topic, 30).await.unwrap(), 11);
+}
+
+#[tokio::test]
+async fn a_repeated_suffix_in_a_compacted_topic_changes_nothing() {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+    let topic = format!("rust-newest-{now}");
+    let admin: AdminClient<DefaultClientContext> = kafka().create().unwrap();
+    let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1)).set("cleanup.policy", "compact");
+    let created = admin
+        .create_topics(&[new], &AdminOptions::new())
+        .await
+        .unwrap();
+    assert!(created.iter().all(Result::is_ok), "{created:?}");
+    let sent = [
+        ("a", Some(1), Some("a1")),
+        ("b", Some(2), Some("b2")),
+        ("a", Some(3), Some("a3")),
+        ("c", Some(4), Some("c4")),
+        ("c", Some(5), None),
+        // A crash of the relay: everything from 1 on again, and it is cut off before 3.
+        ("a", Some(1), Some("a1")),
+        ("b", Some(2), Some("b2")),
+        ("c", Some(4), Some("c4")),
+        // `walrelay resend` sends without a position.
+        ("b", None, Some("old")),
+        ("d", None, Some("old")),
+        ("d", Some(6), Some("d6")),
+    ];
+    let producer: FutureProducer = kafka().create().unwrap();
+    for (key, position, value) in sent {
+        let mut record: FutureRecord<'_, str, str> = FutureRecord::to(&topic).key(key);
+        record.payload = value;
+        if let Some(position) = position {
+            record = record.headers(OwnedHeaders::new().insert(Header {
+                key: newest::POSITION_HEADER,
+                value: Some(&format!("{position:016X}/00000000")),
+            }));
+        }
+        producer.send(record, Timeout::Never).await.unwrap();
+    }
+    let client = connect().await;
+    let table = "DROP TABLE IF EXISTS newest; \
+                 CREATE TABLE newest (key text PRIMARY KEY, position text COLLATE \"C\", value text)";
+    client.batch_execute(table).await.unwrap();
+    let consumer: StreamConsumer = kafka().set("group.id", &topic).create().unwrap();
+    let mut assigned = TopicPartitionList::new();
+    assigned
+        .add_partition_offset(&topic, 0, Offset::Beginning)
+        .unwrap();
+    consumer.assign(&assigned).unwrap();
+    let mut applied = Vec::new();
+    for _ in sent {
+        let message = tokio::time::timeout(PATIENCE, consumer.recv())
+            .await
+            .unwrap()
+            .unwrap();
+        applied.push(newest::apply(&client, &message).await.unwrap());
+    }
+    let query = "SELECT key || ' ' || coalesce(value, 'null') FROM newest ORDER BY key";
+    let rows = client.query(query, &[]).await.unwrap();
+    let kept: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(kept, ["a a3", "b b2", "c null", "d d6"]);
+    let is_newer = [
+        true, true, true, true, true, false, false, false, false, true, true,
+    ];
+    assert_eq!(applied, is_newer);
 }
