@@ -40,7 +40,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let rabbitmq =
         rabbitmq.map(|binaries| RabbitMqServer::start(&binaries, RabbitMqOptions::default()));
     let rabbitmq = rabbitmq.transpose()?;
-    let kafka = Kafka::builder().start();
+    // Consumers of the tests are killed: their groups go on after a short time-out. The first group waits
+    // until all partitions of the internal topic are created.
+    let kafka = Kafka::builder()
+        .setting("group.min.session.timeout.ms", "1000")
+        .setting("offsets.topic.num.partitions", "3")
+        .start();
     let crashes = TcpListener::bind("127.0.0.1:0")?;
     crashes.set_nonblocking(true)?;
     let mut command = Command::new(program);

@@ -87,8 +87,9 @@ func work(ctx context.Context, topic string) {
 		if err != nil {
 			continue
 		}
-		options := append(ClientOptions(topic, topic), brokers(), kgo.SessionTimeout(6*time.Second),
-			kgo.AllowAutoTopicCreation())
+		// A killed worker's partitions are given to another after the time-out.
+		options := append(ClientOptions(topic, topic), brokers(), kgo.SessionTimeout(2*time.Second),
+			kgo.HeartbeatInterval(200*time.Millisecond), kgo.AllowAutoTopicCreation())
 		client, err := kgo.NewClient(options...)
 		if err == nil {
 			err = Run(ctx, client, connection, effect,

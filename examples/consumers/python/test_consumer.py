@@ -47,7 +47,9 @@ class CrashesBeforeOffset:
 
 def worker(topic, stop=lambda: False):
     """Runs the example for one topic."""
-    consumer = Consumer({"bootstrap.servers": KAFKA, "group.id": topic, "session.timeout.ms": 6000, **example.SETTINGS})
+    # A killed worker's partitions are given to another after the time-out.
+    times = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}
+    consumer = Consumer({"bootstrap.servers": KAFKA, "group.id": topic, **times, **example.SETTINGS})
     consumer.subscribe([topic])
     producer = Producer({"bootstrap.servers": KAFKA})
     running = CrashesBeforeOffset(consumer)

@@ -6,7 +6,10 @@ import { run } from "./consumer.js";
 
 const topic = process.env.WORKER ?? "";
 const kafka = new Kafka({ brokers: [process.env.WALRELAY_EXAMPLE_KAFKA ?? ""], logLevel: logLevel.ERROR });
-const consumer = kafka.consumer({ groupId: topic, sessionTimeout: 6000, heartbeatInterval: 500 });
+// A killed worker's partitions are given to another after the time-out. KafkaJS sends no heartbeat while the
+// broker keeps a fetch waiting.
+const times = { sessionTimeout: 2000, heartbeatInterval: 200, maxWaitTimeInMs: 200 };
+const consumer = kafka.consumer({ groupId: topic, ...times });
 const producer = kafka.producer({ allowAutoTopicCreation: true });
 const client = new pg.Client(process.env.WALRELAY_EXAMPLE_POSTGRES);
 

@@ -183,7 +183,8 @@ async fn an_end_before_the_offset_repeats_nothing() {
     let mut config = kafka();
     config
         .set("group.id", &test.topic)
-        .set("session.timeout.ms", "6000");
+        .set("session.timeout.ms", "2000")
+        .set("heartbeat.interval.ms", "200");
     for (name, value) in SETTINGS {
         config.set(name, value);
     }

@@ -28,9 +28,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         std::env::var("WALRELAY_EXAMPLE_KAFKA")?,
     );
     let producer: FutureProducer = kafka.create()?;
+    // A killed worker's partitions are given to another after the time-out.
     kafka
         .set("group.id", &topic)
-        .set("session.timeout.ms", "6000");
+        .set("session.timeout.ms", "2000")
+        .set("heartbeat.interval.ms", "200");
     for (name, value) in SETTINGS {
         kafka.set(name, value);
     }

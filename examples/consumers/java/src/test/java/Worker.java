@@ -46,8 +46,9 @@ final class Worker {
         String topic = arguments[0];
         var settings = Servers.kafka();
         settings.put("group.id", topic);
-        settings.put("session.timeout.ms", "6000");
-        settings.put("heartbeat.interval.ms", "500");
+        // A killed worker's partitions are given to another after the time-out.
+        settings.put("session.timeout.ms", "2000");
+        settings.put("heartbeat.interval.ms", "200");
         EventConsumer.configure(settings);
         var options = new EventConsumer.Options(topic, topic + ".dead", 3, Duration.ofMillis(10));
         var consumer = new KafkaConsumer<byte[], byte[]>(settings) {
