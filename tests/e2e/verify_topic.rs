@@ -1,11 +1,17 @@
 //! `walrelay verify-topic`: each planted fault is found in a real topic, and nothing in a clean one.
 
+use std::fs::{self, File};
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Delivered, Producer};
+use walrelay_testkit::{Delivered, Producer, eventually_some, servers};
+use walrelay_throwaway::ChildGuard;
 
-use crate::rig::{PATIENCE, Rig, assert_has, insert_of, output_with, refused, said};
+use crate::endpoint;
+use crate::rig::{
+    PATIENCE, Rig, assert_has, insert_of, json_lines, output_with, refused, said, walrelay,
+};
 
 const POSITION: &str = "walrelay-position";
 const KINDS: [&str; 5] = [
@@ -140,4 +146,53 @@ fn verify_topic_finds_each_planted_fault() {
         &["[verify-topic-no-ids]", "--id"],
     );
     relay.ends_well();
+}
+
+/// The broker of a running demonstration, which does not search by time, is read from its beginning
+/// and from its end; a time is refused.
+#[test]
+fn the_topics_of_a_demo_are_read() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let shown = folder.path().join("shown");
+    let mut command = walrelay(&["demo", "--rate", "50", "--seconds", "3600"]);
+    command
+        .env("WALRELAY_POSTGRES_BIN", servers::binaries(15).dir())
+        .stdin(Stdio::null())
+        .stdout(File::create(&shown).expect("a file"));
+    let _demo = ChildGuard::spawn(&mut command).expect("walrelay runs");
+    let page = eventually_some(PATIENCE, || {
+        let shown = fs::read_to_string(&shown).expect("text");
+        let (_, rest) = shown.split_once("Status page: http://")?;
+        rest.split_once('/')?.0.parse().ok()
+    });
+    let broker = eventually_some(PATIENCE, || {
+        let (_, status) = endpoint::get(page, "/api/status")?;
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        let name = status["sink"]["endpoints"][0]["name"].as_str()?;
+        Some(name.split('/').next()?.to_owned())
+    });
+    let config = folder.path().join("walrelay.toml");
+    let source = "[source]\nurl = \"postgres://relay@127.0.0.1/app\"\ntables = [\"outbox\"]\n";
+    let sink = format!("[sink.kafka]\n\"bootstrap.servers\" = \"{broker}\"\n");
+    fs::write(&config, format!("{source}{sink}")).expect("it is written");
+    let topic = "outbox.event.Order";
+    for line in [
+        format!("tail {topic} --follow -n 3"),
+        format!("tail {topic} --follow --from end -n 3"),
+        format!("tail {topic} -n 3"),
+    ] {
+        let records = json_lines(&output_with(&line, &config, &[]));
+        assert_eq!(records.len(), 3, "{line}");
+    }
+    assert!(report(&config, topic, "", 0)["records"].as_u64() >= Some(3));
+    for line in [
+        format!("tail {topic} --from 2026-01-02T03:04:05Z"),
+        format!("verify-topic {topic} --since 1h"),
+    ] {
+        refused(
+            &output_with(&line, &config, &[]),
+            78,
+            &["[kafka-times]", topic],
+        );
+    }
 }

@@ -88,6 +88,12 @@ pub enum KafkaError {
         /// The broker's error code.
         code: RDKafkaErrorCode,
     },
+    /// A topic has records, and the brokers find none of them by its timestamp.
+    #[error("topic {topic:?} has records, and the broker finds none of them by its timestamp")]
+    NoTimes {
+        /// The topic's name.
+        topic: String,
+    },
 }
 
 impl KafkaError {
@@ -107,9 +113,10 @@ impl KafkaError {
     /// Returns how to react to the error.
     pub fn disposition(&self) -> Disposition {
         match self {
-            Self::Create { .. } | Self::Authentication { .. } | Self::Tls { .. } => {
-                Disposition::Configuration
-            }
+            Self::Create { .. }
+            | Self::Authentication { .. }
+            | Self::Tls { .. }
+            | Self::NoTimes { .. } => Disposition::Configuration,
             Self::Thread { .. }
             | Self::Unreachable { .. }
             | Self::Token { .. }

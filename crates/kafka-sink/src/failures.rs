@@ -44,6 +44,12 @@ impl ToFailure for KafkaError {
                 "the Kafka client cannot be made",
                 "correct the property in [sink.kafka] that the cause speaks of",
             ),
+            Self::NoTimes { .. } => (
+                "kafka-times",
+                FailureClass::Configuration,
+                "the topic cannot be read from a time on",
+                "read it from its beginning. The broker of walrelay demo keeps no times",
+            ),
             other => (
                 "kafka-unreachable",
                 FailureClass::Unavailable,

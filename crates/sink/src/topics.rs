@@ -73,7 +73,8 @@ pub struct FollowedPartition {
 /// Reads the records of topics, and those that follow.
 pub trait TopicReader: Send {
     /// Reads one more topic, from the first record at or after `from_ms` (milliseconds since
-    /// 1970-01-01 UTC). Returns the partitions; `None` if the topic does not exist.
+    /// 1970-01-01 UTC; 0: from the oldest one, `i64::MAX`: from the end). Returns the partitions;
+    /// `None` if the topic does not exist.
     ///
     /// **Blocks** for `timeout` at most for each request.
     ///

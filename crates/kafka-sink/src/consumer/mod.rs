@@ -176,7 +176,8 @@ impl Consumer {
     }
 
     /// Returns the first record in each partition at or after the timestamp, or the end if there is
-    /// none.
+    /// none. From 0 on that is the oldest record, and from `i64::MAX` on the end: the brokers are
+    /// not asked for either, because the embedded broker does not search by time.
     ///
     /// **Blocks** for `timeout` at most for each request: one per partition, and one for all.
     pub(crate) fn offsets_at(
@@ -188,28 +189,74 @@ impl Consumer {
     ) -> Result<Vec<FollowedPartition>, KafkaError> {
         // The order matters: a record that is written between the requests is behind these ends.
         let ends = partitions
-            .map(|partition| Ok((partition, self.ends(topic, partition, timeout)?.1)))
-            .collect::<Result<BTreeMap<i32, i64>, KafkaError>>()?;
-        let at = Offset::Offset(timestamp_ms);
-        let asked = list(topic, ends.keys().map(|partition| (*partition, at)))?;
-        let found = self
-            .consumer
-            .offsets_for_times(asked, timeout)
-            .map_err(KafkaError::Tail)?;
-        let starts: BTreeMap<i32, Offset> = found
-            .elements()
-            .iter()
-            .map(|found| (found.partition(), found.offset()))
-            .collect();
-        let followed = ends.into_iter().map(|(partition, end)| FollowedPartition {
-            partition,
-            start: match starts.get(&partition) {
-                Some(Offset::Offset(start)) => *start,
-                _ => end,
-            },
-            end,
+            .map(|partition| Ok((partition, self.ends(topic, partition, timeout)?)))
+            .collect::<Result<BTreeMap<i32, (i64, i64)>, KafkaError>>()?;
+        let starts = match timestamp_ms {
+            ..=0 => ends.iter().map(|(p, (oldest, _))| (*p, *oldest)).collect(),
+            i64::MAX => BTreeMap::new(),
+            at => self.search(topic, ends.keys().copied(), at, timeout)?,
+        };
+        let followed = ends.into_iter().map(|(partition, (_, end))| {
+            let start = starts.get(&partition).copied().unwrap_or(end);
+            FollowedPartition {
+                partition,
+                start,
+                end,
+            }
         });
         Ok(followed.collect())
+    }
+
+    /// Returns the offset of the first record at or after the timestamp, for each partition that
+    /// has one.
+    ///
+    /// **Blocks** for `timeout` at most.
+    fn search(
+        &self,
+        topic: &str,
+        partitions: impl Iterator<Item = i32>,
+        timestamp_ms: i64,
+        timeout: Duration,
+    ) -> Result<BTreeMap<i32, i64>, KafkaError> {
+        let at = Offset::Offset(timestamp_ms);
+        let asked = list(topic, partitions.map(|partition| (partition, at)))?;
+        let found = self.consumer.offsets_for_times(asked, timeout);
+        let found = found.map_err(KafkaError::Tail)?;
+        let starts = found.elements().into_iter();
+        let starts = starts.filter_map(|found| match found.offset() {
+            Offset::Offset(start) => Some((found.partition(), start)),
+            _ => None,
+        });
+        Ok(starts.collect())
+    }
+
+    /// Checks that the brokers search by time, after a search that found no record in any of these
+    /// partitions: a search from the first moment on finds one in a partition that has records.
+    ///
+    /// **Blocks** for `timeout` at most for each request: one per partition, and one for all.
+    pub(crate) fn check_search(
+        &self,
+        topic: &str,
+        partitions: &[FollowedPartition],
+        timeout: Duration,
+    ) -> Result<(), KafkaError> {
+        let mut with_records = Vec::new();
+        for of in partitions.iter().filter(|of| of.end > 0) {
+            let (oldest, end) = self.ends(topic, of.partition, timeout)?;
+            if oldest < end {
+                with_records.push(of.partition);
+            }
+        }
+        if with_records.is_empty() {
+            return Ok(());
+        }
+        let found = self.search(topic, with_records.into_iter(), 0, timeout)?;
+        if found.is_empty() {
+            return Err(KafkaError::NoTimes {
+                topic: topic.to_owned(),
+            });
+        }
+        Ok(())
     }
 
     /// Reads these partitions from these offsets, and no others.
@@ -340,6 +387,27 @@ mod tests {
         assert!(!written());
         write(&cluster);
         assert!(written());
+    }
+
+    /// The mock cluster does not search by time.
+    #[test]
+    fn a_topic_is_read_from_its_beginning_and_its_end_and_a_time_is_refused() {
+        let cluster = cluster(&[("orders", 4), ("empty", 1)]);
+        write(&cluster);
+        let follow = |topic: &str, from_ms| {
+            let mut tail = Tail::open(&cluster.bootstrap_servers(), &[], LONG).expect("a tail");
+            let followed = tail.follow(topic, from_ms, LONG);
+            followed.map(|followed| (followed.expect("a topic")[0], tail))
+        };
+        let (first, mut tail) = follow("orders", 0).expect("a start");
+        assert_eq!((first.start, first.end), (0, 1));
+        assert_eq!(next(&mut tail).offset, 0);
+        let (first, _) = follow("orders", i64::MAX).expect("a start");
+        assert_eq!((first.start, first.end), (1, 1));
+        let error = follow("orders", 1).map(drop).expect_err("a refusal");
+        assert!(matches!(&error, KafkaError::NoTimes { topic } if topic == "orders"));
+        let (first, _) = follow("empty", 1).expect("a start");
+        assert_eq!((first.start, first.end), (0, 0));
     }
 
     /// The record is written between the questions about the topic's offsets.

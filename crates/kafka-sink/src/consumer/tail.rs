@@ -73,9 +73,13 @@ impl Tail {
     }
 
     /// Reads one more topic, from the first record at or after `from_ms` (milliseconds since
-    /// 1970-01-01 UTC). Returns the partitions; `None` if the topic does not exist.
+    /// 1970-01-01 UTC; 0: from the oldest one, `i64::MAX`: from the end). Returns the partitions;
+    /// `None` if the topic does not exist.
     ///
-    /// **Blocks** for `timeout` at most for each request: two, and one per partition.
+    /// **Blocks** for `timeout` at most for each request: three, and two per partition.
+    ///
+    /// # Errors
+    /// Also if the brokers do not search by time, as the embedded broker does not.
     pub fn follow(
         &mut self,
         topic: &str,
@@ -88,6 +92,10 @@ impl Tail {
         let followed = self
             .consumer
             .offsets_at(topic, partitions.into_iter(), from_ms, timeout)?;
+        let is_search = from_ms > 0 && from_ms < i64::MAX;
+        if is_search && followed.iter().all(|of| of.start == of.end) {
+            self.consumer.check_search(topic, &followed, timeout)?;
+        }
         let from = followed
             .iter()
             .map(|of| (of.partition, Offset::Offset(of.start)));

@@ -45,7 +45,7 @@ fn follow(
     let topic = &args.topic;
     let from_ms = match args.from {
         TailFrom::Beginning => 0,
-        TailFrom::End => milliseconds(OffsetDateTime::now_utc()),
+        TailFrom::End => i64::MAX,
         TailFrom::Time(time) => milliseconds(time),
     };
     let (begun, mut noticed) = (Instant::now(), false);

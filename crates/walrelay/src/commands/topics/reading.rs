@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use walrelay_sink::FailureClass;
 use walrelay_sink::topics::{self, FollowedPartition, ReadRecord, SinkTopics};
 
 use super::place::event_id;
@@ -67,7 +68,12 @@ impl TopicReader {
         // Partitions of a new topic have no leader for a moment.
         let followed = loop {
             match self.reader.follow(topic, self.from_ms, REQUEST_TIMEOUT) {
-                Err(error) if begun.elapsed() > RETRY_FOR => return Err(error.into()),
+                Err(error)
+                    if begun.elapsed() > RETRY_FOR
+                        || error.class == FailureClass::Configuration =>
+                {
+                    return Err(error.into());
+                }
                 Err(_) => thread::sleep(RETRY_INTERVAL),
                 Ok(followed) => break followed,
             }
