@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use walrelay_testkit::{Authority, HttpRequest, HttpServer, eventually, lock};
@@ -256,4 +256,42 @@ fn a_certificate_that_has_expired_is_named_and_waited_for() {
     let title = format!("HTTP is down: {named}");
     assert_has(&first_glance(address(&relay)), &[&title]);
     relay.kill();
+}
+
+/// One topic whose events are not taken has a lag, and the others have none.
+#[test]
+fn the_lag_of_a_topic_is_shown() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    let is_stuck = Arc::new(AtomicBool::new(true));
+    let server = {
+        let is_stuck = Arc::clone(&is_stuck);
+        HttpServer::start(None, None, move |request| {
+            let refused = request.line.ends_with("late") && is_stuck.load(Ordering::SeqCst);
+            let status = if refused { "503 Later" } else { "200 OK" };
+            Some((status.to_owned(), String::new()))
+        })
+    };
+    let relay = rig.streaming(&config(&rig, &server, LISTEN));
+    let at = address(&relay);
+    let lag = |kind: &str| {
+        let topic = format!("{}{kind}", rig.prefix);
+        let status = status(at);
+        let topics = status["delivery"]["topics"].as_array().expect("a list");
+        let of = topics.iter().find(|of| of["topic"] == topic)?;
+        of["lag_seconds"].as_f64()
+    };
+    insert_of(&db, "late", "a", 1);
+    eventually(PATIENCE, || lag("late") > Some(0.0));
+    insert_of(&db, "order", "b", 2);
+    eventually(PATIENCE, || lag("order") == Some(0.0));
+    let before = lag("late");
+    eventually(PATIENCE, || lag("late") > before);
+    assert_eq!(lag("order"), Some(0.0));
+    let line = format!("walrelay_topic_lag_seconds{{topic=\"{}late\"}}", rig.prefix);
+    assert!(metric(at, &line) > Some(0.0));
+    first_glance(at);
+    is_stuck.store(false, Ordering::SeqCst);
+    eventually(PATIENCE, || lag("late") == Some(0.0));
+    relay.ends_well();
 }

@@ -222,6 +222,10 @@ impl Observer for RelayEnvironment {
             );
         }
     }
+
+    fn oldest_by_topic(&mut self, oldest: &[(&str, PgTimestamp)]) {
+        self.observe(|telemetry| telemetry.oldest_by_topic(oldest));
+    }
 }
 
 /// Returns the time since a commit; zero if the server's clock is ahead of this machine's.

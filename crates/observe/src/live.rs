@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
+use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Class, Counts, HolderKind, Progress, SlotHolder, State};
 use walrelay_sink::Poison;
 
@@ -33,6 +34,8 @@ pub(super) struct Live {
     pub(super) streaming_at: Instant,
     pub(super) progress: Option<Progress>,
     pub(super) progress_at: Instant,
+    /// The commit time of the oldest record in flight, by topic, and when that was reported.
+    pub(super) oldest_by_topic: (BTreeMap<String, PgTimestamp>, Instant),
     /// Totals of the sinks before the present one.
     pub(super) earlier: Counts,
     /// Records that those sinks have acknowledged.
@@ -77,6 +80,7 @@ impl Live {
             streaming_at: now,
             progress: None,
             progress_at: now,
+            oldest_by_topic: (BTreeMap::new(), now),
             earlier: Counts::default(),
             acknowledged_earlier: 0,
             clock_offset: None,
@@ -165,11 +169,7 @@ impl Live {
             return Duration::ZERO;
         }
         let oldest = self.progress.and_then(|progress| progress.oldest);
-        // Zero if the server's clock is ahead of this machine's.
-        let unacknowledged = oldest.map_or(Duration::ZERO, |committed| {
-            let micros = wall_clock().get().saturating_sub(committed.get());
-            Duration::from_micros(micros.try_into().unwrap_or(0))
-        });
+        let unacknowledged = oldest.map_or(Duration::ZERO, age);
         let unconfirmed = match self.unconfirmed_end {
             Some((end, since)) if !self.is_confirmed(end) => since.elapsed(),
             _ => Duration::ZERO,
@@ -194,6 +194,23 @@ impl Live {
             .max(above(silence, USUAL_SILENCE))
     }
 
+    /// Returns the age of the oldest record in flight of each topic that has one, at the time of the
+    /// last report: while events flow, the records of that report are acknowledged soon after it. An
+    /// age grows further while no report comes.
+    pub(super) fn lag_by_topic(&self) -> BTreeMap<&str, Duration> {
+        if self.standing_by().is_some() {
+            return BTreeMap::new();
+        }
+        let (oldest, reported) = &self.oldest_by_topic;
+        let since = Some(reported.elapsed()).filter(|since| *since <= USUAL_SILENCE);
+        let since = since.unwrap_or_default();
+        let lag = |at: &PgTimestamp| age(*at).saturating_sub(since);
+        oldest
+            .iter()
+            .map(|(topic, at)| (&**topic, lag(at)))
+            .collect()
+    }
+
     /// Returns the reason why the relay is not ready; `None` if it is. A relay that stands by is ready
     /// to take over.
     pub(super) fn not_ready(&self) -> Option<String> {
@@ -210,6 +227,12 @@ impl Live {
             state => Some(state.to_string()),
         }
     }
+}
+
+/// Returns the time since a commit; zero if the server's clock is ahead of this machine's.
+fn age(committed: PgTimestamp) -> Duration {
+    let micros = wall_clock().get().saturating_sub(committed.get());
+    Duration::from_micros(micros.try_into().unwrap_or(0))
 }
 
 /// Returns a zero for each class, so that Prometheus sees the first event as an increase.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracing::debug;
 use walrelay_lsn::Lsn;
+use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{TableLock, replace_file};
 use walrelay_relay::{Class, Progress, State, TableName};
 use walrelay_schema_registry::RegistryStats;
@@ -105,6 +106,12 @@ impl Telemetry {
             live.event_at = Instant::now();
         }
         live.progress_at = Instant::now();
+    }
+
+    /// Notes the topics that have records in flight, each with the commit time of its oldest one.
+    pub fn oldest_by_topic(&self, oldest: &[(&str, PgTimestamp)]) {
+        let oldest = oldest.iter().map(|(topic, at)| ((*topic).to_owned(), *at));
+        lock(&self.live).oldest_by_topic = (oldest.collect(), Instant::now());
     }
 
     /// Adds a time in which nothing was read.

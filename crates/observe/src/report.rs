@@ -341,10 +341,26 @@ pub struct DeliveryReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TopicReport {
     pub topic: String,
+    /// Age of the topic's oldest event that is enqueued and not acknowledged, by the commit; 0 if there
+    /// is none.
+    #[serde(default)]
+    pub lag_seconds: f64,
     pub delivered: u64,
     /// Bytes of keys, values and headers of the delivered records.
     pub delivered_bytes: u64,
     pub failed: u64,
+}
+
+impl TopicReport {
+    pub(crate) fn new(topic: &str) -> Self {
+        Self {
+            topic: topic.to_owned(),
+            lag_seconds: 0.0,
+            delivered: 0,
+            delivered_bytes: 0,
+            failed: 0,
+        }
+    }
 }
 
 /// Latencies of the last minute.

@@ -1,12 +1,13 @@
 //! Makes the status document of the telemetry.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::SnapshotProgress;
 use walrelay_relay::{HolderKind, State};
-use walrelay_sink::{BatchingMode, lock};
+use walrelay_sink::{BatchingMode, MAX_TOPICS, OTHER_TOPICS, lock};
 
 use super::live::{Live, describe, remedy};
 use super::millis_now;
@@ -168,20 +169,31 @@ impl Telemetry {
             }
             .to_owned(),
             failed: self.sink.failures(),
-            topics: self.topics(),
+            topics: self.topics(live),
         }
     }
 
-    fn topics(&self) -> Vec<TopicReport> {
+    fn topics(&self, live: &Live) -> Vec<TopicReport> {
         let topics = self.sink.topics().into_iter();
-        topics
-            .map(|(topic, stats)| TopicReport {
-                topic,
+        let reports = topics.map(|(topic, stats)| {
+            let report = TopicReport {
                 delivered: stats.delivered.load(Relaxed),
                 delivered_bytes: stats.delivered_bytes.load(Relaxed),
                 failed: stats.failed.load(Relaxed),
-            })
-            .collect()
+                ..TopicReport::new(&topic)
+            };
+            (topic, report)
+        });
+        let mut reports: BTreeMap<String, TopicReport> = reports.collect();
+        for (topic, lag) in live.lag_by_topic() {
+            // A topic of which no record was delivered or has failed is new here.
+            let has_room = reports.contains_key(topic) || reports.len() < MAX_TOPICS;
+            let topic = if has_room { topic } else { OTHER_TOPICS };
+            let report = reports.entry(topic.to_owned());
+            let report = report.or_insert_with(|| TopicReport::new(topic));
+            report.lag_seconds = report.lag_seconds.max(lag.as_secs_f64());
+        }
+        reports.into_values().collect()
     }
 
     fn sink_report(&self) -> SinkReport {

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use walrelay_lsn::{CommitEnd, Lsn};
@@ -172,6 +173,21 @@ impl Ledger {
     /// newest one.
     pub fn in_flight(&self) -> u64 {
         self.next - self.tail
+    }
+
+    /// Returns true if one of these records, which were sent, is not acknowledged or has failed.
+    ///
+    /// Cost: one load per 32 records.
+    pub fn is_in_flight(&self, records: Range<u64>) -> bool {
+        let mut from = records.start.max(self.tail);
+        while from < records.end {
+            let end = self.ring.run_from(from);
+            if end == from {
+                return true;
+            }
+            from = end;
+        }
+        false
     }
 
     /// Returns true if a transaction has begun and was neither committed nor abandoned.

@@ -194,6 +194,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| by_topic(r, |t| [("delivered", t.delivered), ("failed", t.failed)]) },
     Metric { name: "delivered", unit: Some(Unit::Bytes), kind: Counter, help: "Bytes of keys, values and headers of delivered records, by topic",
         rows: |r| r.delivery.topics.iter().map(|t| (vec![("topic", t.topic.clone())], t.delivered_bytes as f64)).collect() },
+    Metric { name: "topic_lag", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the topic's oldest event that is enqueued and not acknowledged; 0 if there is none, and of a relay that stands by",
+        rows: |r| r.delivery.topics.iter().map(|t| (vec![("topic", t.topic.clone())], t.lag_seconds)).collect() },
     Metric { name: "enqueued_records", unit: None, kind: Counter, help: "Records enqueued in the sink, repeats included",
         rows: |r| count(r.delivery.records) },
     Metric { name: "acknowledged_records", unit: None, kind: Counter, help: "Records that the sink has acknowledged, dead letters and repeats included",

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use walrelay_sink::{AnySinkFactory, KindDescription, SinkKind, SinkStats, lock};
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_sink::{
+    AnySinkFactory, KindDescription, MAX_TOPICS, OTHER_TOPICS, SinkKind, SinkStats, lock,
+};
 
-use super::super::RecentErrors;
 use super::super::report::{History, SlotReport};
+use super::super::{RecentErrors, wall_clock};
 use super::super::{Setup, SinkSetup};
 use super::*;
 
@@ -120,6 +123,7 @@ fn the_text_has_every_metric_whose_value_is_known() {
     for line in [
         "# TYPE walrelay_records counter",
         "walrelay_records_total{topic=\"t\\\"1\",outcome=\"delivered\"} 5.0",
+        "walrelay_topic_lag_seconds{topic=\"t\\\"1\"} 0.0",
         "walrelay_delivery_failures_total{code=\"MsgTimedOut\"} 1.0",
         "walrelay_state{state=\"connecting\"} 1.0",
         "walrelay_slot_retained_wal_bytes 1.0",
@@ -309,4 +313,35 @@ fn only_kafka_is_shown_by_the_names_of_kafka() {
         assert_eq!(report["sink"]["kind"], kind);
         assert_eq!(report.get("kafka").is_some(), named);
     }
+}
+
+/// A topic has a lag of its own, also before its first record is delivered.
+#[test]
+fn the_lag_of_a_topic_is_that_of_its_oldest_record_in_flight() {
+    let telemetry = telemetry();
+    let lags = || {
+        let topics = telemetry.report().delivery.topics.into_iter();
+        let lags = topics.map(|topic| (topic.topic, topic.lag_seconds.floor()));
+        lags.collect::<Vec<_>>()
+    };
+    let committed = |age_s: i64| PgTimestamp::new(wall_clock().get() - age_s * 1_000_000);
+    telemetry.sink.topic("bills");
+    telemetry.oldest_by_topic(&[("late", committed(7_200))]);
+    let expected = [("bills".to_owned(), 0.0), ("late".to_owned(), 7_200.0)];
+    assert_eq!(lags(), expected);
+    telemetry.oldest_by_topic(&[]);
+    assert_eq!(lags(), [("bills".to_owned(), 0.0)]);
+    // A clock ahead of this machine's.
+    telemetry.oldest_by_topic(&[("late", committed(-7_200))]);
+    assert_eq!(lags()[1], ("late".to_owned(), 0.0));
+    for n in 1..MAX_TOPICS {
+        telemetry.sink.topic(&format!("topic-{n}"));
+    }
+    telemetry.oldest_by_topic(&[("bills", committed(60)), ("late", committed(7_200))]);
+    let expected = [
+        (OTHER_TOPICS.to_owned(), 7_200.0),
+        ("bills".to_owned(), 60.0),
+    ];
+    assert_eq!(lags()[..2], expected);
+    assert_eq!(lags().len(), MAX_TOPICS + 1);
 }

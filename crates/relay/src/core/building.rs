@@ -9,7 +9,6 @@ use walrelay_sink::EventPosition;
 
 use super::Core;
 use super::diversions::Diversions;
-use super::in_flight::InFlightEvents;
 use super::schemas::SchemaWait;
 use super::tables::Tables;
 use super::transactions::Transactions;
@@ -39,7 +38,7 @@ impl Core {
             acknowledged_before: None,
             offered: None,
             ledger: Ledger::new(ring, Some(confirmed)),
-            in_flight: InFlightEvents::default(),
+            in_flight: Box::default(),
             sent_rows: None,
             next: 0,
             received: confirmed.lsn(),

@@ -64,6 +64,7 @@ mod relations;
 mod schemas;
 mod step;
 mod tables;
+mod topics;
 mod transactions;
 
 use walrelay_checkpoint::{Ledger, Seq};
@@ -107,7 +108,8 @@ pub struct Core {
     /// The event whose record was offered last, until the sink takes it.
     offered: Option<EventPosition>,
     ledger: Ledger,
-    in_flight: InFlightEvents,
+    /// In a box, because the core is part of large futures.
+    in_flight: Box<InFlightEvents>,
     /// `None`: the keys of rows are not noted.
     sent_rows: Option<PendingRows>,
     /// The sequence number after that of the last record that was enqueued.
@@ -385,7 +387,10 @@ impl Core {
                 self.router.write(&row, routed);
                 source.add_headers(routed);
                 match decisions.for_event(position, routed.topic(), routed.key()) {
-                    None => return offer(Content::Event(routed)),
+                    None => {
+                        self.in_flight.offer(routed.topic());
+                        return offer(Content::Event(routed));
+                    }
                     Some(decision) => (decision, Body::from_routed(routed)),
                 }
             }
@@ -405,6 +410,7 @@ impl Core {
         }
         let place = (&open.begin, table);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
+            self.in_flight.offer(dead_letter.record().topic);
             return offer(Content::DeadLetter(space.dead_letter.insert(dead_letter)));
         }
         self.counts.skipped += 1;
@@ -448,9 +454,10 @@ impl Core {
         if let Some(rows) = &mut self.sent_rows {
             rows.keep_offered();
         }
-        if let Some(id) = self.offered.take() {
+        if let (Some(id), Some(open)) = (self.offered.take(), &self.transactions.open) {
+            let event = SentEvent { id, dead_letter };
             self.in_flight
-                .push(seq.get(), SentEvent { id, dead_letter });
+                .push(seq.get(), event, open.begin.commit_time);
         }
         Ok(())
     }

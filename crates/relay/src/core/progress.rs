@@ -62,6 +62,14 @@ impl Core {
         Some(self.in_flight.event(lowest?)?.id)
     }
 
+    /// Returns the topics that have a record in flight, each with the commit time of its oldest
+    /// one.
+    pub fn oldest_by_topic(&self) -> Vec<(&str, PgTimestamp)> {
+        let from = self.lowest_in_flight();
+        self.in_flight
+            .oldest_by_topic(&self.ledger, from, self.next)
+    }
+
     /// Counts the events that were enqueued and are not acknowledged, by transaction. The key is
     /// the start of the transaction's commit record.
     pub(crate) fn unacknowledged(&self) -> BTreeMap<u64, u64> {

@@ -194,6 +194,13 @@ pub trait Observer: Send {
     fn progress(&mut self, progress: &Progress) {
         let _ = progress;
     }
+
+    /// Reports the topics that have a record in flight, each with the commit time of its oldest one,
+    /// by the server's clock. Called with [`progress`](Self::progress), at most twice a second
+    /// unless nothing is in flight.
+    fn oldest_by_topic(&mut self, oldest: &[(&str, PgTimestamp)]) {
+        let _ = oldest;
+    }
 }
 
 /// Reports to an observer that the caller keeps, whatever its type.
@@ -236,6 +243,10 @@ impl<W: Observer + ?Sized> Observer for &mut W {
 
     fn progress(&mut self, progress: &Progress) {
         (**self).progress(progress);
+    }
+
+    fn oldest_by_topic(&mut self, oldest: &[(&str, PgTimestamp)]) {
+        (**self).oldest_by_topic(oldest);
     }
 }
 

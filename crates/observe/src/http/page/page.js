@@ -317,7 +317,7 @@
     setText(by('topic-count'), String(topics.length));
     const shown = topics.map((topic) => {
       const { rate, at } = followTopic(topic, s.now_ms);
-      return [topic.topic, known(rate) ? rounded(rate) : '–', known(at) ? `${seconds(Math.floor((s.now_ms - at) / 1000))} ago` : '–',
+      return [topic.topic, seconds(topic.lag_seconds), known(rate) ? rounded(rate) : '–', known(at) ? `${seconds(Math.floor((s.now_ms - at) / 1000))} ago` : '–',
         count(topic.delivered), bytes(topic.delivered_bytes), count(topic.failed)];
     });
     fill('topic-rows', shown.length ? shown : [['none yet']], (data) => data.map((cells) => row(...cells)));

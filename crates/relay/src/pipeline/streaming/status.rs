@@ -19,6 +19,9 @@ const STATUS_GAP: Duration = Duration::from_millis(50);
 /// longer is looked for at the usual interval: it may be delayed on purpose.
 const REPEATS: u32 = 4;
 
+/// Shortest time between two reports of the topics that have records in flight.
+const TOPICS_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The position that was reported to the server last, and when the next status update is due.
 pub(super) struct Feedback {
     /// The longest time between two updates.
@@ -37,6 +40,8 @@ pub(super) struct Feedback {
     /// The server asked for an update. It is due [`STATUS_GAP`] after the last one, not at once: a
     /// server that shuts down asks again after each answer.
     pub(super) asked: bool,
+    /// When the topics that have records in flight were reported.
+    topics_at: Option<Instant>,
 }
 
 impl Feedback {
@@ -90,6 +95,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             pending: false,
             confirms: false,
             asked: false,
+            topics_at: None,
         }
     }
 
@@ -117,8 +123,20 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         Ok(())
     }
 
+    /// Reports the topics that have records in flight, if that is due: it takes a step for each
+    /// transaction in flight.
+    fn report_topics(&mut self, feedback: &mut Feedback) {
+        let core = &self.session.core;
+        let at = feedback.topics_at;
+        if core.in_flight() == 0 || at.is_none_or(|at| at.elapsed() >= TOPICS_INTERVAL) {
+            feedback.topics_at = Some(Instant::now());
+            self.observer.oldest_by_topic(&core.oldest_by_topic());
+        }
+    }
+
     pub(super) fn queue_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
         self.observer.progress(&self.session.core.progress());
+        self.report_topics(feedback);
         let acknowledged = self.session.core.acknowledged_position();
         // A server that shuts down asks until all WAL is confirmed.
         let soon = if feedback.asked {
