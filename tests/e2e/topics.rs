@@ -4,7 +4,7 @@ use serde_json::Value;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Delivered, Kafka, KafkaCluster, eventually, servers};
 
-use crate::endpoint::LISTEN;
+use crate::endpoint::{LISTEN, address, config, metric, status};
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, edit, insert_of, kafka_in_turn, strict_kafka,
     with_failures, with_source,
@@ -238,5 +238,28 @@ fn that_are_deleted_and_made_anew_are_written_to() {
     numbers.retain(|number| seen.insert(*number));
     let expected = [3, 4, 5].map(|number| format!("{{\"number\": {number}}}"));
     assert_eq!(numbers, expected);
+    relay.ends_well();
+}
+
+/// Only the append times of a topic show a broker's clock.
+#[test]
+fn that_keep_append_times_show_the_clock_of_the_broker() {
+    let kafka = strict_kafka();
+    let rig = Rig::with_kafka(18, kafka);
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), ""));
+    let at = address(&relay);
+    let offset = || status(at)["sink"]["clock_offset_seconds"].as_f64();
+    kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
+    insert_of(&rig.db(), "order", "k", 1);
+    rig.caught_up();
+    assert_eq!(offset(), None, "a producer's time tells nothing");
+    let appended = [("message.timestamp.type", "LogAppendTime")];
+    kafka.create_topic(&format!("{}payment", rig.prefix), 1, &appended);
+    insert_of(&rig.db(), "payment", "k", 2);
+    rig.caught_up();
+    // The broker has the clock of this machine.
+    assert_eq!(offset(), Some(0.0));
+    let line = "walrelay_clock_difference_seconds{of=\"sink\"}";
+    assert_eq!(metric(at, line), Some(0.0));
     relay.ends_well();
 }

@@ -231,6 +231,13 @@ pub(crate) fn topic_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<&'a Topic
     }
 }
 
+/// Returns the microseconds since the record of a report was enqueued; `None` if it is not known.
+pub(crate) fn age_of(message: &BorrowedMessage<'_>) -> Option<i64> {
+    // SAFETY: the message is alive.
+    let age = unsafe { sys::rd_kafka_message_latency(message.ptr()) };
+    (age >= 0).then_some(age)
+}
+
 /// An owned object of librdkafka, or null. Destroyed on drop.
 struct Owned<T> {
     pointer: *mut T,

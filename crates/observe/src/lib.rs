@@ -69,15 +69,11 @@ pub use report::{
     StatusReport,
 };
 pub use setup::{Setup, SinkSetup};
+pub use walrelay_sink::micros_now;
 
 /// Reads the wall clock in milliseconds since 1970.
 pub fn millis_now() -> u64 {
     u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Reads the wall clock in microseconds since 1970.
-pub fn micros_now() -> i64 {
-    i64::try_from(since_epoch().as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Reads the wall clock as a Postgres timestamp.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{interval, timeout};
 use walrelay_relay::{Chain, TableName};
+use walrelay_sink::clock_offset;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::observed::Telemetry;
@@ -98,14 +99,6 @@ fn lasting(locks: &[TableLock], before: &[TableLock]) -> Vec<TableLock> {
     lasting.cloned().collect()
 }
 
-/// Returns the time in seconds by which a server's clock is ahead of this machine's, at least. The
-/// server read its clock between `before` and `after` (microseconds).
-fn clock_offset(before: i64, server: i64, after: i64) -> f64 {
-    // The nearest moment at which the server can have read it.
-    let nearest = server.clamp(before.min(after), after.max(before));
-    server.saturating_sub(nearest) as f64 / 1e6
-}
-
 /// Returns the report of a slot; `None` if the slot does not exist.
 pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
     let slot = standing.slot?;
@@ -129,7 +122,7 @@ pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
 mod tests {
     use walrelay_postgres_source::TableLock;
 
-    use super::{clock_offset, lasting};
+    use super::lasting;
 
     #[test]
     fn a_lock_counts_at_the_second_look() {
@@ -143,20 +136,5 @@ mod tests {
         assert_eq!(lasting(&[lock(7, true)], &[lock(8, true)]), []);
         let both = [lock(7, true), lock(9, false)];
         assert_eq!(lasting(&both, &[lock(7, false)]), [lock(7, true)]);
-    }
-
-    #[test]
-    fn a_clock_is_apart_only_beyond_the_time_of_the_query() {
-        for (before, server, after, offset) in [
-            (0, 500_000, 1_000_000, 0.0),
-            (0, 0, 0, 0.0),
-            (0, 3_000_000, 1_000_000, 2.0),
-            (5_000_000, 3_000_000, 6_000_000, -2.0),
-            // This machine's clock was set back meanwhile.
-            (2_000_000, 500_000, 1_000_000, -0.5),
-        ] {
-            let difference: f64 = clock_offset(before, server, after) - offset;
-            assert!(difference.abs() < 1e-9, "{before} {server} {after}");
-        }
     }
 }

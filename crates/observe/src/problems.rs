@@ -272,18 +272,26 @@ fn of_source(found: &mut Problems, report: &StatusReport) {
                 "see the recent errors, and the log of Postgres, of a pooler, or of the brokers",
             );
     }
-    if let Some(offset) = source.clock_offset_seconds
-        && offset.abs() > CLOCKS_APART
-    {
+    for (of, offset, wrong) in [
+        ("Postgres", source.clock_offset_seconds, "lag and times are"),
+        (
+            &*report.sink.title,
+            report.sink.clock_offset_seconds,
+            "the times of records are",
+        ),
+    ] {
+        let Some(offset) = offset.filter(|offset| offset.abs() > CLOCKS_APART) else {
+            continue;
+        };
         let place = if offset > 0.0 { "ahead of" } else { "behind" };
         found
             .alert(
                 "warn",
                 "WalrelayClocksApart",
-                "The clocks of Postgres and of this machine are apart",
+                format!("The clocks of {of} and of this machine are apart"),
             )
             .reason(format!(
-                "Postgres is {:.1} s {place} this machine: lag and times are wrong by as much",
+                "{of} is {:.1} s {place} this machine: {wrong} wrong by as much",
                 offset.abs()
             ))
             .remedy("see that time is synchronised on both machines: timedatectl");
@@ -467,6 +475,30 @@ mod tests {
             let end = named.find(['"', ',']).expect("its end");
             let name = format!("Walrelay{}", &named[..end]);
             assert!(TIMES.contains_key(&*name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_clock_of_the_sink_that_is_apart_is_a_problem() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        let shown = || {
+            let problems = telemetry.report().problems;
+            let mut alerts = problems.into_iter().filter_map(|problem| problem.reason);
+            alerts.find(|reason| reason.contains("this machine"))
+        };
+        for (offset, expected) in [
+            (-0.5, None),
+            (-3.0, Some("3.0 s behind")),
+            (4.0, Some("4.0 s ahead")),
+        ] {
+            telemetry.sink.clocks.note(offset);
+            let reason = shown();
+            assert_eq!(reason.is_some(), expected.is_some(), "{reason:?}");
+            assert!(
+                reason
+                    .unwrap_or_default()
+                    .contains(expected.unwrap_or_default())
+            );
         }
     }
 

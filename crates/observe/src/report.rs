@@ -418,6 +418,11 @@ pub struct SinkReport {
     /// What to do about it.
     #[serde(default)]
     pub certificate_remedy: Option<String>,
+    /// How far the clock of a server is ahead of this machine's, at least; negative if it is behind. Of
+    /// several the greatest of about a minute. `null` if none has told its time lately: only brokers of
+    /// Kafka do, for topics with `message.timestamp.type=LogAppendTime`.
+    #[serde(default)]
+    pub clock_offset_seconds: Option<f64>,
     /// The servers that this process has known.
     pub endpoints: Vec<EndpointReport>,
     /// The number of destinations in use that take no record at the moment.

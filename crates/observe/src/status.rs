@@ -219,6 +219,7 @@ impl Telemetry {
             all_down: self.sink.all_down.load(Relaxed),
             certificate_remedy: fault.as_ref().map(|fault| fault.remedy.to_owned()),
             certificate_fault: fault.map(|fault| fault.what),
+            clock_offset_seconds: self.sink.clocks.offset(),
             endpoints: endpoints.collect(),
             unavailable_count: unavailable.len() as u64,
             unavailable: unavailable.into_iter().take(NAMED_UNAVAILABLE).collect(),

@@ -23,6 +23,8 @@
 //!   its causes.
 //! - [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread.
 //!   Both are for the crates above too.
+//! - [`clock_offset`]: compares the clock of a server with this machine's; [`micros_now`],
+//!   [`ServerClocks`].
 //!
 //! # Invariants
 //! - [`Sink::try_send`] never blocks. It copies what it must keep of the record and allocates only
@@ -37,6 +39,7 @@
 
 mod certificate_fault;
 pub mod check;
+mod clock;
 pub mod dead_letters;
 mod delivery;
 pub mod dlq_headers;
@@ -58,6 +61,7 @@ pub mod topics;
 mod window;
 
 pub use certificate_fault::CertificateFault;
+pub use clock::{ServerClocks, clock_offset, micros_now};
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use endpoints::Endpoints;
 pub use event_position::EventPosition;

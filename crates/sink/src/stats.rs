@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::sync::lock;
-use crate::{BatchingMode, CertificateFault};
+use crate::{BatchingMode, CertificateFault, ServerClocks};
 
 /// The number of topics with figures of their own. Further topics are counted under
 /// [`OTHER_TOPICS`].
@@ -34,6 +34,8 @@ pub struct SinkStats {
     clients: Clients<EndpointStats>,
     unavailable: Clients<String>,
     cluster_id: Mutex<Option<Box<str>>>,
+    /// The clocks of the servers that tell theirs.
+    pub clocks: ServerClocks,
 }
 
 /// A list of each client, for as long as the client keeps it.

@@ -27,6 +27,7 @@ use crate::in_flight::shared::{Client, Shared};
 use crate::in_flight::topic::TopicContext;
 use crate::outcome::delivery_error;
 use crate::producer::advertised::Advertised;
+use crate::producer::broker_clock::BrokerClock;
 use crate::producer::broker_states::{self, Answers};
 use crate::producer::reachability::Reachability;
 use crate::producer::statistics::{self, BrokerFigures};
@@ -88,6 +89,7 @@ pub(crate) struct Context {
     remedy: Mutex<Option<(&'static str, Instant)>>,
     /// The topic of the last report: consecutive reports often have the same topic.
     last_topic: Mutex<Option<(Box<str>, Arc<TopicStats>)>>,
+    clock: BrokerClock,
 }
 
 impl TopicOwner for Context {
@@ -118,6 +120,7 @@ impl Context {
             throttled: Mutex::default(),
             remedy: Mutex::default(),
             last_topic: Mutex::default(),
+            clock: BrokerClock::default(),
             shared,
             reachability: Reachability::default(),
             advertised: Advertised::default(),
@@ -438,12 +441,15 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                 self.delivered(seq);
                 self.count(message, None);
                 // Only an acknowledged record may open a partition: none may follow a failed one.
+                let now = Instant::now();
+                self.clock
+                    .acknowledged(message, now, &self.shared.stats.clocks);
                 if let Some(topic) = ffi::topic_of(message) {
                     let fresh = is_fresh(message);
                     if !fresh {
                         self.shared.set_stale();
                     }
-                    retry = topic.delivered(seq, message.partition(), fresh, Instant::now());
+                    retry = topic.delivered(seq, message.partition(), fresh, now);
                 }
                 message
             }

@@ -3,13 +3,14 @@
 //! # Contents, from the bottom up
 //! - `context`: handles librdkafka's events. `poll`: the thread that serves them. `rebootstrap`:
 //!   when librdkafka is given `bootstrap.servers` again. `reachability`: when brokers count as down.
-//!   `broker_states`: which broker does not answer. `advertised`: brokers that cannot be reached at the address that the cluster advertises.
+//!   `broker_states`: which broker does not answer. `broker_clock`: whether a broker's clock is right. `advertised`: brokers that cannot be reached at the address that the cluster advertises.
 //! - `producers`: the two producers of a sink, and the mode that selects one.
 //! - `obstacle`: why records are not acknowledged. `topic_ids`: which topics were made anew.
 //! - `statistics`: librdkafka's figures of its brokers.
 //! - `sink`: the implementation of [`Sink`](walrelay_sink::Sink).
 
 pub(crate) mod advertised;
+mod broker_clock;
 mod broker_states;
 pub(crate) mod context;
 pub(crate) mod obstacle;

@@ -91,6 +91,18 @@ fn by_topic(
         .collect()
 }
 
+fn clock_differences(report: &StatusReport) -> Vec<Row> {
+    let offsets = [
+        ("postgres", report.source.clock_offset_seconds),
+        ("sink", report.sink.clock_offset_seconds),
+    ];
+    let rows = offsets.into_iter().filter_map(|(of, offset)| {
+        let offset = offset?.abs();
+        Some((vec![("of", of.to_owned())], offset))
+    });
+    rows.collect()
+}
+
 /// Reads a figure of an endpoint; `None` if it is not known.
 type Figure = fn(&EndpointReport) -> Option<f64>;
 
@@ -204,8 +216,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| one(r.delivery.last_event_seconds) },
     Metric { name: "silent", unit: None, kind: Gauge, help: "1 while no record was acknowledged for longer than http.expect_event_every; absent without it",
         rows: |r| count(r.delivery.expected_event_seconds.map(|_| u64::from(r.delivery.silent))) },
-    Metric { name: "clock_difference", unit: Some(Unit::Seconds), kind: Gauge, help: "Difference between the clocks of Postgres and of this machine, at least",
-        rows: |r| one(r.source.clock_offset_seconds.map(f64::abs)) },
+    Metric { name: "clock_difference", unit: Some(Unit::Seconds), kind: Gauge, help: "Difference between the clocks of this machine and of another one, at least: by the label of, postgres or sink; absent where it is not known",
+        rows: clock_differences },
     Metric { name: "transactions", unit: None, kind: Counter, help: "Transactions received, those without events included",
         rows: |r| count(r.delivery.transactions) },
     Metric { name: "repeats_avoided", unit: None, kind: Counter, help: "Transactions passed over after a reconnect, as they were enqueued already",
