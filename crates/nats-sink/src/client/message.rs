@@ -205,7 +205,7 @@ pub(crate) fn message_id(headers: &[u8]) -> Option<&[u8]> {
 pub(crate) enum Likeness {
     /// The record itself.
     Same,
-    /// Perhaps the record, under another subject, key or id, or without a source.
+    /// Perhaps the record, under another subject, key or id, or one of both without a source.
     Unclear,
     Other,
 }
@@ -229,7 +229,12 @@ pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMes
         return Likeness::Same;
     }
     let is_dead_letter = line(&kept.headers, dlq_headers::CLASS).is_some();
-    if source.is_some() && !is_dead_letter && (is_of_slot || of_kept.is_none()) {
+    let may_be = match source {
+        Some(_) => is_of_slot || of_kept.is_none(),
+        // The record is of a sink that began with a snapshot.
+        None => of_kept.is_some(),
+    };
+    if may_be && !is_dead_letter {
         return Likeness::Unclear;
     }
     Likeness::Other
@@ -560,7 +565,7 @@ mod tests {
             assert_eq!(likeness(&next, ours, &kept), Other, "{record:?}");
         }
         assert_eq!(likeness(&record, None, &of(&record, None)), Same);
-        assert_eq!(likeness(&record, None, &of(&record, ours)), Other);
+        assert_eq!(likeness(&record, None, &of(&record, ours)), Unclear);
     }
 
     #[test]

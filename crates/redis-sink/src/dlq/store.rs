@@ -92,8 +92,11 @@ impl DeadLetterStore for RedisDeadLetters {
                     log = None;
                     events.clear();
                     match error {
-                        // A relay that writes no dead letters needs no right to read them.
-                        RedisError::Denied { .. } if !writes => Ok(Vec::new()),
+                        // A relay that writes no dead letters needs no right to read them. A login that is
+                        // refused says nothing of them.
+                        RedisError::Denied { code, .. } if !writes && code == "NOPERM" => {
+                            Ok(Vec::new())
+                        }
                         error => Err(error.into()),
                     }
                 }

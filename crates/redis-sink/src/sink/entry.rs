@@ -191,9 +191,9 @@ pub(super) fn is_same(one: &Record<'_>, other: &Record<'_>) -> bool {
             .all(|name| header(one, name) == header(other, name))
 }
 
-/// The headers that tell an event, its dead letter and the resolution of that apart. They may have equal
-/// positions, ids, keys and values.
-const TOLD_APART: [&str; 2] = [dlq_headers::CLASS, dlq_headers::RESOLVES];
+/// The headers that tell an event, its dead letter, that of another slot and the resolution apart. They may
+/// have equal positions, ids, keys and values.
+const TOLD_APART: [&str; 3] = [dlq_headers::CLASS, dlq_headers::SLOT, dlq_headers::RESOLVES];
 
 /// Returns the value of a record's last header of this name.
 fn header<'r>(record: &Record<'r>, name: &str) -> Option<&'r [u8]> {

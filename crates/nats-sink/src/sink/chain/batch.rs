@@ -67,7 +67,9 @@ impl Chain<'_> {
         let state = self.shared.state();
         let mut messages: Vec<Message> = Vec::new();
         let mut bytes = 0;
-        for queued in state.records.iter().take(count) {
+        let heads = state.records.iter().take(count);
+        // Those that came meanwhile were not looked for.
+        for queued in heads.take_while(|queued| Some(queued.seq) <= self.looked_for) {
             let dead_letter = queued.record.with(is_dead_letter);
             let previous = messages.last().map(|message| message_id(&message.headers));
             // A dead letter may be in another stream, and what follows a message without an id cannot
@@ -77,7 +79,10 @@ impl Chain<'_> {
             }
             let predecessor = Predecessor {
                 stream: &self.stream,
-                seq: self.last.unwrap_or_default() + messages.len() as u64,
+                seq: self
+                    .last
+                    .unwrap_or_default()
+                    .saturating_add(messages.len() as u64),
                 id: previous.flatten(),
             };
             let made = queued.record.with(|record| {
@@ -125,7 +130,9 @@ impl Chain<'_> {
                 Some(PubAnswer::Stored { stream, seq, .. }) => {
                     stored.push(message.seq);
                     // Behind a refused message, all that is known ends before it.
-                    let follows = self.last.is_some_and(|last| last + 1 == seq);
+                    let follows = self
+                        .last
+                        .is_some_and(|last| last.checked_add(1) == Some(seq));
                     if refused.is_none() && follows && stream == self.stream {
                         self.last = Some(seq);
                     }

@@ -110,8 +110,8 @@ impl<'s> Chain<'s> {
         }
     }
 
-    /// Publishes the first records of the queue, which is not empty, or finds that the stream has some
-    /// of them. Must not be called again on this connection if it is cancelled.
+    /// Publishes the first records of the queue, or finds that the stream has some of them. At first asks
+    /// for the stream's last number, which bounds what this sink takes for its own. Must not be called again on this connection if it is cancelled.
     async fn advance(&mut self, exchange: &mut Exchange) -> Result<(), Stop> {
         if self.last.is_none() || self.is_refused {
             self.ask_last(exchange).await?;
@@ -120,6 +120,11 @@ impl<'s> Chain<'s> {
             return Ok(());
         }
         self.publish(exchange).await
+    }
+
+    /// Returns true if the sink knows a last number of the stream.
+    fn has_asked(&self) -> bool {
+        self.last.is_some()
     }
 
     /// Returns the number of records at the head of the queue whose positions rise, up to the size of

@@ -61,8 +61,8 @@ impl Chain<'_> {
                     stream = self.stream,
                     "the stream was made anew, or has lost messages"
                 );
-                let unread = self.unread.filter(|(after, _)| *after < last);
-                self.unread = unread.map(|(after, _)| (after, last));
+                // Nothing is known of what the stream has now.
+                self.unread = Some((0, last));
                 (self.since, self.top) = (self.since.min(Some(last)), None);
             }
             Some(_) => {}
@@ -102,38 +102,45 @@ impl Chain<'_> {
     /// and reports those that are there. Returns true if there are any.
     pub(super) async fn look_for(&mut self, exchange: &mut Exchange) -> Result<bool, Stop> {
         let count = self.rising();
-        let (seqs, first) = {
+        let (seqs, heads) = {
             let state = self.shared.state();
             let heads = state.records.iter().take(count);
             let heads: Vec<(u64, EventPosition)> = heads
                 .map(|queued| (queued.seq, queued.record.with(|record| record.position)))
                 .collect();
-            let first = heads.first().map(|(_, position)| *position);
             let new = heads.iter().filter(|(seq, _)| self.looked_for < Some(*seq));
             let mut seqs: BTreeMap<EventPosition, Vec<u64>> = BTreeMap::new();
             for (seq, position) in new {
                 seqs.entry(*position).or_default().push(*seq);
             }
-            (seqs, first)
+            (seqs, heads)
         };
-        let (Some(first), Some(last)) = (first, self.last) else {
+        let (Some((first_seq, first)), Some(last)) = (heads.first().copied(), self.last) else {
             return Ok(false);
         };
-        let newest = seqs.values().flatten().max().copied();
+        let mut newest = seqs.values().flatten().max().copied();
         let mut found = Vec::new();
         let is_clear = if let Some((after, to)) = self.unread {
             self.read_unread(exchange, &seqs, after, to, &mut found)
                 .await?
-        } else if self.top >= Some(first) && !seqs.is_empty() && !self.begins_with_dead_letter() {
-            self.read_back(exchange, &seqs, first, last, &mut found)
-                .await?
+        } else if self.begins_with_dead_letter() {
+            // It is published alone. Its position is no place to read back to for those behind it.
+            newest = Some(first_seq);
+            true
+        } else if self.top >= Some(first) && !seqs.is_empty() {
+            let is_clear = self
+                .read_back(exchange, &seqs, first, last, &mut found)
+                .await?;
+            // From the first one that is not there, all are repeated: it may have been deleted, and
+            // must not come behind later events of its key.
+            let there = heads.iter().take_while(|(seq, _)| found.contains(seq));
+            found = there.map(|(seq, _)| *seq).collect();
+            is_clear
         } else {
             true
         };
         self.unread = None;
-        if newest.is_some() {
-            self.looked_for = newest;
-        }
+        self.looked_for = self.looked_for.max(newest);
         self.delivered(&found);
         if !is_clear {
             // An event that is not found may have been stored, and deleted since, or by a relay of
@@ -210,7 +217,7 @@ impl Chain<'_> {
         let mut is_clear = true;
         // The records of the last batch were there, so these follow them.
         let ahead = seqs.len() as u64 + ASKED_AT_ONCE;
-        let hint = self.found_at.map(|at| last.min(at + ahead));
+        let hint = self.found_at.map(|at| last.min(at.saturating_add(ahead)));
         'begins: for begin in hint.into_iter().chain([last]) {
             let mut to = begin;
             while to > begin.saturating_sub(MAX_BACK) {

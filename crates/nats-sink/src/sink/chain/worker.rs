@@ -66,7 +66,7 @@ async fn session(
         if shared.is_over() {
             return Ok(Failure::closed());
         }
-        if shared.state().records.is_empty() {
+        if shared.state().records.is_empty() && chain.has_asked() {
             let closing = shared.state().closing;
             let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
             tokio::select! {
