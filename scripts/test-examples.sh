@@ -19,7 +19,8 @@ say() { printf 'test-examples: %s\n' "$*"; }
 if [ "${1:-}" != --inside ]; then
     target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
     # As the tests have built both: another selection of crates would compile their dependencies anew.
-    cargo test --locked --quiet --workspace --no-run
+    # EXAMPLES_BUILT=1: they have just done so.
+    [ "${EXAMPLES_BUILT:-}" ] || cargo test --locked --quiet --workspace --no-run
     export WALRELAY_EXAMPLE_BINARY=$target/debug/walrelay
     rabbitmq=
     case " ${*:-$all} " in *aio_pika* | *consumers/php*) rabbitmq=--rabbitmq ;; esac
