@@ -1,14 +1,16 @@
 //! The items of `walrelay check`.
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
-use walrelay_sink::{FailureClass, ToFailure as _};
-use walrelay_sink_client::run_apart;
+use walrelay_sink::{Chain, FailureClass, ToFailure as _};
+use walrelay_sink_client::{ConnectError, run_apart};
 
 use crate::client::error::{ProtocolError, RedisError};
 use crate::client::refusal::{Refusal, code, meaning};
 use crate::client::resp::{Reply, put_command};
+use crate::client::sentinel::Sentinel;
 use crate::client::{Connection, Login, connect};
 
+const SENTINEL: &str = "redis-sentinel";
 const LOGIN: &str = "redis-login";
 const SERVER: &str = "redis-server";
 const MEMORY: &str = "redis-memory";
@@ -18,7 +20,8 @@ const RIGHTS: &str = "redis-rights";
 const DEAD_LETTERS: &str = "redis-dead-letters";
 
 /// The items, in the order of the report.
-pub(crate) const ITEMS: [&str; 7] = [
+pub(crate) const ITEMS: [&str; 8] = [
+    SENTINEL,
     LOGIN,
     SERVER,
     MEMORY,
@@ -58,12 +61,24 @@ fn failed(error: &RedisError) -> SinkCheck {
 }
 
 async fn run(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
+    let mut checks = Vec::new();
+    if let Some(sentinel) = &login.sentinel {
+        let check = sentinels(login, sentinel).await;
+        let is_failed = matches!(check.verdict, SinkVerdict::Fail { .. });
+        checks.push((SENTINEL, check));
+        if is_failed {
+            return checks;
+        }
+    }
     let connection = match connect(login, 0).await {
         Ok(connection) => connection,
-        Err(error) => return vec![(LOGIN, failed(&error))],
+        Err(error) => {
+            checks.push((LOGIN, failed(&error)));
+            return checks;
+        }
     };
     let found = format!("{} takes the login", connection.address);
-    let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
+    checks.push((LOGIN, SinkCheck::pass(found)));
     let mut server = Server { connection, login };
     let others = server.others(input).await;
     match others {
@@ -71,6 +86,40 @@ async fn run(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
         Err(error) => checks.push((SERVER, failed(&error))),
     }
     checks
+}
+
+/// Asks each sentinel for the master.
+async fn sentinels(login: &Login, sentinel: &Sentinel) -> SinkCheck {
+    let (mut named, mut errors) = (Vec::new(), Vec::new());
+    for (host, port) in &login.servers.hosts {
+        match sentinel.look_up(&login.servers, host, *port).await {
+            Ok((master, at)) => named.push(format!("{master}:{at}")),
+            Err(error) => errors.push(error),
+        }
+    }
+    let (asked, name) = (login.servers.hosts.len(), &sentinel.master);
+    let Some(master) = named.first() else {
+        let none = "no sentinel is configured".to_owned();
+        let none = || ConnectError::Settings(none).into();
+        return failed(&errors.pop().unwrap_or_else(none));
+    };
+    if let Some(other) = named.iter().find(|it| *it != master) {
+        return SinkCheck::warn(
+            format!("sentinels name {master} and {other} as the master {name}"),
+            "wait for the end of a failover, and see that the sentinels reach each other",
+        );
+    }
+    let found = format!(
+        "{} of {asked} sentinels name {master} as the master {name}",
+        named.len()
+    );
+    match errors.first() {
+        None => SinkCheck::pass(found),
+        Some(error) => SinkCheck::warn(
+            format!("{found}; {}", Chain(error)),
+            "see that each host in sentinels of [sink.redis] runs a sentinel that knows the master",
+        ),
+    }
 }
 
 struct Server<'a> {

@@ -14,11 +14,17 @@ impl ToFailure for RedisError {
                 "Redis refuses the relay",
                 "correct username and password in [sink.redis], and see that the user is on",
             ),
+            Self::Sentinel { .. } => (
+                "redis-sentinel",
+                FailureClass::Configuration,
+                "Sentinel names no master of Redis that can be used",
+                "correct sentinels and master in [sink.redis], and give the user the right +role",
+            ),
             Self::Connect(ConnectError::Settings(_)) => (
                 "redis-settings",
                 FailureClass::Configuration,
                 "[sink.redis] cannot be used",
-                "correct hosts, ca_file, certificate_file or key_file in [sink.redis]; files are in PEM",
+                "correct hosts or sentinels, ca_file, certificate_file or key_file in [sink.redis]; files are in PEM",
             ),
             Self::Connect(ConnectError::Certificate(fault)) => (
                 "redis-tls",

@@ -12,9 +12,10 @@ use walrelay_sink_client::{Servers, client_config};
 
 use crate::RedisError;
 use crate::check::{self, ITEMS};
-use crate::client::Login;
+use crate::client::sentinel::Sentinel;
+use crate::client::{Credentials, Login};
 use crate::dlq::RedisDeadLetters;
-use crate::section::{RedisSection, address};
+use crate::section::RedisSection;
 use crate::sink::{RedisSinkFactory, Settings, Wait};
 
 /// A Redis or Valkey server.
@@ -52,15 +53,24 @@ impl RedisKind {
         let tls = tls
             .transpose()
             .map_err(|error| RedisError::from(error).to_failure())?;
-        let hosts = section.hosts.iter().filter_map(|host| address(host));
+        let sentinel = |master: &String| Sentinel {
+            master: master.clone(),
+            credentials: Credentials {
+                username: section.sentinel_username.clone(),
+                password: section.sentinel_password.clone(),
+            },
+        };
         let login = Login {
             servers: Servers {
-                hosts: hosts.collect(),
+                hosts: section.hosts(),
                 tls: tls.map(Arc::new),
                 timeout: section.connect_timeout,
             },
-            username: section.username.clone(),
-            password: section.password.clone(),
+            sentinel: section.master.as_ref().map(sentinel),
+            credentials: Credentials {
+                username: section.username.clone(),
+                password: section.password.clone(),
+            },
         };
         let login = Arc::new(login);
         let settings = Arc::new(Settings {
@@ -77,7 +87,8 @@ impl RedisKind {
             },
         });
         Ok(Self {
-            plain_text: !section.tls && section.password.is_some(),
+            plain_text: !section.tls
+                && (section.password.is_some() || section.sentinel_password.is_some()),
             dead_letters: RedisDeadLetters::new(Arc::clone(&login), Arc::clone(&settings)),
             login,
             settings,

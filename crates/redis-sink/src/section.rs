@@ -8,6 +8,7 @@ use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
     section, size, strings, text,
 };
+use walrelay_sink_client::host_and_port;
 
 /// The ids of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +25,16 @@ section! {
 /// `[sink.redis]`.
 #[derive(Debug, Clone)]
 pub struct RedisSection at "sink.redis" {
-    /// Hosts, each with a port if it is not 6379; required with `kind = "redis"`. The first that answers and takes writes is used.
+    /// Hosts, each with a port if it is not 6379; they or `sentinels` are required with `kind = "redis"`. The first that answers and takes writes is used.
     "hosts" hosts: Vec<String> = strings().or_empty();
+    /// Instead of `hosts`: the sentinels, each with a port if it is not 26379, which are asked for the address of `master` before each connection.
+    "sentinels" sentinels: Vec<String> = strings().or_empty();
+    /// The name under which the sentinels know the master.
+    "master" master: Option<String> = text(name).optional();
+    /// The user of an access control list of the sentinels. Unset: their default user.
+    "sentinel_username" sentinel_username: Option<String> = text(name).optional();
+    /// The password of the sentinels. Unset: the relay does not log in there.
+    "sentinel_password" sentinel_password: Option<SecretString> = secret(|_| Ok(())).optional();
     /// The user of an access control list. Unset: the default user.
     "username" username: Option<String> = text(name).optional();
     /// The password. Unset: the relay does not log in.
@@ -73,16 +82,18 @@ impl RedisSection {
             return Ok(section);
         }
         let at = |key: &str| format!("sink.redis.{key}");
-        if section.hosts.is_empty() {
-            return Err(reader.missing(&at("hosts"), "[\"redis.internal:6379\"]"));
-        }
-        let mut hosts = section.hosts.iter();
-        if let Some(host) = hosts.find(|host| address(host).is_none()) {
-            let what = format!("`sink.redis.hosts` has {host:?}, which is no host:port");
-            return Err(reader.conflict(&at("hosts"), what));
-        }
-        if section.username.is_some() && section.password.is_none() {
-            return Err(reader.missing(&at("password_file"), "\"/run/secrets/redis\""));
+        section.check_addresses(reader)?;
+        for (username, password, key) in [
+            (&section.username, &section.password, "password_file"),
+            (
+                &section.sentinel_username,
+                &section.sentinel_password,
+                "sentinel_password_file",
+            ),
+        ] {
+            if username.is_some() && password.is_none() {
+                return Err(reader.missing(&at(key), "\"/run/secrets/redis\""));
+            }
         }
         if section.certificate_file.is_some() != section.key_file.is_some() {
             let what = "`certificate_file` and `key_file` go together".to_owned();
@@ -106,11 +117,57 @@ impl RedisSection {
         }
         Ok(section)
     }
-}
 
-/// Splits `host`, `host:port` or `[address]:port`.
-pub(crate) fn address(text: &str) -> Option<(String, u16)> {
-    walrelay_sink_client::host_and_port(text, DEFAULT_PORT)
+    fn check_addresses(&self, reader: &mut Reader<'_>) -> Result<(), AlreadyReported> {
+        let at = |key: &str| format!("sink.redis.{key}");
+        let (key, addresses, port) = self.addresses();
+        if addresses.is_empty() {
+            return Err(reader.missing(&at("hosts"), "[\"redis.internal:6379\"]"));
+        }
+        let mut addresses = addresses.iter();
+        if let Some(wrong) = addresses.find(|it| host_and_port(it, port).is_none()) {
+            let what = format!("`sink.redis.{key}` has {wrong:?}, which is no host:port");
+            return Err(reader.conflict(&at(key), what));
+        }
+        if self.sentinels.is_empty() {
+            for key in [
+                "master",
+                "sentinel_username",
+                "sentinel_password",
+                "sentinel_password_file",
+            ] {
+                if reader.has(&at(key)) {
+                    return Err(reader.no_effect(&at(key), "without `sentinels`"));
+                }
+            }
+        } else {
+            if !self.hosts.is_empty() {
+                let unless = "with `sentinels`, which name the host";
+                return Err(reader.no_effect(&at("hosts"), unless));
+            }
+            if self.master.is_none() {
+                return Err(reader.missing(&at("master"), "\"mymaster\""));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what the relay connects to first, with its key and its default port.
+    fn addresses(&self) -> (&'static str, &[String], u16) {
+        if self.sentinels.is_empty() {
+            ("hosts", &self.hosts, DEFAULT_PORT)
+        } else {
+            ("sentinels", &self.sentinels, SENTINEL_PORT)
+        }
+    }
+
+    /// Returns host and port of the servers, or of the sentinels.
+    pub(crate) fn hosts(&self) -> Vec<(String, u16)> {
+        let (_, addresses, port) = self.addresses();
+        let hosts = addresses.iter().filter_map(|it| host_and_port(it, port));
+        hosts.collect()
+    }
 }
 
 const DEFAULT_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;

@@ -75,6 +75,15 @@ impl Endpoints {
         self.answered(server, false);
     }
 
+    /// Removes the figures of all servers but this one.
+    pub fn keep_only(&mut self, server: &str) {
+        let mut shown = lock(&self.shown);
+        let mut kept = shown.iter().map(|endpoint| endpoint.name == server);
+        self.times.retain(|_| kept.next() == Some(true));
+        drop(kept);
+        shown.retain(|endpoint| endpoint.name == server);
+    }
+
     fn answered(&mut self, server: &str, again: bool) -> Option<usize> {
         self.unanswered_since = None;
         self.stats.all_down.store(false, Relaxed);
@@ -135,5 +144,12 @@ mod tests {
         );
         assert_eq!((b.state.as_str(), b.rtt_mean), (EndpointStats::DOWN, None));
         assert!(!stats.all_down.load(Relaxed), "not for two seconds yet");
+
+        endpoints.keep_only("b:2");
+        endpoints.attempt("b:2", Some(Duration::from_secs(2)), false);
+        let [b] = &*stats.endpoints() else {
+            panic!("{:?}", stats.endpoints());
+        };
+        assert_eq!((b.name.as_str(), b.rtt_mean), ("b:2", Some(2.0)));
     }
 }

@@ -1,6 +1,6 @@
 use std::fs;
 
-use walrelay_testkit::{Authority, Redis};
+use walrelay_testkit::{Authority, Redis, RedisGroup};
 
 use super::checked;
 use crate::rig::Rig;
@@ -105,4 +105,33 @@ fn of_a_redis_sink() {
     client.done("REPLICAOF 127.0.0.1 1");
     checked(&config, &[], &set).fails(about_server, &["[redis-replica]"]);
     client.done("REPLICAOF NO ONE");
+}
+
+#[test]
+fn of_a_redis_sink_with_sentinels() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let group = RedisGroup::start();
+    let rig = Rig::without_broker(18).outbox();
+    let config = rig.config();
+    let sentinel = format!("127.0.0.1:{}", group.sentinel_port());
+    let with = |sentinels: &str, master: &str| {
+        format!("sink.kind=redis sink.redis.sentinels=[{sentinels}] sink.redis.master={master}")
+    };
+    let item = "redis/redis-sentinel";
+    let one = format!("\"{sentinel}\"");
+    let master = format!("127.0.0.1:{}", group.master().port());
+    let fine = checked(&config, &[], &with(&one, "mymaster"));
+    fine.passes(item, &["1 of 1 sentinels", &master, "mymaster"]);
+    fine.passes("redis/redis-login", &[&master]);
+    let down = format!("\"127.0.0.1:1\",{one}");
+    let down = checked(&config, &[], &with(&down, "mymaster"));
+    down.warns(item, &["1 of 2 sentinels", "127.0.0.1:1"]);
+    let unknown = checked(&config, &[], &with(&one, "other"));
+    unknown.fails(
+        item,
+        &["[redis-sentinel]", &sentinel, "no master \"other\""],
+    );
+    unknown.ends(78);
 }

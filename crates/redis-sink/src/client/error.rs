@@ -33,6 +33,14 @@ pub enum RedisError {
         /// What it means.
         why: &'static str,
     },
+    /// Sentinel names no master that can be used.
+    #[error("{address}: {reason}")]
+    Sentinel {
+        /// Host and port.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// User or password are refused, or missing.
     #[error("{address}: the server refuses the login: {code}")]
     Denied {
@@ -46,7 +54,7 @@ pub enum RedisError {
 impl ClientError for RedisError {
     fn disposition(&self) -> Disposition {
         match self {
-            Self::Denied { .. } => Disposition::Configuration,
+            Self::Denied { .. } | Self::Sentinel { .. } => Disposition::Configuration,
             Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
         }

@@ -3,6 +3,7 @@
 pub(crate) mod error;
 pub(crate) mod refusal;
 pub(crate) mod resp;
+pub(crate) mod sentinel;
 
 use std::fmt;
 use std::io;
@@ -15,11 +16,21 @@ use walrelay_sink_client::{ConnectError, Connected, Servers, Stream, within};
 use error::{ProtocolError, RedisError};
 use refusal::{Refusal, code, meaning};
 use resp::{Reply, decode, put_command};
+use sentinel::Sentinel;
 
 /// The data of a login.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Login {
+    /// The servers, or the sentinels.
     pub(crate) servers: Servers,
+    /// `None`: `servers` are no sentinels.
+    pub(crate) sentinel: Option<Sentinel>,
+    pub(crate) credentials: Credentials,
+}
+
+/// A user and a password.
+#[derive(Clone)]
+pub(crate) struct Credentials {
     /// The user of an access control list; `None`: the default user.
     pub(crate) username: Option<String>,
     /// `None`: the client does not log in.
@@ -27,11 +38,23 @@ pub(crate) struct Login {
 }
 
 /// Without user and password.
-impl fmt::Debug for Login {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login")
-            .field("servers", &self.servers)
-            .finish_non_exhaustive()
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Appends the command of a login. Returns the number of its replies.
+    fn put(&self, out: &mut Vec<u8>) -> usize {
+        let Some(password) = &self.password else {
+            return 0;
+        };
+        let mut arguments = vec!["AUTH"];
+        arguments.extend(self.username.as_deref());
+        arguments.push(password.expose_secret());
+        put_command(out, &arguments);
+        1
     }
 }
 
@@ -51,21 +74,36 @@ impl Connected for Connection {
 }
 
 /// Connects to the first host that answers, beginning with that of the number `first`, and logs in.
+/// If the hosts are sentinels, each is asked for the master until one can be used.
 pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, RedisError> {
-    let log_in = async |host: &str, port| {
-        let (stream, address) = login.servers.open(host, port).await?;
-        let mut connection = Connection {
-            stream,
-            address,
-            input: Vec::new(),
-        };
-        connection.log_in(login).await?;
-        Ok(connection)
+    let connect = async |host: &str, port| match &login.sentinel {
+        None => {
+            let mut connection = Connection::open(&login.servers, host, port).await?;
+            connection.log_in(login).await?;
+            Ok(connection)
+        }
+        Some(sentinel) => {
+            let (host, port) = sentinel.look_up(&login.servers, host, port).await?;
+            let mut connection = Connection::open(&login.servers, &host, port).await?;
+            connection.log_in(login).await?;
+            sentinel::see_master(&mut connection, login.servers.timeout).await?;
+            Ok(connection)
+        }
     };
-    login.servers.connect(first, log_in).await
+    login.servers.connect(first, connect).await
 }
 
 impl Connection {
+    /// Connects to a host.
+    async fn open(servers: &Servers, host: &str, port: u16) -> Result<Self, RedisError> {
+        let (stream, address) = servers.open(host, port).await?;
+        Ok(Self {
+            stream,
+            address,
+            input: Vec::new(),
+        })
+    }
+
     /// Makes a connection of a stream that a test serves.
     #[cfg(test)]
     pub(crate) fn over(stream: impl Stream + 'static) -> Self {
@@ -78,14 +116,7 @@ impl Connection {
 
     async fn log_in(&mut self, login: &Login) -> Result<(), RedisError> {
         let mut out = Vec::new();
-        let mut replies = 1;
-        if let Some(password) = &login.password {
-            let mut arguments = vec!["AUTH"];
-            arguments.extend(login.username.as_deref());
-            arguments.push(password.expose_secret());
-            put_command(&mut out, &arguments);
-            replies += 1;
-        }
+        let replies = login.credentials.put(&mut out) + 1;
         put_command(&mut out, &["PING"]);
         let replies = self.call(&out, replies, login.servers.timeout).await?;
         for reply in replies {

@@ -120,7 +120,9 @@ pub(super) fn failure(error: &RedisError) -> SinkFailure {
     let class = match error {
         RedisError::Connect(_) => return error.to_failure(),
         RedisError::Denied { .. } => FailureClass::Denied,
-        RedisError::Protocol { .. } | RedisError::NotReady { .. } => FailureClass::Unavailable,
+        RedisError::Protocol { .. } | RedisError::NotReady { .. } | RedisError::Sentinel { .. } => {
+            FailureClass::Unavailable
+        }
     };
     let what = "the stream of dead letters cannot be read";
     SinkFailure::new("dlq-topic", class, what)

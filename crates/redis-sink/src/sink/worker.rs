@@ -25,6 +25,10 @@ pub(super) async fn carry(login: &Login, shared: &Shared) -> Failure {
             return Failure::closed();
         };
         let address = connection.address.clone();
+        if login.sentinel.is_some() {
+            // The others were sentinels, or masters that are none any more.
+            endpoints.keep_only(&address);
+        }
         batches.forget();
         let error = match session(
             connection,

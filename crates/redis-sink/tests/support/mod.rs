@@ -12,7 +12,7 @@ use std::time::Duration;
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{Redis, RedisInTurn, StreamEntry};
+use walrelay_testkit::{Redis, RedisClient, RedisInTurn, StreamEntry};
 
 /// The most bytes of an event that the tests write.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
@@ -21,6 +21,10 @@ pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
 pub(crate) fn section(port: u16, ids: Ids) -> RedisSection {
     RedisSection {
         hosts: vec![format!("127.0.0.1:{port}")],
+        sentinels: Vec::new(),
+        master: None,
+        sentinel_username: None,
+        sentinel_password: None,
         username: None,
         password: None,
         tls: false,
@@ -82,13 +86,7 @@ impl Destination for Server {
     }
 
     fn stored(&self, topic: &str) -> Vec<Stored> {
-        let entries = self.redis.client().entries(topic).into_iter();
-        let stored = |entry: StreamEntry| Stored {
-            key: entry.fields.get("key").cloned(),
-            value: entry.fields.get("payload").cloned(),
-            id: entry.text("id").unwrap_or_default().to_owned(),
-        };
-        entries.map(stored).collect()
+        stored(&mut self.redis.client(), topic)
     }
 
     fn pause(&self) {
@@ -108,19 +106,35 @@ impl Destination for Server {
     }
 
     fn refusals(&self) -> Vec<Refusal> {
-        vec![
-            Refusal {
-                poison: Poison::Oversize,
-                spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
-            },
-            Refusal {
-                poison: Poison::Unroutable,
-                spoil: |event| event.topic.clear(),
-            },
-        ]
+        refusals()
     }
 
     fn drops_repeats(&self) -> bool {
         self.ids == Ids::Position
     }
+}
+
+/// Reads the events of a stream.
+pub(crate) fn stored(client: &mut RedisClient, stream: &str) -> Vec<Stored> {
+    let entries = client.entries(stream).into_iter();
+    let stored = |entry: StreamEntry| Stored {
+        key: entry.fields.get("key").cloned(),
+        value: entry.fields.get("payload").cloned(),
+        id: entry.text("id").unwrap_or_default().to_owned(),
+    };
+    entries.map(stored).collect()
+}
+
+/// Returns the ways to make an event that the sink refuses.
+pub(crate) fn refusals() -> Vec<Refusal> {
+    vec![
+        Refusal {
+            poison: Poison::Oversize,
+            spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
+        },
+        Refusal {
+            poison: Poison::Unroutable,
+            spoil: |event| event.topic.clear(),
+        },
+    ]
 }

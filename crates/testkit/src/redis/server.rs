@@ -14,7 +14,7 @@ use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
 use super::client::{RedisClient, RedisReply};
 use crate::threads::lock;
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The variable of the environment that says `skip` where no Redis can be had, or names the program of
@@ -194,7 +194,7 @@ impl Drop for RedisInTurn {
 }
 
 /// Returns the program: that of `scripts/fetch-redis.sh`, else that of the machine.
-fn program() -> Command {
+pub(super) fn program() -> Command {
     if let Some(program) = std::env::var_os(SETTING) {
         return Command::new(program);
     }

@@ -266,7 +266,23 @@ fn the_example_of_redis_is_read_and_its_combinations_are_checked() {
     assert!(!shown.contains("secret-word"), "{shown}");
     let password = "password_file = \"/run/secrets/redis\"\n";
     read(&format!("username = \"walrelay\"\n{password}"), "").expect("no login");
+    let hosts = "hosts = [\"redis.internal:6379\"]\n";
+    let sentinels = "sentinels = [\"s1\", \"s2:1\"]\nmaster = \"m\"\n";
+    read(hosts, sentinels).expect("sentinels");
     for (old, new, words) in [
+        (hosts, "sentinels = [\"s1\"]\n", "`sink.redis.master`"),
+        (
+            hosts,
+            "sentinels = [\"s1:x\"]\nmaster = \"m\"\n",
+            "no host:port",
+        ),
+        ("tls = true\n", sentinels, "with `sentinels`"),
+        ("tls = true\n", "master = \"m\"\n", "without `sentinels`"),
+        (
+            "tls = true\n",
+            "sentinel_password_file = \"/f\"\n",
+            "without `sentinels`",
+        ),
         (
             "hosts = [\"redis.internal:6379\"]\n",
             "",

@@ -1,0 +1,184 @@
+//! A master, a replica and a Sentinel, each an ordinary child process.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError};
+
+use super::client::{RedisClient, RedisReply};
+use super::server::{Redis, START_LIMIT, program};
+use crate::wait::{PATIENCE, eventually, eventually_some};
+
+/// The name of the master of every [`RedisGroup`].
+const MASTER: &str = "mymaster";
+
+/// Two Redis servers and a Sentinel, which makes one of them the master. They end with their owner.
+#[derive(Debug)]
+pub struct RedisGroup {
+    servers: [Redis; 2],
+    // Before its directory: drop the process first.
+    _sentinel: Process,
+    _scratch: Scratch,
+    sentinel_port: u16,
+    /// The server that was killed or paused last.
+    down: AtomicUsize,
+}
+
+impl RedisGroup {
+    /// Starts the servers, and waits until the Sentinel could promote the replica.
+    pub fn start() -> Self {
+        let servers = [Redis::start(), Redis::start()];
+        let replica_of = format!("REPLICAOF 127.0.0.1 {}", servers[0].port());
+        servers[1].client().done(&replica_of);
+        let (sentinel, scratch, sentinel_port) = run(servers[0].port())
+            .unwrap_or_else(|error| panic!("Sentinel does not start: {error}"));
+        let group = Self {
+            servers,
+            _sentinel: sentinel,
+            _scratch: scratch,
+            sentinel_port,
+            down: AtomicUsize::new(0),
+        };
+        // Otherwise it needs more than ten seconds to see what has changed.
+        for (period, millis) in [("info-period", 200), ("publish-period", 200)] {
+            let debug = format!("SENTINEL DEBUG {period} {millis}");
+            group.sentinel().done(&debug);
+        }
+        group.settled();
+        group
+    }
+
+    /// Returns the port of the Sentinel, on 127.0.0.1.
+    pub fn sentinel_port(&self) -> u16 {
+        self.sentinel_port
+    }
+
+    /// Connects a client to the Sentinel.
+    pub fn sentinel(&self) -> RedisClient {
+        RedisClient::connect(self.sentinel_port)
+    }
+
+    /// Returns the server that the Sentinel names as the master.
+    pub fn master(&self) -> &Redis {
+        &self.servers[self.number_of_master()]
+    }
+
+    /// Returns the server that the Sentinel does not name.
+    pub fn replica(&self) -> &Redis {
+        &self.servers[1 - self.number_of_master()]
+    }
+
+    fn number_of_master(&self) -> usize {
+        let reply = self
+            .sentinel()
+            .run_words(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+        let RedisReply::Array(address) = reply else {
+            panic!("no address: {reply:?}");
+        };
+        let port = |server: &Redis| RedisReply::Bytes(Some(server.port().to_string().into()));
+        let named = address.get(1).expect("a port");
+        let mut servers = self.servers.iter();
+        let number = servers.position(|server| port(server) == *named);
+        number.expect("one of the two")
+    }
+
+    /// Ends the master by SIGKILL.
+    pub fn kill_master(&self) {
+        let number = self.number_of_master();
+        self.down.store(number, SeqCst);
+        self.servers[number].kill();
+    }
+
+    /// Waits until the Sentinel has made the other server the master.
+    pub fn failed_over(&self) {
+        let down = self.down.load(SeqCst);
+        eventually(PATIENCE, || self.number_of_master() != down);
+    }
+
+    /// Starts the server that was killed, and waits until it is a replica, or the master again.
+    pub fn start_again(&self) {
+        self.servers[self.down.load(SeqCst)].start_again();
+        self.settled();
+    }
+
+    /// Stops the master by SIGSTOP: it answers nothing.
+    pub fn pause_master(&self) {
+        let number = self.number_of_master();
+        self.down.store(number, SeqCst);
+        self.servers[number].pause();
+    }
+
+    /// Lets it go on, and waits until it is a replica, or the master again.
+    pub fn resume(&self) {
+        self.servers[self.down.load(SeqCst)].resume();
+        self.settled();
+    }
+
+    /// Waits until the replica has what the master has, and the Sentinel knows.
+    fn settled(&self) {
+        let of = |mut client: RedisClient, words: &[&str]| match client.run_words(words) {
+            RedisReply::Bytes(Some(info)) => String::from_utf8_lossy(&info).into_owned(),
+            other => format!("{other:?}"),
+        };
+        eventually_some(PATIENCE, || {
+            let master = self.number_of_master();
+            let [master, replica] = [master, 1 - master].map(|number| {
+                let client = self.servers[number].client();
+                of(client, &["INFO", "replication"])
+            });
+            let known = self.sentinel().run_words(&["SENTINEL", "MASTER", MASTER]);
+            let replicas = self.sentinel().run_words(&["SENTINEL", "REPLICAS", MASTER]);
+            let settled = master.contains("role:master")
+                && master.contains("state=online")
+                && replica.contains("master_link_status:up")
+                && flags(&known).as_deref() == Some("master")
+                && of_first(&replicas).is_some_and(|it| flags(it).as_deref() == Some("slave"));
+            settled.then_some(())
+        });
+    }
+}
+
+/// Returns the flags in a reply of names and values.
+fn flags(reply: &RedisReply) -> Option<String> {
+    let RedisReply::Array(members) = reply else {
+        return None;
+    };
+    let name = RedisReply::Bytes(Some(b"flags".to_vec()));
+    let mut pairs = members.chunks(2);
+    match pairs.find(|pair| pair[0] == name)?.get(1)? {
+        RedisReply::Bytes(Some(flags)) => Some(String::from_utf8_lossy(flags).into_owned()),
+        _ => None,
+    }
+}
+
+fn of_first(reply: &RedisReply) -> Option<&RedisReply> {
+    match reply {
+        RedisReply::Array(members) => members.first(),
+        _ => None,
+    }
+}
+
+/// Starts a Sentinel that watches the master at this port. Returns it with its directory and port.
+fn run(master: u16) -> Result<(Process, Scratch, u16), ThrowawayError> {
+    let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Sentinel");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("its address").port();
+    drop(listener);
+    let dir = scratch.path();
+    let file = dir.join("sentinel.conf");
+    let settings = format!(
+        "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 1\n\
+         sentinel down-after-milliseconds {MASTER} 500\nsentinel failover-timeout {MASTER} 2000\n",
+        dir.display()
+    );
+    fs::write(&file, settings).expect("a file for Sentinel");
+    let mut command = program();
+    command.arg(&file).arg("--sentinel").current_dir(dir);
+    let log = dir.join("log");
+    let process = Process::spawn(&mut command, &scratch, &log, Signal::Kill)?;
+    process.wait_ready(START_LIMIT, || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    })?;
+    Ok((process, scratch, port))
+}
