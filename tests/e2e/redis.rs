@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Redis, RedisReply, StreamEntry, eventually};
+use walrelay_testkit::{Redis, RedisClient, RedisReply, StreamEntry, eventually};
 
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, stdout,
@@ -243,6 +243,50 @@ fn a_server_without_memory_and_one_that_goes_away_are_waited_for() {
     relay.ends_well();
     let entries = server.client().entries(&stream);
     assert!(entries.iter().map(number).eq(0..60));
+}
+
+/// A replica is promoted while its old master still takes writes, which are lost with it.
+#[test]
+fn lost_entries_are_noticed_and_a_replay_writes_them() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let (old, promoted) = (Redis::start(), Redis::start());
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    let stream = format!("{}events", rig.prefix);
+    let config = rig.config_and(&format!(
+        "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\", \"127.0.0.1:{}\"]\n\
+         stream = \"{stream}\"\n",
+        old.port(),
+        promoted.port()
+    ));
+    let replica_of = format!("REPLICAOF 127.0.0.1 {}", old.port());
+    promoted.client().done(&replica_of);
+    let relay = rig.streaming(&config);
+    done(&output_with("bookmark create start", &config, &[]));
+    let insert = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            insert_of(&db, "order", "key", number);
+        }
+        rig.caught_up();
+    };
+    insert(0..10);
+    let mut client = promoted.client();
+    eventually(PATIENCE, || client.length(&stream) == 10);
+    client.done("REPLICAOF NO ONE");
+    insert(10..20);
+    old.kill();
+    insert(20..25);
+    relay.says("the stream ends before an entry that was delivered");
+    let numbers = |client: &mut RedisClient| -> Vec<u64> {
+        client.entries(&stream).iter().map(number).collect()
+    };
+    assert!(numbers(&mut client).into_iter().eq((0..10).chain(20..25)));
+    relay.ends_well();
+    done(&output_with("replay --yes --from start", &config, &[]));
+    let expected = (0..10).chain(20..25).chain(10..25);
+    assert!(numbers(&mut client).into_iter().eq(expected));
 }
 
 /// The configuration of docs/sinks/redis.md, with the test's database and server.

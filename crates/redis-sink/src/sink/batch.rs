@@ -240,7 +240,15 @@ impl<'s> Batches<'s> {
                     reply => newest(reply).map_err(|error| connection.protocol(error))?,
                 };
                 let stream = &mut self.streams[*stream];
-                stream.newest = Some(newest.id);
+                if let Some(id) = stream.found(newest.id) {
+                    warn!(
+                        stream = &*stream.name,
+                        id = id.to_string(),
+                        newest = newest.id.to_string(),
+                        "the stream ends before an entry that was delivered: Redis has lost entries, or \
+                         the stream was deleted"
+                    );
+                }
                 // By this relay, or by one that ended before it had written the last of them.
                 stream.repeats |= newest.is_repeat;
             }

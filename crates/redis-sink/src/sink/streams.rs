@@ -13,6 +13,8 @@ pub(super) struct Stream {
     pub(super) name: Box<str>,
     /// The newest id that the stream has ever had; `None`: the server must be asked.
     pub(super) newest: Option<EntryId>,
+    /// The newest id of a record that was delivered; `None`: none is known.
+    pub(super) delivered: Option<EntryId>,
     /// An event was not in the stream, though a later one was: it, and those that follow up to the
     /// newest, are written behind the newest.
     pub(super) repeats: bool,
@@ -21,8 +23,18 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    /// Notes the newest id that the server has. Returns the newest one that was delivered, if the server
+    /// has lost it.
+    pub(super) fn found(&mut self, newest: EntryId) -> Option<EntryId> {
+        self.newest = Some(newest);
+        self.delivered.take_if(|delivered| *delivered > newest)
+    }
+
     /// Notes that a record is stored with this id, and all before it. A newer event ends a repeat.
     pub(super) fn stored(&mut self, id: Option<NewId>) {
+        if let Some(NewId::Explicit(id) | NewId::Behind(id)) = id {
+            self.delivered = self.delivered.max(Some(id));
+        }
         match id {
             Some(NewId::Explicit(_)) => self.repeats = false,
             Some(NewId::Behind(_)) => self.repeats = true,
@@ -62,6 +74,7 @@ impl Streams {
         self.all.push(Stream {
             name: name.into(),
             newest: None,
+            delivered: None,
             repeats: false,
             logged: false,
         });
@@ -108,6 +121,22 @@ mod tests {
         assert_eq!(streams.number("6"), 1);
         streams.bound();
         assert_eq!(streams.number("6"), 1, "there are few");
+    }
+
+    #[test]
+    fn a_server_that_has_lost_what_was_delivered_is_noticed_once() {
+        let mut streams = Streams::default();
+        let number = streams.number("a");
+        let stream = &mut streams[number];
+        let id = |first| EntryId { first, second: 0 };
+        assert_eq!(stream.found(id(7)), None);
+        stream.stored(Some(NewId::Explicit(id(8))));
+        stream.stored(None);
+        assert_eq!(stream.found(id(8)), None);
+        assert_eq!(stream.found(id(9)), None, "another one writes");
+        assert_eq!(stream.found(id(7)), Some(id(8)));
+        assert_eq!(stream.found(id(7)), None);
+        assert_eq!(stream.newest, Some(id(7)));
     }
 
     #[test]
