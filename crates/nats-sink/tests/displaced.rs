@@ -16,13 +16,16 @@ use serde_json::json;
 use support::{Server, factory, options, section, start};
 use walrelay_nats_sink::NatsSection;
 use walrelay_sink::{
-    Deliveries, Disposition, EventPosition, Header, Record, Sink, SinkFactory as _, SinkOptions,
-    StreamStart, dlq_headers,
+    Deliveries, DeliveryError, Disposition, EventPosition, Header, Record, SendError, Sink,
+    SinkFactory as _, SinkOptions, StreamStart, dlq_headers,
 };
-use walrelay_testkit::{Nats, NatsClient, PATIENCE, Reports, eventually};
+use walrelay_testkit::{Nats, NatsClient, PATIENCE, Reports, eventually, eventually_some};
 
 const STREAM: &str = "fenced";
 const SUBJECTS: [&str; 2] = ["fenced.a", "fenced.b"];
+/// The subject and stream of dead letters.
+const LETTERS: &str = "letters";
+const WINDOW_NANOS: u64 = 100_000_000;
 
 struct Relay {
     sink: Box<dyn Sink>,
@@ -30,6 +33,8 @@ struct Relay {
     sent: u64,
     /// The number of the subject of an event with the number 0.
     shift: usize,
+    /// Events have ids.
+    has_ids: bool,
 }
 
 impl Relay {
@@ -54,6 +59,7 @@ impl Relay {
             reports,
             sent: 0,
             shift: 0,
+            has_ids: false,
         }
     }
 
@@ -65,20 +71,58 @@ impl Relay {
     /// Sends the events of these numbers, all of one key, to two subjects in turn.
     fn send(&mut self, numbers: std::ops::RangeInclusive<u64>) {
         for number in numbers {
-            let value = number.to_string();
-            let record = Record {
-                topic: SUBJECTS[(number as usize + self.shift) % 2],
-                key: Some(b"k"),
-                value: Some(value.as_bytes()),
-                position: EventPosition {
-                    lsn: number / 3,
-                    row: number % 3,
-                },
-                ..Record::default()
-            };
-            self.sink.try_send(&record, self.sent).unwrap();
-            self.sent += 1;
+            self.try_send(number).unwrap();
         }
+    }
+
+    fn try_send(&mut self, number: u64) -> Result<(), SendError> {
+        let value = number.to_string();
+        let record = Record {
+            topic: SUBJECTS[(number as usize + self.shift) % 2],
+            key: Some(b"k"),
+            value: Some(value.as_bytes()),
+            event_id: self.has_ids.then_some(value.as_bytes()),
+            position: EventPosition {
+                lsn: number / 3,
+                row: number % 3,
+            },
+            ..Record::default()
+        };
+        self.sink.try_send(&record, self.sent)?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Sends events until the sink gives up, which may be before the last one. Returns why.
+    fn gives_up(&mut self, numbers: std::ops::RangeInclusive<u64>) -> DeliveryError {
+        for number in numbers {
+            if self.try_send(number).is_err() {
+                break;
+            }
+        }
+        self.reports.wait_for(self.sent);
+        self.reports.failures().remove(0)
+    }
+
+    /// Sends a dead letter of this position.
+    fn send_dead_letter(&mut self, number: u64) {
+        let class = Header {
+            name: dlq_headers::CLASS,
+            value: Some(b"unroutable"),
+        };
+        let dead_letter = Record {
+            topic: LETTERS,
+            key: Some(b"k"),
+            value: Some(b"0"),
+            headers: &[class],
+            position: EventPosition {
+                lsn: number / 3,
+                row: number % 3,
+            },
+            ..Record::default()
+        };
+        self.sink.try_send(&dead_letter, self.sent).unwrap();
+        self.sent += 1;
     }
 
     fn delivers(&mut self, numbers: std::ops::RangeInclusive<u64>) {
@@ -122,8 +166,8 @@ fn what_a_displaced_relay_sends_late_is_stored_once() {
     displaced.delivers(46..=50);
     assert!(stored(&mut client).into_iter().eq(1..=50));
     // One that asks for the first time when the other one has gone on.
-    let mut third = Relay::of(&server);
     second.delivers(51..=600);
+    let mut third = Relay::of(&server);
     third.delivers(40..=610);
     assert!(stored(&mut client).into_iter().eq(1..=610));
 }
@@ -196,11 +240,8 @@ fn a_relay_that_cannot_read_what_another_one_has_written_gives_up() {
     // A consumer has taken it.
     let deleted = client.api(&format!("STREAM.MSG.DELETE.{STREAM}"), &json!({"seq": 6}));
     assert_eq!(deleted["success"], true, "{deleted}");
-    displaced.send(6..=9);
-    displaced.reports.wait_for(displaced.sent);
-    let failures = displaced.reports.failures();
-    assert_eq!(failures.len(), 1, "{failures:?}");
-    assert_eq!(failures[0].disposition, Disposition::Retryable);
+    let failure = displaced.gives_up(6..=9);
+    assert_eq!(failure.disposition, Disposition::Retryable);
     assert_eq!(stored(&mut client), [1, 2, 3, 4, 5, 7, 8, 9]);
     // A relay that has the slot again repeats it, because it may never have been there, and what follows,
     // so that the key does not end on it.
@@ -244,24 +285,56 @@ fn a_stream_that_was_made_anew_and_written_to_by_another_relay_is_read() {
 #[test]
 fn events_behind_a_dead_letter_are_looked_for() {
     let (server, mut client) = stream();
+    let _ = client.api(&format!("STREAM.DELETE.{LETTERS}"), &json!({}));
+    client.create_stream(LETTERS, &[LETTERS], &json!({}));
     Relay::of(&server).delivers(4..=600);
     let mut again = Relay::of(&server);
-    let class = Header {
-        name: dlq_headers::CLASS,
-        value: Some(b"unroutable"),
+    again.send_dead_letter(3);
+    again.send(4..=300);
+    again.send_dead_letter(301);
+    again.delivers(302..=620);
+    // The other relay could route it.
+    assert!(stored(&mut client).into_iter().eq(4..=620));
+    // A displaced one that has a dead letter amid what another relay has stored.
+    let mut second = Relay::of(&server);
+    second.delivers(621..=1_900);
+    again.send(621..=700);
+    again.send_dead_letter(701);
+    again.delivers(702..=1_900);
+    assert!(stored(&mut client).into_iter().eq(4..=1_900));
+    assert_eq!(client.messages(LETTERS, ">").len(), 3);
+}
+
+/// Waits until a duplicate window has passed since now.
+fn window_passes(client: &mut NatsClient) {
+    const PROBE: &str = "probe";
+    let _ = client.api(&format!("STREAM.DELETE.{PROBE}"), &json!({}));
+    client.create_stream(PROBE, &[PROBE], &json!({"duplicate_window": WINDOW_NANOS}));
+    eventually(PATIENCE, || {
+        client.publish(PROBE, "Nats-Msg-Id: id\r\n", b"0");
+        client.messages(PROBE, ">").len() > 1
+    });
+}
+
+#[test]
+fn from_a_deleted_event_on_all_are_repeated_in_order() {
+    let (server, mut client) = stream();
+    client.delete_stream(STREAM);
+    client.create_stream(
+        STREAM,
+        &SUBJECTS,
+        &json!({"duplicate_window": WINDOW_NANOS}),
+    );
+    let relay = || Relay {
+        has_ids: true,
+        ..Relay::of(&server)
     };
-    let dead_letter = Record {
-        topic: SUBJECTS[0],
-        key: Some(b"k"),
-        value: Some(b"0"),
-        headers: &[class],
-        position: EventPosition { lsn: 1, row: 0 },
-        ..Record::default()
-    };
-    again.sink.try_send(&dead_letter, 0).unwrap();
-    again.sent = 1;
-    again.delivers(4..=620);
-    let expected = (4..=600).chain([0]).chain(601..=620);
+    relay().delivers(1..=2_000);
+    let deleted = client.api(&format!("STREAM.MSG.DELETE.{STREAM}"), &json!({"seq": 6}));
+    assert_eq!(deleted["success"], true, "{deleted}");
+    window_passes(&mut client);
+    relay().delivers(1..=2_010);
+    let expected = (1..=5).chain(7..=2_000).chain(6..=2_010);
     assert!(stored(&mut client).into_iter().eq(expected));
 }
 
@@ -273,9 +346,8 @@ fn a_relay_that_finds_its_event_under_another_subject_gives_up() {
     let mut second = Relay::of(&server);
     second.shift = 1;
     second.delivers(3..=6);
-    displaced.send(3..=6);
-    displaced.reports.wait_for(displaced.sent);
-    assert_eq!(displaced.reports.failures().len(), 4);
+    let failure = displaced.gives_up(3..=6);
+    assert_eq!(failure.disposition, Disposition::Retryable);
     assert!(stored(&mut client).into_iter().eq(1..=6));
     // The other relay has lost the slot again.
     Relay::of(&server).delivers(3..=6);
@@ -294,9 +366,8 @@ fn a_backlog_larger_than_a_batch_is_not_stored_where_one_message_is_deleted() {
         &json!({"seq": 1_700}),
     );
     assert_eq!(deleted["success"], true, "{deleted}");
-    displaced.send(6..=1_800);
-    displaced.reports.wait_for(displaced.sent);
-    assert!(!displaced.reports.failures().is_empty());
+    let failure = displaced.gives_up(6..=1_800);
+    assert_eq!(failure.disposition, Disposition::Retryable);
     let events = stored(&mut client);
     assert!(events.into_iter().eq((1..=1_699).chain(1_701..=1_800)));
 }
@@ -339,11 +410,12 @@ fn a_user_without_the_rights_to_read_the_stream_ends_the_relay() {
         Relay::with(section, Some(&start("walrelay", 1)))
     };
     let mut few = relay("few");
-    few.send(1..=1);
-    few.reports.wait_for(1);
-    let failures = few.reports.failures();
-    assert_eq!(failures[0].disposition, Disposition::Configuration);
-    assert!(failures[0].reason.contains("STREAM.INFO"), "{failures:?}");
+    let refused = eventually_some(PATIENCE, || match few.try_send(1) {
+        Err(SendError::Refused(error)) => Some(error),
+        _ => None,
+    });
+    assert_eq!(refused.disposition, Disposition::Configuration);
+    assert!(refused.reason.contains("STREAM.INFO"), "{refused:?}");
     relay("right").delivers(1..=3);
     relay("right").delivers(1..=5);
     assert_eq!(stored(&mut client), [1, 2, 3, 4, 5]);

@@ -15,6 +15,7 @@ use walrelay_sink_client::Failure;
 use super::Settings;
 use crate::client::error::NatsError;
 use crate::client::exchange::{Exchange, ExchangeError};
+use crate::client::message::is_dead_letter;
 
 pub(super) use worker::carry;
 
@@ -87,6 +88,9 @@ struct Chain<'s> {
     looked_for: Option<u64>,
     /// The number of the highest message in which a record was found on the way back.
     found_at: Option<u64>,
+    /// Events up to this position are repeated, whether they are there or not: an earlier one of them was
+    /// not found, and must not come behind later ones of its key.
+    repeat_to: Option<EventPosition>,
     /// The number of refusals without a message that was stored.
     refusals: u32,
     logged: bool,
@@ -105,6 +109,7 @@ impl<'s> Chain<'s> {
             top: None,
             looked_for: None,
             found_at: None,
+            repeat_to: None,
             refusals: 0,
             logged: false,
         }
@@ -128,20 +133,22 @@ impl<'s> Chain<'s> {
     }
 
     /// Returns the number of records at the head of the queue whose positions rise, up to the size of
-    /// a batch. A transaction that was cut off is sent again from its first event, which must be
-    /// looked for when all records before it are stored.
+    /// a batch, and to a dead letter, which is alone. A transaction that was cut off is sent again from
+    /// its first event, which must be looked for when all records before it are stored.
     fn rising(&self) -> usize {
         let state = self.shared.state();
         if self.source.is_none() {
             return state.records.len().min(BATCH_RECORDS);
         }
         let mut highest = None;
-        let heads = state.records.iter().take(BATCH_RECORDS);
-        let rising = heads.take_while(|queued| {
-            let position = queued.record.with(|record| Some(record.position));
+        let heads = state.records.iter().take(BATCH_RECORDS).enumerate();
+        let rising = heads.take_while(|(at, queued)| {
+            let (position, is_dead_letter) = queued
+                .record
+                .with(|record| (Some(record.position), is_dead_letter(record)));
             let is_higher = position > highest;
             highest = position;
-            is_higher
+            is_higher && (*at == 0 || !is_dead_letter)
         });
         rising.count()
     }

@@ -64,6 +64,7 @@ impl Chain<'_> {
                 // Nothing is known of what the stream has now.
                 self.unread = Some((0, last));
                 (self.since, self.top) = (self.since.min(Some(last)), None);
+                self.repeat_to = None;
             }
             Some(_) => {}
         }
@@ -118,23 +119,30 @@ impl Chain<'_> {
         let (Some((first_seq, first)), Some(last)) = (heads.first().copied(), self.last) else {
             return Ok(false);
         };
-        let mut newest = seqs.values().flatten().max().copied();
+        if self.begins_with_dead_letter() {
+            // It is published alone, and nothing is said of those behind it.
+            self.looked_for = self.looked_for.max(Some(first_seq));
+            return Ok(false);
+        }
+        let newest = seqs.values().flatten().max().copied();
         let mut found = Vec::new();
         let is_clear = if let Some((after, to)) = self.unread {
             self.read_unread(exchange, &seqs, after, to, &mut found)
                 .await?
-        } else if self.begins_with_dead_letter() {
-            // It is published alone. Its position is no place to read back to for those behind it.
-            newest = Some(first_seq);
-            true
-        } else if self.top >= Some(first) && !seqs.is_empty() {
+        } else if self.top >= Some(first) && self.repeat_to < Some(first) && !seqs.is_empty() {
             let is_clear = self
                 .read_back(exchange, &seqs, first, last, &mut found)
                 .await?;
-            // From the first one that is not there, all are repeated: it may have been deleted, and
-            // must not come behind later events of its key.
-            let there = heads.iter().take_while(|(seq, _)| found.contains(seq));
-            found = there.map(|(seq, _)| *seq).collect();
+            // Where all that was found is from before this sink, the relay was started again. From the
+            // first event on that is not there, it repeats all: that one may have been deleted.
+            if self.found_at <= self.since {
+                let there = heads.iter().take_while(|(seq, _)| found.contains(seq));
+                let there: Vec<u64> = there.map(|(seq, _)| *seq).collect();
+                if there.len() < found.len() {
+                    self.repeat_to = self.top;
+                    found = there;
+                }
+            }
             is_clear
         } else {
             true
@@ -171,7 +179,7 @@ impl Chain<'_> {
             return Ok(false);
         }
         let mut is_complete = true;
-        let mut has_others = false;
+        let (mut has_others, mut has_ours) = (false, false);
         let mut at = to;
         while at > after {
             let read = self.read(exchange, at).await?;
@@ -182,11 +190,17 @@ impl Chain<'_> {
                 };
                 is_complete &= self.find(seqs, kept, found);
                 if let Some(source) = &self.source {
-                    has_others |= !is_of(kept, source);
+                    let is_ours = is_of(kept, source);
+                    has_others |= !is_ours;
+                    has_ours |= is_ours;
                     self.top = self.top.max(position_of(kept, source));
                 }
             }
             at = after.max(at - read.len() as u64);
+        }
+        if has_ours {
+            // Another relay of the slot has gone on: what it has stored is looked for.
+            self.repeat_to = None;
         }
         if !self.logged && has_others {
             self.logged = true;

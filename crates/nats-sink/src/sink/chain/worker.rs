@@ -76,13 +76,14 @@ async fn session(
             }
             continue;
         }
+        let has_records = !shared.state().records.is_empty();
         let began = Instant::now();
         let Some(advanced) = shared.unless_over(chain.advance(exchange)).await else {
             return Ok(Failure::closed());
         };
         match advanced {
             Ok(()) => {
-                *has_stored = true;
+                *has_stored |= has_records;
                 reconnects.succeeded();
                 shared.set_obstacle(None);
                 endpoints.attempt(exchange.address(), Some(began.elapsed()), false);
