@@ -89,7 +89,12 @@ impl Destination for Group {
     }
 }
 
-conformance!(Group::start());
+// The others do not depend on who names the server.
+conformance!(Group::start() =>
+    acknowledged_means_durable
+    order_per_key
+    stops_in_time
+);
 
 /// A sink with its reports.
 struct Relay {

@@ -1,7 +1,7 @@
 //! A client of Redis for tests, over RESP2. It shares no code with the sink.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 
 use crate::wait::PATIENCE;
@@ -61,19 +61,27 @@ impl RedisClient {
 
     /// Runs a command.
     pub fn run_words(&mut self, words: &[&str]) -> RedisReply {
-        self.send(&[words.to_vec()]);
+        self.send(&[words.to_vec()]).expect("it is sent");
         self.reply()
+    }
+
+    /// Returns what the server says of replication. An error: it has ended the connection, as Sentinel
+    /// makes it do when it becomes a replica.
+    pub fn replication(&mut self) -> io::Result<String> {
+        self.send(&[vec!["INFO", "replication"]])?;
+        let info = self.read_reply()?.bytes();
+        Ok(String::from_utf8_lossy(&info).into_owned())
     }
 
     /// Runs commands, sent all at once, each of which must return a string.
     pub fn run_all(&mut self, commands: &[Vec<&str>]) {
-        self.send(commands);
+        self.send(commands).expect("it is sent");
         for _ in commands {
             self.reply().bytes();
         }
     }
 
-    fn send(&mut self, commands: &[Vec<&str>]) {
+    fn send(&mut self, commands: &[Vec<&str>]) -> io::Result<()> {
         let mut out = Vec::new();
         for words in commands {
             write!(out, "*{}\r\n", words.len()).expect("memory");
@@ -81,7 +89,7 @@ impl RedisClient {
                 write!(out, "${}\r\n{word}\r\n", word.len()).expect("memory");
             }
         }
-        self.stream.get_mut().write_all(&out).expect("it is sent");
+        self.stream.get_mut().write_all(&out)
     }
 
     /// Runs a command that must succeed.
@@ -137,24 +145,35 @@ impl RedisClient {
     }
 
     fn reply(&mut self) -> RedisReply {
+        self.read_reply().expect("a reply")
+    }
+
+    fn read_reply(&mut self) -> io::Result<RedisReply> {
         let mut line = String::new();
-        let read = self.stream.read_line(&mut line).expect("a reply");
-        assert!(read > 0, "Redis has closed the connection");
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let line = line.trim_end_matches("\r\n");
         let (kind, text) = line.split_at(1);
         let number = || text.parse::<i64>().expect("a number");
-        match kind {
+        Ok(match kind {
             "+" | "-" => RedisReply::Line(text.to_owned()),
             ":" => RedisReply::Integer(number()),
-            "$" => RedisReply::Bytes(usize::try_from(number()).ok().map(|length| {
-                let mut bytes = vec![0; length + 2];
-                self.stream.read_exact(&mut bytes).expect("a string");
-                bytes.truncate(length);
-                bytes
-            })),
-            "*" => RedisReply::Array((0..number()).map(|_| self.reply()).collect()),
+            "$" => match usize::try_from(number()) {
+                Ok(length) => {
+                    let mut bytes = vec![0; length + 2];
+                    self.stream.read_exact(&mut bytes)?;
+                    bytes.truncate(length);
+                    RedisReply::Bytes(Some(bytes))
+                }
+                Err(_) => RedisReply::Bytes(None),
+            },
+            "*" => {
+                let members = (0..number()).map(|_| self.read_reply());
+                RedisReply::Array(members.collect::<io::Result<_>>()?)
+            }
             other => panic!("a reply of the kind {other:?}"),
-        }
+        })
     }
 }
 

@@ -117,15 +117,11 @@ impl RedisGroup {
 
     /// Waits until the replica has what the master has, and the Sentinel knows.
     fn settled(&self) {
-        let of = |mut client: RedisClient, words: &[&str]| match client.run_words(words) {
-            RedisReply::Bytes(Some(info)) => String::from_utf8_lossy(&info).into_owned(),
-            other => format!("{other:?}"),
-        };
         eventually_some(PATIENCE, || {
             let master = self.number_of_master();
             let [master, replica] = [master, 1 - master].map(|number| {
-                let client = self.servers[number].client();
-                of(client, &["INFO", "replication"])
+                let info = self.servers[number].client().replication();
+                info.unwrap_or_default()
             });
             let known = self.sentinel().run_words(&["SENTINEL", "MASTER", MASTER]);
             let replicas = self.sentinel().run_words(&["SENTINEL", "REPLICAS", MASTER]);
