@@ -36,6 +36,8 @@ pub struct RabbitmqKind {
     routing_key: Option<String>,
     management: Option<Management>,
     plain_text: bool,
+    /// The password is sent to the management interface of another machine without TLS.
+    plain_management: bool,
 }
 
 impl RabbitmqKind {
@@ -98,7 +100,10 @@ impl RabbitmqKind {
             ca_file: section.ca_file.clone(),
             timeout: section.connect_timeout,
         });
+        let plain = section.management_url.as_deref();
+        let plain = plain.and_then(|url| url.strip_prefix("http://"));
         Ok(Self {
+            plain_management: plain.is_some_and(|rest| !is_of_this_machine(rest)),
             management,
             plain_text: !section.tls && section.password.is_some(),
             login: Arc::new(login),
@@ -125,6 +130,18 @@ impl RabbitmqKind {
     }
 }
 
+/// Returns whether a URL without its scheme names a host of this machine.
+fn is_of_this_machine(rest: &str) -> bool {
+    let authority = rest.split('/').next().unwrap_or_default();
+    let host = authority
+        .rsplit_once(':')
+        .map_or(authority, |(host, port)| {
+            if port.ends_with(']') { authority } else { host }
+        });
+    let address = host.parse::<std::net::Ipv4Addr>();
+    host == "localhost" || host == "[::1]" || address.is_ok_and(|address| address.is_loopback())
+}
+
 impl SinkKind for RabbitmqKind {
     fn description(&self) -> &'static KindDescription {
         &Self::DESCRIPTION
@@ -145,7 +162,11 @@ impl SinkKind for RabbitmqKind {
         let what = "the password and the events are sent without TLS: everybody on the way can read \
                     them";
         let warning = SinkCheck::warn(what, "set tls = true in [sink.rabbitmq]");
-        self.plain_text.then_some(warning).into_iter().collect()
+        let what = "check sends the password to management_url without TLS: everybody on the way can read it";
+        let of_management = SinkCheck::warn(what, "set an https URL in [sink.rabbitmq]");
+        let of_management = self.plain_management.then_some(of_management);
+        let warning = self.plain_text.then_some(warning);
+        warning.into_iter().chain(of_management).collect()
     }
 
     fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {
@@ -171,5 +192,27 @@ impl SinkKind for RabbitmqKind {
 
     fn dead_letter_obstacle(&self, _: &str) -> Option<String> {
         check::dead_letter_obstacle(&self.login, &self.settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_this_machine;
+
+    #[test]
+    fn hosts_of_this_machine_are_told_from_others() {
+        for (rest, wanted) in [
+            ("localhost", true),
+            ("localhost:15672/path", true),
+            ("127.0.0.1:15672", true),
+            ("[::1]:15672", true),
+            ("[::1]", true),
+            ("[2001:db8::1]:15672", false),
+            ("rabbit:15672", false),
+            ("127.example.org", false),
+            ("localhost.example.org:15672", false),
+        ] {
+            assert_eq!(is_of_this_machine(rest), wanted, "{rest}");
+        }
     }
 }

@@ -57,7 +57,9 @@ struct Bindings {
     are_dead_letters_unbound: bool,
     /// The exchanges whose routing is not known.
     open: BTreeSet<String>,
-    queues: BTreeSet<String>,
+    /// The queues, and of each whether its name may be shown: that of a queue at the default exchange is a
+    /// routing key.
+    queues: BTreeMap<String, bool>,
 }
 
 impl Bindings {
@@ -70,13 +72,19 @@ impl Bindings {
         let mut routes = Routes::new(interface);
         let declared = settings.declare.as_ref();
         for (exchange, routing_key) in &input.addresses {
-            // The relay binds it for all routing keys.
-            if let Some(declared) = declared.filter(|it| it.exchange == *exchange) {
-                self.queues.insert(declared.queue.clone());
+            let key = routing_key.as_deref().unwrap_or_default();
+            if let Some(declared) = declared
+                && declared.exchange == *exchange
+                && match &**exchange {
+                    "" => declared.queue == key,
+                    // The relay makes a topic of it, and binds it for all routing keys.
+                    _ => routes.takes_all(exchange)? != Some(false),
+                }
+            {
+                self.queues.insert(declared.queue.clone(), true);
                 self.routed += 1;
                 continue;
             }
-            let key = routing_key.as_deref().unwrap_or_default();
             match self.queues_of(interface, &mut routes, exchange, key)? {
                 Some(true) => self.routed += 1,
                 Some(false) => *self.unbound.entry(shown(exchange)).or_default() += 1,
@@ -109,7 +117,9 @@ impl Bindings {
             self.open.insert(shown(exchange));
         }
         let is_routed = is_open || !queues.is_empty();
-        self.queues.extend(queues);
+        for queue in queues {
+            *self.queues.entry(queue).or_default() |= !exchange.is_empty();
+        }
         Ok(Some(is_routed))
     }
 
@@ -147,13 +157,17 @@ impl Bindings {
 
 fn queues(
     interface: &Interface<'_>,
-    names: &BTreeSet<String>,
+    names: &BTreeMap<String, bool>,
 ) -> Result<SinkCheck, ManagementError> {
     let mut lossy = Vec::new();
-    for name in names.iter().take(MAX_QUEUES) {
+    for (name, may_be_shown) in names.iter().take(MAX_QUEUES) {
         let queue = interface.queue(name)?;
         if let Some(how) = queue.and_then(|queue| queue.loses()) {
-            lossy.push(format!("{name:?} {how}"));
+            lossy.push(if *may_be_shown {
+                format!("{name:?} {how}")
+            } else {
+                format!("of a routing key {how}")
+            });
         }
     }
     if lossy.is_empty() {

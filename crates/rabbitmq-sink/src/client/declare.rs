@@ -110,6 +110,15 @@ fn put_queue_declare(
     });
 }
 
+/// Appends `channel.close`.
+fn put_channel_close(out: &mut Vec<u8>, channel: u16) {
+    put_method(out, channel, (20, 40), |out| {
+        out.extend_from_slice(&200_u16.to_be_bytes());
+        put_short(out, b"");
+        out.extend_from_slice(&[0; 4]);
+    });
+}
+
 impl Connection {
     /// Asks whether an exchange exists. It needs no right.
     pub(crate) async fn has_exchange(&mut self, name: &str, limit: Duration) -> Asked {
@@ -158,11 +167,7 @@ impl Connection {
                     put_short(out, b"never");
                     put_short(out, b"walrelay check, which is no user");
                 });
-                put_method(out, channel, (20, 40), |out| {
-                    out.extend_from_slice(&200_u16.to_be_bytes());
-                    put_short(out, b"");
-                    out.extend_from_slice(&[0; 4]);
-                });
+                put_channel_close(out, channel);
             },
         );
         Ok(match asked.await? {
@@ -171,7 +176,8 @@ impl Connection {
         })
     }
 
-    /// Sends methods on a channel of their own, and waits for the answer or the close of the channel.
+    /// Sends methods on a channel of their own, which is closed then, and waits for the answer or for the
+    /// close by the server.
     pub(super) async fn ask(
         &mut self,
         limit: Duration,
@@ -205,6 +211,16 @@ impl Connection {
             let mut out = Vec::new();
             put_method(&mut out, channel, (20, 41), |_| ());
             self.send(&out).await?;
+        } else if !is_answer(&Method::ChannelCloseOk) {
+            // A server allows so many channels, which the publisher may need.
+            let mut out = Vec::new();
+            put_channel_close(&mut out, channel);
+            self.send(&out).await?;
+            self.answer(channel, limit, |method| match method {
+                Method::ChannelCloseOk => Ok(()),
+                other => Err(other),
+            })
+            .await?;
         }
         Ok(answer)
     }

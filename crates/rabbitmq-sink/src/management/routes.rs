@@ -60,6 +60,12 @@ impl<'s, S: Server> Routes<'s, S> {
         }
     }
 
+    /// Returns whether a binding with `#` takes every routing key; `None` if the exchange does not exist.
+    pub(crate) fn takes_all(&mut self, exchange: &str) -> Result<Option<bool>, S::Error> {
+        let found = self.exchange(exchange)?;
+        Ok(found.map(|(exchange, _)| matches!(&*exchange.kind, "topic" | "fanout")))
+    }
+
     /// Returns the queues that a message reaches; `None` if the exchange does not exist.
     pub(crate) fn reached(
         &mut self,

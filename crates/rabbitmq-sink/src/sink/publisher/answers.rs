@@ -49,6 +49,7 @@ impl Publisher<'_> {
                 self.blocked = false;
                 let now = Instant::now();
                 for channel in &mut self.channels {
+                    channel.asked = now;
                     channel.in_flight.restart(now);
                 }
                 self.shared.set_obstacle(None);

@@ -24,9 +24,10 @@ const OUTPUT_BYTES: usize = 256 * 1024;
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// A channel in confirm mode, and what is in flight on it.
-#[derive(Default)]
 struct Channel {
     number: u16,
+    /// The time at which it was asked for.
+    asked: Instant,
     /// The server has answered `confirm.select`.
     is_open: bool,
     in_flight: InFlight,
@@ -98,7 +99,10 @@ impl<'s> Publisher<'s> {
         put_channel_open(&mut self.out, self.last_number);
         self.channels.push(Channel {
             number: self.last_number,
-            ..Channel::default()
+            asked: Instant::now(),
+            is_open: false,
+            in_flight: InFlight::default(),
+            returning: None,
         });
     }
 
@@ -196,7 +200,14 @@ impl<'s> Publisher<'s> {
             }
             next = next.min(now + heartbeat / 2);
         }
-        let sent = self.channels.iter().filter_map(|it| it.in_flight.oldest());
+        // A channel that does not open holds back all.
+        let sent = self.channels.iter().filter_map(|it| {
+            if it.is_open {
+                it.in_flight.oldest()
+            } else {
+                Some(it.asked)
+            }
+        });
         if let Some(sent) = sent.min()
             && !self.blocked
         {
