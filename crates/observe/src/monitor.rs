@@ -58,6 +58,9 @@ impl SlotMonitor {
             };
             if answer.is_err() {
                 session = None;
+                // Who holds a lock now is not known.
+                self.locks.clear();
+                telemetry.table_locks(&[]);
             }
             telemetry.slot(answer.map(|look| {
                 telemetry.clock(look.clock_offset);
