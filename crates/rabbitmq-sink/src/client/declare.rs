@@ -176,8 +176,8 @@ impl Connection {
         })
     }
 
-    /// Sends methods on a channel of their own, which is closed then, and waits for the answer or for the
-    /// close by the server.
+    /// Sends methods on a channel of their own, and waits for the answer or the close of the channel. The
+    /// channel stays open: a consumer goes on with it.
     pub(super) async fn ask(
         &mut self,
         limit: Duration,
@@ -211,16 +211,6 @@ impl Connection {
             let mut out = Vec::new();
             put_method(&mut out, channel, (20, 41), |_| ());
             self.send(&out).await?;
-        } else if !is_answer(&Method::ChannelCloseOk) {
-            // A server allows so many channels, which the publisher may need.
-            let mut out = Vec::new();
-            put_channel_close(&mut out, channel);
-            self.send(&out).await?;
-            self.answer(channel, limit, |method| match method {
-                Method::ChannelCloseOk => Ok(()),
-                other => Err(other),
-            })
-            .await?;
         }
         Ok(answer)
     }
