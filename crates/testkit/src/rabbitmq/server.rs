@@ -167,21 +167,20 @@ impl RabbitMq {
         worked(self.0.kill());
     }
 
-    /// Waits until a quorum queue or stream of the virtual host `/` outlives [`kill`](Self::kill).
+    /// Waits until a quorum queue of the virtual host `/` outlives [`kill`](Self::kill).
     ///
     /// RabbitMQ 3.10 writes the name of a new Raft server to `names.dets` some time after it is
     /// made, and by then confirms messages. Killed before, it starts an empty quorum queue of that
-    /// name. All streams have one Raft server; killed before, they do not exist.
+    /// name. Other kinds of queues are not waited for.
     pub fn outlives_kill(&self, queue: &str, queue_type: &str) {
         let node = self.0.node();
-        let (system, entry) = match queue_type {
-            "stream" => ("coordination", "rabbit_stream_coordinator".to_owned()),
-            // The tag of a binary follows the name.
-            "quorum" => ("quorum", format!("%2F_{queue}m")),
-            _ => return,
-        };
+        if queue_type != "quorum" {
+            return;
+        }
+        // The tag of a binary follows the name.
+        let entry = format!("%2F_{queue}m");
         let names = self.0.dir().join("mnesia").join(&node);
-        let names = names.join(system).join(&node).join("names.dets");
+        let names = names.join("quorum").join(&node).join("names.dets");
         eventually(PATIENCE, || {
             let names = fs::read(&names).unwrap_or_default();
             let mut parts = names.windows(entry.len());
