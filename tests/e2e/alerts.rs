@@ -317,6 +317,26 @@ fn of_skipped_events_silence_and_clocks_come_and_go() {
     relay.ends_well();
 }
 
+#[test]
+fn of_a_locked_table_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let configured = config(&rig, &rig.postgres.url(), "");
+    let relay = rig.streaming(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let locked = ["WalrelayTableLocked"];
+    watch.wait(&locked, false, &[]);
+    let migration = rig.db();
+    migration.batch("BEGIN; LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE");
+    watch.wait(&locked, true, &[]);
+    let views = Views::of(&configured, &relay);
+    let words = ["locks public.outbox"];
+    let alert = "WalrelayTableLocked, after 1m";
+    views.show_problem(&words, "pg_terminate_backend", alert);
+    migration.batch("ROLLBACK");
+    watch.wait(&locked, false, &[]);
+    relay.ends_well();
+}
+
 /// Between two attempts the relay streams, so that no other alert fires.
 #[test]
 fn of_reconnects_come_and_go() {

@@ -252,7 +252,8 @@ fn ddl_that_locks_the_outbox_is_named_with_its_session() {
         "(migration) locks public.outbox",
     ];
     let remedy = "SELECT pg_terminate_backend(";
-    Views::of(&configured, &relay).show_problem(&words, remedy, "");
+    let alert = "WalrelayTableLocked, after 1m";
+    Views::of(&configured, &relay).show_problem(&words, remedy, alert);
     locker.batch("ROLLBACK");
     let at = address(&relay);
     eventually(PATIENCE, || {

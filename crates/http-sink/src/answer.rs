@@ -3,7 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
-use walrelay_sink::{Disposition, Poison};
+use hyper::header::{AGE, DATE, HeaderMap};
+use walrelay_sink::{Disposition, Poison, clock_offset};
+
+/// The greatest age of a `Date`, in microseconds: it is cut to seconds, and servers make it anew each
+/// second.
+const DATE_AGE: i64 = 2_000_000;
 
 /// The result of an attempt to send a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +76,21 @@ pub(crate) fn of_status(status: StatusCode, retry_after: Option<&str>, now: Syst
     }
 }
 
+/// Returns the time in seconds by which the server's clock is ahead of this machine's, at least, by the
+/// field `Date` (RFC 9110, 6.6.1) of an answer that came between `before` and `after` (microseconds
+/// since 1970 by this machine's clock). `None` without a date, and for an answer out of a cache, whose
+/// date is that of the first answer (RFC 9111, 5.1).
+pub(crate) fn clock_offset_by(headers: &HeaderMap, before: i64, after: i64) -> Option<f64> {
+    if headers.contains_key(AGE) {
+        return None;
+    }
+    let date = headers.get(DATE)?.to_str().ok()?;
+    let date = httpdate::parse_http_date(date).ok()?;
+    let date = date.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let date = i64::try_from(date.as_micros()).ok()?;
+    Some(clock_offset(before - DATE_AGE, date, after))
+}
+
 /// Parses `Retry-After` (RFC 9110, 10.2.3): seconds, or a date.
 fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
@@ -116,6 +136,36 @@ mod tests {
             );
             assert!(refused, "{code}");
         }
+    }
+
+    #[test]
+    fn a_date_is_apart_beyond_its_age_and_the_time_of_the_request() {
+        const SECOND: i64 = 1_000_000;
+        // Thu, 01 Jan 1970 00:01:40 GMT is 100 s.
+        let fields = |date: &'static str| {
+            HeaderMap::from_iter([(DATE, hyper::header::HeaderValue::from_static(date))])
+        };
+        let at_100 = fields("Thu, 01 Jan 1970 00:01:40 GMT");
+        let offset = |before: i64, after: i64| {
+            clock_offset_by(&at_100, before * SECOND, after * SECOND).expect("it has a date")
+        };
+        for (before, after, expected) in [
+            (100, 100, 0.0),
+            (90, 100, 0.0),
+            (102, 103, 0.0),
+            (103, 104, -1.0),
+            (60, 70, 30.0),
+        ] {
+            let found = offset(before, after);
+            assert!((found - expected).abs() < 1e-9, "{before} {after}: {found}");
+        }
+        assert_eq!(clock_offset_by(&HeaderMap::new(), 0, 0), None);
+        for unreadable in ["yesterday", "Thu, 01 Jan 9999999 00:00:00 GMT", ""] {
+            assert_eq!(clock_offset_by(&fields(unreadable), 0, 0), None);
+        }
+        let mut cached = at_100.clone();
+        cached.insert(AGE, hyper::header::HeaderValue::from_static("30"));
+        assert_eq!(clock_offset_by(&cached, 0, 0), None);
     }
 
     #[test]

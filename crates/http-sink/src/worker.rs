@@ -11,11 +11,11 @@ use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use walrelay_sink::{
     CertificateFault, Chain, Deliveries, DeliveryError, Disposition, Endpoints, EventPosition,
-    KeyQueues, Obstacle, Poison, QueuedRecord, SinkStats, Window, lock,
+    KeyQueues, Obstacle, Poison, QueuedRecord, SinkStats, Window, lock, micros_now,
 };
 
 use crate::address::Target;
-use crate::answer::{Again, Outcome, of_status};
+use crate::answer::{Again, Outcome, clock_offset_by, of_status};
 use crate::client::{Client, SendFailure};
 use crate::config::HttpConfig;
 use crate::connect::ConnectError;
@@ -76,6 +76,8 @@ struct Attempt {
     certificate: Option<CertificateFault>,
     /// The time until the answer; `None` if none came.
     taken: Option<Duration>,
+    /// How far the server's clock is ahead, in seconds; `None` if it told no time.
+    clock_offset: Option<f64>,
     outcome: Outcome,
 }
 
@@ -170,12 +172,17 @@ impl Worker {
                             server: String::new(),
                             certificate: None,
                             taken: None,
+                            clock_offset: None,
                             outcome: refused(Poison::Unroutable, reason),
                         };
                     }
                 };
-                let begun = Instant::now();
+                let (begun, before) = (Instant::now(), micros_now());
                 let answered = client.send(&target, request).await;
+                let clock_offset = answered
+                    .as_ref()
+                    .ok()
+                    .and_then(|answer| clock_offset_by(&answer.headers, before, micros_now()));
                 let connect = match &answered {
                     Err(SendFailure::Connect(error)) => Some(error),
                     _ => None,
@@ -185,6 +192,7 @@ impl Worker {
                     certificate: connect.and_then(ConnectError::certificate_fault),
                     server: target.to_string(),
                     taken: answered.is_ok().then(|| begun.elapsed()),
+                    clock_offset,
                     outcome: outcome(answered, &target),
                 }
             });
@@ -203,6 +211,7 @@ impl Worker {
             server,
             certificate,
             taken,
+            clock_offset,
             outcome,
         } = attempt;
         let now = Instant::now();
@@ -211,6 +220,9 @@ impl Worker {
         if !server.is_empty() {
             let again = matches!(outcome, Outcome::Again(_));
             self.endpoints.attempt(&server, taken, again);
+        }
+        if let Some(offset) = clock_offset {
+            shared.stats.clocks.note(offset);
         }
         if let Some(fault) = &certificate {
             self.endpoints.certificate_refused(fault);

@@ -290,3 +290,27 @@ fn a_host_that_an_event_chooses_may_not_have_a_private_address() {
     }
     assert_eq!(server.received().len(), 1);
 }
+
+#[test]
+fn the_clock_of_a_receiver_is_compared() {
+    for version in VERSIONS {
+        let server = Server::reacting(version, None, |number, _| {
+            let ahead = Duration::from_secs(100);
+            let date = httpdate::fmt_http_date(std::time::SystemTime::now() + ahead);
+            match number {
+                0 => Reaction::Store(200),
+                _ => Reaction::Answer(200, vec![("date", date)]),
+            }
+        });
+        let mut sending = Sending::new(server.config(ROOMY));
+        let offset = |sending: &Sending| sending.stats.clocks.offset();
+        assert_eq!(offset(&sending), None);
+        sending.send("k", "v", 0);
+        assert_eq!(sending.report(0), Ok(()));
+        assert_eq!(offset(&sending), Some(0.0), "{version:?}");
+        sending.send("k", "v", 1);
+        assert_eq!(sending.report(1), Ok(()));
+        let found = offset(&sending).expect("it is known");
+        assert!((90.0..=100.0).contains(&found), "{version:?}: {found}");
+    }
+}

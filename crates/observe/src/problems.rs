@@ -29,7 +29,6 @@ const SCHEMA_REGISTRY: &str = "the-schema-registry";
 const HALTED: &str = "when-something-is-wrong";
 const WATCHING: &str = "watching-the-slot";
 const DEAD_LETTERS: &str = "dead-letters";
-const TABLE_LOCK: &str = "ddl-locks-the-outbox";
 
 /// Returns the anchors of all headings that a problem may lead to.
 #[cfg(test)]
@@ -42,7 +41,6 @@ pub(crate) fn headings() -> Vec<String> {
         HALTED,
         WATCHING,
         DEAD_LETTERS,
-        TABLE_LOCK,
     ];
     let of_alerts = TIMES.keys().map(|alert| alert.to_lowercase());
     of_alerts.chain(others.map(str::to_owned)).collect()
@@ -302,7 +300,7 @@ fn of_source(found: &mut Problems, report: &StatusReport) {
         .zip(source.table_lock_remedy.as_ref())
     {
         let title = "An outbox table is locked: services cannot write events";
-        let problem = found.add("warn", TABLE_LOCK, title);
+        let problem = found.alert("warn", "WalrelayTableLocked", title);
         problem.reason(lock.clone()).remedy(remedy);
     }
     if let Some(error) = &report.slot_error {

@@ -216,6 +216,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| one(r.delivery.last_event_seconds) },
     Metric { name: "silent", unit: None, kind: Gauge, help: "1 while no record was acknowledged for longer than http.expect_event_every; absent without it",
         rows: |r| count(r.delivery.expected_event_seconds.map(|_| u64::from(r.delivery.silent))) },
+    Metric { name: "table_locked", unit: None, kind: Gauge, help: "1 while a session holds or awaits a lock of an outbox table that keeps services from writing events, for five seconds at least",
+        rows: |r| count(u64::from(r.source.table_lock.is_some())) },
     Metric { name: "clock_difference", unit: Some(Unit::Seconds), kind: Gauge, help: "Difference between the clocks of this machine and of another one, at least: by the label of, postgres or sink; absent where it is not known",
         rows: clock_differences },
     Metric { name: "transactions", unit: None, kind: Counter, help: "Transactions received, those without events included",
