@@ -103,8 +103,10 @@ run_rust() {
     local manifest=examples/$example/Cargo.toml target
     target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
     cargo fetch --locked --quiet --manifest-path "$manifest" || { skip "its crates cannot be had"; return; }
-    # Into walrelay's own directory, so that librdkafka is compiled once.
-    CARGO_TARGET_DIR=$target cargo test --locked --quiet --manifest-path "$manifest"
+    # Into walrelay's own directory and by its profiles, so that what both depend on is compiled once.
+    sed -n '/^\[profile/,$p' Cargo.toml >"$work/profiles.toml"
+    CARGO_TARGET_DIR=$target cargo test --locked --quiet --config "$work/profiles.toml" --manifest-path "$manifest" \
+        --lib --bins --tests
     replay rust_effects "$target/debug/worker" '{topic}'
 }
 

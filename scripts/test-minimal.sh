@@ -62,7 +62,7 @@ inside() { # work account command...
     chroot "$work/root" env -i -C "$checkout" HOME="$home" TERM="${TERM:-dumb}" LANG=C.UTF-8 \
         PATH="$cargo_home/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         RUSTUP_HOME="$rustup_home" CARGO_HOME="$cargo_home" CARGO_TARGET_DIR="$target" \
-        CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" WALRELAY_CACHE="$servers" DEMO_SECONDS=10 RUST_TEST_THREADS=4 \
+        CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" WALRELAY_CACHE="$servers" DEMO_SECONDS=5 RUST_TEST_THREADS=4 \
         ${CARGO_INCREMENTAL:+CARGO_INCREMENTAL="$CARGO_INCREMENTAL"} ${DEMO_PROFILE:+DEMO_PROFILE="$DEMO_PROFILE"} \
         ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
         "${as[@]}" "$@"
